@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import importlib.util
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.backends.capabilities import default_device
+from pydlbench.errors import UsageError
+from pydlbench.models.own import is_onnx, is_own, likely_framework
+from pydlbench.records.own import OwnInput, OwnSpec
 from pydlbench.records.step import StepSpec
 from pydlbench.runner.session import Options, Session
+from pydlbench.words import CODE_LIMIT_S, FRAMEWORKS, ONNX_FRAMEWORK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +29,9 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepRecord
     from pydlbench.store.reader import Reader
 
+# Keywords of models of the user's own.
+_OWN: Final = ("inputs", "loss", "optimizer", "train")
+
 __all__ = ["check", "compare_runs", "diagnose_step", "e2e", "forecast", "to_dataframe"]
 
 
@@ -30,10 +39,15 @@ def e2e(model: str, *, options: Options | None = None, **step: Any) -> StepRecor
     """Time a real step of a framework, as ``pydlbench e2e`` does.
 
     Args:
-        model: by its name: ``alexnet-owt``.
+        model: as on the command line: ``alexnet-owt``, ``my_model.py:build``.
         options: threads, seed, budget.
         step: what of the step is not as usual: ``batch``, ``phase``, ``framework``, ``mode``,
             ``precision``, ``layout``, ``device``; see :class:`pydlbench.records.step.StepSpec`.
+            The framework of a model of the user's own is the one that its file imports.
+            ``arguments`` is the model's variant, ``{"lrn": "off"}``, or what the user's callable
+            is called with, ``{"width": 64}``. Of a model of the user's own also ``inputs`` (texts
+            as ``--input`` takes them), ``loss``, ``optimizer`` and ``train``; see
+            :class:`pydlbench.records.own.OwnSpec`.
 
     Returns:
         The record; its ``status`` is ``skipped`` or ``failed``, with a ``reason``, where the step
@@ -44,51 +58,39 @@ def e2e(model: str, *, options: Options | None = None, **step: Any) -> StepRecor
     """
     from pydlbench.steps.run import run
 
-    spec = StepSpec(model=model, **{"device": default_device()[0], **step})
-    with Session(options) as session:
+    spec = _spec(model, {"device": default_device()[0], **step})
+    with _session(spec, options or Options()) as session:
         return run(spec, session)
 
 
 def check(
-    model_name: str,
-    options: Mapping[str, Any] | None = None,
-    batch: int | None = None,
-    phase: str = "forward",
-    precision: str = "fp32",
-    framework: str = "torch",
-    mode: str | None = None,
-    session: Session | None = None,
+    model: str,
     *,
+    session: Session | None = None,
+    options: Options | None = None,
     laps: int = 15,
-    time_limit_s: float = 80.0,
+    stop_after_s: float = 60.0,
     native: Mapping[KernelSpec, Measurement] | None = None,
     checks: bool = False,
     forecast: Callable[[StepSpec], ForecastRecord | str] = lambda _: "",
-    layout: str = "nhwc",
-    feed: str = "resident",
     tell: Callable[[str], None] = lambda _: None,
+    **step: Any,
 ) -> CheckRecord:
     """Measure a framework's step rung by rung, as ``pydlbench check`` does.
 
     Args:
-        model_name: by which the model is known.
-        options: of the model.
-        batch: images per step; None is the model's own.
-        phase: ``forward``, ``forward-backward`` or ``training``.
-        precision: of the products.
-        framework: ``torch`` or ``tensorflow``.
-        mode: one of the framework's; None is its first.
-        session: whose workers are used, and whose seed.
+        model: as on the command line.
+        session: whose workers are used; None opens one.
+        options: of the session that is opened: threads, seed, budget.
         laps: at the most; at least six are taken, whatever the time.
-        time_limit_s: no lap after the sixth begins after so many seconds; finding the native
+        stop_after_s: no lap after the sixth begins after so many seconds; finding the native
             kernels is not counted.
         native: the native rows of the same step, where they have been found already.
         checks: check the step (shapes, parameters, gradients, descent) before it is timed.
         forecast: says what the step will take, or why it cannot; called before anything of it is
-            run.
-        layout: of images: ``nhwc`` (PyTorch's channels_last) or ``nchw``.
-        feed: ``resident`` images and labels, or new ones from the ``host`` in each step.
+            timed.
         tell: called with what is done next.
+        step: see :func:`e2e`; the device is the CPU, as it is for the command.
 
     Raises:
         UsageError: no such model, option or word.
@@ -97,30 +99,19 @@ def check(
     """
     from pydlbench.ladder.check import check_step
 
-    if session is None:
-        raise ValueError("a check needs a session")
-    case = StepSpec(
-        model=model_name,
-        options=dict(options or {}),
-        batch=batch,
-        phase=phase,
-        framework=framework,
-        mode=mode,
-        precision=precision,
-        layout=layout,
-        feed=feed,
-        seed=session.options.seed,
-    )
-    return check_step(
-        case,
-        session,
-        laps=laps,
-        time_limit_s=time_limit_s,
-        native=native,
-        checks=checks,
-        forecast=forecast,
-        tell=tell,
-    )
+    seed = (session.options if session else options or _SUMMANDS).seed
+    spec = _spec(model, {"seed": seed, **step})
+    with contextlib.ExitStack() as stack:
+        return check_step(
+            spec,
+            session or stack.enter_context(_session(spec, options or _SUMMANDS)),
+            laps=laps,
+            time_limit_s=stop_after_s,
+            native=native,
+            checks=checks,
+            forecast=forecast,
+            tell=tell,
+        )
 
 
 def compare_runs(
@@ -148,25 +139,28 @@ def compare_runs(
 
 
 def diagnose_step(
-    model: str, *, time_limit_s: float = 300.0, options: Options | None = None, **step: Any
+    model: str, *, stop_after_s: float = 300.0, options: Options | None = None, **step: Any
 ) -> Diagnosis:
     """Say what costs a step its time and what would save it, as ``pydlbench diagnose`` does.
 
     Args:
-        model: by its name.
-        time_limit_s: no experiment begins later, in seconds.
+        model: as on the command line.
+        stop_after_s: no experiment begins later, in seconds.
         options: threads, seed, budget.
-        step: see :func:`e2e`; the device is the CPU, as it is for the command.
+        step: see :func:`e2e`; the device is the CPU and the framework PyTorch, as for the command.
 
     Raises:
-        UsageError: no such model, or a word that is none.
+        UsageError: no such model, one in an ONNX file, or a word that is none.
         UnsupportedError: the framework cannot run this step.
         PrimitiveError: the step is wrong, or died.
     """
     from pydlbench.diagnose.run import diagnose
 
-    with Session(options or Options(budget_s=0.25, estimate=True)) as session:
-        return diagnose(StepSpec(model=model, **step), session, time_limit_s)
+    if is_onnx(model):
+        raise UsageError(f"{model}: an ONNX file is not diagnosed; nearest: pydlbench.check")
+    spec = _spec(model, {"framework": FRAMEWORKS[0], **step})
+    with _session(spec, options or _SUMMANDS) as session:
+        return diagnose(spec, session, stop_after_s)
 
 
 def forecast(
@@ -182,7 +176,7 @@ def forecast(
     """Sum the times of a step's operators without running it, as ``pydlbench forecast`` does.
 
     Args:
-        model: by its name.
+        model: as on the command line.
         store: of operators that were timed before; None knows none.
         measures: measure what the store lacks; else it is missing in the sum.
         visits: processes that a missing operator is timed in.
@@ -198,9 +192,34 @@ def forecast(
     """
     from pydlbench.ladder.forecast import forecast_step
 
-    with Session(options) as session:
-        spec = StepSpec(model=model, **step)
+    spec = _spec(model, step)
+    with _session(spec, options or Options()) as session:
         return forecast_step(spec, session, store, measures=measures, visits=visits, keep=keep)
+
+
+# Of native rows that are summed into a step.
+_SUMMANDS: Final = Options(budget_s=0.25, estimate=True)
+
+
+def _spec(model: str, step: Mapping[str, Any]) -> StepSpec:
+    """Return a step from keywords; see :func:`e2e`."""
+    words = dict(step)
+    own = {name: words.pop(name) for name in _OWN if name in words}
+    if own and not is_own(model):
+        raise UsageError(f"{next(iter(own))}: has no meaning with {model}; nearest: leave it out")
+    if is_own(model):
+        likely = ONNX_FRAMEWORK if is_onnx(model) else likely_framework(model)
+        words.setdefault("framework", likely or FRAMEWORKS[0])
+        own["inputs"] = tuple(map(OwnInput.of, own.get("inputs", ())))
+        words["own"] = OwnSpec(**own)
+    return StepSpec(model=model, options=dict(words.pop("arguments", {})), **words)
+
+
+def _session(step: StepSpec, options: Options) -> Session:
+    """Open a session; the user's own code has no more time than on the command line."""
+    if step.own is not None and options.code_limit_s is None:
+        options = dataclasses.replace(options, code_limit_s=CODE_LIMIT_S)
+    return Session(options)
 
 
 def to_dataframe(records: Iterable[Record | Mapping[str, Any]]) -> Any:

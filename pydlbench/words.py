@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CACHES",
     "CASTS",
+    "CODE_LIMIT_S",
     "CPU_PRECISIONS",
     "FEEDS",
     "FRAMEWORKS",
@@ -37,6 +38,9 @@ __all__ = [
     "check_device",
     "check_word",
 ]
+
+#: Seconds that a request may take in which the user's own code runs, unless told otherwise.
+CODE_LIMIT_S: Final = 600.0
 
 # -----------------------------------------------------------------------------
 # Of a layer.

@@ -14,14 +14,12 @@ from pydlbench.cli.options import (
     whole_number,
 )
 from pydlbench.cli.steps import (
+    EXPECTED_NODES,
+    ModelTask,
     add_own,
-    check_layout,
-    check_phase,
-    fields_of,
-    read_model,
-    subjects_of,
+    frameworks_of,
+    read_steps,
     summands,
-    values_of,
 )
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.runner.tasks import Result, Row, Task
@@ -55,7 +53,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "native layers and the framework's operators to the step, and explain what lies between.",
     )
     parser.add_argument(
-        "model", metavar="MODEL", help="alexnet-owt, vgg16, resnet50...; FILE.py:CALLABLE"
+        "model",
+        metavar="MODEL",
+        help="alexnet-owt, vgg16, resnet50...; FILE.py:CALLABLE; FILE.onnx",
     )
     add(
         parser.add_argument_group("what is checked"),
@@ -74,10 +74,10 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         help="laps at the most, each of which visits all rungs; 6 at the least (15)",
     )
     how.add_argument(
-        "--time-limit",
+        "--stop-after",
         metavar="S",
         default=60.0,
-        type=taking("--time-limit", positive_seconds),
+        type=taking("--stop-after", positive_seconds),
         help="no lap after the sixth of a framework and mode begins after so many seconds (60), "
         "but three where a rung was disturbed too often",
     )
@@ -152,54 +152,32 @@ def read_tasks(
         UsageError: a value is bad.
         BackendMissingError: no framework is named and none is installed.
     """
-    from pydlbench.records.step import StepSpec
-
-    model, named = read_model(args, args.batch)
-    own = "own" in named
-    subjects, notes = subjects_of(args.framework or (["torch"] if own else None), args.mode)
-    check_phase(model, args.phase)
-    check_layout(args.layout, [framework for framework, _ in subjects])
-    tasks: list[Task] = []
-    for framework, mode in subjects:
-        step = StepSpec(
-            **named,
-            phase=args.phase,
-            framework=framework,
-            mode=mode,
-            precision=args.autocast or args.precision,
-            layout=args.layout or "",
-            feed=args.feed,
-            seed=args.seed,
+    model, rows, notes = read_steps(args)
+    _, guessed = frameworks_of(args)
+    tasks: list[Task] = [
+        CheckTask(
+            rows=(row,),
+            guessed=guessed,
+            options=summands(args),
+            model=model,
+            laps=args.laps,
+            time_limit_s=args.stop_after,
+            checker=checker,
         )
-        names = ("model", "batch", "phase", "precision", "framework", "mode", "layout", "feed")
-        fields = fields_of(args, values_of(step, *names, "device"))
-        batch = f"batch {step.batch} " if step.batch is not None else ""
-        what = f"{step.model} {batch}{step.phase} {step.precision}"
-        row = Row(fields=fields, label=f"{what} {framework} {mode}", case=step)
-        tasks.append(
-            CheckTask(
-                rows=(row,),
-                options=summands(args),
-                model=model,
-                laps=args.laps,
-                time_limit_s=args.time_limit,
-                checker=checker,
-            )
-        )
+        for row in rows
+    ]
     return tasks, notes
 
 
 # -----------------------------------------------------------------------------
 # A check of each framework and mode; the first finds the native kernels, which all share.
 
-# So many layers are expected of a model that nobody knows yet.
-_NODES: Final = 100
 # Besides its laps: parts, step and log.
 _STAGES: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckTask(Task):
+class CheckTask(ModelTask):
     """The check of one framework and mode; what fails costs itself only.
 
     Attributes:
@@ -225,7 +203,7 @@ class CheckTask(Task):
 
     def seconds(self) -> float:
         """Return the sampling that is allowed for: native kernels, and the laps."""
-        nodes = _NODES if self.model is None else len(self.model.nodes)
+        nodes = EXPECTED_NODES if self.model is None else len(self.model.nodes)
         return 2 * nodes * float(self.options["budget_s"]) + self.time_limit_s
 
     def check(self, session: Any) -> None:  # noqa: ARG002 - it runs on the host, whatever session
@@ -260,7 +238,7 @@ class CheckTask(Task):
             wanted = plan(self.model, step.phase, step.precision, "cpu", cache)
         return (yield from kernels(self, wanted.cases, session, view, stages))
 
-    def measure(self, session: Any, view: View) -> Iterator[Result]:
+    def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
         """Find the native kernels, then take the laps."""
         from pydlbench.ladder.check import check_step
 
@@ -297,7 +275,7 @@ class CheckTask(Task):
         yield Result("check", result.to_dict(), self.rows[0], detail=result)
 
     def _forecast(self, case: StepSpec, session: Any, view: View) -> ForecastRecord | str:
-        """Return what stored rows say of a step, and keep that before anything of the step runs.
+        """Return what stored rows say of a step, and keep that before anything of it is timed.
 
         Why there is nothing, where some are missing, or nothing is kept.
         """

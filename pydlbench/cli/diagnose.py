@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydlbench.cli.options import FOUND, add, fail_on, one_of, positive_seconds, taking
-from pydlbench.cli.steps import build, check_layout, check_phase, fields_of, read_options, values_of
-from pydlbench.runner.tasks import Result, Row, Task
+from pydlbench.cli.steps import add_own, code_limit, read_steps
+from pydlbench.runner.tasks import Result, Task
 from pydlbench.words import CPU_PRECISIONS, FRAMEWORKS
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pydlbench.cli.output import Outputs
     from pydlbench.records.diagnosis import Diagnosis
     from pydlbench.records.run import RunRecord
-    from pydlbench.records.step import StepSpec
     from pydlbench.report.text import Block
     from pydlbench.runner.execute import Results, View
 
@@ -31,7 +30,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         description="Time a real framework step on the CPU, look for what costs it time, and "
         "measure what each remedy would save by running it beside the step.",
     )
-    parser.add_argument("model", metavar="MODEL", help="alexnet-owt, vgg16, resnet50...")
+    parser.add_argument(
+        "model", metavar="MODEL", help="alexnet-owt, vgg16, resnet50...; FILE.py:CALLABLE"
+    )
     add(
         parser.add_argument_group("what is diagnosed"),
         *("framework", "mode", "phase", "batch", "precision", "layout", "option"),
@@ -42,12 +43,13 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         },
         precision={"type": (one_of, CPU_PRECISIONS), "default": "fp32"},
     )
+    add_own(parser)
     how = parser.add_argument_group("how it is timed")
     how.add_argument(
-        "--time-limit",
+        "--stop-after",
         metavar="S",
         default=300.0,
-        type=taking("--time-limit", positive_seconds),
+        type=taking("--stop-after", positive_seconds),
         help="no experiment begins after so many seconds (300); experiments have half of them "
         "at least",
     )
@@ -101,18 +103,27 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
 
 
 def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
-    """Return what is to be done, a sweep's table of such steps likewise; and notes on it."""
-    case = _case(args)
+    """Return what is to be done, a sweep's table of such steps likewise; and notes on it.
+
+    Raises:
+        UsageError: a value is bad, or the step has no room.
+    """
+    from pydlbench.devices.cpu.facts import read_cpu_facts
+    from pydlbench.steps.run import check_memory_of_parts
+
+    model, rows, notes = read_steps(args, ((args.framework, args.mode),))
+    if model is not None:  # what another one needs nobody knows before it has run
+        available = read_cpu_facts().memory_available_bytes
+        check_memory_of_parts(model, rows[0].case, available)
     options = {
         "threads": args.threads,
-        "seed": case.seed,
+        "seed": args.seed,
         "budget_s": args.budget,
         "estimate": True,
+        **code_limit(args),
     }
-    names = ("model", "batch", "phase", "precision", "framework", "mode", "layout", "device")
-    fields = fields_of(args, values_of(case, *names))
-    row = Row(fields=fields, label=case.label, case=case)
-    return [DiagnoseTask(rows=(row,), options=options, time_limit_s=args.time_limit)], ()
+    task = DiagnoseTask(rows=tuple(rows), options=options, time_limit_s=args.stop_after)
+    return [task], notes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,30 +155,6 @@ class DiagnoseTask(Task):
         yield Result("findings", found.to_dict(), row, detail=found)
         if found.interrupted:
             raise KeyboardInterrupt
-
-
-def _case(args: argparse.Namespace) -> StepSpec:
-    """Return what is asked for, every word of it checked."""
-    from pydlbench.devices.cpu.facts import read_cpu_facts
-    from pydlbench.records.step import StepSpec
-    from pydlbench.steps.run import check_memory_of_parts
-
-    model = build(args, args.batch)
-    case = StepSpec(
-        model=args.model,
-        options=read_options(args.option),
-        batch=args.batch,
-        phase=args.phase,
-        framework=args.framework,
-        mode=args.mode,
-        precision=args.precision,
-        layout=args.layout or "",
-        seed=args.seed,
-    )
-    check_layout(case.layout, [case.framework])
-    check_phase(model, case.phase)
-    check_memory_of_parts(model, case, read_cpu_facts().memory_available_bytes)
-    return case
 
 
 def show(run: RunRecord, found: Diagnosis, outputs: Outputs) -> None:

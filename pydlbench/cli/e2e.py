@@ -19,7 +19,17 @@ from pydlbench.cli.options import (
     taking,
     whole_number,
 )
-from pydlbench.cli.steps import add_own, check_phase, fields_of, read_model, values_of
+from pydlbench.cli.steps import (
+    ModelTask,
+    add_own,
+    check_phase,
+    code_limit,
+    fields_of,
+    frameworks_of,
+    read_model,
+    subjects_of,
+    values_of,
+)
 from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.runner.tasks import Result, Row, Task
 from pydlbench.words import (
@@ -29,7 +39,6 @@ from pydlbench.words import (
     FRAMEWORK_MODES,
     FRAMEWORKS,
     GPU_PRECISIONS,
-    ONNX_FRAMEWORK,
     PHASES,
     PRECISIONS,
     check_device,
@@ -207,7 +216,7 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
             )
     if args.model is None:
         raise UsageError("MODEL: none given; nearest: pydlbench e2e alexnet-owt --batch 16")
-    ways, notes = _ways(args)
+    ways, notes, guessed = _ways(args)
     on, more = devices(args)
     if is_own(args.model) and (args.agree or args.feed == "host"):
         text = "--agree" if args.agree else "--feed host"
@@ -219,7 +228,7 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
         raise UsageError("--agree: needs both frameworks; nearest: --framework all")
     tasks: list[Task] = []
     for batch, phase in product(args.batch or [None], args.phase or PHASES[:1]):
-        model, named = read_model(args, batch, onnx=True)
+        model, named = read_model(args, batch)
         check_phase(model, phase)
         steps = [
             StepSpec(
@@ -251,7 +260,9 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
                     "visits": args.visits or VISITS,
                     "threads": args.threads,
                     "seed": args.seed,
+                    **code_limit(args),
                 },
+                guessed=guessed,
                 model=model,
                 checks=not args.no_checks,
                 agree=args.agree,
@@ -279,14 +290,15 @@ def devices(args: argparse.Namespace) -> tuple[list[str], tuple[str, ...]]:
     return named, notes
 
 
-def _ways(args: argparse.Namespace) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
-    """Return frameworks with their modes, and notes on what was left out."""
-    from pydlbench.models.own import is_onnx, is_own
-
-    usual: Sequence[str] = FRAMEWORKS[:1] if is_own(args.model) else FRAMEWORKS
-    frameworks = args.framework or ((ONNX_FRAMEWORK,) if is_onnx(args.model) else usual)
+def _ways(args: argparse.Namespace) -> tuple[list[tuple[str, str]], tuple[str, ...], bool]:
+    """Return frameworks with their modes, notes on what was left out, and if all is a guess."""
+    frameworks, guessed = frameworks_of(args)
+    if guessed:
+        ways, notes = subjects_of(frameworks, args.mode, guessed=True)
+        return [*ways], notes, True
+    frameworks = frameworks or [*FRAMEWORKS]
     if not args.mode:
-        return [(one, FRAMEWORK_MODES[one][0]) for one in frameworks], ()
+        return [(one, FRAMEWORK_MODES[one][0]) for one in frameworks], (), False
     modes = choices("--mode", args.mode, _MODES, "all")
     found = [(one, mode) for one in frameworks for mode in modes if mode in FRAMEWORK_MODES[one]]
     if not found:
@@ -296,7 +308,7 @@ def _ways(args: argparse.Namespace) -> tuple[list[tuple[str, str]], tuple[str, .
         )
     idle = [one for one in frameworks if one not in dict(found)]
     notes = tuple(f"{one} has no mode {','.join(modes)}, left out" for one in idle)
-    return found, notes
+    return found, notes, False
 
 
 def _precisions(given: Sequence[str] | None, on: Sequence[str]) -> list[str]:
@@ -332,7 +344,7 @@ class StepsTask(Task):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepTask(StepsTask):
+class StepTask(ModelTask, StepsTask):
     """Steps of one batch and phase.
 
     Attributes:
@@ -353,7 +365,7 @@ class StepTask(StepsTask):
             return
         check_memory(self.model, [row.case for row in self.rows], session.memory_bytes)
 
-    def measure(self, session: Any, view: View) -> Iterator[Result]:
+    def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
         """Time the steps in turn."""
         self.check(session)
         cases = [row.case for row in self.rows]

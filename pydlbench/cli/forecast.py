@@ -6,15 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydlbench.cli.options import add, one_of, taking, whole_number
-from pydlbench.cli.steps import (
-    add_own,
-    check_layout,
-    check_phase,
-    fields_of,
-    read_model,
-    subjects_of,
-    values_of,
-)
+from pydlbench.cli.steps import ModelTask, add_own, code_limit, frameworks_of, read_steps
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.runner.tasks import Result, Row, Task
 from pydlbench.words import CPU_PRECISIONS
@@ -44,7 +36,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "alone, in processes of their own.",
     )
     parser.add_argument(
-        "model", metavar="MODEL", help="alexnet-owt, vgg16, resnet50...; FILE.py:CALLABLE"
+        "model",
+        metavar="MODEL",
+        help="alexnet-owt, vgg16, resnet50...; FILE.py:CALLABLE; FILE.onnx",
     )
     add(
         parser.add_argument_group("what is forecast"),
@@ -125,46 +119,24 @@ def read_tasks(
         UsageError: a value is bad.
         BackendMissingError: no framework is named and none is installed.
     """
-    from pydlbench.records.step import StepSpec
-
-    model, named = read_model(args, args.batch)
-    own = "own" in named
-    subjects, notes = subjects_of(args.framework or (["torch"] if own else None), args.mode)
-    check_phase(model, args.phase)
-    check_layout(args.layout, [framework for framework, _ in subjects])
-    options = {"threads": args.threads, "seed": args.seed}
-    tasks: list[Task] = []
-    for framework, mode in subjects:
-        step = StepSpec(
-            **named,
-            phase=args.phase,
-            framework=framework,
-            mode=mode,
-            precision=args.autocast or args.precision,
-            layout=args.layout or "",
-            feed=args.feed,
-            seed=args.seed,
+    _, rows, notes = read_steps(args)
+    _, guessed = frameworks_of(args)
+    tasks: list[Task] = [
+        ForecastTask(
+            rows=(row,),
+            guessed=guessed,
+            options={"threads": args.threads, "seed": args.seed, **code_limit(args)},
+            measures=not args.known_only,
+            visits=args.visits,
+            forecaster=forecaster,
         )
-        names = ("model", "batch", "phase", "precision", "framework", "mode", "layout")
-        row = Row(
-            fields=fields_of(args, values_of(step, *names, "feed", "device")),
-            label=step.label,
-            case=step,
-        )
-        tasks.append(
-            ForecastTask(
-                rows=(row,),
-                options=options,
-                measures=not args.known_only,
-                visits=args.visits,
-                forecaster=forecaster,
-            )
-        )
+        for row in rows
+    ]
     return tasks, notes
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForecastTask(Task):
+class ForecastTask(ModelTask):
     """The forecast of one framework and mode; what fails costs itself only.
 
     Attributes:
@@ -180,7 +152,7 @@ class ForecastTask(Task):
     visits: int
     forecaster: Callable[..., Any] | None = None
 
-    def measure(self, session: Any, view: View) -> Iterator[Result]:
+    def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
         """Yield the operators that are measured, then the forecast."""
         from pydlbench.ladder.forecast import forecasting, table_of
 

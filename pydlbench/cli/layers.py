@@ -370,7 +370,9 @@ def word_of(layer: Layer) -> str:
     """Return what a layer without all three passes is called."""
     from pydlbench.layers.pointwise import Pointwise
 
-    return layer.op if isinstance(layer, Pointwise) else "pooling"
+    if isinstance(layer, Pointwise):
+        return layer.op
+    return "pooling" if layer.kind == "pool2d" else layer.kind
 
 
 # -----------------------------------------------------------------------------

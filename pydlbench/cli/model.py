@@ -15,8 +15,16 @@ from pydlbench.cli.options import (
     taking,
     whole_number,
 )
-from pydlbench.cli.steps import build, check_phase, fields_of, read_options, summands
-from pydlbench.errors import PydlbenchError
+from pydlbench.cli.steps import (
+    EXPECTED_NODES,
+    add_own,
+    check_phase,
+    fields_of,
+    read_model,
+    summands,
+    values_of,
+)
+from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.runner.tasks import Result, Row, Task
 from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS
 
@@ -30,6 +38,7 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
     from pydlbench.records.specs import KernelSpec
+    from pydlbench.records.step import StepSpec
     from pydlbench.runner.execute import Results, View
 
 __all__ = ["add_parser", "read_tasks", "run"]
@@ -47,10 +56,13 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         description="Measure every distinct layer of a model alone, with hot and with cold caches, "
         "and sum them into the estimate of a step.",
     )
-    parser.add_argument("model", metavar="MODEL", help="alexnet-owt, vgg16, resnet50...")
+    parser.add_argument(
+        "model", metavar="MODEL", help="alexnet-owt, vgg16, resnet50...; FILE.py:CALLABLE"
+    )
     what = parser.add_argument_group("what is summed")
     add(what, "phase", "batch", "precision", "option")
     what.add_argument("--summary", action="store_true", help="count, without timing anything")
+    add_own(parser)
     add(
         parser.add_argument_group("how it is timed"),
         *("device", "threads", "budget", "visits", "seed"),
@@ -100,7 +112,12 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
     if args.summary:
         idle = {"budget": _BUDGET_S, "seed": 0, "top": _TOP}
         refuse(args, _TIMED, "with --summary", idle=idle)
-        return show_summary(build(args, args.batch), outputs)
+        model, _ = read_model(args, args.batch, onnx=False)
+        if model is None:
+            raise UsageError(
+                f"--summary: {args.model} has no graph to be counted; nearest: leave it out"
+            )
+        return show_summary(model, outputs)
     from pydlbench.cli.measuring import measure
 
     tasks, notes = read_tasks(args)
@@ -128,32 +145,31 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
     Raises:
         UsageError: a value is bad.
     """
+    from pydlbench.models.own import likely_framework
+    from pydlbench.records.step import StepSpec
     from pydlbench.timing.visits import VISITS
 
-    model = build(args, args.batch)
+    model, named = read_model(args, args.batch, onnx=False)
+    if model is None and likely_framework(args.model) == "tensorflow":
+        raise UsageError(
+            f"{args.model}: imports TensorFlow or Keras, which this command does not take; "
+            f"nearest: pydlbench check {args.model}, or e2e, or forecast"
+        )
     check_phase(model, args.phase)
     device, notes = device_of(args)
     check_threads(args.threads, device)
     allowed = CPU_PRECISIONS if device == "cpu" else GPU_PRECISIONS
-    precision = one_of("--precision", args.precision or "fp32", allowed)
-    values = {
-        "model": model.name,
-        "batch": model.batch,
-        "phase": args.phase,
-        "precision": precision,
-        "device": device,
-    }
-    label = f"{model.name} batch {model.batch} {args.phase} {precision}"
-    task = EstimateTask(
-        rows=(Row(fields=fields_of(args, values), label=label),),
-        options={**summands(args), "visits": args.visits or VISITS},
-        model=model,
-        variant=read_options(args.option),
-        phase=args.phase,
-        precision=precision,
-        device=device,
+    precision = one_of("--precision", args.autocast or args.precision or "fp32", allowed)
+    # Of a model of the user's own, what is recorded: PyTorch's eager mode makes the calls.
+    step = StepSpec(**named, phase=args.phase, precision=precision, device=device, seed=args.seed)
+    values = values_of(step, "model", "batch", "phase", "precision", "device")
+    row = Row(
+        fields=fields_of(args, values),
+        label=step.what,
+        case=step,
     )
-    return [task], notes
+    options = {**summands(args), "visits": args.visits or VISITS}
+    return [EstimateTask(rows=(row,), options=options, model=model)], notes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,45 +196,60 @@ class EstimateTask(Task):
     """A step that is summed from its kernels.
 
     Attributes:
-        model: its graph, with the batch.
-        variant: of the model, as given.
-        phase: ``forward``, ``forward-backward`` or ``training``.
-        precision: of all layers.
-        device: ``cpu`` or ``cuda:N``.
+        model: its graph, with the batch; None of a model of the user's own.
     """
 
     kind: ClassVar[str] = "model"
-    model: Model
-    variant: Mapping[str, str]
-    phase: str
-    precision: str
-    device: str
+    model: Model | None
+
+    @property
+    def step(self) -> StepSpec:
+        """The step."""
+        step: StepSpec = self.rows[0].case
+        return step
 
     def seconds(self) -> float:
         """Return the sampling that is allowed for: two cache states of each distinct layer."""
-        return 2 * len(self.model.nodes) * float(self.options["budget_s"])
+        nodes = EXPECTED_NODES if self.model is None else len(self.model.nodes)
+        return 2 * nodes * float(self.options["budget_s"])
 
     def check(self, session: Any) -> None:
         """Make sure that each kernel fits into memory."""
-        session.check_room(self._plan(session.cache_bytes(self.device)).cases)
+        if self.model is not None:  # of another one nobody knows before it has run
+            session.check_room(self._plan(session).cases)
 
     def measure(self, session: Any, view: View) -> Iterator[Result]:
         """Measure the kernels that are not there yet, and sum them."""
         from pydlbench.runner.execute import kernels
 
-        cache_bytes = session.cache_bytes(self.device)
-        wanted = self._plan(cache_bytes)
+        wanted = self._plan(session)
         rows = yield from kernels(self, wanted.cases, session, view, effort=wanted.effort)
-        found = self._sum(wanted, rows, cache_bytes)
+        found = self._sum(wanted, rows, session.cache_bytes(self.step.device))
         if not found.estimate.layers:
             reasons = dict.fromkeys(one.reason for one in rows.values() if one.reason)
             raise PydlbenchError(f"no layer could be measured: {next(iter(reasons), 'no layers')}")
         yield Result("estimate", found.document, self.rows[0], detail=found)
 
-    def _plan(self, cache_bytes: int) -> Plan:
+    def _plan(self, session: Any) -> Plan:
+        """Return the step's work; that of the user's own model is recorded for it."""
         from pydlbench.ladder.estimate import plan
+        from pydlbench.ladder.mapped import recorded_plan
+        from pydlbench.ladder.operators import listed
 
-        return plan(self.model, self.phase, self.precision, self.device, cache_bytes)
+        step, cache_bytes = self.step, session.cache_bytes(self.step.device)
+        if self.model is not None:
+            return plan(self.model, step.phase, step.precision, step.device, cache_bytes)
+        found = listed(step, session)
+        return recorded_plan(
+            found.calls,
+            name=step.model,
+            batch=found.batch,
+            phase=step.phase,
+            precision=step.precision,
+            device=step.device,
+            cache_bytes=cache_bytes,
+            notes=found.notes,
+        )
 
     def _sum(
         self, wanted: Plan, rows: Mapping[KernelSpec, Measurement], cache_bytes: int
@@ -233,13 +264,14 @@ class EstimateTask(Task):
         from pydlbench.ladder.estimate import estimate
         from pydlbench.models.counts import memory
 
-        found = estimate(wanted, rows)
-        needs = memory(self.model, self.phase, self.precision)
+        step, found = self.step, estimate(wanted, rows)
+        needs = {} if self.model is None else memory(self.model, step.phase, step.precision)
         record = found.record(
             wanted,
             memory_bytes=needs,
-            options=self.variant,
-            device=self.device,
+            options=step.options,
+            own=step.own,
+            device=step.device,
             threads=next((one.threads for one in rows.values() if one.threads), None),
             cache_bytes=cache_bytes,
         )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import StoreError, UsageError, nearest
 from pydlbench.words import (
+    CODE_LIMIT_S,
     FEEDS,
     FRAMEWORK_MODES,
     FRAMEWORKS,
@@ -496,7 +497,7 @@ SHARED: Final[dict[str, dict[str, Any]]] = {
     },
     "optimizer": {
         "metavar": "NAME",
-        "help": "of training: sgd (default), momentum, adam, adamw",
+        "help": "of training: sgd (default), momentum, adam, adamw; fused as adam-fused",
     },
     "train-mode": {
         "action": "store_true",
@@ -507,6 +508,12 @@ SHARED: Final[dict[str, dict[str, Any]]] = {
         "metavar": "P",
         "type": (one_of, ("bf16",)),
         "help": "bf16: the same as --precision bf16 with weights in fp32",
+    },
+    "time-limit": {
+        "metavar": "S",
+        "type": (positive_seconds,),
+        "help": "seconds after which a request in which its code runs is given up, at the cost of "
+        f"its row: built and run a few times, or a batch of samples ({CODE_LIMIT_S:.0f})",
     },
     "device": {
         "metavar": "DEVICE",

@@ -223,15 +223,13 @@ def _report(
     run: Loaded, every: Sequence[Measurement], document: Mapping[str, Any]
 ) -> list[Block] | None:
     """Return the whole report, or None where the run's rows do not add up to the estimate."""
-    from pydlbench.models.counts import memory
     from pydlbench.report.model import model_report
 
     summed = summed_again(every, document)
     if summed is None:
         return None
     wanted, found, rows = summed
-    needs = memory(wanted.model, wanted.phase, wanted.precision)
-    return model_report(run.record, wanted, found, needs, rows)
+    return model_report(run.record, wanted, found, document.get("memory_bytes", {}), rows)
 
 
 def summed_again(
@@ -262,18 +260,24 @@ def summed_again(
 
 def _plan(document: Mapping[str, Any]) -> Plan | None:
     from pydlbench.ladder.estimate import plan
+    from pydlbench.ladder.mapped import recorded_plan
     from pydlbench.models import build_model
+    from pydlbench.records.estimate import Recorded
 
     if "cache_bytes" not in document:
         return None
+    how = {
+        "phase": document["phase"],
+        "precision": document["precision"],
+        "device": document.get("device", "cpu"),
+        "cache_bytes": document["cache_bytes"],
+    }
+    if document.get("recorded") is not None:
+        found = Recorded.from_dict(document["recorded"])
+        name, batch = document["model"], document["batch"]
+        return recorded_plan(found.calls, name=name, batch=batch, notes=found.notes, **how)
     model = build_model(document["model"], document["batch"], **document.get("options", {}))
-    return plan(
-        model,
-        document["phase"],
-        document["precision"],
-        document.get("device", "cpu"),
-        document["cache_bytes"],
-    )
+    return plan(model, **how)
 
 
 def _rows(

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from pydlbench.cli.options import add, choices, refuse
 from pydlbench.errors import BackendMissingError, UsageError
-from pydlbench.words import FRAMEWORK_MODES, FRAMEWORKS
+from pydlbench.runner.tasks import Result, Row, Task
+from pydlbench.words import (
+    CODE_LIMIT_S,
+    FEEDS,
+    FRAMEWORK_MODES,
+    FRAMEWORKS,
+    ONNX_FRAMEWORK,
+)
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
+    from pydlbench.runner.execute import View
 
 __all__ = [
+    "EXPECTED_NODES",
     "OWN_OPTIONS",
+    "ModelTask",
     "add_own",
-    "build",
     "check_layout",
     "check_phase",
+    "code_limit",
     "fields_of",
+    "frameworks_of",
     "read_model",
     "read_options",
+    "read_steps",
+    "subjects_of",
     "summands",
     "values_of",
 ]
@@ -54,30 +69,32 @@ def read_options(given: Sequence[str] | None, option: str = "--option") -> dict[
 # -----------------------------------------------------------------------------
 # The model: of the catalogue, or the user's own.
 
+#: So many layers are expected of a model that nobody knows yet.
+EXPECTED_NODES: Final = 100
 #: Options of a model of the user's own, as attributes.
 OWN_OPTIONS: Final = (
     *("arg", "input", "loss", "optimizer"),
-    *("train_mode", "eval_mode", "autocast"),
+    *("train_mode", "eval_mode", "autocast", "time_limit"),
 )
 
 
 def add_own(parser: argparse.ArgumentParser) -> None:
     """Add the options of a model of the user's own."""
     group = parser.add_argument_group(
-        "a model of one's own: FILE.py:CALLABLE, package.module:CALLABLE or, with e2e, FILE.onnx"
+        "a model of one's own: FILE.py:CALLABLE, package.module:CALLABLE or FILE.onnx"
     )
     add(group, *(one.replace("_", "-") for one in OWN_OPTIONS))
 
 
 def read_model(
-    args: argparse.Namespace, batch: int | None, *, onnx: bool = False
+    args: argparse.Namespace, batch: int | None, *, onnx: bool = True
 ) -> tuple[Model | None, dict[str, Any]]:
     """Return the graph of the model that was asked for, and what names it in a ``StepSpec``.
 
     Args:
         args: the options, those of :func:`add_own` among them.
         batch: that was asked for; None is the model's own.
-        onnx: whether the command runs ``FILE.onnx``.
+        onnx: whether the command takes ``FILE.onnx``.
 
     Returns:
         The graph, or None of a model of the user's own; model, options, own and batch.
@@ -85,18 +102,22 @@ def read_model(
     Raises:
         UsageError: no such model, option or batch; an option that is for the other kind of model.
     """
+    from pydlbench.models import build_model
     from pydlbench.models.own import find_onnx, find_own, is_onnx, is_own
     from pydlbench.records.own import OwnInput, OwnSpec
 
     if not is_own(args.model):
         refuse(args, OWN_OPTIONS, "with a model of the catalogue")
-        model = build(args, batch)
         options = read_options(args.option)
+        model = build_model(args.model, batch, **options)
         return model, {"model": args.model, "options": options, "batch": model.batch}
     if is_onnx(args.model):
         find_onnx(args.model)
         if not onnx:
-            raise _only_e2e(args.model)
+            raise UsageError(
+                f"{args.model}: an ONNX file, which this command does not take; nearest: "
+                f"pydlbench check {args.model}, or e2e, or forecast"
+            )
         refuse(args, ("option", "autocast"), f"with {args.model}", "leave it out")
     else:
         find_own(args.model)
@@ -124,32 +145,63 @@ def read_model(
     return None, {"model": args.model, "options": options, "own": own, "batch": batch}
 
 
-def _only_e2e(model: str) -> UsageError:
-    return UsageError(
-        f"{model}: ONNX files are timed as a whole, with onnxruntime's own profile; nearest: "
-        f"pydlbench e2e {model}"
-    )
+def frameworks_of(args: argparse.Namespace) -> tuple[list[str] | None, bool]:
+    """Return the frameworks that are named, or that a model of the user's own is likely to be of.
 
-
-def build(args: argparse.Namespace, batch: int | None) -> Model:
-    """Return the graph of the model that was asked for, with this batch or its own.
-
-    Raises:
-        UsageError: no such model, option or batch; or a model of the user's own, which has none.
+    Returns:
+        None where none is named of a model of the catalogue; and whether the framework is a guess
+        that has to be settled, see :class:`ModelTask`.
     """
-    from pydlbench.models import build_model
-    from pydlbench.models.own import find_onnx, find_own, is_onnx, is_own
+    from pydlbench.models.own import is_onnx, is_own, likely_framework
 
+    if args.framework or not is_own(args.model):
+        return args.framework, False
     if is_onnx(args.model):
-        find_onnx(args.model)
-        raise _only_e2e(args.model)
-    if is_own(args.model):
-        find_own(args.model)
-        raise UsageError(
-            f"{args.model}: not of the catalogue, whose models this command takes; nearest: "
-            f"pydlbench check {args.model}, or e2e, or forecast"
-        )
-    return build_model(args.model, batch, **read_options(args.option))
+        return [ONNX_FRAMEWORK], False
+    likely = likely_framework(args.model)
+    return [likely or _installed()[0]], likely is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelTask(Task):
+    """Steps of one model.
+
+    Attributes:
+        guessed: whether their framework is a guess: the user's own model, when it is built, shows
+            which it is.
+    """
+
+    guessed: bool = False
+
+    @abstractmethod
+    def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
+        """Yield what :meth:`measure` does; the framework is settled."""
+
+    def measure(self, session: Any, view: View) -> Iterator[Result]:
+        """Yield each result as soon as it is finished; it answers the row that was asked for."""
+        task = self._settled(session) if self.guessed else self
+        asked = {id(row): own for row, own in zip(task.rows, self.rows, strict=True)}
+        for one in task.measure_steps(session, view):
+            yield one if one.row is None else replace(one, row=asked[id(one.row)])
+
+    def _settled(self, session: Any) -> Self:
+        """Return the task with its steps in the framework that their model is of."""
+        from pydlbench.steps.run import settled
+
+        def renamed(row: Row, case: StepSpec) -> Row:
+            before, now = (f"{one.framework} {one.mode}" for one in (row.case, case))
+            return replace(row, case=case, label=row.label.replace(before, now))
+
+        cases = settled([row.case for row in self.rows], session)
+        rows = tuple(renamed(*both) for both in zip(self.rows, cases, strict=True))
+        return replace(self, rows=rows, guessed=False)
+
+
+def code_limit(args: argparse.Namespace) -> dict[str, float]:
+    """Return the keyword of ``session.Options`` that limits the user's own code; none without."""
+    from pydlbench.models.own import is_own
+
+    return {"code_limit_s": args.time_limit or CODE_LIMIT_S} if is_own(args.model) else {}
 
 
 def check_phase(model: Model | None, phase: str) -> None:
@@ -184,6 +236,52 @@ def check_layout(layout: str | None, frameworks: Sequence[str]) -> None:
         )
 
 
+def read_steps(
+    args: argparse.Namespace, subjects: Sequence[tuple[str, str | None]] | None = None
+) -> tuple[Model | None, list[Row], tuple[str, ...]]:
+    """Return the steps that a command is asked for, one for each framework and mode.
+
+    Args:
+        args: the command's options.
+        subjects: framework and mode of each, none of which runs ONNX files; None reads them off
+            ``--framework`` and ``--mode``.
+
+    Returns:
+        The model's graph, or None of a model of the user's own; rows whose cases are the steps;
+        notes.
+
+    Raises:
+        UsageError: a value is bad.
+        BackendMissingError: no framework is named and none is installed.
+    """
+    from pydlbench.records.step import StepSpec
+
+    model, named = read_model(args, args.batch, onnx=subjects is None)
+    notes: tuple[str, ...] = ()
+    if subjects is None:
+        frameworks, guessed = frameworks_of(args)
+        subjects, notes = subjects_of(frameworks, args.mode, guessed=guessed)
+    check_phase(model, args.phase)
+    if model is not None:  # the user's own says its layout itself
+        check_layout(args.layout, [framework for framework, _ in subjects])
+    rows = []
+    for framework, mode in subjects:
+        step = StepSpec(
+            **named,
+            phase=args.phase,
+            framework=framework,
+            mode=mode,
+            precision=args.autocast or args.precision,
+            layout=args.layout or "",
+            feed=getattr(args, "feed", FEEDS[0]),
+            seed=args.seed,
+        )
+        names = ("model", "batch", "phase", "precision", "framework", "mode", "layout", "feed")
+        fields = fields_of(args, values_of(step, *names, "device"))
+        rows.append(Row(fields=fields, label=step.label, case=step))
+    return model, rows, notes
+
+
 def summands(args: argparse.Namespace) -> dict[str, Any]:
     """Return the keywords of ``session.Options`` for native rows that are summed into a step."""
     return {
@@ -192,6 +290,7 @@ def summands(args: argparse.Namespace) -> dict[str, Any]:
         "budget_s": args.budget,
         "keep_samples": True,  # for the store
         "estimate": True,
+        **code_limit(args),
     }
 
 
@@ -219,17 +318,22 @@ def values_of(step: StepSpec, *names: str) -> dict[str, object]:
 
 
 def subjects_of(
-    frameworks: Sequence[str] | None, modes: Sequence[str] | None
+    frameworks: Sequence[str] | None, modes: Sequence[str] | None, *, guessed: bool = False
 ) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
     """Return framework and mode of each step that is asked for, and notes.
 
     A framework that is named and has none of the modes takes their counterparts: what one calls
-    ``compiled`` is ``xla`` to the other.
+    ``compiled`` is ``xla`` to the other. One that is guessed takes those of all that are not its
+    own, as the other framework may be the model's.
     """
     from pydlbench.backends import capabilities
 
     named = frameworks or _installed()
     wanted = choices("--mode", modes, capabilities.modes(), "all") if modes else None
+    if guessed and wanted is not None:
+        of_either = {mode for name in FRAMEWORKS for mode in FRAMEWORK_MODES[name]}
+        own = FRAMEWORK_MODES[named[0]]
+        wanted = [own[_place(mode)] if mode in of_either else mode for mode in wanted]
     valid = [mode for name in named for mode in FRAMEWORK_MODES[name]]
     for mode in [] if wanted is None or "all" in ",".join(modes or ()).split(",") else wanted:
         if mode not in valid:

@@ -418,7 +418,7 @@ def _of_step(experiment: StepChange, seen: Observations, session: Session) -> Sa
         ratio, base, warning = in_turn(kernels, policies, session.options.seed, experiment.images)
     words = step_how(experiment.what, base, ratio.median * base, ratio.n) + warning
     if experiment.images > 1:
-        words += f", per {case.batch} images"
+        words += f", per {seen.plan.batch} images"
     if experiment.kept_s:
         words += f"; less {format_seconds(experiment.kept_s)}: {experiment.kept_how}"
     return saving_of(ratio, base, seen.step_s, "step", words, kept_s=experiment.kept_s)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError, UsageError
 from pydlbench.ladder.check import check_step
-from pydlbench.ladder.estimate import estimate, plan
+from pydlbench.ladder.estimate import Plan, estimate, plan
 from pydlbench.ladder.experiments import REORDERS, ask_log
+from pydlbench.ladder.mapped import kernels_of, map_step
 from pydlbench.ladder.native import native_sum
-from pydlbench.ladder.parts import parts_of
+from pydlbench.ladder.parts import MODEL, parts_of
+from pydlbench.layers.conv import Conv2d
 from pydlbench.models import build_model
 from pydlbench.records.diagnosis import WORTH
 from pydlbench.records.specs import KernelSpec
@@ -25,32 +27,55 @@ from pydlbench.units import percent
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pydlbench.ladder.estimate import Estimate, Plan
+    from pydlbench.ladder.estimate import Estimate, Term
+    from pydlbench.ladder.mapped import MappedCall
     from pydlbench.ladder.native import NativeSum
     from pydlbench.ladder.parts import Part
+    from pydlbench.layers.layer import Layer
     from pydlbench.models.graph import Model
-    from pydlbench.models.work import Work
     from pydlbench.records.check import CheckRecord, LedgerTerm, OperatorRow
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.step import StepRecord, StepSpec
     from pydlbench.runner.session import Session
 
-__all__ = ["Excess", "Observations", "observe"]
+__all__ = ["Excess", "Observations", "Site", "like", "observe"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """A layer of the step, or several that are alike: a node's, or a recorded call's.
+
+    Attributes:
+        name: of the node, or of the user's module; of several the first, and how many are like it.
+        layer: what is computed.
+        terms: its passes: without its bias, its L2 term, its update.
+        seconds: what it costs in a step, all that are alike together: in the framework, as far as
+            that is known.
+        count: how many are alike.
+    """
+
+    name: str
+    layer: Layer
+    terms: tuple[Term, ...]
+    seconds: float
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Excess:
-    """What the framework needs for a node more than the native library does.
+    """What the framework needs for a node or a recorded call more than the native library does.
 
     Attributes:
-        node: its name; of several that are alike, the first.
+        name: of the node or the module; see :class:`Site`.
+        terms: its passes.
         seconds: in a step, all of those that are alike together.
         own_s: what the framework needs; None where only the native library was measured.
         native_s: what the native library needs.
         count: how many are alike.
     """
 
-    node: str
+    name: str
+    terms: tuple[Term, ...]
     seconds: float
     own_s: float | None
     native_s: float
@@ -63,7 +88,9 @@ class Observations:
 
     Attributes:
         case: the step, its batch filled in.
-        model: its graph.
+        model: its graph; None of a model of the user's own.
+        mapped: of such a model what stands for its recorded calls; see
+            :func:`pydlbench.ladder.mapped.map_step`.
         step: the step as it was timed.
         plan: its work.
         rows: the native rows of the plan's cases.
@@ -77,7 +104,8 @@ class Observations:
     """
 
     case: StepSpec
-    model: Model
+    model: Model | None
+    mapped: Mapping[tuple[str, str], MappedCall] = field(default_factory=dict)
     step: StepRecord
     plan: Plan
     rows: Mapping[KernelSpec, Measurement]
@@ -100,6 +128,20 @@ class Observations:
                 return self.beside_s
         return self.step.time.median
 
+    @property
+    def size(self) -> int:
+        """How many nodes the model has, or how many of its modules make calls."""
+        if self.model is not None:
+            return len(self.model.nodes)
+        return len({one.work.node for one in self.plan.terms})
+
+    @property
+    def convolves(self) -> bool:
+        """Whether there is a convolution in the step."""
+        if self.model is not None:
+            return any(node.op == "conv" for node in self.model)
+        return any(one.work.kind == "convolution" for one in self.mapped.values())
+
     def share(self, seconds: float) -> str:
         """Return which part of the step so many seconds are, in words: ``21 %``."""
         return percent(seconds / self.step_s)
@@ -118,15 +160,33 @@ class Observations:
         every = () if self.check is None else self.check.operators
         return [one for one in every if one.kind == kind]
 
-    def own_s(self, node: str) -> float:
-        """Return what a node costs in the step: in the framework, as far as that is known."""
-        own = (one.seconds for one in self.parts if one.name == node)
-        return next(own, self.native.by_node.get(node, 0.0))
-
     @property
     def parts(self) -> list[Part]:
         """The check's operators by the nodes that they belong to; none without a check."""
         return [] if self.check is None else parts_of(self.check.operators, self.check.native_parts)
+
+    def called(self, name: str) -> tuple[str, ...]:
+        """Return as evidence where the user's code calls a site's module, if that is known."""
+        lines = {} if self.check is None else self.check.lines
+        module = name.partition(_LIKE)[0]
+        return (f"{module} is called in {lines[module]}",) if module in lines else ()
+
+    def convolutions(self) -> list[Site]:
+        """Return the step's convolutions."""
+        if self.model is None:
+            return self._recorded_convolutions()
+        parts = {one.name: one.seconds for one in self.parts}
+        terms = self._terms(self.model)
+        return [
+            Site(
+                name=node.name,
+                layer=node.layer,
+                terms=terms.get(node.name, ()),
+                seconds=parts.get(node.name, self.native.by_node.get(node.name, 0.0)),
+            )
+            for node in self.model
+            if isinstance(node.layer, Conv2d)
+        ]
 
     def excesses(self, kind: str) -> list[Excess]:
         """Return where the framework needs more than the native library, the largest first.
@@ -136,70 +196,143 @@ class Observations:
         Args:
             kind: ``layer`` or ``pointwise``.
         """
-        if self.check is None:
-            return sorted(self._suspects(kind), key=lambda one: -one.seconds)
-        found = [
-            Excess(
-                node=one.name,
-                seconds=one.count * (one.seconds - one.native_s),
-                own_s=one.seconds,
-                native_s=one.native_s,
-                count=one.count,
-            )
-            for one in self.parts
-            if one.kind == kind and one.native_s is not None and ".." not in one.name
-        ]
+        if self.model is None:
+            found = self._recorded_excesses(kind)
+        elif self.check is None:
+            found = self._suspects(self.model, kind)
+        else:
+            terms = self._terms(self.model)
+            found = [
+                Excess(
+                    name=one.name,
+                    terms=terms.get(one.name, ()),
+                    seconds=one.count * (one.seconds - one.native_s),
+                    own_s=one.seconds,
+                    native_s=one.native_s,
+                    count=one.count,
+                )
+                for one in self.parts
+                if one.kind == kind and one.native_s is not None and ".." not in one.name
+            ]
         return sorted(found, key=lambda one: -one.seconds)
 
-    def works(self, node: str) -> list[Work]:
-        """Return the passes of a node's own layer: without its bias, its L2 term, its update."""
-        layer = self.model[node].layer
-        name = None if layer is None else layer.name
-        found = [one.work for one in self.plan.terms if one.work.layer.name == name]
-        return [one for one in found if one.node == node]
-
-    def framework_case(self, work: Work) -> KernelSpec:
+    def framework_case(self, term: Term) -> KernelSpec:
         """Return a piece of the step's work as the framework runs it alone."""
+        work = term.work
         return KernelSpec(
             layer=work.layer,
             pass_=work.pass_,
-            precision=self.case.precision,
+            precision=term.hot.precision,
             propagation=work.propagation,
             backend=self.case.framework,
             mode=self.case.mode,
             device=self.case.device,
         )
 
-    def native_s(self, work: Work) -> float:
+    def native_s(self, term: Term) -> float:
         """Return what a piece of work needs natively, with hot caches; 0 where it is unknown."""
-        for term in self.plan.terms:
-            if term.work == work:
-                row = self.rows[term.hot]
-                return row.time.median if row.ok and row.time else 0.0
-        return 0.0
+        row = self.rows[term.hot]
+        return row.time.median if row.ok and row.time else 0.0
 
     def changed(self, **changes: object) -> StepSpec:
         """Return the step's case with other fields."""
         return msgspec.structs.replace(self.case, **changes)
 
-    def _suspects(self, kind: str) -> list[Excess]:
+    # --- of a step with a graph ---------------------------------------------------------------
+
+    def _terms(self, model: Model) -> dict[str, tuple[Term, ...]]:
+        """Return the passes of each node's own layer: without bias, L2 term and update."""
+        names = {node.name: None if node.layer is None else node.layer.name for node in model}
+        found: dict[str, list[Term]] = {}
+        for one in self.plan.terms:
+            if one.work.layer.name == names.get(one.work.node):
+                found.setdefault(one.work.node, []).append(one)
+        return {name: tuple(terms) for name, terms in found.items()}
+
+    def _suspects(self, model: Model, kind: str) -> list[Excess]:
         pointwise = kind == "pointwise"
         found: dict[object, Excess] = {}
+        terms = self._terms(model)
         for name, seconds in self.native.by_node.items():
-            layer = self.model[name].layer
+            layer = model[name].layer
             if layer is None or (layer.kind == "pointwise") != pointwise:
                 continue
             alike = dataclasses.replace(layer, name=None)
             first = found.get(alike)
             count = 1 if first is None else first.count + 1
             found[alike] = Excess(
-                node=name if first is None else first.node,
+                name=name if first is None else first.name,
+                terms=terms.get(name, ()) if first is None else first.terms,
                 seconds=seconds * count,
                 own_s=None,
                 native_s=seconds,
                 count=count,
             )
         return list(found.values())
+
+    # --- of a recorded one --------------------------------------------------------------------
+
+    def _recorded_excesses(self, kind: str) -> list[Excess]:
+        """Return the calls that native layers stand for one by one; none without a check."""
+        found = []
+        for row in self.operators(kind):
+            stands = self.mapped.get((row.signature, row.direction))
+            if stands is None or row.native_s is None or not _alone(stands):
+                continue
+            found.append(
+                Excess(
+                    name=_called(row),
+                    terms=stands.terms,
+                    seconds=row.count * (row.seconds - row.native_s),
+                    own_s=row.seconds,
+                    native_s=row.native_s,
+                    count=row.count,
+                )
+            )
+        return found
+
+    def _recorded_convolutions(self) -> list[Site]:
+        """Return the convolutions of recorded calls, forwards and backwards; see there."""
+        found: dict[Layer, Site] = {}
+        for row in self.operators("layer"):
+            stands = self.mapped.get((row.signature, row.direction))
+            terms = () if stands is None else stands.terms
+            terms = tuple(one for one in terms if isinstance(one.work.layer, Conv2d))
+            if not terms:
+                continue
+            layer = terms[0].work.layer
+            known = found.get(layer)
+            found[layer] = Site(
+                name=_called(row) if known is None else known.name,
+                layer=layer,
+                terms=(*(() if known is None else known.terms), *terms),
+                seconds=row.count * row.seconds + (0.0 if known is None else known.seconds),
+                count=row.count,
+            )
+        return list(found.values())
+
+
+# Between a module's name and the number of calls that are like its own.
+_LIKE: Final = " and "
+# What several layers stand for is not what the framework runs: a kernel that joins them.
+_JOINED: Final = ("attention", "recurrent")
+
+
+def _called(row: OperatorRow) -> str:
+    """Return what a recorded call is named after: ``features.4.block.1 and 6 like it``."""
+    name = row.names[0] if row.names else ""
+    return f"{name or MODEL}{like(row.count)}"
+
+
+def like(count: int) -> str:
+    """Return what stands behind the name of the first of so many."""
+    return f"{_LIKE}{count - 1} like it" if count > 1 else ""
+
+
+def _alone(stands: MappedCall) -> bool:
+    """Whether a call's native layers are, each for itself, what the framework computes."""
+    distinct = len({one.hot for one in stands.terms}) == len(stands.terms)
+    return bool(stands.terms) and distinct and stands.work.kind not in _JOINED
 
 
 # -----------------------------------------------------------------------------
@@ -233,20 +366,20 @@ def observe(
         PrimitiveError: the step is wrong, or died.
     """
     start = time.monotonic()
-    model = build_model(case.model, case.batch, **case.options)
-    case = msgspec.structs.replace(case, batch=model.batch)
     tell("the step")
     step = run(case, session)
     if not step.ok:
         kind = UnsupportedError if step.status == "skipped" else PrimitiveError
         raise kind(f"{case.label}: {step.reason}")
+    case = msgspec.structs.replace(case, batch=step.case.batch)
     tell("native layers")
-    wanted = plan(model, case.phase, case.precision, case.device, session.cache_bytes(case.device))
+    model, mapped, wanted = _work(case, session)
     rows = dict(session.measure(wanted.cases))
     native = native_sum(wanted, rows)
     seen = Observations(
         case=case,
         model=model,
+        mapped=mapped,
         step=step,
         plan=wanted,
         rows=rows,
@@ -254,6 +387,8 @@ def observe(
         native=native,
     )
     notes = [f"no native row: {one}" for one in native.missing]
+    if model is None:
+        notes.append("a model of one's own has no graph: its loss and its copies are not looked at")
     if step.contended:
         notes.append(f"other work disturbed the step: {step.contention_reason}")
     reason = _unchecked(time.monotonic() - start, time_limit_s)
@@ -276,6 +411,26 @@ def observe(
             return _with_check(seen, found), tuple(dict.fromkeys((*notes, *found.notes)))
     notes.append(f"no check: {reason}")
     return _without_check(seen, session), tuple(notes)
+
+
+def _work(
+    case: StepSpec, session: Session
+) -> tuple[Model | None, dict[tuple[str, str], MappedCall], Plan]:
+    """Return a step's graph, or what stands for its recorded calls, and the work that follows."""
+    cache_bytes = session.cache_bytes(case.device)
+    if case.own is None:
+        model = build_model(case.model, case.batch, **case.options)
+        return model, {}, plan(model, case.phase, case.precision, case.device, cache_bytes)
+    mapped = map_step(case, session)
+    wanted = Plan(
+        name=case.model,
+        title="",
+        batch=case.batch or 0,
+        phase=case.phase,
+        precision=case.precision,
+        terms=kernels_of(mapped).terms,
+    )
+    return None, mapped, wanted
 
 
 def _unchecked(spent_s: float, limit_s: float) -> str | None:

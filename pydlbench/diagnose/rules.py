@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from typing import TYPE_CHECKING, Final
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from pydlbench.diagnose.ablation import AgainstNative, LayerChange, Rounds, StepChange
+from pydlbench.diagnose.evidence import like
 from pydlbench.ladder.experiments import DISPATCH, FRESH_MEMORY
 from pydlbench.ladder.ledger import LEAST, Ladder
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.pool import Pool2d
 from pydlbench.models.work import LOSS
 from pydlbench.records.diagnosis import Hypothesis
+from pydlbench.records.own import FUSED, OwnInput
 from pydlbench.records.step import step_words
 from pydlbench.units import format_bytes, format_seconds, percent
 
@@ -26,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pydlbench.diagnose.ablation import Experiment
-    from pydlbench.diagnose.evidence import Excess, Observations
-    from pydlbench.models.work import Work
+    from pydlbench.diagnose.evidence import Excess, Observations, Site
+    from pydlbench.ladder.estimate import Term
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepSpec
@@ -134,14 +137,17 @@ _NAMES: Final = {
 def find_layout(seen: Observations) -> Iterator[Hypothesis]:
     """Yield the other layout, where the step converts layouts or runs in NCHW."""
     case = seen.case
-    if case.framework != "torch" or not any(node.op == "conv" for node in seen.model):
+    if case.framework != "torch" or not seen.convolves:
         return  # TensorFlow has one layout on CPUs, and products have none
     reorder = seen.reorder_s
     if case.layout == "nhwc" and (reorder is None or not seen.matters(reorder)):
         return
     other = "nhwc" if case.layout == "nchw" else "nchw"
+    built = "the layout that it is built in"
+    own = built if case.own is not None and case.layout == "nchw" else case.layout.upper()
+    change = built if case.own is not None and other == "nchw" else _NAMES[other]
     if reorder is None:
-        symptom = f"the step runs in {case.layout.upper()}; nothing logs its layout reorders"
+        symptom = f"the step runs in {own}; nothing logs its layout reorders"
         evidence: tuple[str, ...] = ()
     else:
         symptom = (
@@ -152,9 +158,9 @@ def find_layout(seen: Observations) -> Iterator[Hypothesis]:
         problem="layout reorders",
         symptom=symptom,
         evidence=evidence,
-        cause=f"the kernels want another layout than {case.layout.upper()}: operands are brought "
+        cause=f"the kernels want another layout than {own}: operands are brought "
         "into it before them and back behind them",
-        experiment=StepChange(what=_NAMES[other], changes=(("layout", other),), checks=True),
+        experiment=StepChange(what=change, changes=(("layout", other),), checks=True),
         next=again(seen.changed(layout=other)),
         most_s=seen.step_s,
     )
@@ -176,24 +182,25 @@ def find_operators(seen: Observations) -> Iterator[Hypothesis]:
     for kind in kinds:
         worth = [one for one in seen.excesses(kind) if seen.matters(one.seconds)]
         for one in worth[:_MOST_OPERATORS]:
-            yield from _of_node(seen, one)
+            yield from _of_excess(seen, one)
 
 
-def _of_node(seen: Observations, excess: Excess) -> Iterator[Hypothesis]:
-    for work in seen.works(excess.node):
+def _of_excess(seen: Observations, excess: Excess) -> Iterator[Hypothesis]:
+    for term in excess.terms:
         most = excess.seconds
         if excess.own_s is None:  # nobody knows yet what the framework needs
-            most = excess.count * seen.native_s(work)
+            most = excess.count * seen.native_s(term)
             if not seen.matters(most):
                 continue
-        case = seen.framework_case(work)
+        case = seen.framework_case(term)
         yield Hypothesis(
             problem="slow operators",
             symptom=_symptom(seen, excess),
+            evidence=seen.called(excess.name),
             cause="the framework's operator is slower than the native library's kernel",
             experiment=AgainstNative(case=case, count=excess.count),
             next=layer_command(case),
-            where=f"{excess.node} {work.pass_}",
+            where=f"{excess.name} {term.work.pass_}",
             most_s=most,
         )
 
@@ -201,10 +208,10 @@ def _of_node(seen: Observations, excess: Excess) -> Iterator[Hypothesis]:
 def _symptom(seen: Observations, excess: Excess) -> str:
     native, share = format_seconds(excess.native_s), seen.share(excess.seconds)
     if excess.own_s is None:
-        return f"{excess.node} needs {native} natively ({share} of the step)"
+        return f"{excess.name} needs {native} natively ({share} of the step)"
     often = f", {excess.count} times" if excess.count > 1 else ""
     return (
-        f"{excess.node} takes {format_seconds(excess.own_s)} in {seen.case.framework} alone, "
+        f"{excess.name} takes {format_seconds(excess.own_s)} in {seen.case.framework} alone, "
         f"{native} natively, all passes{often}: {share} of the step"
     )
 
@@ -216,36 +223,38 @@ def _symptom(seen: Observations, excess: Excess) -> str:
 _BLOCK: Final = 8
 
 
-def _convolutions(seen: Observations) -> Iterator[tuple[str, Conv2d, float]]:
-    """Yield node, layer and seconds of the convolutions that matter in the step."""
-    for node in seen.model:
-        if isinstance(node.layer, Conv2d) and seen.matters(seconds := seen.own_s(node.name)):
-            yield node.name, node.layer, seconds
+def _convolutions(seen: Observations) -> Iterator[tuple[Site, Conv2d]]:
+    """Yield the convolutions that matter in the step, and their layer."""
+    for one in seen.convolutions():
+        if isinstance(one.layer, Conv2d) and seen.matters(one.seconds):
+            yield one, one.layer
 
 
 def find_channels(seen: Observations) -> Iterator[Hypothesis]:
     """Yield the same convolution with channels padded to a multiple of eight."""
-    for name, layer, seconds in _convolutions(seen):
+    for site, layer in _convolutions(seen):
         if layer.groups > 1 or not layer.in_channels % _BLOCK:
             continue
         whole = -(-layer.in_channels // _BLOCK) * _BLOCK
         padded = dataclasses.replace(layer, in_channels=whole, name=None)
-        for work in seen.works(name):
-            case = seen.framework_case(work)
+        for term in site.terms:
+            case = seen.framework_case(term)
             yield Hypothesis(
                 problem=f"{layer.in_channels} input channels",
-                symptom=f"{name} has {layer.in_channels} input channels and takes "
-                f"{format_seconds(seconds)} ({seen.share(seconds)} of the step)",
+                symptom=f"{site.name} has {layer.in_channels} input channels and takes "
+                f"{format_seconds(site.seconds)} ({seen.share(site.seconds)} of the step)",
+                evidence=seen.called(site.name),
                 cause="kernels work on blocks of channels: what does not fill one is computed by "
                 "another, slower kernel, or in vain",
                 experiment=LayerChange(
                     what=f"channels padded to {whole}",
                     case=case,
                     changed=msgspec.structs.replace(case, layer=padded),
+                    count=site.count,
                 ),
                 next=layer_command(msgspec.structs.replace(case, layer=padded)),
-                where=f"{name} {work.pass_}",
-                most_s=min(seconds, seen.step_s),
+                where=f"{site.name} {term.work.pass_}",
+                most_s=min(site.seconds, seen.step_s),
             )
 
 
@@ -257,20 +266,20 @@ def find_copies(seen: Observations) -> Iterator[Hypothesis]:
     """Yield the same convolution on images that were padded beforehand."""
     if seen.case.framework != "torch":
         return  # TensorFlow's convolutions take any padding
-    for name, layer, seconds in _convolutions(seen):
+    for site, layer in _convolutions(seen):
         if layer.pad_top == layer.pad_bottom and layer.pad_left == layer.pad_right:
             continue
         ready = dataclasses.replace(layer.on_padded_images(), name=None)
         size = 4 * ready.batch * ready.in_channels * ready.in_height * ready.in_width
-        for work in seen.works(name):
-            if work.pass_ == "backward-weights":
+        for term in site.terms:
+            if term.work.pass_ == "backward-weights":
                 continue  # reads what the forward pass has padded
-            case = seen.framework_case(work)
+            case = seen.framework_case(term)
             yield Hypothesis(
                 problem="extra copy for uneven padding",
-                symptom=f"{name} pads {layer.pad_top}/{layer.pad_bottom} rows and "
+                symptom=f"{site.name} pads {layer.pad_top}/{layer.pad_bottom} rows and "
                 f"{layer.pad_left}/{layer.pad_right} columns: {format_bytes(size)} are copied",
-                evidence=(f"{name} takes {seen.share(seconds)} of the step",),
+                evidence=(f"{site.name} takes {seen.share(site.seconds)} of the step",),
                 cause="PyTorch's convolutions pad both ends of an axis alike; anything else is an "
                 "operator of its own, which copies the images",
                 experiment=LayerChange(
@@ -279,8 +288,8 @@ def find_copies(seen: Observations) -> Iterator[Hypothesis]:
                     changed=msgspec.structs.replace(case, layer=ready),
                 ),
                 next=layer_command(case),
-                where=f"{name} {work.pass_}",
-                most_s=seconds,
+                where=f"{site.name} {term.work.pass_}",
+                most_s=site.seconds,
             )
 
 
@@ -310,32 +319,37 @@ _WAYS: Final = {
 
 def find_roofs(seen: Observations) -> Iterator[Hypothesis]:
     """Yield another algorithm and another batch for the layers that lose most."""
-    gaps: list[tuple[float, Work, Measurement]] = []
-    for term in seen.plan.terms:
+    gaps: list[tuple[float, Term, int, Measurement]] = []
+    for term, count in Counter(seen.plan.terms).items():
         row = seen.rows[term.hot]
         if term.work.layer.kind not in _KINDS or not row.ok or row.time is None or row.contended:
             continue
         if row.roofline is None or row.roofline.efficiency >= _FAR:
             continue
-        gap = row.time.median - row.roofline.time_s
+        gap = count * (row.time.median - row.roofline.time_s)
         if seen.matters(gap):
-            gaps.append((gap, term.work, row))
+            gaps.append((gap, term, count, row))
     gaps.sort(key=lambda one: -one[0])
-    for gap, work, row in gaps[:_MOST_LAYERS]:
-        yield from _of(seen, gap, work, row)
+    for gap, term, count, row in gaps[:_MOST_LAYERS]:
+        yield from _below(seen, gap, term, count, row)
 
 
-def _of(seen: Observations, gap: float, work: Work, row: Measurement) -> Iterator[Hypothesis]:
+def _below(
+    seen: Observations, gap: float, term: Term, count: int, row: Measurement
+) -> Iterator[Hypothesis]:
+    """Yield what may bring a layer, or several that are alike, closer to their roof."""
     assert row.time is not None
     assert row.roofline is not None
-    where = f"{work.node} {work.pass_}"
+    work, name = term.work, f"{term.work.node}{like(count)}"
+    where = f"{name} {work.pass_}"
     symptom = (
         f"{where} reaches {percent(row.roofline.efficiency)} of its roof "
         f"({row.roofline.bound}): {format_seconds(row.time.median)} where "
         f"{format_seconds(row.roofline.time_s)} are possible"
     )
-    evidence = (f"native row, {row.algorithm or 'unknown kernel'}, hot caches",)
-    case = seen.framework_case(work)
+    kernel = row.algorithm or "unknown kernel"
+    evidence = (f"native row, {kernel}, hot caches", *seen.called(name))
+    case = seen.framework_case(term)
     ways = _OTHER_WAY.get((seen.case.framework, work.layer.kind, seen.case.layout))
     twice = work.layer.with_batch(2 * work.layer.batch)
     changes = [
@@ -346,6 +360,7 @@ def _of(seen: Observations, gap: float, work: Work, row: Measurement) -> Iterato
                 what="twice the batch",
                 case=case,
                 changed=msgspec.structs.replace(case, layer=twice),
+                count=count,
                 images=2,
             ),
             msgspec.structs.replace(case, layer=twice),
@@ -354,7 +369,12 @@ def _of(seen: Observations, gap: float, work: Work, row: Measurement) -> Iterato
     if ways is not None:
         own, other = ways
         change = LayerChange(
-            what=_WAYS[other], case=case, changed=case, variant=own, changed_variant=other
+            what=_WAYS[other],
+            case=case,
+            changed=case,
+            variant=own,
+            changed_variant=other,
+            count=count,
         )
         cause = "the kernel that these layouts lead to does not suit these sizes"
         changes.insert(0, ("far below its roof", cause, change, case))
@@ -388,7 +408,7 @@ def compiling_mode(case: StepSpec) -> str | None:
 
 def joining(seen: Observations, mode: str) -> StepChange:
     """Return the change of the step into a mode that joins operators."""
-    compiler_s = 20.0 + 0.3 * len(seen.model.nodes)  # about what it takes for the step's model
+    compiler_s = 20.0 + 0.3 * seen.size  # about what it takes for the step's model
     return StepChange(what=mode, changes=(("mode", mode),), checks=True, setup_s=compiler_s)
 
 
@@ -419,7 +439,7 @@ def _pointwise(seen: Observations) -> tuple[float, str]:
     if own:
         seconds = sum(one.count * one.seconds for one in own)
         return seconds, f"{len(own)} different ones, each timed alone in {seen.case.framework}"
-    seconds = seen.native.of_pointwise(seen.model)
+    seconds = 0.0 if seen.model is None else seen.native.of_pointwise(seen.model)
     return seconds, "native rows of the pointwise nodes, between hot and cold caches"
 
 
@@ -441,8 +461,9 @@ def find_dispatch(seen: Observations) -> Iterator[Hypothesis]:
     )
     cause = "many operators are so small that starting them is a large part of their time"
     mode = compiling_mode(seen.case)
-    batch = 2 * seen.model.batch
-    ways = [(_larger(batch), seen.changed(batch=batch), seconds)]
+    ways = []
+    if (larger := _larger(seen)) is not None:
+        ways.append((*larger, seconds))
     if mode is not None:
         ways.insert(0, (joining(seen, mode), seen.changed(mode=mode), seen.step_s))
     for experiment, changed, most in ways:
@@ -458,9 +479,22 @@ def find_dispatch(seen: Observations) -> Iterator[Hypothesis]:
         )
 
 
-def _larger(batch: int) -> StepChange:
-    """Return the change of the step into one of twice the batch."""
-    return StepChange(what=f"batch {batch}", changes=(("batch", batch),), images=2)
+def _larger(seen: Observations) -> tuple[StepChange, StepSpec] | None:
+    """Return the change of the step into one of twice the batch, and that step.
+
+    None of a model of the user's own whose inputs are not all tensors: nobody knows how to double
+    them.
+    """
+    batch = 2 * seen.plan.batch
+    changes: tuple[str, Any] = ("batch", batch)
+    if seen.case.own is not None:
+        inputs = tuple(map(OwnInput.of, seen.step.inputs))
+        doubled = tuple(one.with_batch(seen.plan.batch, batch) for one in inputs)
+        if doubled == inputs:
+            return None
+        changes = ("own", msgspec.structs.replace(seen.case.own, inputs=doubled))
+    step = msgspec.structs.replace(seen.case, **{changes[0]: changes[1]})
+    return StepChange(what=f"batch {batch}", changes=(changes,), images=2), step
 
 
 def _dispatch(seen: Observations) -> tuple[float, str] | None:
@@ -469,7 +503,8 @@ def _dispatch(seen: Observations) -> tuple[float, str] | None:
         return term.seconds, f"check: {term.how}"
     if seen.dispatch_s is None:
         return None
-    operators = len(seen.plan.terms)
+    calls = sum(one.count for one in seen.mapped.values())  # of a recorded step
+    operators = calls or len(seen.plan.terms)
     each = format_seconds(seen.dispatch_s)
     return seen.dispatch_s * operators, f"{each} for a call that does nothing, times {operators}"
 
@@ -490,8 +525,14 @@ _LARGE_OPTIMIZER: Final = 0.03
 
 
 def find_optimizer(seen: Observations) -> Iterator[Hypothesis]:
-    """Yield the step without its updates, less what the native library needs for them."""
+    """Yield the step without its updates, less what the native library needs for them.
+
+    Of a model of the user's own it is the same optimizer of PyTorch's, fused.
+    """
     model = seen.model
+    if model is None:
+        yield from _fused_optimizer(seen)
+        return
     if seen.case.phase != "training" or model.optimizer.kind == "none":
         return
     if "optimizer" in seen.native.incomplete:
@@ -523,6 +564,27 @@ def find_optimizer(seen: Observations) -> Iterator[Hypothesis]:
     )
 
 
+def _fused_optimizer(seen: Observations) -> Iterator[Hypothesis]:
+    own = seen.case.own
+    seconds, who = _own_s(seen, "optimizer", 0.0)
+    if own is None or own.fused or seen.case.framework != "torch":
+        return
+    if not seen.matters(seconds, _LARGE_OPTIMIZER):
+        return
+    fused = seen.changed(own=msgspec.structs.replace(own, optimizer=f"{own.optimizer}{FUSED}"))
+    yield Hypothesis(
+        problem="slow optimizer",
+        symptom=f"the updates ({own.optimizer}) take {format_seconds(seconds)} {who}, "
+        f"{seen.share(seconds)} of the step",
+        cause="it goes over weights, gradients and its state more often than once; a fused "
+        "optimizer reads and writes each of them once",
+        experiment=StepChange(what="a fused optimizer (fused=True)", changes=(("own", fused.own),)),
+        next=again(fused),
+        part="optimizer",
+        most_s=seconds,
+    )
+
+
 # -----------------------------------------------------------------------------
 # L2 terms in the loss: sums of squares whose value nobody looks at.
 
@@ -530,7 +592,7 @@ def find_optimizer(seen: Observations) -> Iterator[Hypothesis]:
 def find_decay(seen: Observations) -> Iterator[Hypothesis]:
     """Yield the step without L2 terms, where they are a part that matters."""
     model = seen.model
-    if seen.case.phase != "training" or not model.decays:
+    if model is None or seen.case.phase != "training" or not model.decays:
         return
     own, who = _own_s(seen, LOSS, seen.native.loss_s)
     if not seen.matters(own):
@@ -560,7 +622,7 @@ _LARGE_LOSS: Final = 0.03
 
 def find_loss(seen: Observations) -> Iterator[Hypothesis]:
     """Yield a comparison with the native library on the loss itself."""
-    if seen.model.decays:
+    if seen.model is None or seen.model.decays:
         return  # see the rule of L2 terms
     own, _ = _own_s(seen, LOSS, seen.native.loss_s)
     if not seen.matters(own, _LARGE_LOSS):
@@ -569,7 +631,7 @@ def find_loss(seen: Observations) -> Iterator[Hypothesis]:
         work = term.work
         if work.node != LOSS:
             continue
-        case = seen.framework_case(work)
+        case = seen.framework_case(term)
         yield Hypothesis(
             problem="slow loss",
             symptom=f"the loss takes {format_seconds(own)}, {seen.share(own)} of the step",
@@ -600,16 +662,17 @@ def find_batch(seen: Observations) -> Iterator[Hypothesis]:
     seconds = sum(found.values())
     if not seen.matters(seconds, _LARGE_PRODUCTS):
         return
-    batch = 2 * seen.model.batch
+    if (larger := _larger(seen)) is None:
+        return
     names = sorted(found, key=lambda name: -found[name])[:3]
     yield Hypothesis(
         problem="small batch",
-        symptom=f"{', '.join(names)}: weights are read from memory for {seen.model.batch} images "
+        symptom=f"{', '.join(names)}: weights are read from memory for {seen.plan.batch} images "
         f"only, {seen.share(seconds)} of the step",
         evidence=(f"{format_seconds(seconds)} in native rows that memory bounds",),
         cause="weights are read once per step, whatever the batch: more images share the cost",
-        experiment=_larger(batch),
-        next=again(seen.changed(batch=batch)),
+        experiment=larger[0],
+        next=again(larger[1]),
         most_s=seconds,
     )
 

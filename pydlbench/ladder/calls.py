@@ -8,7 +8,7 @@ import msgspec
 
 from pydlbench.ladder.estimate import nameless
 from pydlbench.ladder.laps import fitting
-from pydlbench.ladder.operators import kind_of
+from pydlbench.ladder.operators import kind_of, recorded
 from pydlbench.ladder.rows import batches
 from pydlbench.records.check import OperatorRow, Unreplayed
 from pydlbench.records.measurement import time_summary
@@ -62,7 +62,7 @@ class CallVisits:
         once = list({one.signature: one for one in (*calls, *apart)}.values())
         self._batches = [once]
         available = session.facts.memory_available_bytes
-        if (case.framework, case.mode) == ("torch", "eager") and available:
+        if recorded(case) and available:
             self._batches = list(batches(once, int(_ROOM * available)))
         self._requests: dict[int, Request] = {}
         self._seconds: dict[str, list[float]] = {}
@@ -141,10 +141,16 @@ class CallVisits:
         if not lacking:
             return None
         size = sum(one.count * one.bytes for one in self.calls)
+        profiled = [one.profiled for one in lacking if one.profiled is not None]
+        reasons: dict[str, dict[str, None]] = {}
+        for one in lacking:
+            why = self.refused.get(one.signature, "the worker has not timed it")
+            reasons.setdefault(one.operator, {})[why] = None
         return Unreplayed(
             calls=sum(one.count for one in lacking) / sum(one.count for one in self.calls),
             bytes=sum(one.count * one.bytes for one in lacking) / size if size else None,
-            reasons={one.operator: self.refused.get(one.signature, "") for one in lacking},
+            profiled=sum(profiled) if len(profiled) == len(lacking) else None,
+            reasons={name: tuple(why) for name, why in reasons.items()},
         )
 
     def _prepare(self, number: int) -> RemoteKernel[OperatorsFacts]:

@@ -14,11 +14,19 @@ from pydlbench.ladder.calls import CallVisits
 from pydlbench.ladder.chain import prepare_native_chain
 from pydlbench.ladder.estimate import plan
 from pydlbench.ladder.experiments import ask_log, experiments, keeps_pages
-from pydlbench.ladder.laps import Core, Laps, Sampled
+from pydlbench.ladder.laps import Core, RungLaps, Sampled
 from pydlbench.ladder.ledger import LEAST, Ladder, conclude, refused
-from pydlbench.ladder.mapped import kernels_of, known, map_calls, map_step, module_parts
+from pydlbench.ladder.mapped import (
+    computes_together,
+    kernels_of,
+    known,
+    layerless,
+    map_calls,
+    map_step,
+    module_parts,
+)
 from pydlbench.ladder.native import NativeVisits, native_parts
-from pydlbench.ladder.operators import listed, singles
+from pydlbench.ladder.operators import listed, recorded, singles
 from pydlbench.ladder.parts import parts_of
 from pydlbench.models import build_model
 from pydlbench.records.check import CheckRecord
@@ -30,6 +38,7 @@ from pydlbench.steps import operations
 from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.steps.run import prepare_step
 from pydlbench.timing.statistics import median
+from pydlbench.units import percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +47,7 @@ if TYPE_CHECKING:
     from pydlbench.ladder.mapped import MappedCall
     from pydlbench.models.graph import Model
     from pydlbench.records.chain import ChainFacts
-    from pydlbench.records.check import OperatorRow
+    from pydlbench.records.check import Known, OperatorRow
     from pydlbench.records.forecast import ForecastRecord
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.operator import RecordedCall
@@ -87,7 +96,7 @@ def check_step(
         native: the native rows of the same step, where they have been found already.
         checks: check the step (shapes, parameters, gradients, descent) before it is timed.
         forecast: says what the step will take from what is stored, or why it cannot; called before
-            anything of the step is run.
+            anything of the step is timed.
         tell: called with what is done next.
 
     Raises:
@@ -149,8 +158,9 @@ class _Check:
         self._mapped: dict[tuple[str, str], MappedCall] = {}
         self._calls: tuple[RecordedCall, ...] = ()
         self._blocks: tuple[int, ...] = ()
+        self._lines: Mapping[str, str] = {}
         self._facts: StepFacts
-        self._laps: Laps
+        self._laps: RungLaps
         self._step_utc = ""
         self._log: dict[str, Any] = {}
 
@@ -167,14 +177,15 @@ class _Check:
         try:
             found = listed(case, session)
             self._calls, self._blocks = found.calls, found.blocks
+            self._lines = found.lines
             self._notes += found.notes
         except UnsupportedError as error:
             self._absent["operators"] = " ".join(str(error).split())
-        if self._model is None and case.mode != "eager":
-            self._mapped = map_step(case, session)
-        elif case.mode == "eager":
+        if recorded(case):
             cache = session.cache_bytes("cpu")
             self._mapped = map_calls(self._calls, case.phase, case.precision, "cpu", cache)
+        elif self._model is None:
+            self._mapped = map_step(case, session)
 
     def find_native(self, rows: Mapping[KernelSpec, Measurement] | None, laps: int) -> None:
         """Find the fastest native kernel of each layer, unless that was done before."""
@@ -230,7 +241,7 @@ class _Check:
             return
         keeps = keeps_pages(case, session)
         # What compilers make of single nodes would take minutes more.
-        apart = singles(case) if case.mode == "graph" else ()
+        apart = singles(case) if case.mode == "graph" and self._model is not None else ()
         try:
             operators = CallVisits(case, session, self._calls, apart, warm=not keeps)
         except UnsupportedError as error:
@@ -298,7 +309,7 @@ class _Check:
     def take(self, most: int, deadline: float) -> None:
         """Take laps until there are enough, or the time is over; then read the log."""
         order = random_order(self._session.options.seed)
-        self._laps = Laps(self._visits, order, self._core)
+        self._laps = RungLaps(self._visits, order, self._core)
         taken = self._laps.taken
         beyond = 0
         while len(taken) < max(LEAST, most):
@@ -367,16 +378,16 @@ class _Check:
             natives = module_parts(rows)
         else:
             natives = native_parts(self._model, case, native)
+        share = known(rows, self._mapped) if self._mapped and rows else None
         found = conclude(
             laps,
             tried,
             self._absent,
             hows=_HOWS,
-            details=self._details(rows, natives, median(_of(laps, "step"))),
+            details=self._details(rows, natives, share, median(_of(laps, "step"))),
             outside_s=0.0 if self._chain is None else self._chain.reorder_s,
             calling_s=self._calling_s(),
-            # What a compiler makes of a model without a graph has no list, and is joined, too.
-            fused=not self._calls or any(".." in name for one in self._calls for name in one.names),
+            fused=computes_together(case, self._calls, self._mapped),
             confidence=confidence,
         )
         return CheckRecord(
@@ -408,8 +419,9 @@ class _Check:
             contradictions=found.contradictions,
             laps=tuple(laps),
             operators=rows,
+            lines=self._lines,
             unreplayed=None if operators is None else operators.unreplayed(),
-            known=known(rows, self._mapped) if self._mapped and rows else None,
+            known=share,
             native_parts=natives,
             faults=faults,
             calibration={
@@ -419,6 +431,7 @@ class _Check:
                 "how": "" if operators is None else operators.facts.how,
             },
             disturbed=found.disturbed,
+            types=self._facts.types or None,
             notes=(*self._notes, *notes, *self._native.notes(), *found.fused, *self._outside()),
             seconds=seconds,
         )
@@ -444,9 +457,13 @@ class _Check:
         )
 
     def _details(
-        self, rows: Sequence[OperatorRow], natives: Mapping[str, float], step_s: float
+        self,
+        rows: Sequence[OperatorRow],
+        natives: Mapping[str, float],
+        share: Known | None,
+        step_s: float,
     ) -> dict[str, str]:
-        """Return what stands out in a difference, by the rung above it."""
+        """Return what stands out in a difference, or is not in a rung, by the rung above it."""
         beside = {
             one.name: one.count * (one.seconds - one.native_s)
             for one in parts_of(rows, natives)
@@ -456,6 +473,9 @@ class _Check:
             "native": _named(self._native.sums().above_roofs(), step_s),
             "operators": _named(beside, step_s),
         }
+        if self._model is None and (lacks := self._lacks(share)):
+            found["limit"] = lacks
+            found["native"] = ", ".join(filter(None, [found["native"], lacks]))
         if self._chain is not None:
             count = len(self._chain.reorders)
             found["native_chain"] = f"{count} reorders, {self._chain.reorder_s * 1e3:.1f} ms in all"
@@ -463,6 +483,16 @@ class _Check:
             ms = f"{calling_s * 1e3:.1f} ms"
             found["operator_chain"] = f"{ms} of it start the calls from Python"
         return found
+
+    def _lacks(self, share: Known | None) -> str:
+        """Return which calls are in neither the limit nor the native sum; empty where all are."""
+        lost, whole = layerless(self._mapped, self._native.measured())
+        if not lost:
+            return ""
+        words = f"without {lost} of {whole} calls, for which no native layer stands"
+        if share is None:
+            return words
+        return f"{words}: {percent(1 - share.native_time)} of the operators' time"
 
     def _calling_s(self) -> float:
         """Return what the chain of recorded calls spends on starting them, in seconds."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from pydlbench.models.graph import Model
     from pydlbench.models.work import Work
-    from pydlbench.records.estimate import EstimatedLayer, StepEstimate
+    from pydlbench.records.estimate import EstimatedLayer, Recorded, StepEstimate
     from pydlbench.records.measurement import Measurement
     from pydlbench.runner.laps import Effort
 
@@ -255,10 +255,11 @@ class Estimate:
         dominant = self.dominant
         slowest = max(self.layers, key=lambda layer: layer.time.middle, default=None)
         return StepEstimate(
-            model=plan.model.name,
-            batch=plan.model.batch,
+            model=plan.name,
+            batch=plan.batch,
             phase=plan.phase,
             precision=plan.precision,
+            recorded=plan.recorded,
             estimate=EstimatedStep(
                 time_s=self.time.middle,
                 low=self.time.low,
@@ -337,7 +338,7 @@ def estimate(plan: Plan, rows: Mapping[KernelSpec, Measurement]) -> Estimate:
     return Estimate(
         time=total,
         half_width_s=half_width_s(_weights(kept, rows), rows),
-        batch=plan.model.batch,
+        batch=plan.batch,
         layers=layers,
         missing=tuple(missing),
         measured=len({term.hot for term in kept}),
@@ -521,17 +522,23 @@ class Kernels:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Kernels):
-    """The work of a step that has a graph.
+    """The work of a step, with what is told of it.
 
     Attributes:
-        model: the model, with its batch.
+        name: of the model.
+        title: what it is, in words.
+        batch: images per step.
         phase: ``forward``, ``forward-backward`` or ``training``.
         precision: of all layers.
+        recorded: the calls that it follows from; None where the model has a graph.
     """
 
-    model: Model
+    name: str
+    title: str
+    batch: int
     phase: str
     precision: str
+    recorded: Recorded | None = None
 
 
 def plan(
@@ -556,7 +563,14 @@ def plan(
         UsageError: no such phase.
     """
     terms = terms_of(work(model, phase), precision, device, cache_bytes)
-    return Plan(model=model, phase=phase, precision=precision, terms=terms)
+    return Plan(
+        name=model.name,
+        title=model.title,
+        batch=model.batch,
+        phase=phase,
+        precision=precision,
+        terms=terms,
+    )
 
 
 def terms_of(

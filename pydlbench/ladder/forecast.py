@@ -2,8 +2,8 @@
 
     forecast = sum of operators + calls x cost of a call + cost of a step + page faults
 
-The operators come from recording a step that computes nothing (PyTorch's eager mode), or are cut
-from the model's graph; their times come from the store, or are measured alone (see
+The operators come from recording a step (PyTorch's eager mode, users' models in TensorFlow), or are
+cut from the model's graph; their times come from the store, or are measured alone (see
 :mod:`pydlbench.ladder.rows`). What calls and a step cost besides is calibrated on networks of our
 own, of which nothing is forecast. Page faults are those of the step's blocks, played in its order
 in processes without a framework; where a framework keeps its pages there is nothing to be played.
@@ -151,10 +151,13 @@ class _Forecaster:
         )
 
     def listed(
-        self, case: StepSpec, place: Place
+        self, case: StepSpec, place: Place, *, nodes: bool = False
     ) -> tuple[OperatorsFacts, tuple[RecordedCall, ...]]:
-        """Return what a step consists of, and the call that stands for its page faults, if any."""
-        found = listed(case, self._session)
+        """Return what a step consists of, and the call that stands for its page faults, if any.
+
+        ``nodes``: see :func:`~pydlbench.ladder.operators.listed`.
+        """
+        found = listed(case, self._session, nodes=nodes)
         if place.pages == "default" or not found.blocks:
             return found, ()
         return found, (blocks_call(found.blocks),)
@@ -175,32 +178,35 @@ class _Forecaster:
         self, case: StepSpec, place: Place
     ) -> Generator[OperatorTime | CalibrationRecord, None, CalibrationRecord | None]:
         """Look the calibration of a place up, or calibrate."""
-        key = CalibrationRecord.key_of(place, case.phase, list(_CALIBRATED))
+        # Nodes are more than subgraphs, and cost less each.
+        nodes = case.own is not None and case.framework == "tensorflow"
+        labels = {one: f"{one} node by node" if nodes else one for one in _CALIBRATED}
+        key = CalibrationRecord.key_of(place, case.phase, list(labels.values()))
         known = self._store.newest([key]) if self._store else {}
         if key in known:
             return CalibrationRecord.from_dict(known[key])
         if not self._measures:
             return None
         steps = []
-        for name in _CALIBRATED:
-            self._tell(f"calibration: {name}")
-            step = yield from self._calibrated(name, case, place)
+        for name, label in labels.items():
+            self._tell(f"calibration: {label}")
+            step = yield from self._calibrated(name, case, place, nodes=nodes)
             if step is None:
                 return None
-            steps.append(step)
+            steps.append(msgspec.structs.replace(step, model=label))
         found = fitted(place, case.phase, now_utc(), steps)
         yield found
         return found
 
     def _calibrated(
-        self, name: str, case: StepSpec, place: Place
+        self, name: str, case: StepSpec, place: Place, *, nodes: bool
     ) -> Generator[OperatorTime, None, CalibratedStep | None]:
         """Sum one of our networks, and run its step; None where an operator has no row."""
         # Whatever is forecast, the same step: a calibration is found again by place and phase.
         own = msgspec.structs.replace(
             case, model=name, options={}, own=None, batch=None, feed="resident", layout="nhwc"
         )
-        found, blocks = self.listed(own, place)
+        found, blocks = self.listed(own, place, nodes=nodes)
         calls = found.calls
         rows = yield from self.rows(own, place, [*calls, *blocks])
         times = rows.times
@@ -300,6 +306,7 @@ def conclude(
         terms=_terms(every, rows, seconds),
         status="failed" if reasons else "ok",
         reason="; ".join(reasons) or None,
+        types=found.types or None,
         notes=(*found.notes, *_notes(case, place, blocks, there, rows, single)),
     )
 
@@ -341,7 +348,11 @@ def _reasons(
     found = []
     if absent:
         few = ", ".join(dict.fromkeys(one.operator for one in absent[:4]))
-        found.append(f"{len(absent)} operators have no row: {few}{', ...' * (len(absent) > 4)}")
+        profiled = [one.profiled for one in absent if one.profiled is not None]
+        share = f" ({sum(profiled):.1%} of a profiled step)" if len(profiled) == len(absent) else ""
+        found.append(
+            f"{len(absent)} operators have no row{share}: {few}{', ...' * (len(absent) > 4)}"
+        )
         why = list(
             dict.fromkeys(
                 rows.refused[one.signature] for one in absent if one.signature in rows.refused
@@ -363,7 +374,7 @@ def _notes(
 ) -> tuple[str, ...]:
     found = []
     if case.own is not None:
-        found.append("to record its calls the step was run three times, untimed")
+        found.append("to record its calls the step was run several times, untimed")
     if place.pages == "default":
         found.append(
             f"{case.framework} keeps freed pages by itself: no page faults beside those of the "

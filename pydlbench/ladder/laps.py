@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pydlbench.timing.chunk import Chunk
 
-__all__ = ["Core", "Laps", "Sampled", "Sampler", "fitting"]
+__all__ = ["Core", "RungLaps", "Sampled", "Sampler", "fitting"]
 
 _POLICY = Policy()
 # Samples of a kernel in a visit together take so long, in seconds; one at least, so many at most.
@@ -86,7 +86,7 @@ def fitting(kernel: Sampler) -> Request:
     return Request(samples=samples, untimed=settling if once < _SETTLE_S else 0)
 
 
-class Laps:
+class RungLaps:
     """Takes laps one after another.
 
     Args:

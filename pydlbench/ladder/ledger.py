@@ -38,6 +38,10 @@ _VISIT: Final = {
     **dict.fromkeys(("operators_apart", "feed"), "operators"),
 }
 
+# What a step that computes layers together saves at the most: of the native rows all that is
+# neither a product nor a convolution. It is a bound even where the machine was slower beside it.
+_FUSIBLE: Final = "native_fusible"
+
 #: What lies between two rungs, by the upper one: no cause, but where it is.
 _BETWEEN: Final = {
     "native": "layers above the limit",
@@ -184,7 +188,7 @@ def _refusal(counted: Counter[str], left: int, laps: int) -> str:
     return (
         f"refused: {seen} of {laps} laps (by over {percent(_CANARY)} for a canary, "
         f"{percent(_CLOCK)} for a clock); {left} laps are left, {LEAST} are needed: a quiet "
-        "machine, or a larger --time-limit and --laps"
+        "machine, or a larger --stop-after and --laps"
     )
 
 
@@ -243,7 +247,8 @@ def conclude(
             where nobody knows how long they take.
         calling_s: what the chain of recorded calls spends on starting each of them from Python,
             as the step does not: its autograd starts those of a backward pass.
-        fused: the step computes layers together, so that it may take less than they do one by one.
+        fused: the step computes layers together, so that it may take less than they do one by one:
+            less by what its memory-bound layers take, and no more.
         confidence: level of the intervals.
     """
     ladder = Ladder.of(laps, absent)
@@ -251,7 +256,7 @@ def conclude(
     if "step" in ladder.values:
         made.climb(experiments)
     pairs = _LAYERS_ALONE if fused else ()
-    below = {pair: words for pair in pairs if (words := _less(ladder, *pair, confidence))}
+    below = {pair: words for pair in pairs if (words := _saved(ladder, *pair, confidence))}
     said = [*made.contradictions, *_impossible(ladder, outside_s, calling_s, confidence, below)]
     return Findings(
         rungs=Rungs(**{name: ladder.rung(name, confidence) for name in RUNGS}),
@@ -335,14 +340,6 @@ class _Terms:
             between = (below, above)
         name = _title(below, above)
         kind = "limit" if name == "limit" else "difference"
-        # Of what is computed together the layers one by one are no lower bound.
-        joined = self.fused and below in _ALONE and above not in _ALONE
-        if not own:
-            ends = self._around(seconds, by_lap.values())
-            if joined and ends is not None and ends[1] < 0:
-                kind = "fused"
-            self._add(name, kind, seconds, ends, between, "")
-            return
         rest, left = seconds, dict(by_lap)
         for one in own:
             part = median(one.seconds.values())
@@ -350,20 +347,38 @@ class _Terms:
             left = {lap: s - e for lap, s in left.items() if (e := one.within(lap)) is not None}
             ends = self._around(part, one.seconds.values())
             self._add(one.term, "experiment", part, ends, between, one.how, one.detail)
-        ends = self._around(rest, left.values(), [one.reach(self.confidence) for one in own])
-        less = f"{name}, less {', '.join(one.term for one in own)}"
+        reaches = [one.reach(self.confidence) for one in own]
+        ends = self._around(rest, left.values(), reaches)
+        causes = [one.term for one in own]
+        less = f"{name}, less {', '.join(causes)}" if own else name
+        # Of what is computed together the layers one by one are no lower bound.
+        joined = self.fused and below in _ALONE and above not in _ALONE
         if joined and ends is not None and ends[1] < 0:
+            bound = _fusible(self.ladder, left)
+            most = median(bound.values())
+            beyond = {lap: seconds + bound[lap] for lap, seconds in left.items()}
+            found = self._around(rest + most, beyond.values(), reaches)
+            over = found is not None and found[1] < 0
             how = f"{less}: layers computed together against the same one by one"
-            self._add(f"fused, {name}", "fused", rest, ends, between, how)
+            if not over:
+                self._add(f"fused, {name}", "fused", rest, ends, between, how)
+                return
+            how += ", as much as layers take that are neither products nor convolutions"
+            ends = self._around(-most, [-one for one in bound.values()])
+            self._add(f"fused, {name}", "fused", -most, ends, between, how)
+            rest, left, ends = rest + most, beyond, found
+            causes.append("layers computed together")
+        elif not own:
+            self._add(name, kind, seconds, ends, between, "")
             return
         self.left.append(left)
-        self.reaches += [one.reach(self.confidence) for one in own]
+        self.reaches += reaches
         how = f"{less}: no experiment explains it"
         self._add(f"unexplained, {name}", "unexplained", rest, ends, between, how)
         if ends is not None and ends[1] < 0:
             scale = Scale.of(self._median("step"))
             self.contradictions.append(
-                f"{' and '.join(one.term for one in own)} explain more than there is in {name}: "
+                f"{' and '.join(causes)} explain more than there is in {name}: "
                 f"{scale.signed(rest)} is left (95 % {scale.signed(ends[0])} .. "
                 f"{scale.signed(ends[1])})"
             )
@@ -433,16 +448,30 @@ _ORDER: Final = (
 )
 
 
-# Those that are measured layer by layer, and no bound of what computes several at once; as much of
-# :data:`_ORDER`. The native chain has to lie between the native sums all the same.
+# Those that are measured layer by layer: what computes several at once may be below them; as much
+# of :data:`_ORDER`. The native chain has to lie between the native sums all the same.
 _ALONE: Final = ("limit", "native", "native_chain")
 _LAYERS_ALONE: Final = (("limit", "step"), ("native_chain", "step"), ("native_hot", "step"))
 
 
-def _less(ladder: Ladder, lower: str, upper: str, confidence: float) -> str:
-    """Return how far a step lies below its layers one by one; empty where it does not."""
-    found = median_interval(ladder.between(lower, upper).values(), confidence)
+def _fusible(ladder: Ladder, laps: Iterable[int]) -> dict[int, float]:
+    """Return what computing layers together saves at the most in these laps; 0 if unknown."""
+    known = ladder.values.get(_FUSIBLE, {})
+    return {lap: known.get(lap, 0.0) for lap in laps}
+
+
+def _saved(ladder: Ladder, lower: str, upper: str, confidence: float) -> str:
+    """Return how far a step lies below its layers one by one.
+
+    Empty where it does not, or is farther below than computing them together explains.
+    """
+    between = ladder.between(lower, upper)
+    found = median_interval(between.values(), confidence)
     if found is None or found.high >= 0:
+        return ""
+    bound = _fusible(ladder, between)
+    beyond = median_interval([s + bound[lap] for lap, s in between.items()], confidence)
+    if beyond is not None and beyond.high < 0:
         return ""
     what = "their limit" if lower == "limit" else f"the {_name(lower).replace('_', ' ')}"
     return (

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from pydlbench.errors import UnsupportedError
-from pydlbench.ladder.estimate import Kernels, Term, nameless, terms_of
-from pydlbench.ladder.operators import listed
-from pydlbench.records.check import Known, OperatorRow
+from pydlbench.ladder.estimate import Kernels, Plan, Term, nameless, terms_of
+from pydlbench.ladder.operators import listed, recorded
+from pydlbench.ladder.parts import MODEL
+from pydlbench.records.check import Known, OperatorRow, Unmapped
+from pydlbench.records.estimate import Recorded
 from pydlbench.steps.aten.work import CallWork, work_of
+from pydlbench.steps.nodes.text import is_graph_node
+from pydlbench.steps.nodes.work import work_of_graph_node
+from pydlbench.steps.onnxruntime.node import is_node
+from pydlbench.steps.onnxruntime.work import work_of as work_of_node
+from pydlbench.words import CPU_PRECISIONS, FRAMEWORK_MODES, GPU_PRECISIONS, ONNX_FRAMEWORK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.operator import RecordedCall
@@ -25,13 +32,27 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MappedCall",
+    "computes_together",
     "kernels_of",
     "known",
+    "layerless",
     "map_calls",
     "map_step",
     "module_parts",
     "recorded_kernels",
+    "recorded_plan",
 ]
+
+# Parts of calls are fractions.
+_ROUNDING: Final = 1e-6
+#: The precisions that keep elements in a type of PyTorch's, by its name; those of tensor cores
+#: first, as frameworks use them wherever they can.
+_PRECISIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "float32": ("fp32", "tf32"),
+    "bfloat16": ("bf16-tc", "bf16"),
+    "float16": ("fp16-tc", "fp16"),
+    "float8_e4m3fn": ("fp8-tc",),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +63,13 @@ class MappedCall:
         count: how often the step makes it.
         work: what it computes.
         terms: the native kernels of one execution; none where no layer stands for it.
+        lacks: why there are none; empty where there are, or need not be.
     """
 
     count: int
     work: CallWork
     terms: tuple[Term, ...]
+    lacks: str = ""
 
     def native_s(self, rows: Mapping[KernelSpec, Measurement]) -> float | None:
         """Return the seconds of its native layers, halfway between hot and cold caches.
@@ -75,16 +98,18 @@ def map_calls(
     """Return what stands for each call, by signature and direction.
 
     Args:
-        calls: of PyTorch's; for others nothing stands.
+        calls: that were recorded; for subgraphs nothing stands.
         phase: of the step: behind a forward phase alone no layer has to keep anything.
-        precision: of all layers.
+        precision: of the step; a call whose operands are of another type (which autocast has left
+            alone, say) has layers in the precision of its own.
         device: that they run on.
         cache_bytes: see :func:`~pydlbench.ladder.estimate.plan`.
     """
     found = {}
     propagation = "inference" if phase == "forward" else "training"
     for one in calls:
-        work = work_of(one)
+        work = _work(one)
+        own = _precision(work.dtypes, precision, device)
         # A batch normalisation says by itself whose statistics it takes.
         layers = [
             layer
@@ -92,15 +117,43 @@ def map_calls(
             else dataclasses.replace(layer, propagation=propagation)
             for layer in work.layers
         ]
-        terms = terms_of(layers, precision, device, cache_bytes)
-        found[one.signature, one.direction] = MappedCall(count=one.count, work=work, terms=terms)
+        lacks = work.layers_missing or ""
+        if layers and own is None:
+            lacks = f"computed in {' and '.join(work.dtypes)}, in which there is no layer"
+        found[one.signature, one.direction] = MappedCall(
+            count=one.count,
+            work=work,
+            terms=terms_of(layers, own, device, cache_bytes) if own is not None else (),
+            lacks=lacks,
+        )
     return found
 
 
-def map_step(case: StepSpec, session: Session) -> dict[tuple[str, str], MappedCall]:
-    """Return what stands for the calls of a step, as PyTorch's eager mode makes them.
+def _work(call: RecordedCall) -> CallWork:
+    """Return what a call computes, of whichever framework it is."""
+    if is_graph_node(call.signature):
+        return work_of_graph_node(call)
+    return work_of_node(call) if is_node(call.signature) else work_of(call)
 
-    Other modes run other kernels, which compute the same.
+
+def _precision(dtypes: Sequence[str], precision: str, device: str) -> str | None:
+    """Return the precision of ours that a call is computed in; None where it is none.
+
+    Args:
+        dtypes: of the call; several are mixed, and none of ours.
+        precision: of the step, which is the call's where its type may be that.
+        device: that it runs on.
+    """
+    allowed = CPU_PRECISIONS if device == "cpu" else GPU_PRECISIONS
+    known = _PRECISIONS.get(dtypes[0], ()) if len(dtypes) == 1 else ()
+    found = [one for one in known if one in allowed]
+    return precision if precision in found else next(iter(found), None)
+
+
+def map_step(case: StepSpec, session: Session) -> dict[tuple[str, str], MappedCall]:
+    """Return what stands for the calls of a step, as its framework's first mode makes them.
+
+    Other modes of PyTorch run other kernels, which compute the same.
 
     Args:
         case: the step.
@@ -110,13 +163,16 @@ def map_step(case: StepSpec, session: Session) -> dict[tuple[str, str], MappedCa
         UnsupportedError: the step cannot be recorded.
         PydlbenchError: the user's own code failed.
     """
-    if case.framework != "torch":
+    first = case
+    if case.framework != ONNX_FRAMEWORK:
+        mode = FRAMEWORK_MODES[case.framework][0]
+        first = msgspec.structs.replace(case, mode=mode, feed="resident")
+    if not recorded(first):
         raise UnsupportedError(
             f"{case.model}: the calls of a {case.framework} step are not recorded; nearest: "
             "--framework torch"
         )
-    eager = msgspec.structs.replace(case, mode="eager", feed="resident")
-    calls = listed(eager, session).calls
+    calls = listed(first, session).calls
     return map_calls(calls, case.phase, case.precision, "cpu", session.cache_bytes("cpu"))
 
 
@@ -127,18 +183,89 @@ def recorded_kernels(case: StepSpec, session: Session) -> Kernels:
 
 def kernels_of(mapped: Mapping[tuple[str, str], MappedCall]) -> Kernels:
     """Return the native kernels of a step, each as often as its calls are made."""
+    return Kernels(
+        terms=_sharing(term for one in mapped.values() for term in one.terms * one.count)
+    )
+
+
+def recorded_plan(
+    calls: Sequence[RecordedCall],
+    *,
+    name: str,
+    batch: int,
+    phase: str,
+    precision: str,
+    device: str,
+    cache_bytes: int | None,
+    notes: Sequence[str] = (),
+) -> Plan:
+    """Return the work of a recorded step, that of each call in the modules that make it.
+
+    Args:
+        calls: of the step.
+        name: of its model.
+        batch: images per step.
+        phase: of the step.
+        precision: of all layers.
+        device: that they run on.
+        cache_bytes: see :func:`~pydlbench.ladder.estimate.plan`.
+        notes: what a reader has to know of the recording.
+    """
+    mapped = map_calls(calls, phase, precision, device, cache_bytes)
+    pairs = [(one, mapped[one.signature, one.direction]) for one in calls]
+    terms = _sharing(
+        dataclasses.replace(term, work=dataclasses.replace(term.work, node=owner))
+        for call, stands in pairs
+        for owner in _owners(call)
+        for term in stands.terms
+    )
+    counted = [(call, stands) for call, stands in pairs if stands.work.kind != "view"]
+
+    reasons: dict[str, list[str]] = {}
+    for call, stands in counted:
+        if not stands.terms:
+            reasons.setdefault(call.operator, []).append(stands.lacks)
+
+    def share(of: Callable[[RecordedCall], int]) -> float:
+        whole = sum(of(call) for call, _ in counted)
+        return sum(of(call) for call, stands in counted if stands.terms) / whole if whole else 0.0
+
+    return Plan(
+        name=name,
+        title=f"{sum(one.count for one in calls)} calls, {len(calls)} distinct",
+        batch=batch,
+        phase=phase,
+        precision=precision,
+        terms=terms,
+        recorded=Recorded(
+            calls=tuple(calls),
+            native_calls=share(lambda one: one.count),
+            native_bytes=share(lambda one: one.count * one.bytes),
+            unmapped={name: "; ".join(dict.fromkeys(found)) for name, found in reasons.items()},
+            notes=tuple(notes),
+        ),
+    )
+
+
+def _sharing(terms: Iterable[Term]) -> tuple[Term, ...]:
+    """Return pieces of work, of cases that are alike the first one for all."""
     shared: dict[KernelSpec, KernelSpec] = {}
 
     def first(case: KernelSpec) -> KernelSpec:
         return shared.setdefault(nameless(case), case)
 
-    return Kernels(
-        terms=tuple(
-            Term(work=term.work, hot=first(term.hot), cold=first(term.cold))
-            for one in mapped.values()
-            for term in one.terms * one.count
-        )
-    )
+    return tuple(Term(work=one.work, hot=first(one.hot), cold=first(one.cold)) for one in terms)
+
+
+def _owners(call: RecordedCall) -> list[str]:
+    """Return the module of each of the calls; one that several share is the first one's."""
+    names = [name or MODEL for name in call.shares()]
+    found = [
+        name
+        for name, share in zip(names, call.shares().values(), strict=True)
+        for _ in range(int(share + _ROUNDING))
+    ]
+    return found + names[:1] * (call.count - len(found))
 
 
 def known(
@@ -147,15 +274,15 @@ def known(
     """Return how much of a step has native layers and formulas; None without calls.
 
     Args:
-        rows: the operators that were timed.
+        rows: the operators that were timed, with the time of their native layers.
         mapped: what stands for them.
     """
-    own = [(one, mapped[one.signature, one.direction].work) for one in rows if one.kind != "feed"]
-    own = [(one, work) for one, work in own if work.kind != "view"]
+    own = [(one, mapped[one.signature, one.direction]) for one in rows if one.kind != "feed"]
+    own = [(one, call) for one, call in own if call.work.kind != "view"]
     if not own:
         return None
-    native = [one for one, work in own if work.layers]
-    formula = [one for one, work in own if work.flops is not None]
+    native = [one for one, _ in own if one.native_s is not None]
+    formula = [one for one, call in own if call.work.flops is not None]
 
     def shares(which: Sequence[OperatorRow]) -> tuple[float, float, float]:
         found = []
@@ -164,10 +291,11 @@ def known(
             found.append(sum(map(of, which)) / whole if whole else 0.0)
         return found[0], found[1], found[2]
 
-    lacking: dict[str, float] = {}
-    for one, work in own:
-        if not work.layers:
-            lacking[one.operator] = lacking.get(one.operator, 0.0) + _seconds(one)
+    lacking: dict[tuple[str, str], float] = {}
+    for one, call in own:
+        if one.native_s is None:
+            key = one.operator, call.lacks or "its native layers have no time"
+            lacking[key] = lacking.get(key, 0.0) + _seconds(one)
     by_native, by_formula = shares(native), shares(formula)
     return Known(
         native_calls=by_native[0],
@@ -176,8 +304,46 @@ def known(
         formula_calls=by_formula[0],
         formula_bytes=by_formula[1],
         formula_time=by_formula[2],
-        unmapped=dict(sorted(lacking.items(), key=lambda one: -one[1])),
+        unmapped=tuple(
+            Unmapped(operator=operator, reason=reason, seconds=seconds)
+            for (operator, reason), seconds in sorted(lacking.items(), key=lambda one: -one[1])
+        ),
     )
+
+
+def computes_together(
+    case: StepSpec,
+    calls: Sequence[RecordedCall],
+    mapped: Mapping[tuple[str, str], MappedCall],
+) -> bool:
+    """Whether a step computes layers together, so that it may take less than they do one by one.
+
+    Args:
+        case: the step.
+        calls: its own; none where nobody can list what a compiler made of it.
+        mapped: what stands for the calls of its framework's first mode.
+    """
+    # What onnxruntime makes of a file, and TensorFlow of a function, are fused nodes.
+    rewritten = case.mode == "optimized" or (case.framework, case.mode) == ("tensorflow", "graph")
+    # An attention is one kernel for two products and the softmax between them.
+    attends = any(one.work.kind == "attention" for one in mapped.values())
+    joined = any(".." in name for one in calls for name in one.names)
+    return not calls or rewritten or attends or joined
+
+
+def layerless(
+    mapped: Mapping[tuple[str, str], MappedCall], rows: Mapping[KernelSpec, Measurement]
+) -> tuple[int, int]:
+    """Return how many calls of a step no native layer with a time stands for, and how many it has.
+
+    Args:
+        mapped: what stands for the calls; views are left out.
+        rows: the native ones.
+    """
+    known = {nameless(case): row for case, row in rows.items()}
+    calls = [one for one in mapped.values() if one.work.kind != "view"]
+    lost = sum(one.count for one in calls if one.native_s(known) is None)
+    return lost, sum(one.count for one in calls)
 
 
 def _calls(one: OperatorRow) -> float:

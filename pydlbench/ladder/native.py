@@ -17,9 +17,9 @@ from pydlbench.timing.statistics import median
 from pydlbench.timing.visits import visit_policy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from pydlbench.ladder.estimate import Kernels
+    from pydlbench.ladder.estimate import Kernels, Term
     from pydlbench.models.graph import Model
     from pydlbench.models.work import Work
     from pydlbench.records.measurement import Measurement
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
     from pydlbench.runner.session import Session
 
 __all__ = [
+    "NativeRungs",
     "NativeSum",
     "NativeVisits",
-    "Place",
-    "Rungs",
+    "Owner",
     "native_parts",
     "native_sum",
     "roof_s",
-    "rungs_by_place",
+    "rungs_by_owner",
     "theoretical_s",
 ]
 
 
-class Place(NamedTuple):
+class Owner(NamedTuple):
     """Where a native row belongs in a step.
 
     Attributes:
@@ -53,8 +53,8 @@ class Place(NamedTuple):
     node: str
 
     @classmethod
-    def of(cls, work: Work) -> Place:
-        """Return the place of a piece of a step's work."""
+    def of(cls, work: Work) -> Owner:
+        """Return the owner of a piece of a step's work."""
         last = (work.layer.name or "").rpartition("/")[2]
         if work.node == LOSS or last == "l2":
             return cls("loss", work.node)
@@ -62,7 +62,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rungs:
+class NativeRungs:
     """The three rungs that native rows give. Seconds.
 
     Attributes:
@@ -78,9 +78,9 @@ class Rungs:
     roof_s: float = 0.0
     time: Range = ZERO
 
-    def __add__(self, other: Rungs) -> Rungs:
+    def __add__(self, other: NativeRungs) -> NativeRungs:
         known = [one for one in (self.theoretical_s, other.theoretical_s) if one is not None]
-        return Rungs(
+        return NativeRungs(
             theoretical_s=sum(known) if known else None,
             roof_s=self.roof_s + other.roof_s,
             time=self.time + other.time,
@@ -101,27 +101,27 @@ def roof_s(row: Measurement) -> float | None:
     return None if row.time is None else row.time.median
 
 
-def rungs_by_place(
+def rungs_by_owner(
     rows: Iterable[tuple[Work, Measurement, Measurement]],
-) -> dict[Place, Rungs]:
-    """Sum native rows by their place in the step.
+) -> dict[Owner, NativeRungs]:
+    """Sum native rows by whose work they are.
 
     Args:
         rows: a piece of work, its row with hot caches, which has a time, and the one with cold
             caches; where that has none, the hot one stands for both.
     """
-    found: dict[Place, Rungs] = {}
+    found: dict[Owner, NativeRungs] = {}
     for work, hot, cold in rows:
         assert hot.time is not None, "rows without a time are in no sum"
         cold_time = cold.time if cold.ok and cold.time is not None else hot.time
         time = Range(hot=hot.time.median, cold=cold_time.median)
-        own = Rungs(
+        own = NativeRungs(
             theoretical_s=theoretical_s(hot),
             roof_s=time.middle if hot.roofline is None else hot.roofline.time_s,
             time=time,
         )
-        place = Place.of(work)
-        found[place] = found.get(place, Rungs()) + own
+        owner = Owner.of(work)
+        found[owner] = found.get(owner, NativeRungs()) + own
     return found
 
 
@@ -189,19 +189,20 @@ def native_sum(wanted: Kernels, rows: Mapping[KernelSpec, Measurement]) -> Nativ
         if row.ok and row.time is not None:
             timed.append((term.work, row, rows[term.cold]))
             continue
-        missing.append(f"{term.work.layer.name} {term.work.pass_}: {row.reason or row.status}")
-        place = Place.of(term.work)
-        incomplete.add(place.part if place.part in ("loss", "optimizer") else place.node)
-    found = rungs_by_place(timed)
-    total = sum(found.values(), Rungs())
+        who = term.work.layer.name or f"{term.work.node} {term.work.layer.problem}"
+        missing.append(f"{who} {term.work.pass_}: {row.reason or row.status}")
+        owner = Owner.of(term.work)
+        incomplete.add(owner.part if owner.part in ("loss", "optimizer") else owner.node)
+    found = rungs_by_owner(timed)
+    total = sum(found.values(), NativeRungs())
 
     def seconds(part: str) -> dict[str, float]:
-        return {place.node: one.time.middle for place, one in found.items() if place.part == part}
+        return {owner.node: one.time.middle for owner, one in found.items() if owner.part == part}
 
     roofs: dict[str, float] = {}
-    for place, one in found.items():
-        if place.part in ("node", "sum"):
-            roofs[place.node] = roofs.get(place.node, 0.0) + one.roof_s
+    for owner, one in found.items():
+        if owner.part in ("node", "sum"):
+            roofs[owner.node] = roofs.get(owner.node, 0.0) + one.roof_s
     return NativeSum(
         time=total.time,
         by_node=seconds("node"),
@@ -296,19 +297,23 @@ class NativeVisits:
         return len(self._seconds)
 
     def __call__(self) -> dict[str, float]:
-        """Visit all kernels and return the sums of this lap: hot, cold, their middle, the limit."""
+        """Visit all kernels and return the sums of this lap.
+
+        ``native_hot``, ``native_cold`` and their middle, ``native``; of that ``native_fusible``,
+        all that is neither a product nor a convolution; and the ``limit``.
+        """
         self._session.worker("native", "cpu").close(kill=True)  # the next one has other addresses
         self._order.shuffle(self._cases)
         clocks = [clock for case in self._cases if (clock := self._visit(case)) is not None]
         self.clock_hz = median(clocks) if clocks else None
-        hot = sum(self._last(one.hot) for one in self._terms)
-        cold = sum(self._last(one.cold, one.hot) for one in self._terms)
-        limit = sum(self._limit(one.hot) for one in self._terms)
+        hot, cold = self._sums(self._terms)
+        fusible = [one for one in self._terms if not one.work.layer.multiply_adds]
         return {
-            "limit": limit,
+            "limit": sum(self._limit(one.hot) for one in self._terms),
             "native": (hot + cold) / 2,
             "native_hot": hot,
             "native_cold": cold,
+            "native_fusible": sum(self._sums(fusible)) / 2,
         }
 
     def shorten(self) -> None:
@@ -355,6 +360,11 @@ class NativeVisits:
             for role, seconds in self._reorders.get(one.hot, {}).items()
             if not roles or role in roles
         )
+
+    def _sums(self, terms: Sequence[Term]) -> tuple[float, float]:
+        """Return the seconds of this lap with hot and with cold caches."""
+        hot = sum(self._last(one.hot) for one in terms)
+        return hot, sum(self._last(one.cold, one.hot) for one in terms)
 
     def _visit(self, case: KernelSpec) -> float | None:
         """Visit a kernel; return the clock that was read beside it."""

@@ -1,8 +1,10 @@
 """Which operators a step has: the calls that a framework records, or subgraphs that it runs as one.
 
-PyTorch's eager mode is recorded in its own process: its dispatcher tells each call. Elsewhere the
-framework runs nodes of the model's graph as one, and an operator is such a subgraph; its signature
-is that of :mod:`pydlbench.steps.signatures`, under which equal ones are one.
+PyTorch's eager mode is recorded in its own process: its dispatcher tells each call; of a model of
+the user's own TensorFlow tells the nodes of the graph that it runs, and of an ONNX file
+onnxruntime's profile tells them. Elsewhere the framework runs nodes of our graph as one, and an
+operator is such a subgraph; its signature is that of :mod:`pydlbench.steps.signatures`, under which
+equal ones are one.
 """
 
 from __future__ import annotations
@@ -17,8 +19,11 @@ from pydlbench.models import build_model
 from pydlbench.models.graph import INPUT, trained_tensors
 from pydlbench.records.operator import RecordedCall
 from pydlbench.steps import operations
+from pydlbench.steps.nodes.text import Node, is_graph_node
+from pydlbench.steps.nodes.work import LIBRARY_NODES
 from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.steps.signatures import OperatorRequest, operator_of, signature_of
+from pydlbench.words import FRAMEWORK_MODES, ONNX_FRAMEWORK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,6 +39,7 @@ __all__ = [
     "group_name",
     "kind_of",
     "listed",
+    "recorded",
     "requests_of",
     "singles",
     "subgraphs",
@@ -51,35 +57,52 @@ _CALLS: Final = (
     *("_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention"),
     *("_native_multi_head_attention", "_transformer_encoder_layer_fwd", "_grouped_mm"),
 )
+# And those of ONNX files.
+_NODES: Final = (
+    *("Conv", "ConvTranspose", "FusedConv", "Gemm", "FusedGemm", "MatMul", "FusedMatMul"),
+    *("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "LSTM", "GRU", "RNN"),
+    *("Attention", "MultiHeadAttention", "GroupQueryAttention", "Einsum", "MatMulNBits"),
+    *("QLinearConv", "ConvInteger", "QLinearMatMul", "MatMulInteger", "DynamicQuantizeMatMul"),
+    *("MatMulIntegerToFloat", "QGemm"),
+)
 
 
-def listed(case: StepSpec, session: Session) -> OperatorsFacts:
+def recorded(case: StepSpec) -> bool:
+    """Whether the calls of a step are told by its framework one by one, and are no subgraphs."""
+    ways = (("torch", "eager"), ("tensorflow", "graph"))[: 1 if case.own is None else None]
+    return (case.framework, case.mode) in ways or case.framework == ONNX_FRAMEWORK
+
+
+def listed(case: StepSpec, session: Session, *, nodes: bool = False) -> OperatorsFacts:
     """Return the distinct calls of a step that is not timed, its blocks of memory, and its batch.
 
     Where images come from the host, that is a call of its own, of kind ``feed``.
 
     Args:
         case: the step.
-        session: whose worker records where there is something to be recorded.
+        session: whose worker records where there is something to be recorded, each step once.
+        nodes: record a step of the catalogue in TensorFlow too, as those of users' models are.
 
     Raises:
-        UnsupportedError: a model of the user's own in another way than PyTorch's eager mode.
+        UnsupportedError: a model of the user's own in a mode whose calls are not recorded.
     """
-    if (case.framework, case.mode) != ("torch", "eager"):
+    if not (nodes or recorded(case)):
         if case.own is not None:
+            mode = FRAMEWORK_MODES[case.framework][0]
             raise UnsupportedError(
                 f"{case.framework} {case.mode}: the calls of a model of one's own are recorded in "
-                "torch eager only; nearest: --framework torch --mode eager"
+                f"mode {mode} only; nearest: --mode {mode}"
             )
         batch = build_model(case.model, case.batch, **case.options).batch
         return OperatorsFacts(calls=cut(case), batch=batch)
     resident = msgspec.structs.replace(case, feed="resident")
-    worker = session.worker(case.framework, case.device)
-    kernel = worker.build(operations.record_calls, OperatorsFacts, case=resident.to_dict())
-    try:
-        found = kernel.facts
-    finally:
+    key = msgspec.json.encode(resident, order="sorted")
+    if key not in session.recorded:
+        worker = session.worker(case.framework, case.device)
+        kernel = worker.build(operations.record_calls, OperatorsFacts, case=resident.to_dict())
         kernel.release()
+        session.recorded[key] = kernel.facts
+    found: OperatorsFacts = session.recorded[key]
     return msgspec.structs.replace(found, calls=(*_fed(case), *found.calls))
 
 
@@ -95,8 +118,10 @@ def kind_of(call: RecordedCall) -> str:
         return "optimizer"
     if call.direction == "loss" or call.names == ("loss",):
         return "loss"
+    if is_graph_node(call.signature):
+        return "layer" if Node.read(call.signature).operator in LIBRARY_NODES else "pointwise"
     name = call.operator.rpartition(".")[2].removesuffix("_backward").removesuffix("_for_cpu")
-    layer = name in _CALLS or not set(LAYERS).isdisjoint(name.split("+"))
+    layer = name in (*_CALLS, *_NODES) or not set(LAYERS).isdisjoint(name.split("+"))
     return "layer" if layer else "pointwise"
 
 

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
     from pydlbench.records.check import OperatorRow
 
-__all__ = ["Module", "Part", "module_tree", "parts_of"]
+__all__ = ["MODEL", "Module", "Part", "module_tree", "parts_of"]
 
 # Parts of calls are sums of fractions.
 _DIGITS = 6
-# What operators outside of any module belong to.
-_MODEL = "(model)"
+#: What operators outside of any module belong to.
+MODEL = "(model)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ def parts_of(
 def _joined(name: str, depth: int | None) -> str:
     """Return the module at a level of a path: ``features.4`` of ``features.4.block.1``."""
     if not name:
-        return _MODEL
+        return MODEL
     if depth is None:
         return name
     pieces = re.split(r"([./])", name.partition("..")[0])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pydlbench.records.forecast import OperatorTime, Place
 from pydlbench.records.operator import RecordedCall
@@ -49,6 +49,10 @@ _EACH_S = 0.04
 _LEAST, _MOST = 3, 15
 # How often a step's blocks are played in a visit.
 _PLAYED = 9
+# glibc takes a block from the system, and gives the end of its heap back, beyond thresholds that it
+# raises to the size of any such block that is freed (and to twice that), up to 32 MiB on 64 bits
+# (mallopt(3), M_MMAP_THRESHOLD). A block just below raises them as far as they go.
+_FREED = (1 << 25) - (1 << 16)
 # Operands that lie in memory together take no more than this share of what is available: what is
 # overwritten is there twice. In bytes where nobody knows that; operators where theirs are unknown.
 _ROOM = 1 / 8
@@ -79,7 +83,8 @@ def now_utc() -> str:
 def blocks_call(blocks: Sequence[int]) -> RecordedCall:
     """Return the call that stands for the page faults of a step's blocks."""
     return RecordedCall(
-        signature=json.dumps({"blocks": list(blocks)}, separators=(",", ":")), operator=BLOCKS
+        signature=json.dumps({"blocks": list(blocks), "freed": _FREED}, separators=(",", ":")),
+        operator=BLOCKS,
     )
 
 
@@ -132,16 +137,19 @@ def measure_rows(
     available = session.facts.memory_available_bytes
     together = list(batches(once, int(_ROOM * available) if available else _TOGETHER))
     found: dict[str, list[float]] = {}
+    raised: dict[str, list[float]] = {}
     samples: dict[str, int] = {}
     disturbed: dict[str, int] = {}
     for visit in range(visits):
         for number, batch in enumerate(together):
             tell(f"operators {number + 1} of {len(together)}, visit {visit + 1} of {visits}")
-            times, count, ours = _visit(case, session, place, batch, rows)
-            for signature, seconds in times.items():
+            visited = _visit(case, session, place, batch, rows)
+            for signature, seconds in visited.seconds.items():
                 found.setdefault(signature, []).append(seconds)
-                samples[signature] = samples.get(signature, 0) + count
-                disturbed[signature] = disturbed.get(signature, 0) + (not ours)
+                samples[signature] = samples.get(signature, 0) + visited.samples
+                disturbed[signature] = disturbed.get(signature, 0) + (not visited.ours)
+            for signature, seconds in visited.raised.items():
+                raised.setdefault(signature, []).append(seconds)
             if visit + 1 < visits:
                 continue
             when = now_utc()
@@ -155,6 +163,7 @@ def measure_rows(
                     place=place,
                     created_utc=when,
                     visits_s=tuple(found[one.signature]),
+                    raised_s=tuple(raised.get(one.signature, ())),
                     samples=samples[one.signature],
                     disturbed=disturbed[one.signature],
                 )
@@ -186,14 +195,30 @@ def batches(calls: Sequence[RecordedCall], room: int = _TOGETHER) -> Iterator[li
         yield batch
 
 
+class _Visit(NamedTuple):
+    """What a visit has measured.
+
+    Attributes:
+        seconds: by signature.
+        samples: of each.
+        ours: nobody else used the cores.
+        raised: of page faults, seconds by signature after a large block was given back.
+    """
+
+    seconds: dict[str, float]
+    samples: int
+    ours: bool
+    raised: dict[str, float]
+
+
 def _visit(
     case: StepSpec,
     session: Session,
     place: Place,
     batch: Sequence[RecordedCall],
     rows: Rows,
-) -> tuple[dict[str, float], int, bool]:
-    """Time calls in a new process; return seconds by signature, samples, and if it was ours."""
+) -> _Visit:
+    """Time calls in a new process."""
     if batch[0].operator == BLOCKS:
         return _visit_blocks(session, batch[0])
     worker = session.worker(place.framework, place.device, warm=place.pages == "kept")
@@ -209,7 +234,7 @@ def _visit(
         rows.refused |= kernel.facts.refused
         names = kernel.facts.names
         if not names:
-            return {}, 0, True
+            return _Visit({}, 0, True, {})
         once = kernel.sample(Request(samples=1, untimed=1))
         each = max(sum(once.seconds), 1e-6)
         count = min(_MOST, max(_LEAST, int(_EACH_S * len(names) / each)))
@@ -217,19 +242,26 @@ def _visit(
     finally:
         worker.close()
     times = {name: median(chunk.seconds[i :: len(names)]) for i, name in enumerate(names)}
-    return times, count, ours
+    return _Visit(times, count, ours, {})
 
 
-def _visit_blocks(session: Session, call: RecordedCall) -> tuple[dict[str, float], int, bool]:
-    """Play a step's blocks in new processes: how much longer they take where pages are fresh."""
+def _visit_blocks(session: Session, call: RecordedCall) -> _Visit:
+    """Play a step's blocks in new processes: how much longer they take where pages are fresh.
+
+    What a process keeps of freed memory hangs on the largest block that it has given back so far.
+    They are played in one that has given none back but these, and in one that gave back a large one
+    before: a step that runs stands anywhere between the two.
+    """
+    said = json.loads(call.signature)
     seconds = []
     ours = True
-    for warm in (False, True):
+    for warm, freed in ((False, 0), (False, said["freed"]), (True, 0)):
         worker = session.worker("native", "cpu", warm=warm)
         worker.close()
         try:
-            blocks = json.loads(call.signature)["blocks"]
-            kernel = worker.build(operations.prepare_lifetimes, OperatorsFacts, blocks=blocks)
+            kernel = worker.build(
+                operations.prepare_lifetimes, OperatorsFacts, blocks=said["blocks"], freed=freed
+            )
             # The allocator learns from the first ones what it gives back.
             kernel.sample(Request(samples=1, untimed=_LEAST))
             chunk, alone = undisturbed(kernel, Request(samples=_PLAYED), session)
@@ -237,8 +269,13 @@ def _visit_blocks(session: Session, call: RecordedCall) -> tuple[dict[str, float
             seconds.append(median(chunk.seconds))
         finally:
             worker.close()
-    fresh_s, kept_s = seconds
-    return {call.signature: max(0.0, fresh_s - kept_s)}, 2 * _PLAYED, ours
+    fresh_s, raised_s, kept_s = seconds
+    return _Visit(
+        seconds={call.signature: max(0.0, fresh_s - kept_s)},
+        samples=2 * _PLAYED,
+        ours=ours,
+        raised={call.signature: max(0.0, raised_s - kept_s)},
+    )
 
 
 def undisturbed(

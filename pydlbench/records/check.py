@@ -25,6 +25,7 @@ __all__ = [
     "OperatorRow",
     "Rung",
     "Rungs",
+    "Unmapped",
     "Unreplayed",
 ]
 
@@ -88,8 +89,9 @@ class LedgerTerm(Record, frozen=True, kw_only=True):
         term: what it is; the name of a cause only where an experiment stands behind it.
         kind: ``limit`` (computed from FLOPs and bytes), ``difference`` (what lies between two
             rungs, with no experiment on it), ``fused`` (the same, below zero, where layers that a
-            step computes together take less time than one by one), ``experiment`` (an A/B run, a
-            counter or a log) or ``unexplained`` (what experiments leave of a difference).
+            step computes together take less time than one by one, by what those that are neither
+            products nor convolutions take at the most), ``experiment`` (an A/B run, a counter or a
+            log) or ``unexplained`` (what experiments, or fused layers, leave of a difference).
         seconds: of the measured step; below zero where something is saved.
         ci_low: lower end of its 95 % interval, from differences within laps; None without one.
         ci_high: upper end.
@@ -116,8 +118,10 @@ class Lap(Record, frozen=True, kw_only=True):
     """One visit of everything, in random order.
 
     Attributes:
-        seconds: by what was visited: the rungs, ``native_hot`` and ``native_cold``, and the sides
-            of experiments, as ``step_kept`` (the step with an allocator that keeps its pages).
+        seconds: by what was visited: the rungs, ``native_hot`` and ``native_cold``,
+            ``native_fusible`` (of ``native``, what is neither a product nor a convolution), and the
+            sides of experiments, as ``step_kept`` (the step with an allocator that keeps its
+            pages).
         canary: by visit, the FMA throughput right before and after it (the lower of the two), as a
             share of what the cores do when nobody else uses them.
         clock_hz: by visit, the core clock read beside it.
@@ -163,17 +167,31 @@ class OperatorRow(RecordedCall, frozen=True, kw_only=True):
         return {self.kind: float(self.count)} if whole else self.shares()
 
 
+class Unmapped(Record, frozen=True, kw_only=True):
+    """Calls of a step that no native layer stands for.
+
+    Attributes:
+        operator: of all of them.
+        reason: why there is none: no rule, a type that we have no precision for, a row that failed.
+        seconds: of the step, all of them together.
+    """
+
+    operator: str
+    reason: str
+    seconds: float
+
+
 class Known(Record, frozen=True, kw_only=True):
     """How much of a step's recorded calls is known; views, which run no kernel, are left out.
 
     Attributes:
-        native_calls: share of the calls for which native layers stand.
+        native_calls: share of the calls for which native layers stand that have a time.
         native_bytes: share of the bytes of operands and results that are theirs.
         native_time: share of the operators' time that is theirs.
         formula_calls: share of the calls whose FLOPs have a formula.
         formula_bytes: share of the bytes that are theirs.
         formula_time: share of the operators' time that is theirs.
-        unmapped: seconds of a step, by operator, of those without a native layer; most first.
+        unmapped: all others, what takes longest first.
     """
 
     native_calls: float
@@ -182,7 +200,7 @@ class Known(Record, frozen=True, kw_only=True):
     formula_calls: float
     formula_bytes: float
     formula_time: float
-    unmapped: Mapping[str, float] = msgspec.field(default_factory=dict)
+    unmapped: tuple[Unmapped, ...] = ()
 
 
 class Unreplayed(Record, frozen=True, kw_only=True):
@@ -191,12 +209,14 @@ class Unreplayed(Record, frozen=True, kw_only=True):
     Attributes:
         calls: their share of the step's calls.
         bytes: of the bytes of all operands and results; None where nobody has counted them.
-        reasons: by operator.
+        profiled: of a step in the framework's own profile; None where it has none.
+        reasons: by operator, each of them once.
     """
 
     calls: float
     bytes: float | None = None
-    reasons: Mapping[str, str]
+    profiled: float | None = None
+    reasons: Mapping[str, tuple[str, ...]]
 
 
 class CheckRecord(
@@ -226,17 +246,19 @@ class CheckRecord(
         native_cold: with cold caches. The native chain has to lie between the two.
         additivity_s: the isolated operators of this step and the page faults of its blocks, both
             measured beside it: how well parts add up. It predicts nothing.
-        forecast_s: what stored operator rows said of the step before it was run; null without.
+        forecast_s: what stored operator rows said of the step before it was timed; null without.
         forecast_utc: when that was said, and stored.
         forecast_parts: what it consists of: ``operators``, ``faults`` (of pages; zero where there
             are none) and ``overhead`` (of calls and the step).
-        step_utc: when the step was first made ready, before it ran for the first time.
+        step_utc: when the step was first made ready, before it was timed for the first time.
         ledger: terms that sum to the median of the rung ``step``; empty where that is null.
         unexplained_low: lower end of the 95 % interval of ``unexplained``; null without one.
         unexplained_high: upper end.
         contradictions: measurements that cannot all be right, in words.
         laps: as they were taken.
         operators: each distinct one that could be timed alone.
+        lines: by the user's module, where the user's code made its first call:
+            ``my_model.py:15``.
         unreplayed: what could not; null where all could.
         known: how much of the calls native layers and formulas stand for; null where the framework
             runs subgraphs.
@@ -248,6 +270,7 @@ class CheckRecord(
         layout: of images: ``nhwc`` (PyTorch's channels_last) or ``nchw``.
         feed: ``resident`` images, or new ones from the ``host`` in each step.
         disturbed: somebody else used the cores most of the time: times are upper bounds.
+        types: what an ONNX file computes in, see ``StepFacts``; None of all else.
         notes: what a reader has to know, and what was cut.
         seconds: that the check took.
     """
@@ -276,6 +299,7 @@ class CheckRecord(
     contradictions: tuple[str, ...] = ()
     laps: tuple[Lap, ...]
     operators: tuple[OperatorRow, ...]
+    lines: Mapping[str, str] = msgspec.field(default_factory=dict)
     unreplayed: Unreplayed | None = None
     known: Known | None = None
     native_parts: Mapping[str, float] = msgspec.field(default_factory=dict)
@@ -286,12 +310,13 @@ class CheckRecord(
     layout: str = "nhwc"
     feed: str = "resident"
     disturbed: bool = False
+    types: str | None = None
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
 
     derived = ("additivity_error", "forecast_error", "unexplained")
     promised = ("forecast_s",)
-    omitted = ("own",)
+    omitted = ("own", "types")
 
     @property
     def additivity_error(self) -> float | None:

@@ -520,7 +520,7 @@ class ShapeEntry(Record, frozen=True, kw_only=True):
 
     Attributes:
         layer: name.
-        kind: conv2d, deconv2d, gemm, pool2d or pointwise.
+        kind: of layer: conv2d, gemm, pool2d, pointwise and so on.
         problem: descriptor, batch included.
         pool: max, avg or avg_p; null unless a pooling.
         batch: images, or rows of a product.

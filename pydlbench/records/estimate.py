@@ -7,11 +7,13 @@ from typing import Any
 
 import msgspec
 
+from pydlbench.records.operator import RecordedCall
+from pydlbench.records.own import OwnSpec
 from pydlbench.records.record import Record
 from pydlbench.records.specs import Precision
 from pydlbench.records.step import Phase
 
-__all__ = ["EstimatedLayer", "EstimatedStep", "StepEstimate"]
+__all__ = ["EstimatedLayer", "EstimatedStep", "Recorded", "StepEstimate"]
 
 
 class EstimatedStep(Record, frozen=True, kw_only=True):
@@ -80,6 +82,27 @@ class EstimatedLayer(Record, frozen=True, kw_only=True):
     contended: bool = False
 
 
+class Recorded(Record, frozen=True, kw_only=True):
+    """The calls that a step without a graph was recorded as, and how much of it layers stand for.
+
+    A call that makes no kernel run, as of a view, is in no share.
+
+    Attributes:
+        calls: each distinct one once.
+        native_calls: for which part of the calls kinds of layers stand, timed or not, 0 to 1.
+        native_bytes: the same of the bytes of all operands and results.
+        unmapped: by operator, why no layer stands for it; several reasons follow each other
+            behind semicolons.
+        notes: what a reader has to know.
+    """
+
+    calls: tuple[RecordedCall, ...]
+    native_calls: float
+    native_bytes: float
+    unmapped: Mapping[str, str] = msgspec.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
 class StepEstimate(Record, frozen=True, kw_only=True):
     """What a step should take if it were its layers and nothing else.
 
@@ -107,7 +130,9 @@ class StepEstimate(Record, frozen=True, kw_only=True):
             run the same kernels (layers), and step_at_its_roof_s in seconds.
         missing: what could not be measured and is in no sum: layer, pass and reason.
         memory_bytes: bytes that a step needs: weights, gradients, optimizer, activations.
-        options: variant of the model, as given.
+        options: variant of the model, as given; what the user's callable is called with.
+        own: how a model of the user's own is fed and run; None of one of the catalogue.
+        recorded: the calls of such a model's step, whose layers are named after its modules.
         device: cpu or cuda:N.
         threads: number of threads that its kernels ran with; null on a GPU.
         cache_bytes: size of the last cache before memory; kernels of four times that are
@@ -132,6 +157,10 @@ class StepEstimate(Record, frozen=True, kw_only=True):
     missing: tuple[Mapping[str, Any], ...] = ()
     memory_bytes: Mapping[str, Any] = msgspec.field(default_factory=dict)
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    own: OwnSpec | None = None
+    recorded: Recorded | None = None
     device: str = ""
     threads: int | None = None
     cache_bytes: int | None = None
+
+    omitted = ("own", "recorded")

@@ -71,6 +71,8 @@ class OperatorTime(Record, frozen=True, kw_only=True):
         place: where it was timed.
         created_utc: when the last visit was, in ISO 8601.
         visits_s: seconds of an execution: the median of each visit, a process of its own each.
+        raised_s: of page faults, the same in processes that gave a large block back before, whose
+            allocator keeps more of what is freed; empty of operators. The interval reaches there.
         samples: of all visits together.
         disturbed: visits during which somebody else used the cores, although taken twice.
     """
@@ -80,6 +82,7 @@ class OperatorTime(Record, frozen=True, kw_only=True):
     place: Place
     created_utc: str
     visits_s: tuple[float, ...]
+    raised_s: tuple[float, ...] = ()
     samples: int = 0
     disturbed: int = 0
 
@@ -102,16 +105,17 @@ class OperatorTime(Record, frozen=True, kw_only=True):
 
     @property
     def ci_high(self) -> float | None:
-        """Upper end; both are None with a single visit."""
+        """Upper end; both are None with a single visit of an operator."""
         return self._interval()[1]
 
     def _interval(self) -> tuple[float | None, float | None]:
-        if len(self.visits_s) < 2:
-            return None, None
-        found = median_interval(self.visits_s)
-        if found is None:
-            return min(self.visits_s), max(self.visits_s)
-        return found.low, found.high
+        ends = []
+        if len(self.visits_s) > 1:
+            found = median_interval(self.visits_s)
+            ends = [*self.visits_s] if found is None else [found.low, found.high]
+        if self.raised_s:
+            ends += [self.seconds, median(self.raised_s)]
+        return (min(ends), max(ends)) if ends else (None, None)
 
 
 class CalibratedStep(Record, frozen=True, kw_only=True):
@@ -230,12 +234,13 @@ class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "fore
         terms: the distinct operators, the slowest first.
         status: ``ok``; ``failed`` where operators or the calibration are missing.
         reason: what is missing.
+        types: what an ONNX file computes in, see ``StepFacts``; None of all else.
         notes: what a reader has to know.
     """
 
     embedded = ("place",)
     promised = ("framework", "mode", "precision")
-    omitted = ("own",)
+    omitted = ("own", "types")
 
     model: str
     batch: int
@@ -264,4 +269,5 @@ class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "fore
     feed: str = "resident"
     status: str = "ok"
     reason: str | None = None
+    types: str | None = None
     notes: tuple[str, ...] = ()

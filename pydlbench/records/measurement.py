@@ -185,7 +185,7 @@ class Measurement(
 
     Attributes:
         layer: Name (``alexnet/conv3``), or the problem itself where the layer has no name.
-        kind: ``conv2d``, ``deconv2d``, ``gemm``, ``pool2d`` or ``pointwise``.
+        kind: Of layer: ``conv2d``, ``gemm``, ``pool2d``, ``pointwise`` and so on.
         problem: Canonical descriptor, batch included.
         batch: Images, or rows of a matrix product.
         pass_: ``forward``, ``backward-data`` or ``backward-weights`` (JSON: ``pass``).
@@ -232,7 +232,7 @@ class Measurement(
         warnings: What makes this row less reliable, in words.
         contention_reason: The counters behind ``contended``, in words.
         stop_rule: The rule behind ``stop_reason``: ``precision``, ``steady-noise``, ``budget``,
-            ``max-samples`` or ``visits``.
+            ``max-samples``, ``rounds`` (two, where kernels take turns) or ``visits``.
         inner: Executions per sample.
         cycles: Core cycles per execution: the median in seconds times ``clock_hz``.
         retries: Chunks of samples that were taken again because other work disturbed them.

@@ -34,6 +34,8 @@ class RecordedCall(Record, frozen=True, kw_only=True):
         parts: for each name, how many of the calls are its: of one that several share, a part for
             each. Empty where all names have as many.
         bytes: of its operands and results together; 0 where nobody has counted them.
+        profiled: share of a step in the framework's own profile, all these calls together; None
+            where it has none.
     """
 
     signature: str
@@ -43,6 +45,9 @@ class RecordedCall(Record, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()
     parts: tuple[float, ...] = ()
     bytes: int = 0
+    profiled: float | None = None
+
+    omitted = ("profiled",)
 
     @classmethod
     def of(
@@ -54,7 +59,7 @@ class RecordedCall(Record, frozen=True, kw_only=True):
             owners: for each of them, the names that it belongs to.
             signature: of all.
             operator: likewise.
-            how: direction and bytes.
+            how: direction, bytes and share of a profile.
         """
         parts: dict[str, float] = {}
         for names in owners:

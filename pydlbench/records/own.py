@@ -5,18 +5,23 @@ from __future__ import annotations
 import re
 from typing import Annotated, Final
 
+import msgspec
+
 from pydlbench.errors import UsageError
 from pydlbench.records.record import Record, one_of
 from pydlbench.words import check_word
 
-__all__ = ["DTYPES", "LOSSES", "OPTIMIZERS", "OwnInput", "OwnSpec"]
+__all__ = ["DTYPES", "FUSED", "LOSSES", "OPTIMIZERS", "OwnInput", "OwnSpec"]
 
 #: Types of an input's elements; the first is the default.
 DTYPES: Final = ("float32", "int64", "int32", "bool", "float64", "bfloat16", "float16")
 #: Losses that are known by a word; any other is ``package.module:FUNCTION``.
 LOSSES: Final = ("cross-entropy", "sum", "mean-square")
+#: Stands behind an optimizer that reads and writes each tensor once (PyTorch's ``fused=True``).
+FUSED: Final = "-fused"
+_UPDATES: Final = ("sgd", "momentum", "adam", "adamw")
 #: What training updates the weights with; the first is the default.
-OPTIMIZERS: Final = ("sgd", "momentum", "adam", "adamw", "none")
+OPTIMIZERS: Final = (*_UPDATES, *(f"{one}{FUSED}" for one in _UPDATES), "none")
 
 
 class OwnInput(Record, frozen=True, kw_only=True):
@@ -53,6 +58,12 @@ class OwnInput(Record, frozen=True, kw_only=True):
         shape = tuple(map(int, sizes.split("x")))
         return cls(shape=shape, dtype=dtype or DTYPES[0], name=name)
 
+    def with_batch(self, batch: int, other: int) -> OwnInput:
+        """Return it with another batch, where its first number is the batch."""
+        if self.shape[:1] != (batch,):
+            return self
+        return msgspec.structs.replace(self, shape=(other, *self.shape[1:]))
+
     @property
     def text(self) -> str:
         """What ``--input`` takes for it."""
@@ -69,7 +80,8 @@ class OwnSpec(Record, frozen=True, kw_only=True):
         loss: ``cross-entropy``, ``sum`` or ``mean-square`` of the output, or
             ``package.module:FUNCTION``, called with the output; None is the loss that the user's
             callable returns, else the model's own, else the sum of its outputs.
-        optimizer: of training: ``sgd``, ``momentum``, ``adam``, ``adamw``, or ``none``.
+        optimizer: of training: ``sgd``, ``momentum``, ``adam``, ``adamw``, each of them fused as
+            ``adam-fused``, or ``none``.
         train: whether the modules are in training mode; None is in all phases but forward.
 
     Raises:
@@ -85,6 +97,11 @@ class OwnSpec(Record, frozen=True, kw_only=True):
         check_word("--optimizer", self.optimizer, OPTIMIZERS)
         if self.loss is not None and ":" not in self.loss:
             check_word("--loss", self.loss, LOSSES)
+
+    @property
+    def fused(self) -> bool:
+        """Whether its optimizer is a fused one."""
+        return self.optimizer.endswith(FUSED)
 
     def words(self) -> list[str]:
         """Return the options of the command line that ask for it."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from pydlbench.errors import UsageError
+from pydlbench.models import model_names
 from pydlbench.models.own import is_onnx, is_own
 from pydlbench.records.measurement import Status, TimeSummary
 from pydlbench.records.own import OPTIMIZERS, OwnSpec
@@ -131,7 +132,10 @@ class StepSpec(Record, frozen=True, kw_only=True):
                 "--optimizer none: training needs one; nearest: --optimizer sgd, or "
                 "--phase forward-backward"
             )
-        if is_onnx(self.model) or self.framework == ONNX_FRAMEWORK:
+        if is_onnx(self.model) or (
+            # Networks of ours that are in no list calibrate forecasts.
+            self.framework == ONNX_FRAMEWORK and (self.own or self.model in model_names())
+        ):
             self._check_onnx()
 
     def _check_onnx(self) -> None:
@@ -175,9 +179,15 @@ class StepSpec(Record, frozen=True, kw_only=True):
         return self.phase != "forward"
 
     @property
+    def what(self) -> str:
+        """What is computed: ``vgg11 batch 8 training fp32``."""
+        batch = "" if self.batch is None else f"batch {self.batch} "
+        return f"{self.model} {batch}{self.phase} {self.precision}"
+
+    @property
     def label(self) -> str:
-        """A short name for progress lines: ``vgg11 training fp32 torch eager``."""
-        return f"{self.model} {self.phase} {self.precision} {self.framework} {self.mode}"
+        """A short name for progress lines: ``vgg11 batch 8 training fp32 torch eager``."""
+        return f"{self.what} {self.framework} {self.mode}"
 
 
 def options_text(options: Mapping[str, Any]) -> str:
@@ -307,12 +317,16 @@ class StepFacts(Record, frozen=True, kw_only=True):
         output: shape of the output, NCHW or (batch, features); of a model of the user's own that
             of its first tensor.
         parameters: trained elements.
+        inputs: of a model of the user's own, as ``--input`` takes them; empty where they are no
+            plain tensors.
         setup_s: building, tracing, compiling and the first call.
         checks: what was checked; empty where nobody asked.
         checks_s: what that took.
         notes: what a reader has to know.
         environment: what the framework says of itself: version, threads, settings.
         profile: the framework's own, where it has one and checks were asked for.
+        types: what an ONNX file computes in, by its tensors: ``fp32``, ``int8 QDQ``, ``mixed (fp16,
+            fp32)``; empty of all else, which computes in the precision that was asked for.
     """
 
     library: str
@@ -320,12 +334,14 @@ class StepFacts(Record, frozen=True, kw_only=True):
     batch: int
     output: tuple[int, ...]
     parameters: int
+    inputs: tuple[str, ...] = ()
     setup_s: float
     checks: tuple[Check, ...] = ()
     checks_s: float = 0.0
     notes: tuple[str, ...] = ()
     environment: dict[str, Any] = msgspec.field(default_factory=dict)
     profile: StepProfile | None = None
+    types: str = ""
 
 
 class StepKernel:
@@ -366,11 +382,13 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
         checks: what was checked before the timing.
         output: shape of the output.
         parameters: trained elements.
+        inputs: of a model of the user's own, as ``--input`` takes them; else empty.
         setup_s: building, tracing, compiling and the first step.
         checks_s: what the checks took.
         library: name and version of the framework.
         environment: what the framework says of itself.
         profile: the framework's own of such a step, by its own clock; None where there is none.
+        types: what an ONNX file computes in, see :class:`StepFacts`; None of all else.
         notes: what a reader has to know.
         warnings: what makes this row less reliable.
         contended: other work disturbed most samples; the time is an upper bound.
@@ -393,11 +411,13 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
     checks: tuple[Check, ...] = ()
     output: tuple[int, ...] = ()
     parameters: int | None = None
+    inputs: tuple[str, ...] = ()
     setup_s: float | None = None
     checks_s: float | None = None
     library: str | None = None
     environment: Mapping[str, Any] = msgspec.field(default_factory=dict)
     profile: StepProfile | None = None
+    types: str | None = None
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     contended: bool = False
@@ -408,7 +428,7 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
 
     embedded = ("case",)
     promised = ("time",)
-    omitted = ("profile",)
+    omitted = ("profile", "types")
 
     @property
     def ok(self) -> bool:

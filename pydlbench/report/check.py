@@ -127,7 +127,7 @@ def summary_parts(record: CheckRecord) -> tuple[str, str]:
             *(f"{name}={value}" for name, value in record.options.items()),
             f"batch {record.batch}",
             record.phase,
-            record.precision,
+            record.types or record.precision,
             f"{record.library} {record.mode}{layout}{fed}",
         ]
     )
@@ -327,8 +327,12 @@ def unreplayed_line(record: CheckRecord) -> list[str]:
     share = f"{percent(found.calls, decimal=True)} of the calls"
     if found.bytes is not None:
         share += f" ({percent(found.bytes, decimal=True)} of their bytes)"
-    why = "; ".join(f"{name}: {reason}" for name, reason in found.reasons.items())
-    return [f"not replayed, in no sum of operators: {share}: {why}"]
+    time = "of unknown time"
+    if found.profiled is not None:
+        time = f"{percent(found.profiled, decimal=True)} of a step in the framework's own profile"
+    why = "; ".join(f"{name}: {' and '.join(each)}" for name, each in found.reasons.items())
+    # What they take within the step we do not measure.
+    return [f"not replayed, in no sum of operators, {time}: {share}: {why}"]
 
 
 def known_line(record: CheckRecord) -> list[str]:
@@ -342,9 +346,9 @@ def known_line(record: CheckRecord) -> list[str]:
     line += "formula for FLOPs"
     scale = Scale.of(record.measured.median)
     most = [
-        f"{name} {scale.text(seconds)}"
-        for name, seconds in list(found.unmapped.items())[:_UNMAPPED]
-        if seconds > _WORTH * record.measured.median
+        f"{one.operator} {scale.text(one.seconds)} ({one.reason})"
+        for one in found.unmapped[:_UNMAPPED]
+        if one.seconds > _WORTH * record.measured.median
     ]
     return [line, f"without a native layer: {', '.join(most)}"] if most else [line]
 

@@ -66,6 +66,7 @@ def _gpu_report(record: GpuRecord) -> list[Block]:
     if record.launch is not None:
         start.append(
             f"an empty kernel takes {format_seconds(record.launch.empty_kernel_s)} on the device, "
+            f"{format_seconds(record.launch.single_kernel_s)} alone between two events, "
             f"{format_seconds(record.launch.graph_node_s)} as a node of a CUDA graph; "
             f"its launch takes the host {format_seconds(record.launch.host_s)}"
         )

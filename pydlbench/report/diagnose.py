@@ -60,7 +60,8 @@ def what(run: RunRecord, found: Diagnosis) -> list[str]:
     items = [case.model, f"batch {case.batch}", case.phase, case.precision]
     items += [f"{name}={value}" for name, value in case.options.items()]
     who = " ".join(filter(None, (step.library or case.framework, str(case.mode))))
-    layout = "channels last" if case.layout == "nhwc" else "NCHW"
+    built = "NCHW" if case.own is None else "layouts as built"
+    layout = "channels last" if case.layout == "nhwc" else built
     first = "  ".join([*items, f"{who}, {layout}" if case.framework == "torch" else who])
     second = [device_name(run.device)]
     if step.threads:

@@ -249,7 +249,10 @@ def heading(run: RunRecord, rows: Sequence[StepRow]) -> list[str]:
     items = [first.model]
     batch = next((row.record.case.batch for row in rows if row.record.case.batch), None)
     items += [] if "batch" in differ or batch is None else [f"batch {batch}"]
-    items += [getattr(first, axis) for axis in ("phase", "precision") if axis not in differ]
+    items += [first.phase] if "phase" not in differ else []
+    # A file of the user's own computes in its own types.
+    types = next((row.record.types for row in rows if row.record.types), first.precision)
+    items += [types] if "precision" not in differ else []
     items += [f"{first.cast} precision"] if any(_narrow(row) for row in rows) else []
     if first.own is None:
         items += [first.layout, f"{first.feed} images"]

@@ -99,7 +99,8 @@ def _what(record: ForecastRecord) -> str:
     elif place.framework == "torch" and record.own is None:
         layout = f", {record.layout}"
     options = [f"{name}={value}" for name, value in record.options.items()]
-    words = [record.model, *options, f"batch {record.batch}", record.phase, place.precision]
+    words = [record.model, *options, f"batch {record.batch}", record.phase]
+    words += [record.types or place.precision]
     words += record.own.told(record.phase) if record.own is not None else []
     return "  ".join([*words, f"{place.library} {place.mode}{layout}"])
 

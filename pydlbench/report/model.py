@@ -12,9 +12,10 @@ from pydlbench.report.verdicts import disturbance, dominates, share_text, sum_is
 from pydlbench.units import format_bytes, format_seconds, percent, si
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pydlbench.ladder.estimate import Estimate, LayerShare, Plan
+    from pydlbench.records.estimate import Recorded
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
     from pydlbench.report.text import Block
@@ -45,13 +46,13 @@ def model_report(
         run: for the device's name.
         plan: what was measured.
         estimate: what came of it.
-        memory: bytes by what they are for.
+        memory: bytes by what they are for; empty where nobody has counted them.
         rows: the kernels that are summed.
         top: how many layers to show, by time, those that run the same kernels in one line; None
             is all of them, each for itself and in the model's order.
     """
-    model, threads = plan.model, run.device.get("threads")
-    what = [model.name, f"batch {model.batch}", plan.phase, plan.precision, model.title]
+    threads = run.device.get("threads")
+    what = [plan.name, f"batch {plan.batch}", plan.phase, plan.precision, plan.title]
     where = [device_name(run.device)]
     where += [f"{threads} thread{'' if threads == 1 else 's'}"] if threads else []
     where += sorted({row.library for row in rows if row.library})
@@ -65,7 +66,21 @@ def model_report(
     for name, pass_, reason in estimate.missing:
         missing.setdefault(reason, []).append(f"{name} {pass_}")
     lines = [f"not in the sum: {some_names(who)}: {why}" for why, who in missing.items()]
+    if plan.recorded is not None:
+        blocks.append(Lines(list(_recorded(plan.recorded)), listed=True))
     return [*blocks, Lines(lines, alarm=True)]
+
+
+def _recorded(found: Recorded) -> Iterator[str]:
+    """Say how much of a recorded step the sum stands for, what it lacks, and notes."""
+    calls, size = percent(found.native_calls), percent(found.native_bytes)
+    yield f"kinds of layers stand for {calls} of the calls, {size} of their bytes, timed or not"
+    reasons: dict[str, list[str]] = {}
+    for name, why in found.unmapped.items():
+        reasons.setdefault(why.removeprefix(f"{name.rpartition('.')[2]}: "), []).append(name)
+    for why, names in reasons.items():
+        yield f"not in the sum: {some_names(names)}{f': {why}' if why else ''}"
+    yield from (f"note: {one}" for one in found.notes)
 
 
 def _table(estimate: Estimate, top: int | None) -> Table:
@@ -131,6 +146,7 @@ def _sums(
         f"{kind} {percent(seconds / estimate.time.middle)}"
         for kind, seconds in list(estimate.kinds.items())[:5]
     )
+    sizes = ", ".join(f"{name} {format_bytes(size)}" for name, size in memory.items())
     doubt = f"{alone} of them without cold caches, hot stands for both: {why}"
     return [
         ("estimate", f"{middle}  {hot} (hot caches) to {cold} (cold)  sampling +-{width}  {rate}"),
@@ -139,7 +155,7 @@ def _sums(
         *_visits(rows),
         ("by kind", kinds),
         *_fewer_flops(estimate),
-        ("memory", ", ".join(f"{name} {format_bytes(size)}" for name, size in memory.items())),
+        *([("memory", sizes)] if sizes else []),
     ]
 
 

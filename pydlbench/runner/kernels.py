@@ -40,7 +40,7 @@ _COLD_FACTOR = 3
 # line's, so that after twice its size one line in eight is still there.
 _COLD_L2 = 4
 _LOGGED_TURNS = 7
-_LONG_S, _FEW_TURNS = 0.1, 3
+_LONG_S, _FEW_TURNS = 0.01, 3
 # Of calls that do nothing, beside each row: at most a tenth of a second.
 _FEW_CALLS = {"samples": 11, "inner": 30}
 
@@ -288,7 +288,7 @@ class Kernels:
 def variant_of(case: KernelSpec, facts: KernelFacts) -> str | None:
     """Return the name by which the same kernel is asked for again, see ``Preparation.variant``."""
     if case.backend == "native":
-        return None if case.on_gpu else f"{facts.algorithm} {facts.layout}"
+        return f"{facts.algorithm} {facts.layout}"
     return facts.evidence.get("variant")
 
 

@@ -32,13 +32,20 @@ class Workers:
     Args:
         cpus: logical CPUs that each of them is pinned to.
         timeout_s: see ``Options``.
+        code_limit_s: likewise.
     """
 
-    def __init__(self, cpus: Sequence[int], timeout_s: float | None) -> None:
+    def __init__(
+        self, cpus: Sequence[int], timeout_s: float | None, code_limit_s: float | None = None
+    ) -> None:
         self._cpus = tuple(cpus)
-        self._limits = (
-            {} if timeout_s is None else {"timeout": timeout_s, "prepare_timeout": timeout_s}
-        )
+        from pydlbench.workers.host import DEFAULT_TIMEOUT
+
+        self._limits = _limits(timeout_s)
+        self._code_limits = self._limits
+        if code_limit_s is not None:  # no code of the user's runs before the first request
+            start = {"start_timeout": timeout_s or DEFAULT_TIMEOUT}
+            self._code_limits = {**_limits(code_limit_s), **start, "allows": "--time-limit"}
         self._found: dict[tuple[str, str, str, bool], Worker] = {}
         self._canary = True
 
@@ -74,9 +81,8 @@ class Workers:
         if key not in self._found:
             log = capabilities.of(backend).log_environment if logging else {}
             extra = {**allocator_environment(allocator), **log}
-            self._found[key] = Worker(
-                backend, device, self._cpus, environment=extra, **self._limits
-            )
+            limits = self._limits if backend == "native" else self._code_limits
+            self._found[key] = Worker(backend, device, self._cpus, environment=extra, **limits)
         return self._found[key]
 
     def canary(self) -> float | None:
@@ -126,6 +132,10 @@ class Workers:
         for worker in self._found.values():
             worker.discard()
         self._found.clear()
+
+
+def _limits(seconds: float | None) -> dict[str, Any]:
+    return {} if seconds is None else {"timeout": seconds, "prepare_timeout": seconds}
 
 
 # The roof is the fastest way to move bytes; one of these is, which one depends on the machine.

@@ -193,6 +193,11 @@ def _warnings(samples: Samples, time: TimeSummary, on_gpu: bool) -> tuple[str, .
     found = []
     if not samples.warmup.steady:
         found.append(f"the warm-up ended before times were steady: {samples.warmup.detail}")
+    if samples.gate_timeouts:
+        found.append(
+            f"{samples.gate_timeouts} samples were taken again: enqueueing them waited for the GPU "
+            "behind the closed launch gate"
+        )
     if samples.disturbed:
         found.append(f"{samples.disturbed} of {len(samples.visits)} visits were disturbed")
     first, last = _drift(samples)
@@ -231,11 +236,27 @@ def _candidates(listed: Sequence[dict[str, Any]], confidence: float) -> tuple[di
 # A row held against the limits of its device.
 
 
-def cached_bytes(case: KernelSpec) -> int:
-    """Return how many bytes of a case's operands its cache state may leave in the caches."""
-    moved = case.layer.bytes(case.pass_, ITEM_BYTES[case.precision])
-    weights = case.layer.weight_elements * ITEM_BYTES[case.precision]
-    return {"hot": moved, "weights-cold": max(0, moved - weights), "all-cold": 0}[case.cache]
+def cached_bytes(case: KernelSpec, timing: str | None = None) -> int:
+    """Return how many bytes of a case's operands may stay in the caches in its cache state.
+
+    Where operands rotate, each execution pays for what an earlier one has written. Where the caches
+    are flushed before each instead (events on a GPU), what an execution writes may still be in the
+    L2 cache when its time is over, and the flush pays for it.
+
+    Args:
+        case: what is timed.
+        timing: how; None is as if operands rotated.
+    """
+    item = ITEM_BYTES[case.precision]
+    moved = case.layer.bytes(case.pass_, item)
+    if case.cache == "hot":
+        return moved
+    written = case.layer.writes(case.pass_, case.propagation) if timing == "events" else ()
+    if case.cache == "all-cold":
+        operands = case.layer.operands(case.pass_)
+        return min(moved, item * sum(operands.get(role, 0) for role in written))
+    weights = 0 if "weights" in written else case.layer.weight_elements * item
+    return max(0, moved - weights)
 
 
 def with_limits(
@@ -267,11 +288,11 @@ def with_limits(
         return row
     if isinstance(device, GpuRecord):
         limits = device.limits(case.precision, row.clock_hz, row.accumulate)
-        launch = device.launch_in(row.timing)
+        launch = device.launch_in(row.timing, alone=case.cache != "hot")
     else:
         limits = device.limits(case.precision, row.clock_hz)
         launch = device.launch_s or 0.0
-    warm = cached_bytes(case)
+    warm = cached_bytes(case, row.timing)
     counted = device.levels(levels)
     move = memory_time(row.bytes - warm, warm, counted)
     over = roof(row.flops_executed, limits.measured, *move)

@@ -6,7 +6,7 @@ import datetime as dt
 import sys
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydlbench.backends.base import DEFAULT_WORKSPACE
 from pydlbench.runner.kernels import Kernels, check_memory
@@ -55,6 +55,8 @@ class Options:
             anew, and kept for later runs.
         timeout_s: after so many seconds without an answer a worker counts as hung and is killed;
             None is 15 minutes, and an hour while it prepares a case.
+        code_limit_s: the same of the frameworks' workers, where the user's own code runs in them;
+            None is as of the others.
     """
 
     threads: int | None = None
@@ -69,6 +71,7 @@ class Options:
     energy: bool = False
     keep_probes: bool = True
     timeout_s: float | None = None
+    code_limit_s: float | None = None
 
 
 class Session:
@@ -79,6 +82,8 @@ class Session:
         facts: of the CPU.
         cpus: logical CPUs that kernels are pinned to.
         devices: what is known of CPU and GPUs; asked for more, it probes.
+        recorded: what steps consist of, by the step: a model of the user's own is run to find that
+            out, once for all that ask in a session.
     """
 
     def __init__(self, options: Options | None = None) -> None:
@@ -88,10 +93,11 @@ class Session:
         self.options = options or Options()
         self.facts: CpuFacts = read_cpu_facts()
         self.cpus: tuple[int, ...] = choose_cpus(self.facts, self.options.threads)
-        self._workers = Workers(self.cpus, self.options.timeout_s)
+        self._workers = Workers(self.cpus, self.options.timeout_s, self.options.code_limit_s)
         keep = self.options.keep_probes
         self.devices = Devices(self.facts, self.cpus, self._workers, keep)
         self._kernels = Kernels(self.options, self.facts, self.cpus, self._workers, self.devices)
+        self.recorded: dict[bytes, Any] = {}
         self._started = dt.datetime.now(dt.UTC)
         self._id = f"{self._started:%Y%m%d}-{uuid.uuid4().hex[:8]}"
 

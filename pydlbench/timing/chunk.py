@@ -41,6 +41,8 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
         disturbance: what the backend itself saw that speaks against these samples (a GPU that was
             too hot, another process on it), in words.
         gpu: what was read from a GPU meanwhile.
+        gate_timeouts: samples that were taken once more because the host had to wait for the GPU
+            while the launch gate was closed.
         faults: page faults per execution; None where nobody counted.
         cpu_s: CPU time that the process spent within ``wall_s``, summed over its threads, those
             that wait by spinning included; None where nobody counted.
@@ -64,6 +66,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 1
     disturbance: str | None = None
     gpu: GpuReadings | None = None
+    gate_timeouts: int = 0
     faults: float | None = None
     cpu_s: float | None = None
     others_s: float | None = None

@@ -283,7 +283,7 @@ class GpuReadings(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         sm_clock_hz: median SM clock.
         memory_clock_hz: median memory clock.
-        power_w: mean power.
+        power_w: median power: the first and the last reading are beside the load.
         temperature_c: highest temperature of the GPU.
         reasons: what held the clock down, by the names of ``REASONS``.
         others: process ids of others that computed on this GPU.

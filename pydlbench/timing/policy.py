@@ -38,6 +38,8 @@ class Policy:
     # Rounds that a spent budget still waits for, up to three times the budget: a ratio needs them
     # for its interval where kernels take turns. One that is timed alone waits for none.
     least_rounds: int = 0
+    # Rounds after which nothing more is asked for, but what contention has cost; None is no limit.
+    most_rounds: int | None = None
     # Sampling time per kernel: 40 chunks; a sweep of a hundred kernels stays under 4 minutes.
     budget_s: float = 2.0
     # Memory and post-processing bound only: precision comes long before with samples this short.

@@ -50,8 +50,8 @@ class Samples:
         clock_hz: median core clock of the kept rounds, or None.
         contended: the machine was shared; the times are worthless as absolute numbers.
         contention_reason: why, in words.
-        stop_reason: ``precision``, ``steady-noise``, ``budget``, ``max-samples``, ``visits`` or
-            ``interrupted``.
+        stop_reason: ``precision``, ``steady-noise``, ``budget``, ``max-samples``, ``rounds``,
+            ``visits`` or ``interrupted``.
         stop_detail: the same in words.
         warmup: how the warm-up ended.
         rounds: medians of the rounds that have kept samples.
@@ -60,6 +60,7 @@ class Samples:
         spent_s: wall time of the rounds.
         confidence: the level of intervals.
         gpu: what was read from a GPU during all rounds.
+        gate_timeouts: of all rounds, see ``Chunk``.
         faults: page faults per execution, in the median of the rounds; None where nobody counted.
         busy: share of the threads' time in which they had a CPU (spinning included) or waited for
             one that another process had, in the median of the rounds; likewise.
@@ -85,6 +86,7 @@ class Samples:
     spent_s: float
     confidence: float
     gpu: GpuReadings | None = None
+    gate_timeouts: int = 0
     faults: float | None = None
     busy: float | None = None
     visits: tuple[float, ...] = ()
@@ -217,9 +219,11 @@ class Sampling:
         self._spent_s += self._wall(chunk)
         self._contention = judge(self._chunks, self._inner, self.policy)
         self._update_rule()
-        if not self._rule.is_finished():
+        most = self.policy.most_rounds
+        enough = most is not None and len(self._chunks) >= most
+        if not self._rule.is_finished() and not enough:
             return
-        bounded = self._rule.reason in ("budget", "max-samples")
+        bounded = enough or self._rule.reason in ("budget", "max-samples")
         if not bounded and len(self._chunks) < self.policy.min_rounds:
             return
         patience_s = 3 * self.policy.budget_s
@@ -252,7 +256,12 @@ class Sampling:
         if not self._chunks:
             raise RuntimeError("no samples yet")
         rule: AnyOf = self._rule
-        finished = self.phase == "done"
+        if self.phase != "done":
+            reason, detail = "interrupted", "stopped before the end"
+        elif rule.is_finished():
+            reason, detail = rule.reason, rule.detail
+        else:
+            reason, detail = "rounds", f"{len(self._chunks)} rounds"
         rounds = _rounds(self._chunks, self._indexes, self._contention)
         clocks = [r.clock_hz for r in rounds if r.clock_hz is not None]
         faults = [chunk.faults for chunk in self._chunks if chunk.faults is not None]
@@ -267,8 +276,8 @@ class Sampling:
             clock_hz=median(clocks) if clocks else None,
             contended=self._contention.contended,
             contention_reason=self._contention.reason,
-            stop_reason=rule.reason if finished else "interrupted",
-            stop_detail=rule.detail if finished else "stopped before the end",
+            stop_reason=reason,
+            stop_detail=detail,
             warmup=self._warmup.outcome() if self._known is None else self._known.warmup,
             rounds=rounds,
             inner=self._inner,
@@ -276,6 +285,7 @@ class Sampling:
             spent_s=self._spent_s,
             confidence=self.policy.confidence,
             gpu=combine(chunk.gpu for chunk in self._chunks if chunk.gpu is not None),
+            gate_timeouts=sum(chunk.gate_timeouts for chunk in self._chunks),
             faults=median(faults) if faults else None,
             busy=median(busy) if busy else None,
         )

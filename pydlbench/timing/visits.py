@@ -43,6 +43,9 @@ _ROUNDS = 3
 # Where kernels take turns, each chunk is waited for by all others and by threads that fall asleep,
 # and begins with data that has to be brought back. What is repeated is the visit.
 _ROUNDS_IN_TURN = 1
+# And at most so many: a third one would cost all that take turns as much as a further visit, which
+# tells more.
+_MOST_IN_TURN = 2
 # Four slices of the scheduler, as for the summands of an estimate (``estimate_policy``).
 _CHUNK_S = 0.015
 # What is known better within a visit than the visits agree is of no use to their median.
@@ -73,6 +76,7 @@ def visit_policy(policy: Policy, visits: int, *, alone: bool = True) -> Policy:
         slow_samples=1,
         min_rounds=rounds,
         least_rounds=0,
+        most_rounds=None if alone else _MOST_IN_TURN,
         chunk_s=min(policy.chunk_s, _CHUNK_S, budget_s / rounds),
         chunk_samples=math.ceil(policy.floor_samples / rounds),
         # Just above the 0.8 ms of a kernel thread, as two ticks are a fifth of a tenth of a second.
@@ -82,7 +86,8 @@ def visit_policy(policy: Policy, visits: int, *, alone: bool = True) -> Policy:
         warmup_window=2,
         warmup_tolerance=max(policy.warmup_tolerance, 0.05),
         warmup_limit_s=min(policy.warmup_limit_s, budget_s),
-        max_retries=1 if alone else 2,
+        # A visit that was disturbed all the same is made again in a later lap.
+        max_retries=1,
     )
 
 
@@ -190,6 +195,7 @@ def joined(visits: Mapping[int, Samples], wanted: int = 1, processes: int = 1) -
         spent_s=spent_s,
         confidence=taken[0].confidence,
         gpu=combine(one.gpu for one in taken if one.gpu is not None),
+        gate_timeouts=sum(one.gate_timeouts for one in taken),
         faults=median(faults) if faults else None,
         busy=median(busy) if busy else None,
         visits=tuple(median(one.seconds) for one in taken),

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -84,6 +87,9 @@ PREPARE_TIMEOUT = 3600.0
 # let go. That takes tens of seconds at the worst; a process that is stopped or swapped out takes
 # for ever.
 SILENCE_TIMEOUT = 120.0
+# A process that is asked where it is answers at once, or not at all.
+_PLACE_S = 1.0
+_MOST_SAID = 1 << 16
 
 # The worker sees the module path that the host sees, wherever the host was started from.
 _BOOTSTRAP = (
@@ -106,6 +112,8 @@ class Worker:
         environment: variables that are set for it besides those that every worker gets.
         silence: seconds without a heartbeat after which a serving worker is killed.
         heartbeat_s: seconds between its heartbeats.
+        allows: what a larger value of allows it more time, for messages.
+        start_timeout: seconds that it may take to start; None is ``timeout``.
     """
 
     def __init__(
@@ -118,6 +126,8 @@ class Worker:
         environment: Mapping[str, str] | None = None,
         silence: float = SILENCE_TIMEOUT,
         heartbeat_s: float = HEARTBEAT_S,
+        allows: str = "timeout_s in the options",
+        start_timeout: float | None = None,
     ) -> None:
         self.backend = backend
         self.device = device
@@ -127,6 +137,8 @@ class Worker:
         self._environment = dict(environment or {})
         self.silence = silence
         self.heartbeat_s = heartbeat_s
+        self.allows = allows
+        self.start_timeout = timeout if start_timeout is None else start_timeout
         self._process: subprocess.Popen[bytes] | None = None
         self._replies: ReplyReader | None = None
         self._ready = False
@@ -300,7 +312,7 @@ class Worker:
         if self._ready:
             return
         try:
-            self._description = self._reply(self.timeout)
+            self._description = self._reply(self.start_timeout)
         except BaseException:
             self.close(kill=True)
             raise
@@ -314,10 +326,12 @@ class Worker:
         except EndOfWorkerError:
             raise self._died() from None
         except OverdueError:
+            place = self._place()
             self.close(kill=True)
+            where = f" at {place}" if place else ""
             raise WorkerError(
-                f"the {self.backend} worker gave no answer for {timeout:g} s and was killed; "
-                "a larger timeout_s in the options allows more"
+                f"the {self.backend} worker gave no answer for {timeout:g} s and was killed"
+                f"{where}; a larger {self.allows} allows more"
             ) from None
         except SilentError:
             self.close(kill=True)
@@ -334,6 +348,29 @@ class Worker:
             raise_error(message["error"])
         return message["ok"]
 
+    def _place(self) -> str:
+        """Ask a process that does not answer where it is: ``my_model.py:7 in build``.
+
+        That is the deepest line of code that is neither Python's, nor a library's, nor ours; else
+        the deepest of all. Empty where it does not say.
+        """
+        if self._process is None or not hasattr(signal, "SIGUSR1"):
+            return ""
+        descriptor = self._stderr.fileno()
+        before = os.fstat(descriptor).st_size
+        self._process.send_signal(signal.SIGUSR1)
+        deadline = time.monotonic() + _PLACE_S
+        said = ""
+        while time.monotonic() < deadline and not said.endswith("\n"):
+            time.sleep(_PLACE_S / 20)
+            said = os.pread(descriptor, _MOST_SAID, before).decode(errors="replace")
+        frames = [
+            (Path(path), line, name)
+            for path, line, name in re.findall(r'File "(.+)", line (\d+) in (.+)', said)
+        ]
+        own = [one for one in frames if not _of_library(one[0])]
+        return next((f"{path.name}:{line} in {name}" for path, line, name in own or frames), "")
+
     def _died(self) -> WorkerError:
         process = self._process
         self.close()
@@ -341,6 +378,13 @@ class Worker:
         self._stderr.seek(self._said)
         said = self._stderr.read().decode(errors="replace")
         return WorkerError(f"the {self.backend} worker {exit_status(code, said)}")
+
+
+def _of_library(path: Path) -> bool:
+    """Whether a file is Python's own, an installed library's or ours."""
+    here, standard = Path(__file__).parents[1], Path(os.__file__).parent
+    named = "site-packages" in path.parts or str(path).startswith("<frozen")
+    return named or any(map(path.is_relative_to, (here, standard)))
 
 
 def _name_of(function: Callable[..., Any]) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import json
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -104,6 +106,8 @@ def main() -> None:
     replies = ReplyWriter(os.fdopen(os.dup(1), "wb", buffering=0), setup["heartbeat_s"])
     # Before the backend is imported: frameworks take their time.
     replies.begin()
+    if hasattr(signal, "SIGUSR1"):  # the host asks where a request hangs
+        faulthandler.register(signal.SIGUSR1, all_threads=False)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)

@@ -113,7 +113,7 @@ REFUSED = [
     ("model mnist --summary --top 3", "--top 3", "leave it out"),
     ("model mnist --summary --store mine", "--store mine", "leave it out"),
     ("model mnist --summary --fail-on failed", "--fail-on", "leave it out"),
-    ("check mnist --time-limit 0", "--time-limit 0", "0.1"),
+    ("check mnist --stop-after 0", "--stop-after 0", "0.1"),
     ("model mnist --option lrn", "--option lrn", "--option classes=1001"),
     ("model mnist --option classes=11 --option classes=12", "--option classes=12", "leave one out"),
     ("model alexnet --option lrn=maybe", "lrn=maybe", "on, off, true, false"),

@@ -15,7 +15,13 @@ from said import says
 from pydlbench.cli import check as command
 from pydlbench.cli import main
 from pydlbench.cli.parser import Parser
-from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, WorkerError
+from pydlbench.errors import (
+    BackendMissingError,
+    PydlbenchError,
+    UnsupportedError,
+    UsageError,
+    WorkerError,
+)
 from pydlbench.ladder.check import check_step
 from pydlbench.records.check import RUNGS
 from pydlbench.records.step import StepSpec
@@ -62,7 +68,7 @@ def session(run_record):
 
 def test_each_framework_is_checked_in_its_first_mode(session, capsys):
     checker = FakeChecker()
-    words = (*BOTH, "--phase", "training", "--laps", "7", "--time-limit", "9", "--seed", "3")
+    words = (*BOTH, "--phase", "training", "--laps", "7", "--stop-after", "9", "--seed", "3")
     assert command.run(parse(*words), session.open, checker) == 0
     settings = {"laps": 7, "time_limit_s": 9.0}
     step = {"model": "mnist", "batch": 4, "phase": "training", "seed": 3}
@@ -259,3 +265,23 @@ def test_disturbed_native_rows_are_said_in_the_conclusion(run_record, capsys):
     conclusion = out.split("\n\n")[-1].splitlines()
     assert conclusion[0].startswith("other work disturbed the run")
     assert len(conclusion) == 2
+
+
+def test_an_onnx_file_runs_in_onnxruntime(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.onnx").touch()
+    tasks, _ = command.read_tasks(parse("net.onnx", "--batch", "4", "--mode", "all"))
+    steps = [task.rows[0].case for task in tasks]
+    assert [(one.framework, one.mode, one.batch) for one in steps] == [
+        ("onnxruntime", "optimized", 4),
+        ("onnxruntime", "unoptimized", 4),
+    ]
+
+
+def test_a_model_of_keras_says_its_layout_itself(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text("import keras\ndef build(): pass\n")
+    tasks, _ = command.read_tasks(parse("net.py:build", "--layout", "nchw"))
+    assert [task.rows[0].case.framework for task in tasks] == ["tensorflow"]
+    with pytest.raises(UsageError, match="--layout nchw"):
+        command.read_tasks(parse("mnist", "--framework", "tensorflow", "--layout", "nchw"))

@@ -62,11 +62,11 @@ def test_no_damage_is_a_traceback(write, words, changes):
 @pytest.mark.product
 @pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan, 1e308, 1e-308, 10**400])
 @pytest.mark.parametrize("name", ["median", "ci_low", "ci_high", "clock_hz", "flops", "bytes"])
-@pytest.mark.parametrize("words", [("compare", "GOOD", "BAD"), ("compare", "BAD", "BAD")])
-def test_numbers_that_are_none_are_compared_without_a_warning(write, words, name, bad, measurement):
+def test_numbers_that_are_none_are_compared_without_a_warning(write, name, bad, measurement):
     time = measurement().to_dict()["time_s"]
     changes = {"time_s": {**time, name: bad}} if name in time else {name: bad}
-    assert run(write, words, **changes) in (0, 1, 2)
+    for one in ("GOOD", "BAD"):
+        assert run(write, ("compare", one, "BAD"), **changes) in (0, 1, 2)
 
 
 def test_a_row_without_a_usable_time_has_failed(write, capsys, measurement):

@@ -63,7 +63,7 @@ def parse(*words):
 
 
 def test_what_is_asked_for_arrives(session, asked, capsys):
-    words = ("--phase", "training", "--batch", "4", "--option", "decay=0", "--time-limit", "9")
+    words = ("--phase", "training", "--batch", "4", "--option", "decay=0", "--stop-after", "9")
     assert command.run(parse("mnist", *words, "--layout", "nchw"), session.open) == 0
     ((case, _, limit),) = asked
     assert (case.model, case.phase, case.batch, limit) == ("mnist", "training", 4, 9.0)
@@ -153,7 +153,7 @@ def test_what_was_found_before_an_interrupt_is_shown_and_kept(session, asked, mo
 @pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs torch")
 def test_a_real_step(capsys, tmp_path):
     target = tmp_path / "found.json"
-    words = ("--batch", "4", "--budget", "0.01", "--time-limit", "1", "--json", str(target))
+    words = ("--batch", "4", "--budget", "0.01", "--stop-after", "1", "--json", str(target))
     assert main(["diagnose", "mnist", *words]) == 0
     out, _ = capsys.readouterr()
     assert says(out.splitlines()[0], "mnist", "batch 4", "forward", "fp32", "torch")

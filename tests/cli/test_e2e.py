@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,11 +14,12 @@ import pytest
 from said import says
 
 from pydlbench.cli import e2e as command
-from pydlbench.cli import main
+from pydlbench.cli import main, steps
 from pydlbench.cli.parser import Parser
 from pydlbench.errors import UsageError
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.step import Check, ProfiledOperator, StepProfile, StepRecord
+from pydlbench.steps import operations
 from pydlbench.steps.agreement import Agreement
 from pydlbench.steps.protocols.runner import ProtocolResult
 from pydlbench.store.store import Store
@@ -295,7 +297,8 @@ def test_quiet_keeps_remarks_to_itself(session, capsys):
 def own(tmp_path, monkeypatch):
     """The name of a model of one's own, whose file would end this process if it were run."""
     (tmp_path / "net.onnx").write_bytes(b"no ONNX")
-    (tmp_path / "my_model.py").write_text("raise SystemExit\ndef build(width): pass\n")
+    text = "import torch\nraise SystemExit\ndef build(width): pass\n"
+    (tmp_path / "my_model.py").write_text(text)
     monkeypatch.chdir(tmp_path)
     return "my_model.py:build"
 
@@ -334,6 +337,40 @@ def test_a_model_of_ones_own_runs_in_torch_as_it_was_asked_for(own, session, cap
     assert main(["export", "last", "--format", "md"]) == 0
     assert says(capsys.readouterr().out, "Net, 20 parameters")
     assert main(["report", "last", "-o", "page.html"]) == 0
+
+
+class Asked:
+    """A worker that says what the user's model is of, in the place of what it measures."""
+
+    def __init__(self, framework):
+        self.framework, self.closed = framework, False
+
+    def call(self, function, hear, *, case):
+        del hear
+        assert function is operations.find_framework
+        assert case["framework"] == "torch"
+        return self.framework
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.mark.parametrize("word", ["compiled", "xla"])
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [("tensorflow", ("tensorflow", "xla")), ("torch", ("torch", "compiled")), ("jax", None)],
+)
+def test_a_file_that_does_not_tell_its_framework_is_asked_in_a_worker(
+    own, session, monkeypatch, found, expected, word
+):
+    Path(own.partition(":")[0]).write_text("import numpy\nraise SystemExit\ndef build(): pass\n")
+    monkeypatch.setattr(steps, "_installed", lambda: ["torch", "tensorflow"])
+    worker = Asked(found)
+    session.worker = lambda *_: worker
+    assert command.run(parse(own, "--mode", word), session.open) == 0
+    ((case,),) = session.groups
+    assert (case.framework, case.mode) == (expected or ("torch", "compiled"))
+    assert worker.closed == (found == "tensorflow")
 
 
 @pytest.mark.parametrize(
@@ -400,14 +437,8 @@ def test_an_onnx_file_runs_in_onnxruntime_and_its_profile_stands_apart(own, sess
     assert capsys.readouterr().out.endswith(out)
 
 
-@pytest.mark.parametrize("name", ["model", "check", "diagnose", "forecast"])
-def test_an_onnx_file_is_timed_by_e2e_only(own, capsys, name):
+@pytest.mark.parametrize("name", ["model", "diagnose"])
+def test_commands_that_take_no_onnx_file_say_which_do(own, capsys, name):
     assert own
     assert main([name, "net.onnx"]) == 2
-    assert says(capsys.readouterr().err, "net.onnx", "pydlbench e2e net.onnx")
-
-
-@pytest.mark.parametrize("name", ["model", "diagnose"])
-def test_commands_that_want_a_graph_say_which_do_not(own, capsys, name):
-    assert main([name, own]) == 2
-    assert says(capsys.readouterr().err, own, f"pydlbench check {own}", "e2e", "forecast")
+    assert says(capsys.readouterr().err, "net.onnx", "pydlbench check net.onnx", "e2e", "forecast")

@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+from invented_calls import CALLS
 from invented_rows import row_of, time_of
 from invented_session import InventedSession, stop_after
 from said import says
@@ -14,7 +15,9 @@ from pydlbench.cli import main
 from pydlbench.cli import model as command
 from pydlbench.cli.parser import Parser
 from pydlbench.errors import PydlbenchError
+from pydlbench.records.estimate import StepEstimate
 from pydlbench.records.measurement import Roofline
+from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.store.store import Store
 
 
@@ -122,3 +125,64 @@ def test_a_full_disk_costs_the_file_and_not_the_table(session, monkeypatch, caps
     with pytest.raises(PydlbenchError, match=r"--json .*: not written: No space left"):
         run(session, "mnist", "--device", "cpu", "--json", str(target))
     assert "dominates" in capsys.readouterr().out
+
+
+# -----------------------------------------------------------------------------
+# A model of the user's own, whose layers are those of its recorded calls.
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    (tmp_path / "my_model.py").write_text("raise SystemExit\ndef build(width): pass\n")
+    monkeypatch.chdir(tmp_path)
+    asked = []
+
+    def listed(case, _):
+        asked.append(case)
+        return OperatorsFacts(calls=CALLS, batch=2, notes=("loss: invented",))
+
+    monkeypatch.setattr("pydlbench.ladder.operators.listed", listed)
+    return asked
+
+
+def test_a_model_of_ones_own_is_summed_by_module(own, session, capsys):
+    words = ("my_model.py:build", "--arg", "width=3", "--phase", "training", "--device", "cpu")
+    assert run(session, *words, "--optimizer", "adam", "--time-limit", "9") == 0
+    out = capsys.readouterr().out
+    (case,) = own
+    assert (case.framework, case.mode, case.own.optimizer) == ("torch", "eager", "adam")
+    assert session.opened[0]["code_limit_s"] == 9
+    assert says(out.splitlines()[0], "my_model.py:build", "batch 2", "training")
+    assert says(out, "a", "conv2d", "67 %")
+    assert says(out, "75 % of the calls")
+    assert says(out, "not in the sum: my.op")
+    assert says(out, "note: loss: invented")
+    assert "weights" not in out  # nobody has counted its memory
+    with Store.open(readonly=True) as store:
+        kept = StepEstimate.from_dict(store.entries(session.run.id)[-1].document)
+    assert kept.recorded.calls == CALLS
+    assert kept.own.optimizer == "adam"
+    assert {one.name: one.share for one in kept.layers} == pytest.approx({"a": 2 / 3, "b": 1 / 3})
+    assert main(["runs", "show", "last"]) == 0
+    assert capsys.readouterr().out.endswith(out)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--summary",), ("--summary", "leave it out")),
+        (("--batch", "4"), ("--batch 4", "--input 4x3x224x224")),
+        (("--time-limit", "0"), ("--time-limit 0", "0.1")),
+    ],
+)
+def test_bad_words_on_a_model_of_ones_own(own, words, told, capsys):
+    assert main(["model", "my_model.py:build", *words]) == 2
+    assert says(capsys.readouterr().err, *told)
+    assert own == []
+
+
+def test_a_model_of_keras_is_for_other_commands(own, tmp_path, capsys):
+    (tmp_path / "my_model.py").write_text("import keras\ndef build(): pass\n")
+    assert main(["model", "my_model.py:build"]) == 2
+    assert says(capsys.readouterr().err, "nearest: pydlbench check my_model.py:build")
+    assert own == []

@@ -67,12 +67,12 @@ def test_the_next_command_of_a_finding_is_read(fault):
     "words",
     [
         {"mode": "compiled", "precision": "bf16", "phase": "forward-backward"},
-        {"framework": "tensorflow", "mode": "xla", "batch": 3},
+        {"framework": "tensorflow", "mode": "xla"},
         {"framework": "torch", "layout": "nchw", "options": {"lrn": "off"}},
     ],
 )
 def test_a_step_comes_back_as_it_was(words):
-    case = StepSpec(model="alexnet", **words)
+    case = StepSpec(model="alexnet", batch=3, **words)
     assert read(again(case)) == [case]
     read(faults_command(case))
 

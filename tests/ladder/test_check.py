@@ -74,13 +74,12 @@ def test_a_tiny_check_closes_its_ledger(session, native, framework, phase):
     told = []
     found = check(
         "mnist",
-        {},
-        4,
-        phase,
+        batch=4,
+        phase=phase,
         framework=framework,
         session=session,
         laps=6,
-        time_limit_s=1.0,
+        stop_after_s=1.0,
         native=native(phase),
         forecast=lambda _: FORECAST,
         tell=told.append,
@@ -126,12 +125,11 @@ def test_what_comes_from_the_host_has_an_operator_and_an_experiment(session, nat
     layout = "nchw" if framework == "torch" else "nhwc"
     found = check(
         "mnist",
-        {},
-        4,
+        batch=4,
         framework=framework,
         session=session,
         laps=6,
-        time_limit_s=1.0,
+        stop_after_s=1.0,
         native=native("forward"),
         layout=layout,
         feed="host",

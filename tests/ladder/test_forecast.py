@@ -90,6 +90,22 @@ def test_the_interval_of_a_row_is_that_of_its_visits(visits, interval):
 
 
 @pytest.mark.parametrize(
+    ("visits", "raised", "interval"),
+    [
+        ((3.0, 4.0, 3.5), (1.0, 1.5, 9.0), (1.5, 4.0)),
+        # What the allocator keeps may have been larger in the step's own state.
+        ((3.0, 4.0, 3.5), (5.0,), (3.0, 5.0)),
+        ((3.0,), (1.0,), (1.0, 3.0)),
+    ],
+)
+def test_page_faults_reach_from_one_state_of_the_allocator_to_the_other(visits, raised, interval):
+    one = row("a", *visits, raised_s=raised)
+    assert (one.ci_low, one.ci_high) == interval
+    assert one.seconds == row("a", *visits).seconds
+    assert OperatorTime.from_dict(one.to_dict()) == one
+
+
+@pytest.mark.parametrize(
     ("field", "value"),
     [
         ("framework", "tensorflow"),
@@ -233,7 +249,7 @@ def test_a_calibration_that_lacks_a_row_says_which_and_why(monkeypatch):
 
     seen = []
 
-    def listing(_, case, place):  # noqa: ARG001 - as in there
+    def listing(_, case, place, *, nodes):  # noqa: ARG001 - as in there
         seen.append((case.model, case.layout))
         return listed_as((call("a"),)), ()
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pydlbench.ladder.laps import Core, Laps, Sampled
+from pydlbench.ladder.laps import Core, RungLaps, Sampled
 from pydlbench.timing.chunk import Chunk
 
 
@@ -29,7 +29,7 @@ def made(core=None, names=("native", "operators", "step")):
         return lambda: (done.append(name), {name: 1.0})[1]
 
     visits = {name: visit(name) for name in names}
-    return Laps(visits, random.Random(0), core, rest=lambda: None), done
+    return RungLaps(visits, random.Random(0), core, rest=lambda: None), done
 
 
 def test_each_lap_visits_everything_once_and_in_another_order():

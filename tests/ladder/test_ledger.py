@@ -294,10 +294,14 @@ def test_noise_contradicts_nothing():
     assert conclude(laps(operator_chain=117.0, native_chain=94.0)).contradictions == ()
 
 
+#: A step that takes less than its layers one by one.
+FUSED = {"operators": 70.0, "step": 74.0, "step_kept": 73.0}
+
+
 @pytest.mark.parametrize("experiments", [(), (log(1e-4),)])
 def test_a_fused_step_may_take_less_than_its_layers_one_by_one(experiments):
     """Not so one that computes them one by one, and no native chain either."""
-    taken = laps(operators=70.0, step=74.0, step_kept=73.0, without=("operator_chain",))
+    taken = laps(**FUSED, native_fusible=25.0, without=("operator_chain",))
     found = conclude(taken, experiments, fused=True)
     assert found.contradictions == ()
     (term,) = [one for one in found.ledger if one.kind == "fused"]
@@ -310,8 +314,37 @@ def test_a_fused_step_may_take_less_than_its_layers_one_by_one(experiments):
     assert "fused" not in {one.kind for one in eager.ledger}
 
 
-def test_native_rows_fifty_times_off_are_contradicted_in_a_fused_step_too():
-    slow = {name: 50 * RUNGS[name] for name in ("native", "native_hot", "native_cold")}
-    assert conclude(laps(**slow), fused=True).contradictions
-    # A step that is not below its layers says nothing of it.
+@pytest.mark.parametrize("experiments", [(), (log(1e-4),)])
+@pytest.mark.parametrize("without", [(), ("native_chain",)])
+def test_a_product_s_native_row_fifty_times_off_is_more_than_a_fused_step_saves(
+    without, experiments
+):
+    """One row of 10 ms takes 500: computing layers together never saves a product."""
+    slow = {name: RUNGS[name] + 490.0 for name in ("native", "native_hot", "native_cold")}
+    taken = laps(**{**FUSED, **slow}, native_fusible=25.0, without=("operator_chain", *without))
+    found = conclude(taken, experiments, fused=True)
+    assert terms(found)["layers above the limit"].seconds > 0.4
+    assert any("take longer than the step" in one for one in found.contradictions)
+    assert math.isclose(total(found), found.rungs.step.median)
+    (saved,) = [one for one in found.ledger if one.kind == "fused"]
+    if without:
+        assert saved.seconds == pytest.approx(-0.0275, rel=0.01)  # the middle of a drift by 20 %
+        assert found.unexplained[0] <= unexplained(found) / found.rungs.step.median
+        assert unexplained(found) < -0.4
+        assert found.unexplained[1] < 0
+        assert any("computed together explain more" in one for one in found.contradictions)
+    else:
+        # The chain is below the sum of rows, in which nothing is computed together.
+        assert terms(found)["context of native layers"].seconds < -0.4
+        assert any("below the native sum" in one for one in found.contradictions)
+
+
+def test_without_any_row_of_a_layer_that_could_be_fused_nothing_is_excused():
+    found = conclude(laps(**FUSED, without=("operator_chain",)), fused=True)
+    assert found.fused == ()
+    assert unexplained(found) < 0
+    assert len(found.contradictions) == 4  # the limit, the chain, the hot sum, and what is left
+
+
+def test_a_step_that_is_not_below_its_layers_has_nothing_fused():
     assert conclude(laps(), fused=True).fused == ()

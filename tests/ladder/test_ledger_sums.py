@@ -20,14 +20,17 @@ SECONDS = st.floats(min_value=-10.0, max_value=10.0)
     without=st.sets(st.sampled_from(RUNGS[:-1])),
     slow=st.dictionaries(st.sampled_from(RUNGS[1:-1]), st.sampled_from([0.5, 1.0])),
     marked=st.integers(min_value=0, max_value=9),
+    fusible=st.none() | MS,
     tried=st.lists(
         st.tuples(st.sampled_from(RUNGS[1:]), st.booleans(), st.lists(SECONDS, min_size=1)),
         max_size=5,
     ),
 )
 def test_whatever_was_measured_the_terms_sum_to_the_step(
-    count, changed, without, slow, marked, tried
+    count, changed, without, slow, marked, fusible, tried
 ):
+    if fusible is not None:
+        changed["native_fusible"] = fusible
     taken = laps(count, without=tuple(without), canary=slow, marked=marked, **changed)
     experiments = [
         Experiment(
@@ -39,7 +42,7 @@ def test_whatever_was_measured_the_terms_sum_to_the_step(
         )
         for number, (rung, paired, values) in enumerate(tried)
     ]
-    found = conclude(taken, experiments)
+    found = conclude(taken, experiments, fused=fusible is not None)
     assert set(found.reasons) == {name for name in RUNGS if found.rungs.of(name) is None}
     if found.rungs.step is None:
         assert found.ledger == ()

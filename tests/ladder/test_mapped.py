@@ -7,43 +7,25 @@ from collections import Counter
 
 import msgspec
 import pytest
+from invented_calls import CALLS
 from invented_evidence import row
 
 from pydlbench.errors import UnsupportedError
 from pydlbench.ladder.estimate import nameless, plan
 from pydlbench.ladder.mapped import (
+    computes_together,
     kernels_of,
     known,
+    layerless,
     map_calls,
     module_parts,
     recorded_kernels,
+    recorded_plan,
 )
 from pydlbench.models import build_model
 from pydlbench.records.check import OperatorRow
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.step import StepSpec
-
-IMAGES = "float32[2, 8, 6, 6](288, 36, 6, 1)"
-CALLS = (
-    RecordedCall(
-        signature=f"aten.convolution.default({IMAGES}, float32[4, 8, 3, 3](72, 9, 3, 1), None, "
-        "[1, 1], [1, 1], [1, 1], False, [0, 0], 1)",
-        operator="aten.convolution",
-        count=3,
-        names=("a", "b"),
-        parts=(2, 1),
-        bytes=4 * (2 * 8 * 36 + 4 * 8 * 9 + 2 * 4 * 36),
-    ),
-    RecordedCall(
-        signature=f"aten.view.default({IMAGES}, [2, 288])",
-        operator="aten.view",
-        names=("a",),
-        bytes=1,
-    ),
-    RecordedCall(
-        signature=f"my.op.default({IMAGES})", operator="my.op", names=("b",), bytes=4 * 2 * 8 * 36
-    ),
-)
 
 
 @pytest.fixture
@@ -80,6 +62,61 @@ def test_native_kernels_are_measured_once_and_summed_as_often_as_they_are_called
     assert next(iter(mapped.values())).native_s(failed) is None
 
 
+def test_the_work_of_a_recorded_step_is_that_of_its_modules():
+    how = {"phase": "forward", "precision": "fp32", "device": "cpu", "cache_bytes": None}
+    found = recorded_plan(CALLS, name="my.py:build", batch=2, notes=("drawn by chance",), **how)
+    assert Counter(one.work.node for one in found.terms) == {"a": 2, "b": 1}
+    assert len(found.cases) == 2
+    assert found.recorded.native_calls == 3 / 4  # a view is no work
+    assert set(found.recorded.unmapped) == {"my.op"}
+    assert found.recorded.notes == ("drawn by chance",)
+    assert found.recorded.calls == CALLS
+
+
+def test_an_operator_lacks_layers_for_all_of_its_reasons():
+    calls = [
+        RecordedCall(signature=f"aten.clone.default({one})", operator="aten.clone")
+        for one in ("float32[4, 6](0, 1)", "int64[4](1)", "int64[8](1)")
+    ]
+    how = {"phase": "forward", "precision": "fp32", "device": "cpu", "cache_bytes": None}
+    found = recorded_plan(calls, name="my.py:build", batch=2, **how).recorded.unmapped
+    alone = [next(iter(map_calls([one], *list(how.values())).values())).lacks for one in calls]
+    assert alone[1] == alone[2] != alone[0]
+    assert found == {"aten.clone": f"{alone[0]}; {alone[1]}"}
+
+
+HEADS = "float32[2, 4, 8, 16](512, 128, 16, 1)"
+
+
+@pytest.mark.parametrize(
+    ("where", "calls", "expected"),
+    [
+        (("torch", "eager"), CALLS, False),
+        (("torch", "compiled"), (), True),
+        (("onnxruntime", "optimized"), CALLS, True),
+        # Recorded once TensorFlow has rewritten the function.
+        (("tensorflow", "graph"), CALLS, True),
+        (("torch", "eager"), (msgspec.structs.replace(CALLS[0], names=("a..b",)),), True),
+        (
+            ("torch", "eager"),
+            (
+                RecordedCall(
+                    signature="aten._scaled_dot_product_flash_attention_for_cpu.default("
+                    f"{HEADS}, {HEADS}, {HEADS})",
+                    operator="aten._scaled_dot_product_flash_attention_for_cpu",
+                ),
+            ),
+            True,
+        ),
+    ],
+)
+def test_a_step_computes_layers_together_where_a_kernel_stands_for_several(where, calls, expected):
+    model = "net.onnx" if where[0] == "onnxruntime" else "mnist"
+    case = StepSpec(model=model, framework=where[0], mode=where[1])
+    mapped = map_calls(calls, "forward", "fp32", "cpu", None)
+    assert computes_together(case, calls, mapped) is expected
+
+
 def test_steps_whose_calls_nobody_records_are_refused():
     case = StepSpec(model="mnist", batch=2, framework="tensorflow")
     with pytest.raises(UnsupportedError, match="--framework torch"):
@@ -98,8 +135,60 @@ def test_what_is_known_is_told_in_calls_bytes_and_time_without_views(mapped):
     assert share.native_calls == share.formula_calls == 3 / 4
     assert share.native_time == 3.0 / 4.0
     assert share.native_bytes == pytest.approx(3 * conv.bytes / (3 * conv.bytes + custom.bytes))
-    assert share.unmapped == {"my.op": 1.0}
+    (lacking,) = share.unmapped
+    assert (lacking.operator, lacking.seconds) == ("my.op", 1.0)
     assert known((), mapped) is None
+
+
+def test_a_call_whose_native_rows_failed_is_not_known_but_has_its_formula(mapped):
+    found, native = rows(mapped)
+    timeless = [msgspec.structs.replace(one, native_s=None) for one in found]
+    share = known(timeless, mapped)
+    assert (share.native_calls, share.native_bytes, share.native_time) == (0, 0, 0)
+    assert share.formula_calls == 3 / 4
+    assert layerless(mapped, native) == (1, 4)  # views are none of them
+    assert layerless(mapped, {}) == (4, 4)
+    reasons = {one.operator: one.reason for one in share.unmapped}
+    assert reasons.keys() == {"aten.convolution", "my.op"}
+    assert len(set(reasons.values())) == 2
+
+
+def product(left, right):
+    text = f"aten.mm.default({left}[4, 4](4, 1), {right}[4, 4](4, 1))"
+    return RecordedCall(signature=text, operator="aten.mm")
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "device", "precision"),
+    [
+        (("bfloat16", "bfloat16"), "cpu", "bf16"),
+        # As autocast has left it.
+        (("float32", "float32"), "cpu", "fp32"),
+        (("float16", "float16"), "cpu", "fp16"),
+        (("bfloat16", "bfloat16"), "cuda:0", "bf16-tc"),
+        (("float32", "float32"), "cuda:0", "fp32"),
+    ],
+)
+def test_a_call_has_layers_in_its_own_precision_whatever_the_step_s_is(dtypes, device, precision):
+    step = "bf16" if device == "cpu" else "bf16-tc"
+    (found,) = map_calls([product(*dtypes)], "forward", step, device, None).values()
+    assert {case.precision for one in found.terms for case in (one.hot, one.cold)} == {precision}
+    assert found.lacks == ""
+
+
+@pytest.mark.parametrize(
+    "dtypes", [("float64", "float64"), ("int64", "int64"), ("float32", "bfloat16")]
+)
+def test_calls_in_types_that_no_precision_of_ours_has_are_told_with_them(dtypes):
+    (found,) = map_calls([product(*dtypes)], "forward", "fp32", "cpu", None).values()
+    assert found.terms == ()
+    assert all(one in found.lacks for one in dtypes)
+    assert found.work.flops == 2 * 4 * 4 * 4
+    (complexes,) = map_calls(
+        [product("complex64", "complex64")], "forward", "fp32", "cpu", None
+    ).values()
+    assert complexes.terms == ()
+    assert "complex" in complexes.lacks
 
 
 def test_the_native_kernels_of_a_recorded_step_are_those_of_its_graph():

@@ -153,6 +153,9 @@ def test_a_lap_prepares_each_kernel_anew_from_its_variant_and_sums(visits):
     assert first["native_cold"] == pytest.approx(0.002 * terms)
     assert first["native"] == pytest.approx(0.0015 * terms)
     assert first["limit"] == pytest.approx(0.0005 * terms)
+    products = sum(one.work.layer.multiply_adds for one in wanted.terms)
+    assert 0 < products < terms
+    assert first["native_fusible"] == pytest.approx(0.0015 * (terms - products))
     native()
     assert len(session.asked) == 2 * len(wanted.cases) == 2 * native.kernels
     assert {variant for _, variant in session.asked} == {"brgconv nhwc"}

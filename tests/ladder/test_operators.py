@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from pydlbench.ladder.operators import (
     cut,
     kind_of,
+    listed,
     requests_of,
     singles,
     subgraphs,
@@ -21,6 +24,7 @@ from pydlbench.models.graph import INPUT
 from pydlbench.models.work import work
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.step import StepSpec
+from pydlbench.steps.operations import OperatorsFacts
 
 MODES = (("torch", "compiled"), ("tensorflow", "graph"), ("tensorflow", "xla"))
 
@@ -174,3 +178,24 @@ def test_a_call_belongs_to_its_names_and_the_rest_to_nobody():
     assert alike.parts == ()
     assert alike.shares() == {"a": 1.0, "b": 1.0}
     assert RecordedCall.of([()] * 3, signature="", operator="x").shares() == {"": 3.0}
+
+
+def test_a_step_is_recorded_once_in_a_session_however_it_is_fed():
+    asked = []
+
+    def build(_, __, case):
+        asked.append(case)
+        facts = OperatorsFacts(calls=(RecordedCall(signature="a", operator="a"),), blocks=(4, -1))
+        return SimpleNamespace(facts=facts, release=lambda: None)
+
+    session = SimpleNamespace(recorded={}, worker=lambda *_: SimpleNamespace(build=build))
+    case = StepSpec(model="mnist", batch=2)
+    first, fed = (
+        listed(one, session) for one in (case, msgspec.structs.replace(case, feed="host"))
+    )
+    assert len(asked) == 1
+    assert first.calls == fed.calls[1:]
+    assert [kind_of(one) for one in fed.calls] == ["feed", "pointwise"]
+    assert first.blocks == fed.blocks == (4, -1)
+    listed(msgspec.structs.replace(case, phase="training"), session)
+    assert [one["phase"] for one in asked] == ["forward", "training"]

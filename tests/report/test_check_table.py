@@ -138,7 +138,7 @@ def test_a_refused_rung_says_why_and_what_would_be_needed(run_record):
         for one in make_laps()
     )
     text = rendered(run_record, result(make_record(laps=laps)), width=400)
-    assert line(text, "operators: refused").count("--time-limit") == 1
+    assert line(text, "operators: refused").count("--stop-after") == 1
     assert line(text, "operators ").split()[1:3] == ["-", "-"]
 
 
@@ -252,10 +252,15 @@ def test_layout_and_feed_are_said(run_record):
 
 def test_a_forecast_s_error_is_taken_apart_and_what_was_not_replayed_is_told(run_record):
     parts = {"operators": 0.105, "faults": 0.001, "overhead": 0.004}
-    lost = Unreplayed(calls=0.02, bytes=0.005, reasons={"my.op": "no operand can be made up"})
+    lost = Unreplayed(calls=0.02, bytes=0.005, reasons={"my.op": ("no text", "no memory")})
     record = make_record(forecast_s=0.11, forecast_parts=parts, unreplayed=lost)
     text = rendered(run_record, result(record))
     # 105 against 108 ms, of a step of 116.8 ms: the rest of -5.8 % is in calls and pages.
     assert says(line(text, "forecast error"), "-5.8 %", "-2.6 %", "4.0 ms", "1.0 ms", "-3.3 %")
-    assert says(line(text, "not replayed"), "2.0 %", "0.5 %", "my.op: no operand can be made up")
+    assert says(
+        line(text, "not replayed"),
+        "2.0 %",
+        "0.5 %",
+        "my.op: no text and no memory",
+    )
     assert CheckRecord.from_dict(record.to_dict()) == record

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import itertools
 import os
 import resource
 import signal
@@ -22,7 +23,6 @@ from pydlbench.workers.host import RemoteKernel
 pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not built here")
 
 POOL = Pool2d.of(batch=2, channels=16, in_size=9, kernel=3, stride=2, name="small/pool")
-LARGE = Pool2d.of(batch=8, channels=64, in_size=112, kernel=3, stride=2, name="large/pool")
 QUICK = Options(budget_s=0.02, seed=3)
 INVENTED = Path(__file__).parents[1] / "workers" / "invented"
 torch = pytest.mark.skipif(
@@ -82,30 +82,28 @@ def both_workers(session):
     return [session.worker("numba", warm=warm) for warm in (False, True)]
 
 
-@pytest.mark.product
-@pytest.mark.parametrize("when", ["now", "later"])
-@pytest.mark.parametrize(
-    ("deed", "reason"),
-    [
-        ("is killed", "was killed by SIGKILL; if nobody killed it, the system did for lack of"),
-        ("is stopped", "gave no sign of life for 1 s and was killed"),
-        ("exits", "ended with exit code 7: something native went wrong"),
-        ("allocates", "out of memory; try a smaller --batch"),
-    ],
-)
-def test_trouble_costs_its_rows_only(invented, when, deed, reason):
-    bad = dataclasses.replace(POOL, name=f"{when} {deed}")
-    good = dataclasses.replace(POOL, name="later works")
-    rows = [row for _, row in invented.measure([*both(bad, "numba"), *both(good, "numba")])]
-    assert [(row.backend, row.status) for row in rows] == [
-        ("native", "ok"),
-        ("numba", "failed"),
-        ("native", "ok"),
-        ("numba", "ok"),
-    ]
-    assert reason in rows[1].reason
-    assert rows[1].time is None
-    assert rows[0].correct.status == "ok"
+TROUBLE = {
+    "is killed": "was killed by SIGKILL; if nobody killed it, the system did for lack of",
+    "is stopped": "gave no sign of life for 1 s and was killed",
+    "exits": "ended with exit code 7: something native went wrong",
+    "allocates": "out of memory; try a smaller --batch",
+}
+
+
+@pytest.mark.parametrize("first", ["now", pytest.param("later", marks=pytest.mark.deep)])
+def test_trouble_costs_its_rows_only(invented, first):
+    """One trouble after the other, in turn when a kernel is prepared and when it is timed."""
+    turns = itertools.cycle(("now", "later") if first == "now" else ("later", "now"))
+    names = [*(f"{when} {deed}" for when, deed in zip(turns, TROUBLE, strict=False)), "later works"]
+    layers = [dataclasses.replace(POOL, name=name) for name in names]
+    rows = [row for _, row in invented.measure([one for x in layers for one in both(x, "numba")])]
+    native, others = rows[::2], rows[1::2]
+    assert {row.backend for row in native} == {"native"}
+    assert all(row.correct.status == row.status == "ok" for row in native)
+    assert [row.status for row in others] == ["failed"] * len(TROUBLE) + ["ok"]
+    for row, reason in zip(others, TROUBLE.values(), strict=False):
+        assert reason in row.reason
+        assert row.time is None
 
 
 @pytest.mark.deep
@@ -121,7 +119,8 @@ def test_a_hung_worker_that_beats_costs_its_row(invented):
 
 def test_an_uninstalled_framework_costs_its_rows_and_names_the_command(session, monkeypatch):
     monkeypatch.setattr(host, "_BOOTSTRAP", _WITHOUT_TORCH)
-    rows = [row for _, row in session.measure([*both(POOL, "torch"), *both(LARGE, "torch")])]
+    other = POOL.with_batch(1)
+    rows = [row for _, row in session.measure([*both(POOL, "torch"), *both(other, "torch")])]
     assert [row.status for row in rows] == ["ok", "failed", "ok", "failed"]
     for row in rows[1::2]:
         assert row.reason == "torch is not installed; get it with: pip install '.[torch]'"
@@ -162,7 +161,8 @@ def test_torch_without_memory_costs_its_row(session):
     limit = pages * resource.getpagesize() + (8 << 20)
     _, hard = resource.prlimit(worker.pid, resource.RLIMIT_AS)
     resource.prlimit(worker.pid, resource.RLIMIT_AS, (limit, hard))
-    (_, ok), (_, failed) = session.measure(both(LARGE, "torch"))
+    large = Pool2d.of(batch=8, channels=64, in_size=112, kernel=3, stride=2)
+    (_, ok), (_, failed) = session.measure(both(large, "torch"))
     assert ok.ok
     assert failed.status == "failed"
     assert "out of memory" in failed.reason

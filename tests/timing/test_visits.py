@@ -105,3 +105,14 @@ def test_a_slow_kernel_has_several_samples_in_a_chunk_of_its_visit() -> None:
     # Warm-up needs nothing untimed, as nobody else has run.
     assert [one for one in asked if one[0] == "warm-up"][1:] == [("warm-up", 1, 0)]
     assert asked[-1] == ("done", 5, 1)
+
+
+def test_a_noisy_kernel_that_takes_turns_ends_its_visit_after_two_chunks() -> None:
+    sampling = Sampling(visit_policy(Policy(budget_s=6.0), 6, alone=False))
+    rounds = 0
+    while (request := sampling.next_request()) is not None:
+        noisy = tuple(0.001 * (1 + index % 3) for index in range(request.samples))
+        sampling.feed(Chunk(seconds=noisy, wall_s=sum(noisy)))
+        rounds += sampling.phase in ("rounds", "done")
+    # The last chunk of the warm-up is counted as well.
+    assert (rounds - 1, sampling.result().stop_reason) == (2, "rounds")

@@ -1,7 +1,14 @@
-"""The onnxruntime backend: a session per ONNX file, its threads on the CPUs of the process."""
+"""The onnxruntime backend: ONNX files in sessions that share threads, each on a CPU of the process.
+
+Threads go on spinning for a while behind a run. Those of another session would take the CPUs from
+the one that computes next, so that all sessions have the same.
+"""
 
 from __future__ import annotations
 
+import functools
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -38,8 +45,8 @@ class OnnxruntimeBackend(FrameworkBackend):
             "settings": {
                 "provider": "CPUExecutionProvider",
                 "execution_mode": "sequential",
+                "use_per_session_threads": False,
                 "intra_op_num_threads": len(self.cpus),
-                "intra_op_thread_affinities": self._affinities(),
                 "inter_op_num_threads": 1,
                 # onnxruntime's default: threads wait for the next operator without sleeping.
                 "allow_spinning": True,
@@ -59,16 +66,9 @@ class OnnxruntimeBackend(FrameworkBackend):
             levels.ORT_ENABLE_ALL if mode == "optimized" else levels.ORT_DISABLE_ALL
         )
         found.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-        found.intra_op_num_threads = len(self.cpus)
-        found.inter_op_num_threads = 1
+        found.use_per_session_threads = False
         found.log_severity_level = _ERRORS
-        if affinities := self._affinities():
-            found.add_session_config_entry("session.intra_op_thread_affinities", affinities)
         return found
-
-    def _affinities(self) -> str:
-        """Return the CPU of each thread but the caller's, counted from 1 as onnxruntime does."""
-        return ";".join(str(cpu + 1) for cpu in self.cpus[1:])
 
     def variants(self, case: KernelSpec) -> list[Variant]:
         """Refuse: a layer would have to be written into a file first."""
@@ -87,8 +87,35 @@ def create(device: str) -> OnnxruntimeBackend:
     """Create the backend for the CPUs that this process may use.
 
     Raises:
-        UnsupportedError: on GPUs.
+        UnsupportedError: on GPUs, and with an onnxruntime that is too old.
     """
     if device != "cpu":
         raise UnsupportedError("onnxruntime is run on CPUs so far; ask for --device cpu")
-    return OnnxruntimeBackend(device, own_cpus())
+    cpus = own_cpus()
+    _share_threads(tuple(cpus))
+    return OnnxruntimeBackend(device, cpus)
+
+
+@functools.cache
+def _share_threads(cpus: tuple[int, ...]) -> None:
+    """Make the threads that all sessions of this process share, each on a CPU; the caller has one.
+
+    Raises:
+        UnsupportedError: this onnxruntime has none that sessions share.
+    """
+    make = getattr(onnxruntime, "set_global_thread_pool_sizes", None)
+    if make is None:
+        raise UnsupportedError(
+            f"onnxruntime {onnxruntime.__version__} has no threads that sessions share; nearest: "
+            "pip install -U onnxruntime"
+        )
+    before = _threads()
+    make(len(cpus), 1)
+    for thread, cpu in zip(sorted(_threads() - before), cpus[1:], strict=False):
+        os.sched_setaffinity(thread, {cpu})
+
+
+def _threads() -> set[int]:
+    """Return the threads of this process, where the system tells them."""
+    folder = Path("/proc/self/task")
+    return {int(one.name) for one in folder.iterdir()} if folder.is_dir() else set()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import PydlbenchError
-from pydlbench.ladder.native import roof_s, rungs_by_place, theoretical_s
+from pydlbench.ladder.native import roof_s, rungs_by_owner, theoretical_s
 from pydlbench.ladder.parts import parts_of
 from pydlbench.records.step import framework_text, options_text
 from pydlbench.report.columns import AXES, axis_values, label
@@ -21,7 +21,7 @@ from pydlbench.report.page.runs import node_name, positive
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from pydlbench.ladder.native import Place, Rungs
+    from pydlbench.ladder.native import NativeRungs, Owner
     from pydlbench.models.graph import Model
     from pydlbench.records.check import CheckRecord, CheckResult
     from pydlbench.records.estimate import EstimatedLayer, StepEstimate
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from pydlbench.report.page.runs import PageRun
 
 __all__ = [
-    "Ladder",
+    "DrawnLadder",
+    "DrawnRung",
     "Rate",
-    "Rung",
     "Segment",
     "ladders",
     "layer_sums",
@@ -53,7 +53,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rung:
+class DrawnRung:
     """One rung.
 
     Attributes:
@@ -85,7 +85,7 @@ class Rung:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ladder:
+class DrawnLadder:
     """The rungs of one step, or of what several layers add up to.
 
     Attributes:
@@ -96,17 +96,17 @@ class Ladder:
     """
 
     title: str
-    rungs: list[Rung] = field(default_factory=list)
+    rungs: list[DrawnRung] = field(default_factory=list)
     step: bool = True
     left: list[int] = field(default_factory=list)
 
 
 def undivided(
     name: str, seconds: float, source: int, low: float | None = None, high: float | None = None
-) -> Rung:
+) -> DrawnRung:
     """Return a rung of one piece."""
     segment = Segment("whole step, in one piece", _WHOLE, seconds)
-    return Rung(name=plain(name, 40), segments=(segment,), low=low, high=high, source=source)
+    return DrawnRung(name=plain(name, 40), segments=(segment,), low=low, high=high, source=source)
 
 
 # -----------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def undivided(
 _OWN: Final = ("device", "threads", "fuse", "layout")
 
 
-def layer_sums(runs: Sequence[PageRun]) -> Iterator[Ladder]:
+def layer_sums(runs: Sequence[PageRun]) -> Iterator[DrawnLadder]:
     """Yield what the layers of a run add up to where they belong to one model, by backend.
 
     Only layers that every backend has timed are in the sums.
@@ -137,10 +137,10 @@ def layer_sums(runs: Sequence[PageRun]) -> Iterator[Ladder]:
                 title = f"{run.models[0]}  batch {batch}  {passes}  {precision}  {cache} cache"
                 told = label(rows[0], differ).removeprefix(rows[0].layer).strip()
                 title += f"  {told}" if told else ""
-                yield Ladder(title=title[:110], rungs=rungs, step=False)
+                yield DrawnLadder(title=title[:110], rungs=rungs, step=False)
 
 
-def _sums(run: PageRun, rows: Sequence[Measurement]) -> list[Rung]:
+def _sums(run: PageRun, rows: Sequence[Measurement]) -> list[DrawnRung]:
     """Limits by the first backend's rows, then every backend."""
     backends = list(dict.fromkeys(row.who for row in rows))
     by_problem: dict[tuple[str, str, str, str], dict[str, Measurement]] = {}
@@ -154,7 +154,7 @@ def _sums(run: PageRun, rows: Sequence[Measurement]) -> list[Rung]:
     lead = "native" if "native" in backends else backends[0]
     first = [group[lead] for group in common]
 
-    def rung(name: str, times: Sequence[tuple[Measurement, float | None]]) -> Rung:
+    def rung(name: str, times: Sequence[tuple[Measurement, float | None]]) -> DrawnRung:
         sums: dict[tuple[str, str], float] = {}
         for row, seconds in times:
             key = (plain(node_name(row.layer), 40), row.kind)
@@ -162,7 +162,9 @@ def _sums(run: PageRun, rows: Sequence[Measurement]) -> list[Rung]:
         parts = tuple(Segment(*key, seconds) for key, seconds in sums.items() if seconds > 0)
         # The limits are computed, whatever ran beside them.
         disturbed = any(row.contended for row, _ in times) and name in backends
-        return Rung(name=plain(name, 40), segments=parts, source=run.number, contended=disturbed)
+        return DrawnRung(
+            name=plain(name, 40), segments=parts, source=run.number, contended=disturbed
+        )
 
     found = [
         rung("theoretical", [(row, theoretical_s(row)) for row in first]),
@@ -268,9 +270,9 @@ def _rate(
 # The ladders of steps.
 
 
-def ladders(runs: Sequence[PageRun]) -> list[Ladder]:
+def ladders(runs: Sequence[PageRun]) -> list[DrawnLadder]:
     """Return a ladder for each step that runs know something of; machines are never mixed."""
-    found: dict[tuple[str, ...], Ladder] = {}
+    found: dict[tuple[str, ...], DrawnLadder] = {}
     for run in runs:
         for one in run.estimates:
             _merge(found, run, one, _of_estimate(run, one))
@@ -299,15 +301,15 @@ def _key(run: PageRun, step: StepSpec | StepEstimate | CheckRecord) -> tuple[str
 
 
 def _merge(
-    found: dict[tuple[str, ...], Ladder],
+    found: dict[tuple[str, ...], DrawnLadder],
     run: PageRun,
     step: StepEstimate | CheckRecord,
-    rungs: Iterable[Rung],
+    rungs: Iterable[DrawnRung],
 ) -> None:
     key = _key(run, step)
     _, model, batch, phase, precision, variant = key
     title = f"{model}  {variant}  batch {batch}  {phase}  {precision}"
-    ladder = found.setdefault(key, Ladder(title=title[:110]))
+    ladder = found.setdefault(key, DrawnLadder(title=title[:110]))
     known = {one.name: one.source for one in ladder.rungs}
     for rung in rungs:
         if rung.segments and rung.name not in known:
@@ -316,9 +318,9 @@ def _merge(
             ladder.left.append(run.number)
 
 
-def _of_estimate(run: PageRun, record: StepEstimate) -> Iterator[Rung]:
+def _of_estimate(run: PageRun, record: StepEstimate) -> Iterator[DrawnRung]:
     theory = _segments(_native_rungs(run, record), lambda one: one.theoretical_s, _kinds(record))
-    yield Rung(name="theoretical", segments=theory, source=run.number)
+    yield DrawnRung(name="theoretical", segments=theory, source=run.number)
 
     def segments(seconds: Callable[[EstimatedLayer], float | None]) -> tuple[Segment, ...]:
         return tuple(
@@ -327,8 +329,8 @@ def _of_estimate(run: PageRun, record: StepEstimate) -> Iterator[Rung]:
         )
 
     roofs = segments(lambda one: one.roof_s)
-    yield Rung(name="measured roof", segments=roofs, source=run.number)
-    yield Rung(
+    yield DrawnRung(name="measured roof", segments=roofs, source=run.number)
+    yield DrawnRung(
         name="native layers",
         segments=segments(lambda one: one.time_s),
         low=record.estimate.low,
@@ -338,13 +340,13 @@ def _of_estimate(run: PageRun, record: StepEstimate) -> Iterator[Rung]:
     )
 
 
-def _of_check(run: PageRun, check: CheckResult, record: CheckRecord) -> Iterator[Rung]:
+def _of_check(run: PageRun, check: CheckResult, record: CheckRecord) -> Iterator[DrawnRung]:
     """Yield the rungs that a check knows, and none that was refused."""
     who = plain(framework_text(check.to_dict()), 60)
     sums, kinds = _native_rungs(run, record), _kinds(record)
     theory = _segments(sums, lambda one: one.theoretical_s, kinds)
     if theory:
-        yield Rung(name="theoretical", segments=theory, source=run.number)
+        yield DrawnRung(name="theoretical", segments=theory, source=run.number)
     operators = tuple(
         Segment(
             plain(one.name if one.count == 1 else f"{one.name} x{one.count}", 40),
@@ -362,8 +364,11 @@ def _of_check(run: PageRun, check: CheckResult, record: CheckRecord) -> Iterator
         "operator_chain": (f"operator chain, {who}", ()),
         "step": (f"step, {who}", ()),
     }
+    # Without a graph, calls that no layer stands for are in neither of the lowest rungs.
+    of = "" if record.own is None else ", calls with a native layer"
     for name, rung in record.rungs.known().items():
         title, segments = parts[name]
+        title += of if name in ("limit", "native") else ""
         low, high = rung.ci_low, rung.ci_high
         if name == "native" and record.native_hot and record.native_cold:
             low, high = sorted((record.native_hot.median, record.native_cold.median))
@@ -371,7 +376,7 @@ def _of_check(run: PageRun, check: CheckResult, record: CheckRecord) -> Iterator
             # Divided as the rows are; as long as what was visited in the laps.
             pace = rung.median / sum(one.seconds for one in segments)
             segments = tuple(replace(one, seconds=pace * one.seconds) for one in segments)
-            found = Rung(name=title, segments=segments, low=low, high=high, source=run.number)
+            found = DrawnRung(name=title, segments=segments, low=low, high=high, source=run.number)
         else:
             found = undivided(title, rung.median, run.number, low, high)
         disturbed = record.disturbed or (name == "native" and _disturbed(run, record))
@@ -401,7 +406,7 @@ def _kinds(step: StepEstimate | CheckRecord) -> dict[str, str]:
     return {node.name: node.layer.kind for node in model.nodes if node.layer is not None}
 
 
-def _native_rungs(run: PageRun, step: StepEstimate | CheckRecord) -> dict[Place, Rungs]:
+def _native_rungs(run: PageRun, step: StepEstimate | CheckRecord) -> dict[Owner, NativeRungs]:
     """Sum the run's native rows of a step by their place in it; empty where that is not known."""
     from pydlbench.models.work import work
 
@@ -417,7 +422,7 @@ def _native_rungs(run: PageRun, step: StepEstimate | CheckRecord) -> dict[Place,
         return {}
     keys = [(one, (one.layer.problem, one.pass_, one.propagation)) for one in parts]
     # A row that failed is none of the timed ones; the estimate's own record says so.
-    return rungs_by_place(
+    return rungs_by_owner(
         (one, hot[key], cold.get(key, hot[key])) for one, key in keys if key in hot
     )
 
@@ -437,7 +442,9 @@ def _by_problem(
 
 
 def _segments(
-    sums: Mapping[Place, Rungs], seconds: Callable[[Rungs], float | None], kinds: Mapping[str, str]
+    sums: Mapping[Owner, NativeRungs],
+    seconds: Callable[[NativeRungs], float | None],
+    kinds: Mapping[str, str],
 ) -> tuple[Segment, ...]:
     """Return a segment for each node, its sums of gradients in it, the loss and the optimizer."""
     found: dict[tuple[str, str], float] = {}

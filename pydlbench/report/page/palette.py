@@ -80,6 +80,10 @@ KINDS: Final = {
     "gemm": ("orange", "//"),
     "pool2d": ("green", ".."),
     "pointwise": ("purple", "xx"),
+    "elementwise": ("vermillion", "++"),
+    "reduction": ("vermillion", "oo"),
+    "move": ("grey", "--"),
+    "gather": ("grey", "\\"),
     "other": ("grey", "||"),
 }
 _OTHERS: Final = (

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.metrics import Column as Printed
     from pydlbench.report.page.figures.canvas import Chart
-    from pydlbench.report.page.ladders import Ladder, Rate
+    from pydlbench.report.page.ladders import DrawnLadder, Rate
     from pydlbench.report.page.runs import PageRun
 
 __all__ = [
@@ -139,7 +139,7 @@ def step(runs: Sequence[PageRun]) -> Section:
     return Section("step", "Where a step goes", blocks, STEP_NEEDS)
 
 
-def _step_figure(chart: Chart, ladder: Ladder) -> Figure:
+def _step_figure(chart: Chart, ladder: DrawnLadder) -> Figure:
     return Figure(chart, [_ladder(ladder, f"{chart.name}-table")])
 
 
@@ -158,7 +158,7 @@ def _module_figure(chart: Chart, tree: Module) -> Figure:
     return Figure(chart, [Details("Tree of modules", [Group("tree", [*map(branch, first)])])])
 
 
-def _ladder(ladder: Ladder, ident: str) -> Details:
+def _ladder(ladder: DrawnLadder, ident: str) -> Details:
     """Layers over rungs, seconds in one unit."""
     scale = Scale.of(max(rung.seconds for rung in ladder.rungs))
     divided = [rung for rung in ladder.rungs if rung.divided]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.layers.layer import MEMORY_BOUND
 from pydlbench.report.columns import AXES, axis_values, label
 from pydlbench.report.page.blocks import plain
 from pydlbench.report.page.figures.canvas import (
@@ -81,7 +82,7 @@ def _roof_share(row: Measurement) -> float | None:
 
 
 def _chart(run: PageRun, rows: Sequence[Measurement], name: str, which: str) -> Chart:
-    large = [row for row in rows if row.kind != "pointwise"]
+    large = [row for row in rows if row.kind not in MEMORY_BOUND]
     pointwise = len(rows) - len(large) if large else 0
     rows = large or rows
     lines = _lines(rows)

@@ -11,6 +11,7 @@ from math import atan2, cos, degrees, radians, sin
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.layers.layer import MEMORY_BOUND
 from pydlbench.report.page.blocks import plain
 from pydlbench.report.page.figures.canvas import (
     Chart,
@@ -314,7 +315,7 @@ def _names(rows: Sequence[Measurement]) -> list[tuple[float, float, str]]:
     shown = "forward" if "forward" in passes else next(iter(passes))
     found: dict[str, tuple[float, float, str]] = {}
     # What only passes values on stands in the way of what computes.
-    large = {row.kind for row in rows} - {"pointwise"}
+    large = {row.kind for row in rows} - MEMORY_BOUND
     for row in rows:
         if row.who == first and row.pass_ == shown and (row.kind in large or not large):
             name = plain(node_name(row.layer), 24)

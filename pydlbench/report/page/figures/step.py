@@ -24,7 +24,7 @@ from pydlbench.units import Scale, percent
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pydlbench.report.page.ladders import Ladder, Rung
+    from pydlbench.report.page.ladders import DrawnLadder, DrawnRung
     from pydlbench.report.page.runs import PageRun
 
 __all__ = ["STEP_NEEDS", "steps"]
@@ -53,14 +53,14 @@ _LETTER = 0.058  # inches, of a label in a segment
 _LINE = 0.13
 
 
-def steps(runs: Sequence[PageRun]) -> Iterator[tuple[Chart, Ladder]]:
+def steps(runs: Sequence[PageRun]) -> Iterator[tuple[Chart, DrawnLadder]]:
     """Yield a figure for each step, then one for each sum of layers."""
     found = [*ladders(runs), *layer_sums(runs)]
     for index, one in enumerate(found, start=1):
         yield _chart(one, f"step-{index}", len(runs)), one
 
 
-def _chart(ladder: Ladder, name: str, runs: int) -> Chart:
+def _chart(ladder: DrawnLadder, name: str, runs: int) -> Chart:
     longest = max(max(rung.seconds, rung.high or 0.0) for rung in ladder.rungs)
     scale = Scale.of(longest)
     fig = figure(0.9 + _PITCH * len(ladder.rungs))
@@ -84,7 +84,7 @@ def _chart(ladder: Ladder, name: str, runs: int) -> Chart:
     )
 
 
-def _largest(ladder: Ladder) -> set[str]:
+def _largest(ladder: DrawnLadder) -> set[str]:
     """The layers that get a segment of their own: the longest of any rung."""
     longest: dict[str, float] = {}
     for rung in ladder.rungs:
@@ -94,7 +94,12 @@ def _largest(ladder: Ladder) -> set[str]:
 
 
 def _bar(
-    axes: Any, line: int, rung: Rung, keep: set[str], scale: Scale, values: list[dict[str, Any]]
+    axes: Any,
+    line: int,
+    rung: DrawnRung,
+    keep: set[str],
+    scale: Scale,
+    values: list[dict[str, Any]],
 ) -> None:
     rest = sum(one.seconds for one in rung.segments if one.name not in keep)
     segments = [one for one in rung.segments if one.name in keep]
@@ -122,7 +127,7 @@ def _segment(
     one: Segment,
     inches: float,
     values: list[dict[str, Any]],
-    rung: Rung,
+    rung: DrawnRung,
 ) -> None:
     whole = one.kind == "whole"
     look = kind_look("other" if whole else one.kind)
@@ -172,7 +177,7 @@ def _short(name: str) -> str:
     return f"{last}+" if joined else last
 
 
-def _legend(axes: Any, ladder: Ladder) -> None:
+def _legend(axes: Any, ladder: DrawnLadder) -> None:
     named = {}
     for rung in ladder.rungs:
         for one in rung.segments:
@@ -183,7 +188,7 @@ def _legend(axes: Any, ladder: Ladder) -> None:
         legend(axes, named)
 
 
-def _caption(ladder: Ladder, keep: set[str], runs: int) -> str:
+def _caption(ladder: DrawnLadder, keep: set[str], runs: int) -> str:
     names = {one.name for rung in ladder.rungs for one in rung.segments}
     lines = [_HOW, _OF_A_STEP if ladder.step else _OF_LAYERS]
     if len(names) > len(keep):
@@ -202,7 +207,7 @@ def _caption(ladder: Ladder, keep: set[str], runs: int) -> str:
     return " ".join(lines)
 
 
-def _alt(ladder: Ladder, scale: Scale) -> str:
+def _alt(ladder: DrawnLadder, scale: Scale) -> str:
     parts = []
     for rung in ladder.rungs:
         text = f"{rung.name} {scale.text(rung.seconds)}"

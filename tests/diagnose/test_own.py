@@ -1,0 +1,169 @@
+"""What is looked for in a step without a graph: its recorded calls, by the user's modules."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from invented_calls import CALLS
+from invented_evidence import row
+from planted_world import summary
+
+from pydlbench.diagnose import evidence, rules
+from pydlbench.diagnose.ablation import AgainstNative, LayerChange, StepChange
+from pydlbench.diagnose.run import hypotheses
+from pydlbench.errors import PrimitiveError
+from pydlbench.ladder.mapped import map_calls
+from pydlbench.records.check import CheckRecord, LedgerTerm, OperatorRow, Rungs
+from pydlbench.records.own import OwnSpec
+from pydlbench.records.step import StepRecord, StepSpec
+
+CASE = StepSpec(
+    model="my_model.py:build", phase="training", own=OwnSpec(optimizer="adam"), options={"width": 3}
+)
+STEP_S, CALL_S, NATIVE_S = 1.0, 0.1, 0.01
+
+
+@pytest.fixture
+def mapped():
+    # The second convolution has channels that fill no vector.
+    odd = msgspec.structs.replace(
+        CALLS[0],
+        signature=CALLS[0]
+        .signature.replace("8, 3, 3](72", "3, 3, 3](27")
+        .replace("2, 8, 6, 6](288", "2, 3, 6, 6](108"),
+        count=1,
+        names=("stem",),
+        parts=(),
+    )
+    return (odd, *CALLS), map_calls((odd, *CALLS), "training", "fp32", "cpu", None)
+
+
+@pytest.fixture
+def look(mapped, monkeypatch):
+    """Look at a step of these calls; every native kernel reaches a tenth of its roof."""
+    calls, stands = mapped
+
+    def check(*_, **__):
+        rows = [
+            OperatorRow(
+                **msgspec.structs.asdict(one),
+                kind="layer" if one.operator == "aten.convolution" else "pointwise",
+                seconds=CALL_S,
+                native_s=None if one.operator == "my.op" else NATIVE_S,
+            )
+            for one in calls
+        ]
+        rows.append(
+            OperatorRow(
+                signature="u", operator="aten._foreach_add_", kind="optimizer", seconds=CALL_S
+            )
+        )
+        ledger = LedgerTerm(term="dispatch", kind="experiment", seconds=0.1, share=0.1, how="")
+        return CheckRecord(
+            model=CASE.model,
+            batch=2,
+            phase=CASE.phase,
+            precision="fp32",
+            framework="torch",
+            mode="eager",
+            library="invented 1",
+            threads=2,
+            rungs=Rungs(),
+            measured=summary(STEP_S),
+            ledger=(ledger,),
+            laps=(),
+            operators=tuple(rows),
+            lines={"a": "my_model.py:15"},
+            native_parts={},
+            faults={},
+            calibration={"dispatch_s": 1e-6},
+        )
+
+    def fails(*_, **__):
+        raise PrimitiveError("no check today")
+
+    def measure(cases):
+        return [(one, row(one, NATIVE_S, roof=NATIVE_S / 10)) for one in cases]
+
+    worker = SimpleNamespace(probe=lambda *_, **__: {"seconds": 1e-6})
+    session = SimpleNamespace(
+        measure=measure, cache_bytes=lambda _: None, worker=lambda *_, **__: worker
+    )
+    monkeypatch.setattr(evidence, "map_step", lambda *_: stands)
+    monkeypatch.setattr(evidence, "ask_log", lambda *_: {})
+
+    def look(inputs=("2x8x6x6",), *, checked=True):
+        case = msgspec.structs.replace(CASE, batch=2)
+        step = StepRecord(case=case, status="ok", time=summary(STEP_S), inputs=inputs)
+        monkeypatch.setattr(evidence, "run", lambda *_: step)
+        seen, notes = evidence.observe(
+            CASE, session, 100.0, lambda _: None, check if checked else fails
+        )
+        return hypotheses(seen), notes
+
+    return look
+
+
+def of(kind, found):
+    return {one: because[0] for one, because in found.items() if isinstance(one, kind)}
+
+
+def test_calls_with_a_native_layer_are_tried_against_it_by_module_and_line(look):
+    found, notes = look()
+    against = of(AgainstNative, found)
+    assert {one.where: experiment.count for experiment, one in against.items()} == {
+        "a and 2 like it forward": 3,
+        "stem forward": 1,
+    }
+    assert {experiment.case.backend for experiment in against} == {"torch"}
+    (first,) = (one for one in against.values() if one.where.startswith("a "))
+    assert first.evidence == ("a is called in my_model.py:15",)
+    assert first.most_s == pytest.approx(3 * (CALL_S - NATIVE_S))
+    assert any("has no graph" in one for one in notes)
+
+
+def test_each_recorded_call_is_started_with_a_layer_or_without(mapped):
+    calls, stands = mapped
+    plan = SimpleNamespace(terms=(None,) * 2)
+    seen = SimpleNamespace(term=lambda _: None, dispatch_s=1e-6, mapped=stands, plan=plan)
+    number = sum(one.count for one in calls)
+    assert number > len(calls)
+    assert rules._dispatch(seen)[0] == pytest.approx(number * 1e-6)
+    seen.mapped = {}
+    assert rules._dispatch(seen)[0] == pytest.approx(2e-6)
+
+
+def test_rules_on_layers_know_the_layers_of_calls(look):
+    changes = of(LayerChange, look()[0])
+    padded = [(one.where, new.count) for new, one in changes.items() if "padded" in new.what]
+    assert padded == [("stem forward", 1)]
+    roofs = {new.count for new in changes if new.what == "twice the batch"}
+    assert roofs == {3}  # the other one is below 1 % of the step
+
+
+def test_a_fused_optimizer_and_a_larger_batch_are_changes_of_the_user_s_step(look):
+    changes = of(StepChange, look()[0])
+    by_what = {experiment.what: (experiment, one) for experiment, one in changes.items()}
+    fused, because = by_what["a fused optimizer (fused=True)"]
+    assert dict(fused.changes)["own"].optimizer == "adam-fused"
+    assert because.next.startswith("pydlbench diagnose my_model.py:build")
+    assert "--optimizer adam-fused" in because.next
+    assert "--arg width=3" in because.next
+    larger, because = by_what["batch 4"]
+    assert [one.text for one in dict(larger.changes)["own"].inputs] == ["4x8x6x6"]
+    assert "--input 4x8x6x6" in because.next
+    assert "compiled" in by_what
+
+
+def test_inputs_that_nobody_can_double_are_not(look):
+    changes = of(StepChange, look(inputs=())[0])
+    assert not any("batch" in one.what for one in changes)
+
+
+def test_without_a_check_there_is_no_excess_to_look_at(look):
+    found, notes = look(checked=False)
+    assert not of(AgainstNative, found)
+    assert any("channels last" in one.what for one in of(StepChange, found))
+    assert any("no check today" in one for one in notes)
