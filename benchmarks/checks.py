@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from acceptance.journal import Journal
+from journal import Journal
 
 from pydlbench.cli import check as command
 from pydlbench.cli.check import CheckTask, read_tasks
@@ -63,7 +63,7 @@ def read() -> argparse.Namespace:
     parser.add_argument("--phases", nargs="+", default=list(PHASES))
     parser.add_argument("--frameworks", nargs="+", default=list(FRAMEWORKS))
     parser.add_argument("--laps", default="15", help="of each row, at the most")
-    parser.add_argument("--time-limit", default="60", help="seconds of each row's laps")
+    parser.add_argument("--stop-after", default="60", help="seconds of each row's laps")
     parser.add_argument("--budget", default="0.25", help="seconds per native kernel")
     parser.add_argument("--seconds", type=float, help="start no step after so long")
     parser.add_argument(
@@ -218,7 +218,7 @@ def wanted(args: argparse.Namespace) -> list[list[CheckTask]]:
             words += ["--batch", size] if size else []
             if phase == "training" and build_model(name).optimizer.kind == "none":
                 words += ["--option", "optimizer=sgd"]  # its script ends with the gradients
-            words += ["--laps", args.laps, "--time-limit", args.time_limit]
+            words += ["--laps", args.laps, "--stop-after", args.stop_after]
             tasks, _ = read_tasks(parser.parse_args([*words, "--budget", args.budget]))
             checks = [one for one in tasks if isinstance(one, CheckTask)]
             found.append(checks)

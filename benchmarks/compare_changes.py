@@ -29,7 +29,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from acceptance.journal import Journal
+from journal import Journal
 
 from pydlbench.compare.comparison import FASTER, SAME, SLOWER, UNCLEAR, ComparedRow
 from pydlbench.compare.history import replicates

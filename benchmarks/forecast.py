@@ -27,13 +27,14 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import checks
-from acceptance.journal import Journal
+from journal import Journal
 
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import PydlbenchError
 from pydlbench.ladder.calibration import visited_step
 from pydlbench.ladder.forecast import forecast_step
 from pydlbench.models import build_model
+from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.step import StepSpec
 from pydlbench.report.text import markdown_table
 from pydlbench.runner.session import Options, Session
@@ -131,27 +132,32 @@ class Stage(abc.ABC):
         journal: what is finished.
         store: of the rows.
         args: the command line.
+
+    Cases are of the script's own kind; each has a name.
     """
 
     def __init__(self, journal: Journal, store: Store, args: argparse.Namespace) -> None:
         self.journal = journal
         self.store = store
-        self.visits = args.visits
-        self.apart_s = 60 * args.apart
+        self.args = args
 
     @abc.abstractmethod
-    def take(self, case: Case) -> str | None:
-        """Take a case; return why it has to wait, or None."""
+    def take(self, case: Any) -> str | None:
+        """Take a case; return why it has to wait, or what it lacks; None or nothing if all is well.
+
+        Raises:
+            PydlbenchError: nothing came of it.
+        """
 
     @abc.abstractmethod
-    def done(self, case: Case) -> bool:
+    def done(self, case: Any) -> bool:
         """Whether there is nothing to be done."""
 
-    def known(self, what: str, case: Case) -> dict[str, Any]:
+    def known(self, what: str, case: Any) -> dict[str, Any]:
         """Return an entry of the journal; empty where there is none."""
         return self.journal.get(f"{what} {case.name}") or {}
 
-    def add(self, what: str, case: Case, **entry: Any) -> None:
+    def add(self, what: str, case: Any, **entry: Any) -> None:
         """Write an entry, with its time."""
         self.journal.add(f"{what} {case.name}", {"when": now(), **entry})
 
@@ -160,7 +166,7 @@ class Stage(abc.ABC):
         if when is None:
             return None
         then = dt.datetime.fromisoformat(when)
-        left = self.apart_s - (dt.datetime.now(dt.UTC) - then).total_seconds()
+        left = 60 * self.args.apart - (dt.datetime.now(dt.UTC) - then).total_seconds()
         return f"waits {left / 60:.0f} minutes more" if left > 0 else None
 
 
@@ -174,18 +180,7 @@ class Rows(Stage):
     def take(self, case: Case) -> str | None:
         """Measure the rows of a case; those of another case that has them, too, are taken."""
         with Session(Options()) as session:
-            run = session.run
-            self.store.begin(run, "forecast")
-            status = "failed"
-            try:
-
-                def keep(table: str, document: dict[str, Any], key: str) -> None:
-                    self.store.add(run.id, Entry.of(table, document, key))
-
-                found = forecast_step(case.step, session, self.store, visits=self.visits, keep=keep)
-                status = "done"
-            finally:
-                self.store.finish(session.run, status)
+            found = kept_forecast(case.step, session, self.store, self.args.visits)
         self.add(
             "rows",
             case,
@@ -195,6 +190,23 @@ class Rows(Stage):
             reason=found.reason,
         )
         return found.reason
+
+
+def kept_forecast(step: StepSpec, session: Session, store: Store, visits: int) -> ForecastRecord:
+    """Forecast a step, measure what the store lacks for it, and keep that."""
+    run = session.run
+    store.begin(run, "forecast")
+    status = "failed"
+    try:
+
+        def keep(table: str, document: dict[str, Any], key: str) -> None:
+            store.add(run.id, Entry.of(table, document, key))
+
+        found = forecast_step(step, session, store, visits=visits, keep=keep)
+        status = "done"
+    finally:
+        store.finish(session.run, status)
+    return found
 
 
 class Steps(Stage):
@@ -386,7 +398,7 @@ _LEGEND = (
 )
 
 
-def work(stage: Stage, every: Sequence[Case], minutes: float | None) -> None:
+def work(stage: Stage, every: Sequence[Any], minutes: float | None) -> None:
     """Take all cases that are not done, until the time is over."""
     begin = time.monotonic()
     for number, case in enumerate(every, start=1):

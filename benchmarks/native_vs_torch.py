@@ -76,7 +76,7 @@ def main() -> int:
     )
     rows: list[TorchRow] = []
     errors = 0
-    with Session(Options(budget_s=args.budget)) as session, TorchPeer("cpu", session.cpus) as peer:
+    with Session(Options(budget_s=args.budget)) as session, TorchPeer(session.cpus) as peer:
         about = peer.describe()
         print(f"{session.facts.name}, {len(session.cpus)} threads, torch {about['torch']}")
         print(

@@ -1,31 +1,21 @@
 """PyTorch's side of a comparison: one layer, one pass, one memory format, in its own process.
 
-Started by :class:`torch_rows.TorchPeer`. On a CPU times are taken with
-``torch.utils.benchmark.Timer``, in the environment that pydlbench's workers get. On a GPU a sample
-is one replay of a CUDA graph that holds ``inner`` calls, between two events, as pydlbench times its
-hot rows; ``torch.backends.cudnn.benchmark`` is on, and TF32 is allowed in the mode ``tf32`` only.
-Requests and replies are JSON lines; an error is a reply too.
+Started by :class:`torch_rows.TorchPeer`. Times are taken with ``torch.utils.benchmark.Timer``, in
+the environment that pydlbench's workers get. Requests and replies are JSON lines; an error is a
+reply too.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import sys
 import time
-from typing import Protocol
 
 import torch
 from torch.utils.benchmark import Timer
 
-TYPES = {
-    "fp32": torch.float32,
-    "tf32": torch.float32,
-    "bf16": torch.bfloat16,
-    "fp16-tc": torch.float16,
-    "bf16-tc": torch.bfloat16,
-}
+TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 
 
@@ -105,14 +95,7 @@ def pool2d(layer: dict, pass_: str, dtype: torch.dtype, memory_format: str) -> d
 BUILD = {"conv2d": conv2d, "gemm": gemm, "pool2d": pool2d}
 
 
-class Operator(Protocol):
-    """A call with its operands, made ready."""
-
-    def seconds(self, samples: int, inner: int, untimed: int) -> list[float]:
-        """Time it: so many samples, each the mean of ``inner`` calls, behind untimed ones."""
-
-
-class OnCpu:
+class Operator:
     """A call that is timed by PyTorch's own timer.
 
     Args:
@@ -124,124 +107,48 @@ class OnCpu:
         self._timer = Timer(statement, globals=names, num_threads=torch.get_num_threads())
 
     def seconds(self, samples: int, inner: int, untimed: int) -> list[float]:
-        """See :class:`Operator`."""
+        """Time it: so many samples, each the mean of ``inner`` calls, behind untimed ones."""
         if untimed:
             self._timer.timeit(untimed)
         return [self._timer.timeit(inner).raw_times[0] / inner for _ in range(samples)]
 
 
-class OnGpu:
-    """A call in CUDA graphs.
-
-    Args:
-        names: its function under ``f``, its operands, and its settings under ``s``.
-    """
-
-    def __init__(self, names: dict) -> None:
-        self._function = names.pop("f")
-        names.pop("stmt")
-        self._settings = names.pop("s", ())
-        self._arguments = tuple(names.values())
-        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
-
-    def call(self) -> None:
-        """Run it once."""
-        self._function(*self._arguments, *self._settings)
-
-    def graph(self, inner: int) -> torch.cuda.CUDAGraph:
-        """Return the graph of ``inner`` calls, captured when first asked for."""
-        if inner not in self._graphs:
-            self._graphs.clear()
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                for _ in range(3):  # cudnn.benchmark makes its choice here
-                    self.call()
-            torch.cuda.current_stream().wait_stream(side)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                for _ in range(inner):
-                    self.call()
-            self._graphs[inner] = graph
-        return self._graphs[inner]
-
-    def seconds(self, samples: int, inner: int, untimed: int) -> list[float]:
-        """Time replays, each between two events, the first one behind an untimed replay.
-
-        Nothing waits for the host in between: it is ahead by a whole graph.
-        """
-        graph = self.graph(inner)
-        for _ in range(1 + untimed // inner):
-            graph.replay()
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(samples + 1)]
-        events[0].record()
-        for event in events[1:]:
-            graph.replay()
-            event.record()
-        torch.cuda.synchronize()
-        pairs = itertools.pairwise(events)
-        return [start.elapsed_time(end) / 1e3 / inner for start, end in pairs]
-
-
-def settle(device: torch.device, cpus: list[int]) -> None:
-    """Prepare the process: the CPUs that it may use, or the GPU."""
-    torch.manual_seed(0)
-    if device.type == "cpu":
-        os.sched_setaffinity(0, cpus)
-        torch.set_num_threads(len(cpus))
-        return
-    torch.cuda.set_device(device)
-    torch.backends.cudnn.benchmark = True
-    # pydlbench's modes accumulate in float32.
-    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-
-
-def prepare(ask: dict, device: torch.device) -> Operator:
+def prepare(ask: dict) -> Operator:
     """Build the operator that a request describes."""
-    tf32 = ask["precision"] == "tf32"
-    torch.backends.cudnn.allow_tf32 = tf32
-    torch.backends.cuda.matmul.allow_tf32 = tf32
     layer = ask["layer"]
-    with device:
-        names = BUILD[layer["kind"]](layer, ask["pass"], TYPES[ask["precision"]], ask["format"])
-    return OnCpu(names) if device.type == "cpu" else OnGpu(names)
+    return Operator(
+        BUILD[layer["kind"]](layer, ask["pass"], TYPES[ask["precision"]], ask["format"])
+    )
 
 
-def answer(ask: dict, device: torch.device, operators: dict[int, Operator]) -> dict:
+def answer(ask: dict, operators: dict[int, Operator]) -> dict:
     """Return the reply to a request."""
     if ask["op"] == "prepare":
-        operators[ask["id"]] = prepare(ask, device)
+        operators[ask["id"]] = prepare(ask)
     elif ask["op"] == "sample":
         start = time.monotonic()
         seconds = operators[ask["id"]].seconds(ask["samples"], ask["inner"], ask["untimed"])
         return {"seconds": seconds, "wall_s": time.monotonic() - start}
     elif ask["op"] == "release":
         operators.clear()
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
     elif ask["op"] == "describe":
-        return {
-            "torch": torch.__version__,
-            "config": torch.__config__.show(),
-            "cuda": torch.version.cuda,
-            "cudnn": torch.backends.cudnn.version() if device.type == "cuda" else None,
-        }
+        return {"torch": torch.__version__, "config": torch.__config__.show()}
     return {}
 
 
 def main() -> None:
     """Answer requests on the standard streams."""
-    setup = json.loads(sys.argv[1])
-    device = torch.device(setup["device"])
-    settle(device, setup["cpus"])
+    cpus = json.loads(sys.argv[1])
+    torch.manual_seed(0)
+    os.sched_setaffinity(0, cpus)
+    torch.set_num_threads(len(cpus))
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     operators: dict[int, Operator] = {}
     with torch.inference_mode():
         for line in sys.stdin:
             try:
-                reply = answer(json.loads(line), device, operators)
+                reply = answer(json.loads(line), operators)
             except Exception as error:  # noqa: BLE001 - whatever it is costs one row
                 reply = {"error": f"{type(error).__name__}: {error}"}
             print(json.dumps(reply), file=out, flush=True)

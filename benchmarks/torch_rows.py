@@ -1,4 +1,4 @@
-"""Native rows beside PyTorch's operators on the same device, sampled interleaved."""
+"""Native rows beside PyTorch's operators on the same CPUs, sampled interleaved."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import random
+import select
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -23,8 +24,7 @@ from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.interleaved import releasing, rest, sample_interleaved
 from pydlbench.runner.session import Session
 from pydlbench.timing.chunk import Chunk, Request
-from pydlbench.timing.guards import disturbance
-from pydlbench.timing.policy import Policy, gpu_policy
+from pydlbench.timing.policy import Policy
 from pydlbench.timing.procedure import Samples
 from pydlbench.timing.statistics import paired_ratio
 from pydlbench.workers.environment import worker_environment
@@ -32,7 +32,9 @@ from pydlbench.workers.environment import worker_environment
 __all__ = ["TorchPeer", "TorchRow"]
 
 FORMATS = ("nchw", "nhwc")
-PRECISIONS = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "tf32", "fp16-tc", "bf16-tc")}
+# Of one request; the largest layers take some seconds.
+_TIMEOUT_S = 180.0
+PRECISIONS = ("fp32", "bf16")
 
 
 @dataclass(frozen=True)
@@ -74,18 +76,19 @@ class TorchPeer:
     """The process that runs PyTorch, started when it is first asked. Use as a context manager.
 
     Args:
-        device: ``cpu`` or ``cuda:N``.
-        cpus: that it may use on a CPU.
+        cpus: that it may use.
         command: what starts it; the setup is appended.
+        timeout_s: after so many seconds without an answer it counts as hung and is killed.
     """
 
     def __init__(
         self,
-        device: str,
-        cpus: Sequence[int] = (),
+        cpus: Sequence[int],
         command: Sequence[str] = (sys.executable, str(Path(__file__).with_name("torch_peer.py"))),
+        timeout_s: float = _TIMEOUT_S,
     ) -> None:
-        self._device, self._cpus, self._command = device, tuple(cpus), tuple(command)
+        self._cpus, self._command = tuple(cpus), tuple(command)
+        self._timeout_s = timeout_s
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
@@ -95,7 +98,7 @@ class TorchPeer:
         self.close()
 
     def close(self) -> None:
-        """End the process: nobody else is to be on the device while other rows are timed."""
+        """End the process: nobody else is to be on the CPUs while other rows are timed."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -104,7 +107,7 @@ class TorchPeer:
     def knows(self, spec: KernelSpec) -> bool:
         """Whether PyTorch has this layer as one operator."""
         layer = spec.layer
-        if spec.precision not in PRECISIONS[self._device.partition(":")[0]]:
+        if spec.precision not in PRECISIONS:
             return False
         if isinstance(layer, Pool2d):
             return (layer.pad_top, layer.pad_left) == (layer.pad_bottom, layer.pad_right)
@@ -122,8 +125,8 @@ class TorchPeer:
 
         Args:
             session: for the native kernel.
-            spec: on this peer's device.
-            policy: of the sampling, on a GPU before what is special about the native kernel.
+            spec: of a layer on a CPU.
+            policy: of the sampling.
 
         Raises:
             UnsupportedError: the native backend has no such kernel.
@@ -134,10 +137,8 @@ class TorchPeer:
             try:
                 for number, memory_format in enumerate(FORMATS):
                     self._prepare(spec, number, memory_format)
-                if spec.on_gpu:
-                    policy = gpu_policy(policy, kernel.facts.timing, spec.cache)
                 samplers: list[Callable[[Request], Chunk]] = [
-                    lambda request: self._without_this(kernel.sample(request)),
+                    kernel.sample,
                     *(partial(self._sample, number) for number in range(len(FORMATS))),
                 ]
                 taken = sample_interleaved(
@@ -145,7 +146,7 @@ class TorchPeer:
                     [policy] * len(samplers),
                     random.Random(session.options.seed),
                     # A pool of threads that worked last keeps spinning on the others' cores.
-                    (lambda: None) if spec.on_gpu else rest,
+                    rest,
                 )
                 if errors := [one for one in taken if isinstance(one, PydlbenchError)]:
                     raise errors[0]
@@ -177,14 +178,6 @@ class TorchPeer:
         words = {"layer": layer, "format": memory_format, "precision": spec.precision}
         self._ask(op="prepare", id=number, **words, **{"pass": spec.pass_})
 
-    def _without_this(self, chunk: Chunk) -> Chunk:
-        """What this process did on the GPU between two native chunks speaks against none."""
-        if chunk.gpu is None or self._process is None:
-            return chunk
-        others = tuple(pid for pid in chunk.gpu.others if pid != self._process.pid)
-        gpu = msgspec.structs.replace(chunk.gpu, others=others)
-        return msgspec.structs.replace(chunk, gpu=gpu, disturbance=disturbance(gpu))
-
     def _sample(self, number: int, request: Request) -> Chunk:
         reply = self._ask(op="sample", id=number, **msgspec.structs.asdict(request))
         return Chunk(seconds=tuple(reply["seconds"]), wall_s=reply["wall_s"])
@@ -197,6 +190,10 @@ class TorchPeer:
         assert process.stdout is not None
         try:
             process.stdin.write(json.dumps(request) + "\n")
+            # One line is one answer: nothing of it waits in Python's buffer.
+            if not select.select([process.stdout], [], [], self._timeout_s)[0]:
+                self.close()
+                raise WorkerError(f"the torch process gave no answer for {self._timeout_s:g} s")
             answer = process.stdout.readline()
         except OSError:
             answer = ""
@@ -208,12 +205,11 @@ class TorchPeer:
         return reply
 
     def _start(self) -> subprocess.Popen[str]:
-        on_cpu = self._device == "cpu"
         return subprocess.Popen(
-            [*self._command, json.dumps({"device": self._device, "cpus": self._cpus})],
+            [*self._command, json.dumps(self._cpus)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=worker_environment(os.environ, self._cpus) if on_cpu else None,
+            env=worker_environment(os.environ, self._cpus),
             text=True,
             bufsize=1,
         )

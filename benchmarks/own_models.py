@@ -1,0 +1,475 @@
+"""Other people's models: how many can be recorded and replayed, and how well steps are told.
+
+    python benchmarks/own_models.py --stage import --minutes 30
+    python benchmarks/own_models.py --stage measure --minutes 60
+
+``import`` takes all image classifiers of torchvision (neither detection nor segmentation nor
+video), one small model each of 60 families of timm, and 20 architectures of transformers from
+small configurations. Of each a forward and a training step are recorded, and each distinct call is
+run alone on operands made up from its signature, in a process of its own with a time limit. No
+time is taken.
+
+``measure`` takes 20 of them at the size of their papers, forward and training: the step's forecast,
+from operators that are measured apart; then the step, in a process of its own; then its check. It
+wants the machine for itself.
+
+What is finished is a line of the journal at once; the same command goes on there. Models are built
+by ``benchmarks/zoo.py``, which needs the three libraries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, NamedTuple
+
+from forecast import Stage, kept_forecast, work
+from journal import Journal
+
+from pydlbench.errors import PydlbenchError
+from pydlbench.ladder.calibration import visited_step
+from pydlbench.ladder.check import check_step
+from pydlbench.ladder.operators import listed
+from pydlbench.ladder.rows import batches
+from pydlbench.records.operator import RecordedCall
+from pydlbench.records.own import OwnInput, OwnSpec
+from pydlbench.records.step import StepSpec
+from pydlbench.report.text import markdown_table
+from pydlbench.runner.session import Options, Session
+from pydlbench.steps import operations
+from pydlbench.steps.aten.work import work_of
+from pydlbench.steps.operations import OperatorsFacts
+from pydlbench.store.store import Store
+from pydlbench.units import Scale, percent
+
+PHASES = ("forward", "training")
+_ZOO: Final = os.path.relpath(Path(__file__).with_name("zoo.py"))
+# Seconds that a worker may be busy with one request.
+_PATIENCE_S: Final = 280.0
+# Seconds of sampling of a step.
+_STEP_S: Final = 5.0
+
+#: Builder and name, its arguments, its input (none: the builder's own), and its optimizer, at the
+#: size of the paper; batches so that a training step takes a second or two on two cores.
+MEASURED: Final[tuple[tuple[str, str, dict[str, int], str, str], ...]] = (
+    ("vision", "resnet50", {}, "8x3x224x224", "momentum"),
+    ("language", "bert", {"batch": 2, "length": 128}, "", "adamw"),
+    ("language", "gpt2", {"batch": 2, "length": 128}, "", "adamw"),
+    ("vision", "vit_b_16", {}, "4x3x224x224", "adamw"),
+    ("vision", "convnext_tiny", {}, "4x3x224x224", "adamw"),
+    ("vision", "efficientnet_b0", {}, "8x3x224x224", "momentum"),
+    ("vision", "mobilenet_v3_large", {}, "16x3x224x224", "momentum"),
+    ("vision", "swin_t", {}, "4x3x224x224", "adamw"),
+    ("vision", "densenet121", {}, "4x3x224x224", "momentum"),
+    ("vision", "regnet_y_800mf", {}, "8x3x224x224", "momentum"),
+    ("vision", "vgg11", {}, "4x3x224x224", "momentum"),
+    ("vision", "shufflenet_v2_x1_0", {}, "16x3x224x224", "momentum"),
+    ("vision", "squeezenet1_1", {}, "16x3x224x224", "momentum"),
+    ("vision", "resnext50_32x4d", {}, "4x3x224x224", "momentum"),
+    ("vision", "googlenet", {}, "8x3x224x224", "momentum"),
+    ("language", "t5", {"batch": 2, "length": 128}, "", "adamw"),
+    ("language", "distilbert", {"batch": 4, "length": 128}, "", "adamw"),
+    ("language", "albert", {"batch": 1, "length": 128}, "", "adamw"),
+    ("pictures", "convnextv2_atto", {"batch": 8}, "", "adamw"),
+    ("pictures", "mixer_s32_224", {"batch": 8}, "", "adamw"),
+)
+
+
+def read() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("--stage", choices=tuple(_STAGES), help="without it only the tables")
+    parser.add_argument("--minutes", type=float, help="begin no model after so long")
+    parser.add_argument("--models", nargs="+", metavar="NAME", help="only these")
+    parser.add_argument("--again", action="store_true", help="import: try anew what failed")
+    parser.add_argument("--visits", type=int, default=2, help="measure: processes of each call (2)")
+    parser.add_argument("--threads", type=int, help="one per core without it")
+    parser.add_argument("--journal", type=Path, default=Path("own_models.jsonl"))
+    parser.set_defaults(apart=0.0)  # a forecast is made right before its step
+    parser.add_argument("--store", type=Path, default=Path("own_models.sqlite"))
+    parser.add_argument("--md", type=Path, metavar="FILE", help="write the tables as Markdown")
+    return parser.parse_args()
+
+
+class Case(NamedTuple):
+    """A model, and how a step of it is run.
+
+    Attributes:
+        builder: of ``zoo.py``.
+        model: that it is asked for.
+        options: what else it is asked for.
+        input: shape; empty for the builder's own.
+        optimizer: of training.
+        phases: each is a step.
+    """
+
+    builder: str
+    model: str
+    options: Mapping[str, Any]
+    input: str
+    optimizer: str = "sgd"
+    phases: tuple[str, ...] = PHASES
+
+    @property
+    def name(self) -> str:
+        """Its name in the journal."""
+        return " ".join([self.builder, self.model, *(self.phases if len(self.phases) == 1 else ())])
+
+    def step(self, phase: str) -> StepSpec:
+        """Return a step of it."""
+        inputs = (OwnInput.of(self.input),) if self.input else ()
+        return StepSpec(
+            model=f"{_ZOO}:{self.builder}",
+            options={"name": self.model, **self.options},
+            own=OwnSpec(inputs=inputs, optimizer=self.optimizer),
+            phase=phase,
+        )
+
+
+def imported() -> list[Case]:
+    """Return the models of the stage ``import``, small wherever they can be."""
+    from torchvision import models
+    from zoo import ARCHITECTURES, PICTURES
+
+    # Their sizes are part of the model; an auxiliary classifier wants room for its window.
+    sizes = {"vit": "1x3x224x224", "maxvit": "2x3x224x224", "inception": "2x3x299x299"}
+    return [
+        *(Case("language", name, {"small": True}, "") for name in ARCHITECTURES),
+        *(Case("pictures", name, {"small": True}, "") for name in PICTURES),
+        *(
+            Case("vision", name, {}, sizes.get(name.partition("_")[0], "2x3x64x64"))
+            for name in models.list_models(module=models)
+        ),
+    ]
+
+
+def measured() -> list[Case]:
+    """Return the steps of the stage ``measure``."""
+    return [Case(*one, phases=(phase,)) for one in MEASURED for phase in PHASES]
+
+
+# -----------------------------------------------------------------------------
+# Recorded and replayed.
+
+
+class Import(Stage):
+    """Records the steps of a model and runs each distinct call alone."""
+
+    def done(self, case: Case) -> bool:
+        """Whether it was tried; with ``--again``, whether all of it went well."""
+        found = self.known("import", case)
+        return bool(found) and not (self.args.again and lacks(found["phases"]))
+
+    def take(self, case: Case) -> str | None:
+        """Try both steps in one process; what happens to one is in its entry."""
+        options = Options(threads=self.args.threads, timeout_s=_PATIENCE_S)
+        with Session(options) as session:
+            found = {phase: tried(case.step(phase), session) for phase in case.phases}
+        self.add("import", case, phases=found)
+        return lacks(found)
+
+
+def lacks(phases: Mapping[str, Any]) -> str:
+    """Return why a model's steps are not wholly recorded and replayed; empty where they are."""
+    found = []
+    for phase, one in phases.items():
+        if "reason" in one:
+            found.append(f"{phase}: {one['reason']}")
+        found += [f"{phase}: {name}: {why}" for name, why in one.get("refused", {}).items()]
+    return "; ".join(found)
+
+
+def tried(step: StepSpec, session: Session) -> dict[str, Any]:
+    """Record a step and replay its calls; return what came of it, or the reason for nothing."""
+    begin = time.monotonic()
+    try:
+        facts = listed(step, session)
+        refused = replayed(step, facts.calls, session)
+    except PydlbenchError as error:
+        return {"reason": " ".join(str(error).split())}
+    why = {one.operator: refused[one.signature] for one in facts.calls if one.signature in refused}
+    once = {one.signature for one in facts.calls}
+    return {
+        "distinct": len(once),
+        "replayed": len(once - refused.keys()),
+        "refused": why,
+        **tally(facts.calls),
+        "notes": list(facts.notes),
+        "seconds": round(time.monotonic() - begin, 1),
+    }
+
+
+def replayed(step: StepSpec, calls: Sequence[RecordedCall], session: Session) -> dict[str, str]:
+    """Run each distinct call alone; return why, by signature, where that was refused."""
+    worker = session.worker(step.framework, step.device)
+    refused: dict[str, str] = {}
+    for batch in batches(list({one.signature: one for one in calls}.values())):
+        kernel = worker.build(
+            operations.prepare_calls,
+            OperatorsFacts,
+            case=step.to_dict(),
+            signatures=[one.signature for one in batch],
+        )
+        refused |= kernel.facts.refused
+        kernel.release()
+    return refused
+
+
+def tally(calls: Iterable[RecordedCall]) -> dict[str, Any]:
+    """Count calls and bytes, those with native layers, with a FLOP formula; views left out."""
+    count = dict.fromkeys(("calls", "native", "formula"), 0)
+    size = dict.fromkeys(count, 0)
+    unknown: dict[str, int] = {}
+    for one in calls:
+        found = work_of(one)
+        if found.kind == "view":
+            continue
+        whats = ["calls"]
+        whats += ["native"] if found.layers else []
+        whats += ["formula"] if found.flops is not None else []
+        if found.flops is None:
+            unknown[one.operator] = unknown.get(one.operator, 0) + one.count
+        for what in whats:
+            count[what] += one.count
+            size[what] += one.count * one.bytes
+    return {"count": count, "bytes": size, "unknown": unknown}
+
+
+# -----------------------------------------------------------------------------
+# Forecast, run and checked.
+
+
+class Measure(Stage):
+    """Forecasts a step, runs it, and checks it."""
+
+    def done(self, case: Case) -> bool:
+        """Whether its check is there."""
+        return bool(self.known("check", case))
+
+    def take(self, case: Case) -> str | None:
+        """Take what is missing; each part has processes of its own."""
+        step = case.step(case.phases[0])
+        options = Options(threads=self.args.threads, budget_s=0.25, estimate=True)
+        with Session(options) as session:
+            if not self.known("forecast", case):
+                self.add("forecast", case, **forecast(step, session, self.store, self.args.visits))
+            if not self.known("step", case):
+                seconds, ours = visited_step(step, session, _STEP_S)
+                self.add("step", case, seconds=seconds, undisturbed=ours)
+        with Session(options) as session:
+            self.add("check", case, **checked(step, session))
+        return None
+
+
+def forecast(step: StepSpec, session: Session, store: Store, visits: int) -> dict[str, Any]:
+    """Forecast a step from what is measured for it now, and kept; return what is said of it."""
+    begin = time.monotonic()
+    told = kept_forecast(step, session, store, visits).to_dict()
+    del told["terms"], told["calibration"]
+    return {**told, "took_s": time.monotonic() - begin}
+
+
+def checked(step: StepSpec, session: Session) -> dict[str, Any]:
+    """Check a step as the command does; return the numbers that are judged."""
+    begin = time.monotonic()
+    found = check_step(step, session, time_limit_s=60.0)
+    told = found.to_dict()
+    kept = ("measured_s", "rungs", "reasons", "additivity_error", "unexplained", "known", "ledger")
+    more = ("unreplayed", "contradictions", "disturbed", "notes", "batch")
+    return {
+        **{name: told.get(name) for name in (*kept, *more)},
+        "laps": len(found.laps),
+        "took_s": time.monotonic() - begin,
+    }
+
+
+# -----------------------------------------------------------------------------
+# The tables.
+
+_HEAD: Final = (
+    "# Models of other people's libraries\n\n`python benchmarks/own_models.py`: a forward and a "
+    "training step of each recorded, and each distinct call run alone on operands made up from its "
+    "signature. `native` and `formula`: shares of the calls, and of the bytes of their operands "
+    "and results, that have native layers and a FLOP formula; views are left out."
+)
+_LIBRARIES: Final = {"vision": "torchvision", "pictures": "timm", "language": "transformers"}
+
+
+def share(part: float, whole: float) -> str:
+    """Return a share of something; a dash of nothing."""
+    return percent(part / whole, decimal=True) if whole else "-"
+
+
+def import_table(journal: Journal) -> list[str]:
+    """Return a line for each library, then the reasons of what is missing."""
+    entries = journal.entries("import ")
+    every = {name.removeprefix("import "): one for name, one in entries.items()}
+    groups = {
+        library: {name: one for name, one in every.items() if name.startswith(builder)}
+        for builder, library in _LIBRARIES.items()
+    }
+    rows = []
+    for library, models in {**groups, "all": every}.items():
+        steps = [step for one in models.values() for step in one["phases"].values()]
+        there = [one for one in steps if "reason" not in one]
+
+        def total(kind: str, what: str, there: list[Any] = there) -> int:
+            return sum(one[kind][what] for one in there)
+
+        recorded = sum(
+            all("reason" not in step for step in one["phases"].values()) for one in models.values()
+        )
+        whole = sum(not lacks(one["phases"]) for one in models.values())
+        distinct = sum(one["distinct"] for one in there)
+        again = sum(one["replayed"] for one in there)
+        rows.append(
+            [
+                library,
+                str(len(models)),
+                f"{recorded} ({share(recorded, len(models))})",
+                f"{whole} ({share(whole, len(models))})",
+                f"{again} of {distinct} ({share(again, distinct)})",
+                *(
+                    share(total(kind, what), total(kind, "calls"))
+                    for what in ("native", "formula")
+                    for kind in ("count", "bytes")
+                ),
+            ]
+        )
+    titles = ("library", "models", "recorded", "wholly replayed", "distinct calls replayed")
+    ends = ("native, calls", "native, bytes", "formula, calls", "formula, bytes")
+    lines = [markdown_table([*titles, *ends], rows, [n > 0 for n in range(9)])]
+    wrong = {name: lacks(one["phases"]) for name, one in every.items()}
+    reasons = [f"- {name}: {why}" for name, why in wrong.items() if why]
+    varied = [
+        f"- {name}, {phase}: {note}"
+        for name, one in every.items()
+        for phase, step in one["phases"].items()
+        for note in step.get("notes", ())
+        if "other calls" in note
+    ]
+    unknown: dict[str, int] = {}
+    for one in every.values():
+        for step in one["phases"].values():
+            for operator, number in step.get("unknown", {}).items():
+                unknown[operator] = unknown.get(operator, 0) + number
+    few = sorted(unknown.items(), key=lambda item: -item[1])
+    lines.append("What is missing:\n\n" + ("\n".join(reasons) or "- nothing"))
+    if varied:
+        lines.append("Steps that are not the same twice:\n\n" + "\n".join(varied))
+    if few:
+        words = ", ".join(f"{name} ({number})" for name, number in few[:20])
+        lines.append(f"Calls without a FLOP formula: {words}")
+    return lines
+
+
+def measure_table(journal: Journal) -> list[str]:
+    """Return a line for each step, and all held against the aims."""
+    rows, judged = [], []
+    for case in measured():
+        parts = [journal.get(f"{what} {case.name}") for what in ("forecast", "step", "check")]
+        if any(one is None for one in parts):
+            continue
+        told, step, check = (one or {} for one in parts)
+        known = check["known"] or {}
+        error = (told["forecast_s"] - step["seconds"]) / step["seconds"]
+        number = {
+            "forecast": error if told["status"] == "ok" else None,
+            "additivity": check["additivity_error"],
+            "unexplained": check["unexplained"],
+            "native": known.get("native_time"),
+            "formula": known.get("formula_time"),
+        }
+        judged.append((case, number))
+        scale = Scale.of(step["seconds"])
+        rows.append(
+            [
+                case.model,
+                str(check["batch"]),
+                case.phases[0],
+                scale.text(step["seconds"]) + ("" if step["undisturbed"] else " *"),
+                *(percent(number[name], decimal=True, signed=True) for name in _SIGNED),
+                *(percent(number[name]) for name in ("native", "formula")),
+                f"{told['took_s']:.0f} s",
+                f"{check['took_s']:.0f} s",
+            ]
+        )
+    if not rows:
+        return []
+    titles = ("model", "batch", "phase", "step", "forecast", "additivity", "unexplained")
+    ends = ("native time", "FLOP time", "forecast took", "ledger took")
+    table = markdown_table([*titles, *ends], rows, [n > 2 for n in range(11)])
+    return [_LEGEND, table, "\n".join(f"- {one}" for one in verdict(judged))]
+
+
+_SIGNED: Final = ("forecast", "additivity", "unexplained")
+_LEGEND: Final = (
+    "`forecast`: error of the forecast, made before the step ran; `additivity`: of the sum of the "
+    "operators within the check; both (predicted - measured) / measured. `native time` and `FLOP "
+    "time`: shares of the operators' time that have native layers and a FLOP formula. `*`: "
+    "somebody else used the cores."
+)
+
+
+def verdict(judged: Sequence[tuple[Case, Mapping[str, float | None]]]) -> list[str]:
+    """Return what all steps say together, beside what was aimed at."""
+
+    def known(name: str) -> list[float]:
+        return [abs(one) for _, number in judged if (one := number[name]) is not None]
+
+    lines = [f"{len(judged)} of {len(measured())} steps"]
+    if errors := known("forecast"):
+        inside = sum(one <= 0.05 for one in errors) / len(errors)
+        lines += [
+            f"forecasts within 5 %: {percent(inside)} of {len(errors)} (aim 80 %)",
+            f"median forecast error {percent(median(errors), decimal=True)} (aim 3 %)",
+            f"worst forecast error {percent(max(errors), decimal=True)} (aim 12 %)",
+        ]
+    for name, aim in (("unexplained", "at most 2 %"), ("native", "at least 90 %")):
+        if found := known(name):
+            lines.append(f"median {name} {percent(median(found), decimal=True)} (aim {aim})")
+    return lines
+
+
+_STAGES: Final[dict[str, tuple[Callable[..., Stage], Callable[[], list[Case]]]]] = {
+    "import": (Import, imported),
+    "measure": (Measure, measured),
+}
+
+
+def main() -> int:
+    """Do a stage, then print what is known.
+
+    Exit 0 if all of the stage is there, 1 if not, 2 for bad input, 130 after Ctrl-C.
+    """
+    args = read()
+    journal = Journal(args.journal)
+    code = 0
+    if args.stage is not None:
+        make, cases = _STAGES[args.stage]
+        every = cases()
+        wrong = [name for name in args.models or () if name not in {one.model for one in every}]
+        if wrong:
+            print(f"own_models: {wrong[0]}: not in this stage")
+            return 2
+        every = [one for one in every if not args.models or one.model in args.models]
+        with Store.open(args.store) as store:
+            stage = make(journal, store, args)
+            try:
+                work(stage, every, args.minutes)
+            except KeyboardInterrupt:
+                code = 130
+            code = code or int(not all(map(stage.done, every)))
+    text = "\n\n".join([_HEAD, *import_table(journal), *measure_table(journal)]) + "\n"
+    print(text)
+    if args.md is not None:
+        args.md.write_text(text, encoding="utf-8")
+    return code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
