@@ -14,15 +14,17 @@ from pydlbench.backends.host_clock import Account
 
 def test_others_on_the_cpus_are_told_from_this_process():
     cpus = sorted(os.sched_getaffinity(0))[:1]
-    spin = "import os, sys, time\nos.sched_setaffinity(0, [int(sys.argv[1])])\nwhile True: pass\n"
-    process = subprocess.Popen([sys.executable, "-c", spin, str(cpus[0])])
+    spin = "import os, sys\nos.sched_setaffinity(0, [int(sys.argv[1])])\n"
+    spin += "print(flush=True)\nwhile True: pass\n"
+    process = subprocess.Popen([sys.executable, "-c", spin, str(cpus[0])], stdout=subprocess.PIPE)
+    assert process.stdout is not None
     try:
-        time.sleep(0.2)  # it is up
+        process.stdout.readline()  # it is up
         with Account(cpus) as beside:
             time.sleep(0.5)
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
     with Account(cpus) as alone:
         end = time.process_time() + 0.3
         while time.process_time() < end:
