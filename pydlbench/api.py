@@ -147,18 +147,17 @@ def diagnose_step(
         model: as on the command line.
         stop_after_s: no experiment begins later, in seconds.
         options: threads, seed, budget.
-        step: see :func:`e2e`; the device is the CPU and the framework PyTorch, as for the command.
+        step: see :func:`e2e`; the device is the CPU and the framework PyTorch, as for the command;
+            of a model of one's own its own.
 
     Raises:
-        UsageError: no such model, one in an ONNX file, or a word that is none.
+        UsageError: no such model, or a word that is none.
         UnsupportedError: the framework cannot run this step.
         PrimitiveError: the step is wrong, or died.
     """
     from pydlbench.diagnose.run import diagnose
 
-    if is_onnx(model):
-        raise UsageError(f"{model}: an ONNX file is not diagnosed; nearest: pydlbench.check")
-    spec = _spec(model, {"framework": FRAMEWORKS[0], **step})
+    spec = _spec(model, step)
     with _session(spec, options or _SUMMANDS) as session:
         return diagnose(spec, session, stop_after_s)
 

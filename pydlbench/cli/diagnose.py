@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydlbench.cli.options import FOUND, add, fail_on, one_of, positive_seconds, taking
-from pydlbench.cli.steps import add_own, code_limit, read_steps
-from pydlbench.runner.tasks import Result, Task
-from pydlbench.words import CPU_PRECISIONS, FRAMEWORKS
+from pydlbench.cli.steps import ModelTask, add_own, code_limit, frameworks_of, read_steps
+from pydlbench.runner.tasks import Result
+from pydlbench.words import CPU_PRECISIONS, FRAMEWORK_MODES, FRAMEWORKS
 
 if TYPE_CHECKING:
     import argparse
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.report.text import Block
     from pydlbench.runner.execute import Results, View
+    from pydlbench.runner.tasks import Task
 
 __all__ = ["add_parser", "read_tasks", "run"]
 
@@ -31,16 +32,19 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "measure what each remedy would save by running it beside the step.",
     )
     parser.add_argument(
-        "model", metavar="MODEL", help="alexnet-owt, vgg16, resnet50...; FILE.py:CALLABLE"
+        "model",
+        metavar="MODEL",
+        help="alexnet-owt, vgg16, resnet50...; FILE.py:CALLABLE; FILE.onnx",
     )
     add(
         parser.add_argument_group("what is diagnosed"),
         *("framework", "mode", "phase", "batch", "precision", "layout", "option"),
         framework={
-            "type": (one_of, FRAMEWORKS),
-            "default": FRAMEWORKS[0],
-            "help": "torch (default) or tensorflow",
+            "nargs": 1,
+            "type": (one_of, tuple(FRAMEWORK_MODES)),
+            "help": "torch (default) or tensorflow; of a model of one's own its own",
         },
+        mode={"nargs": 1, "type": (one_of, sum(FRAMEWORK_MODES.values(), ()))},
         precision={"type": (one_of, CPU_PRECISIONS), "default": "fp32"},
     )
     add_own(parser)
@@ -111,7 +115,8 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
     from pydlbench.devices.cpu.facts import read_cpu_facts
     from pydlbench.steps.run import check_memory_of_parts
 
-    model, rows, notes = read_steps(args, ((args.framework, args.mode),))
+    model, rows, notes = read_steps(args, FRAMEWORKS[:1])
+    _, guessed = frameworks_of(args)
     if model is not None:  # what another one needs nobody knows before it has run
         available = read_cpu_facts().memory_available_bytes
         check_memory_of_parts(model, rows[0].case, available)
@@ -122,12 +127,14 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
         "estimate": True,
         **code_limit(args),
     }
-    task = DiagnoseTask(rows=tuple(rows), options=options, time_limit_s=args.stop_after)
+    task = DiagnoseTask(
+        rows=tuple(rows), guessed=guessed, options=options, time_limit_s=args.stop_after
+    )
     return [task], notes
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiagnoseTask(Task):
+class DiagnoseTask(ModelTask):
     """A step that is looked into.
 
     Attributes:
@@ -143,7 +150,7 @@ class DiagnoseTask(Task):
         """Return the seconds that are allowed for."""
         return self.time_limit_s
 
-    def measure(self, session: Any, view: View) -> Iterator[Result]:
+    def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
         """Diagnose; what was found before Ctrl-C is a result, too."""
         from pydlbench.diagnose.run import diagnose
 

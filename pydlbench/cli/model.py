@@ -17,16 +17,18 @@ from pydlbench.cli.options import (
 )
 from pydlbench.cli.steps import (
     EXPECTED_NODES,
+    ModelTask,
     add_own,
     check_phase,
     fields_of,
+    frameworks_of,
     read_model,
     summands,
     values_of,
 )
 from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.runner.tasks import Result, Row, Task
-from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS
+from pydlbench.words import CPU_PRECISIONS, FRAMEWORKS, GPU_PRECISIONS
 
 if TYPE_CHECKING:
     import argparse
@@ -57,7 +59,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "and sum them into the estimate of a step.",
     )
     parser.add_argument(
-        "model", metavar="MODEL", help="alexnet-owt, vgg16, resnet50...; FILE.py:CALLABLE"
+        "model",
+        metavar="MODEL",
+        help="alexnet-owt, vgg16, resnet50...; FILE.py:CALLABLE; FILE.onnx",
     )
     what = parser.add_argument_group("what is summed")
     add(what, "phase", "batch", "precision", "option")
@@ -112,7 +116,7 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
     if args.summary:
         idle = {"budget": _BUDGET_S, "seed": 0, "top": _TOP}
         refuse(args, _TIMED, "with --summary", idle=idle)
-        model, _ = read_model(args, args.batch, onnx=False)
+        model, _ = read_model(args, args.batch)
         if model is None:
             raise UsageError(
                 f"--summary: {args.model} has no graph to be counted; nearest: leave it out"
@@ -145,23 +149,25 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
     Raises:
         UsageError: a value is bad.
     """
-    from pydlbench.models.own import likely_framework
     from pydlbench.records.step import StepSpec
     from pydlbench.timing.visits import VISITS
 
-    model, named = read_model(args, args.batch, onnx=False)
-    if model is None and likely_framework(args.model) == "tensorflow":
-        raise UsageError(
-            f"{args.model}: imports TensorFlow or Keras, which this command does not take; "
-            f"nearest: pydlbench check {args.model}, or e2e, or forecast"
-        )
+    model, named = read_model(args, args.batch)
+    # Of a model of the user's own, what is recorded: its framework's first mode makes the calls.
+    frameworks, guessed = frameworks_of(args)
     check_phase(model, args.phase)
     device, notes = device_of(args)
     check_threads(args.threads, device)
     allowed = CPU_PRECISIONS if device == "cpu" else GPU_PRECISIONS
     precision = one_of("--precision", args.autocast or args.precision or "fp32", allowed)
-    # Of a model of the user's own, what is recorded: PyTorch's eager mode makes the calls.
-    step = StepSpec(**named, phase=args.phase, precision=precision, device=device, seed=args.seed)
+    step = StepSpec(
+        **named,
+        phase=args.phase,
+        framework=(frameworks or FRAMEWORKS)[0],
+        precision=precision,
+        device=device,
+        seed=args.seed,
+    )
     values = values_of(step, "model", "batch", "phase", "precision", "device")
     row = Row(
         fields=fields_of(args, values),
@@ -169,7 +175,7 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
         case=step,
     )
     options = {**summands(args), "visits": args.visits or VISITS}
-    return [EstimateTask(rows=(row,), options=options, model=model)], notes
+    return [EstimateTask(rows=(row,), guessed=guessed, options=options, model=model)], notes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +198,7 @@ class Summed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EstimateTask(Task):
+class EstimateTask(ModelTask):
     """A step that is summed from its kernels.
 
     Attributes:
@@ -218,7 +224,7 @@ class EstimateTask(Task):
         if self.model is not None:  # of another one nobody knows before it has run
             session.check_room(self._plan(session).cases)
 
-    def measure(self, session: Any, view: View) -> Iterator[Result]:
+    def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
         """Measure the kernels that are not there yet, and sum them."""
         from pydlbench.runner.execute import kernels
 
@@ -249,6 +255,7 @@ class EstimateTask(Task):
             device=step.device,
             cache_bytes=cache_bytes,
             notes=found.notes,
+            types=found.types,
         )
 
     def _sum(

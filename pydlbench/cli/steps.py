@@ -86,15 +86,12 @@ def add_own(parser: argparse.ArgumentParser) -> None:
     add(group, *(one.replace("_", "-") for one in OWN_OPTIONS))
 
 
-def read_model(
-    args: argparse.Namespace, batch: int | None, *, onnx: bool = True
-) -> tuple[Model | None, dict[str, Any]]:
+def read_model(args: argparse.Namespace, batch: int | None) -> tuple[Model | None, dict[str, Any]]:
     """Return the graph of the model that was asked for, and what names it in a ``StepSpec``.
 
     Args:
         args: the options, those of :func:`add_own` among them.
         batch: that was asked for; None is the model's own.
-        onnx: whether the command takes ``FILE.onnx``.
 
     Returns:
         The graph, or None of a model of the user's own; model, options, own and batch.
@@ -113,11 +110,6 @@ def read_model(
         return model, {"model": args.model, "options": options, "batch": model.batch}
     if is_onnx(args.model):
         find_onnx(args.model)
-        if not onnx:
-            raise UsageError(
-                f"{args.model}: an ONNX file, which this command does not take; nearest: "
-                f"pydlbench check {args.model}, or e2e, or forecast"
-            )
         refuse(args, ("option", "autocast"), f"with {args.model}", "leave it out")
     else:
         find_own(args.model)
@@ -154,8 +146,9 @@ def frameworks_of(args: argparse.Namespace) -> tuple[list[str] | None, bool]:
     """
     from pydlbench.models.own import is_onnx, is_own, likely_framework
 
-    if args.framework or not is_own(args.model):
-        return args.framework, False
+    named = getattr(args, "framework", None)  # one command has no such option
+    if named or not is_own(args.model):
+        return named, False
     if is_onnx(args.model):
         return [ONNX_FRAMEWORK], False
     likely = likely_framework(args.model)
@@ -237,14 +230,14 @@ def check_layout(layout: str | None, frameworks: Sequence[str]) -> None:
 
 
 def read_steps(
-    args: argparse.Namespace, subjects: Sequence[tuple[str, str | None]] | None = None
+    args: argparse.Namespace, usual: Sequence[str] | None = None
 ) -> tuple[Model | None, list[Row], tuple[str, ...]]:
     """Return the steps that a command is asked for, one for each framework and mode.
 
     Args:
         args: the command's options.
-        subjects: framework and mode of each, none of which runs ONNX files; None reads them off
-            ``--framework`` and ``--mode``.
+        usual: frameworks of a model of the catalogue where none is named; None is all that are
+            installed.
 
     Returns:
         The model's graph, or None of a model of the user's own; rows whose cases are the steps;
@@ -256,11 +249,9 @@ def read_steps(
     """
     from pydlbench.records.step import StepSpec
 
-    model, named = read_model(args, args.batch, onnx=subjects is None)
-    notes: tuple[str, ...] = ()
-    if subjects is None:
-        frameworks, guessed = frameworks_of(args)
-        subjects, notes = subjects_of(frameworks, args.mode, guessed=guessed)
+    model, named = read_model(args, args.batch)
+    frameworks, guessed = frameworks_of(args)
+    subjects, notes = subjects_of(frameworks or usual, args.mode, guessed=guessed)
     check_phase(model, args.phase)
     if model is not None:  # the user's own says its layout itself
         check_layout(args.layout, [framework for framework, _ in subjects])

@@ -23,6 +23,7 @@ from pydlbench.records.specs import KernelSpec
 from pydlbench.steps.run import run
 from pydlbench.timing.statistics import median
 from pydlbench.units import percent
+from pydlbench.words import ONNX_FRAMEWORK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -342,6 +343,14 @@ def _alone(stands: MappedCall) -> bool:
 _LAPS = 9
 # Of the time limit: a check gets so much, and none is begun after so much.
 _SHARE, _LATEST = 0.25, 0.4
+# What is not looked at, or not tried, in a model of the user's own, by framework.
+_NO_GRAPH: Final = "a model of one's own has no graph: its loss and its copies are not looked at"
+_UNSEEN: Final = {
+    "torch": _NO_GRAPH,
+    "tensorflow": f"{_NO_GRAPH}; TensorFlow has neither another layout nor a fused optimizer",
+    ONNX_FRAMEWORK: "onnxruntime runs whole files, in their own types: no remedy is tried on a "
+    "single node, and no other layout or precision",
+}
 
 
 def observe(
@@ -388,7 +397,7 @@ def observe(
     )
     notes = [f"no native row: {one}" for one in native.missing]
     if model is None:
-        notes.append("a model of one's own has no graph: its loss and its copies are not looked at")
+        notes.append(_UNSEEN[case.framework])
     if step.contended:
         notes.append(f"other work disturbed the step: {step.contention_reason}")
     reason = _unchecked(time.monotonic() - start, time_limit_s)
@@ -460,11 +469,13 @@ def _without_check(seen: Observations, session: Session) -> Observations:
             log = ask_log(case, session)
         except PydlbenchError:
             log = {}  # one symptom less
-    try:
-        worker = session.worker(case.framework, case.device)
-        empty = worker.probe("empty_call", mode=case.mode)["seconds"]
-    except PydlbenchError:
-        empty = None
+    empty = None
+    if case.mode == "eager":  # elsewhere a step is one call, however many operators it has
+        try:
+            worker = session.worker(case.framework, case.device)
+            empty = worker.probe("empty_call", mode=case.mode)["seconds"]
+        except PydlbenchError:
+            empty = None
     logged = log.get("reorders")
     return dataclasses.replace(
         seen,

@@ -24,6 +24,7 @@ from pydlbench.records.diagnosis import Hypothesis
 from pydlbench.records.own import FUSED, OwnInput
 from pydlbench.records.step import step_words
 from pydlbench.units import format_bytes, format_seconds, percent
+from pydlbench.words import ONNX_FRAMEWORK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -300,13 +301,13 @@ def find_copies(seen: Observations) -> Iterator[Hypothesis]:
 _FAR: Final = 0.6
 _MOST_LAYERS: Final = 5
 # How a framework keeps the operands in a step and the other way in which it can, by the names that
-# its operators go by. TensorFlow's convolutions have one way on CPUs.
+# its operators go by; of images also by the step's layout. TensorFlow's convolutions have one way
+# on CPUs.
 _OTHER_WAY: Final = {
     ("torch", "conv2d", "nhwc"): ("nhwc", "nchw"),
     ("torch", "conv2d", "nchw"): ("nchw", "nhwc"),
-    ("torch", "gemm", "nhwc"): ("transposed", "plain"),
-    ("torch", "gemm", "nchw"): ("transposed", "plain"),
-    ("tensorflow", "gemm", "nhwc"): ("plain", "transposed"),
+    ("torch", "gemm", ""): ("transposed", "plain"),
+    ("tensorflow", "gemm", ""): ("plain", "transposed"),
 }
 _KINDS: Final = ("conv2d", "gemm")
 _WAYS: Final = {
@@ -350,7 +351,8 @@ def _below(
     kernel = row.algorithm or "unknown kernel"
     evidence = (f"native row, {kernel}, hot caches", *seen.called(name))
     case = seen.framework_case(term)
-    ways = _OTHER_WAY.get((seen.case.framework, work.layer.kind, seen.case.layout))
+    layout = seen.case.layout if work.layer.kind == "conv2d" else ""
+    ways = _OTHER_WAY.get((seen.case.framework, work.layer.kind, layout))
     twice = work.layer.with_batch(2 * work.layer.batch)
     changes = [
         (
@@ -398,7 +400,7 @@ def _below(
 ONE_BY_ONE: Final = "operators run one by one"
 # Of the step.
 _LARGE_POINTWISE: Final = 0.03
-_MODES: Final = {"eager": "compiled", "graph": "xla"}
+_MODES: Final = {"eager": "compiled", "graph": "xla", "unoptimized": "optimized"}
 
 
 def compiling_mode(case: StepSpec) -> str | None:
@@ -486,15 +488,17 @@ def _larger(seen: Observations) -> tuple[StepChange, StepSpec] | None:
     them.
     """
     batch = 2 * seen.plan.batch
-    changes: tuple[str, Any] = ("batch", batch)
+    changes: dict[str, Any] = {"batch": batch}
     if seen.case.own is not None:
         inputs = tuple(map(OwnInput.of, seen.step.inputs))
         doubled = tuple(one.with_batch(seen.plan.batch, batch) for one in inputs)
         if doubled == inputs:
             return None
-        changes = ("own", msgspec.structs.replace(seen.case.own, inputs=doubled))
-    step = msgspec.structs.replace(seen.case, **{changes[0]: changes[1]})
-    return StepChange(what=f"batch {batch}", changes=(changes,), images=2), step
+        # The batch is what the inputs have.
+        own = msgspec.structs.replace(seen.case.own, inputs=doubled)
+        changes = {"own": own, "batch": None}
+    experiment = StepChange(what=f"batch {batch}", changes=tuple(changes.items()), images=2)
+    return experiment, seen.changed(**changes)
 
 
 def _dispatch(seen: Observations) -> tuple[float, str] | None:
@@ -688,8 +692,8 @@ _SETUP_S: Final = 15.0
 def find_arithmetic(seen: Observations) -> Iterator[Hypothesis]:
     """Yield the step in bfloat16, where arithmetic bounds a good part of it."""
     case = seen.case
-    if case.precision != "fp32" or case.on_gpu:
-        return
+    if case.precision != "fp32" or case.on_gpu or case.framework == ONNX_FRAMEWORK:
+        return  # a file computes in its own types
     layers = seen.estimate.layers
     bound = sum(one.time.middle for one in layers if one.bound == "compute")
     total = seen.estimate.time.middle

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pydlbench.diagnose.ablation import Rounds, StepChange, cost_s, try_out
+from pydlbench.backends import capabilities
+from pydlbench.diagnose.ablation import (
+    AgainstNative,
+    LayerChange,
+    Rounds,
+    StepChange,
+    cost_s,
+    try_out,
+)
 from pydlbench.diagnose.evidence import observe
 from pydlbench.diagnose.rules import RULES
 from pydlbench.errors import PydlbenchError, UnsupportedError
@@ -289,9 +297,12 @@ def hypotheses(seen: Observations) -> dict[Experiment, list[Hypothesis]]:
         seen: what is known of the step.
     """
     found: dict[Experiment, list[Hypothesis]] = {}
+    layers = capabilities.of(seen.case.framework).layers
     for rule in RULES:
         for one in rule(seen):
-            if one.most_s >= _TRY * seen.step_s:
+            # What runs whole files only has no layer that could be run in another way.
+            possible = layers or not isinstance(one.experiment, (AgainstNative, LayerChange))
+            if possible and one.most_s >= _TRY * seen.step_s:
                 found.setdefault(one.experiment, []).append(one)
     most = {experiment: max(one.most_s for one in same) for experiment, same in found.items()}
     return {one: found[one] for one in sorted(found, key=lambda one: -most[one])}

@@ -198,6 +198,7 @@ def recorded_plan(
     device: str,
     cache_bytes: int | None,
     notes: Sequence[str] = (),
+    types: str = "",
 ) -> Plan:
     """Return the work of a recorded step, that of each call in the modules that make it.
 
@@ -210,6 +211,7 @@ def recorded_plan(
         device: that they run on.
         cache_bytes: see :func:`~pydlbench.ladder.estimate.plan`.
         notes: what a reader has to know of the recording.
+        types: that an ONNX file computes in.
     """
     mapped = map_calls(calls, phase, precision, device, cache_bytes)
     pairs = [(one, mapped[one.signature, one.direction]) for one in calls]
@@ -243,6 +245,7 @@ def recorded_plan(
             native_bytes=share(lambda one: one.count * one.bytes),
             unmapped={name: "; ".join(dict.fromkeys(found)) for name, found in reasons.items()},
             notes=tuple(notes),
+            types=types,
         ),
     )
 

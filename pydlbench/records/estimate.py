@@ -94,6 +94,7 @@ class Recorded(Record, frozen=True, kw_only=True):
         unmapped: by operator, why no layer stands for it; several reasons follow each other
             behind semicolons.
         notes: what a reader has to know.
+        types: what an ONNX file computes in, see ``StepFacts``; empty of all else.
     """
 
     calls: tuple[RecordedCall, ...]
@@ -101,6 +102,7 @@ class Recorded(Record, frozen=True, kw_only=True):
     native_bytes: float
     unmapped: Mapping[str, str] = msgspec.field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    types: str = ""
 
 
 class StepEstimate(Record, frozen=True, kw_only=True):

@@ -199,7 +199,9 @@ def step_words(step: StepSpec | CheckRecord) -> list[str]:
     """Return the words that name a step on the command lines of ``check`` and ``diagnose``."""
     words = [step.model]
     own = getattr(step, "own", None)
-    words += ["--batch", str(step.batch)] if step.batch is not None and own is None else []
+    # Of one's own model only a file may leave it open; inputs say it themselves.
+    says = is_onnx(step.model) and not (own and own.inputs) if own is not None else True
+    words += ["--batch", str(step.batch)] if step.batch is not None and says else []
     layout = "nhwc" if own is None else "nchw"
     for name, usual in (("phase", "forward"), ("precision", "fp32"), ("layout", layout)):
         value = getattr(step, name)

@@ -52,7 +52,9 @@ def model_report(
             is all of them, each for itself and in the model's order.
     """
     threads = run.device.get("threads")
-    what = [plan.name, f"batch {plan.batch}", plan.phase, plan.precision, plan.title]
+    # A file of the user's own computes in its own types.
+    types = plan.recorded.types if plan.recorded is not None else ""
+    what = [plan.name, f"batch {plan.batch}", plan.phase, types or plan.precision, plan.title]
     where = [device_name(run.device)]
     where += [f"{threads} thread{'' if threads == 1 else 's'}"] if threads else []
     where += sorted({row.library for row in rows if row.library})

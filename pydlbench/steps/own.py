@@ -30,10 +30,11 @@ from pydlbench.errors import (
     nearest,
 )
 from pydlbench.models.own import find_own
+from pydlbench.records.own import DTYPES, OwnInput
 from pydlbench.words import FRAMEWORK_MODES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pydlbench.models.own import OwnSource
 
@@ -42,6 +43,7 @@ __all__ = [
     "call_own",
     "chosen_loss",
     "framework_of",
+    "input_texts",
     "load_own",
     "own_code",
     "own_line",
@@ -215,6 +217,25 @@ def parts_of(name: str, made: Any, framework: str) -> tuple[Any, Any, Any]:
             "that returns the loss"
         )
     return model, inputs, loss
+
+
+def input_texts(given: Iterable[tuple[str | None, Sequence[int], str]]) -> tuple[str, ...]:
+    """Return inputs as ``--input`` takes them.
+
+    Args:
+        given: name (None of one by place), shape and type of each tensor.
+
+    Returns:
+        Nothing where ``--input`` cannot say one of them.
+    """
+    given = list(given)
+    if any(not shape or 0 in shape or dtype not in DTYPES for _, shape, dtype in given):
+        return ()
+    if not all(name is None or name.isidentifier() for name, _, _ in given):
+        return ()
+    return tuple(
+        OwnInput(shape=tuple(shape), dtype=dtype, name=name).text for name, shape, dtype in given
+    )
 
 
 # -----------------------------------------------------------------------------

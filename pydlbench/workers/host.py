@@ -381,9 +381,9 @@ class Worker:
 
 
 def _of_library(path: Path) -> bool:
-    """Whether a file is Python's own, an installed library's or ours."""
+    """Whether a file is Python's own, an installed library's or ours; or what lies in no file."""
     here, standard = Path(__file__).parents[1], Path(os.__file__).parent
-    named = "site-packages" in path.parts or str(path).startswith("<frozen")
+    named = "site-packages" in path.parts or str(path).startswith("<")
     return named or any(map(path.is_relative_to, (here, standard)))
 
 

@@ -128,7 +128,7 @@ REFUSED = [
     ("check mnist --framework tensorflow --mode eager", "--mode eager", "graph"),
     ("check mnist --layout nchw --framework tensorflow", "--layout nchw", "--layout nhwc"),
     ("check vgg11 --batch 1000000 --framework torch", "vgg11 at batch 1000000", ...),
-    ("diagnose mnist --mode xla", "--mode xla", "eager"),
+    ("diagnose mnist --mode xla", "--mode xla", "compiled"),
     ("diagnose vgg11 --batch 1000000", "vgg11 at batch 1000000", ...),
     ("diagnose mnist --fail-on ''", "--fail-on ''", "saves:3%"),
     ("diagnose mnist --fail-on 10", "--fail-on 10", "saves:10%"),

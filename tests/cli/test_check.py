@@ -267,17 +267,6 @@ def test_disturbed_native_rows_are_said_in_the_conclusion(run_record, capsys):
     assert len(conclusion) == 2
 
 
-def test_an_onnx_file_runs_in_onnxruntime(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "net.onnx").touch()
-    tasks, _ = command.read_tasks(parse("net.onnx", "--batch", "4", "--mode", "all"))
-    steps = [task.rows[0].case for task in tasks]
-    assert [(one.framework, one.mode, one.batch) for one in steps] == [
-        ("onnxruntime", "optimized", 4),
-        ("onnxruntime", "unoptimized", 4),
-    ]
-
-
 def test_a_model_of_keras_says_its_layout_itself(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.py").write_text("import keras\ndef build(): pass\n")

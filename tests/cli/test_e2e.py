@@ -435,10 +435,3 @@ def test_an_onnx_file_runs_in_onnxruntime_and_its_profile_stands_apart(own, sess
     assert [StepRecord.from_dict(one.document).profile for one in entries] == [session.profile] * 2
     assert main(["runs", "show", "last"]) == 0
     assert capsys.readouterr().out.endswith(out)
-
-
-@pytest.mark.parametrize("name", ["model", "diagnose"])
-def test_commands_that_take_no_onnx_file_say_which_do(own, capsys, name):
-    assert own
-    assert main([name, "net.onnx"]) == 2
-    assert says(capsys.readouterr().err, "net.onnx", "pydlbench check net.onnx", "e2e", "forecast")

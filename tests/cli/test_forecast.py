@@ -132,14 +132,3 @@ def test_a_model_of_ones_own_is_forecast_in_torch(session, tmp_path, monkeypatch
     assert "nchw" not in out
     assert main(["runs", "show", "last"]) == 0
     assert capsys.readouterr().out.endswith(out)
-
-
-def test_an_onnx_file_runs_in_onnxruntime(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "net.onnx").touch()
-    tasks, _ = command.read_tasks(parse("net.onnx", "--batch", "4", "--mode", "all"))
-    steps = [task.rows[0].case for task in tasks]
-    assert [(one.framework, one.mode, one.batch) for one in steps] == [
-        ("onnxruntime", "optimized", 4),
-        ("onnxruntime", "unoptimized", 4),
-    ]

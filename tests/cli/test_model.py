@@ -133,7 +133,8 @@ def test_a_full_disk_costs_the_file_and_not_the_table(session, monkeypatch, caps
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    (tmp_path / "my_model.py").write_text("raise SystemExit\ndef build(width): pass\n")
+    text = "import torch\nraise SystemExit\ndef build(width): pass\n"
+    (tmp_path / "my_model.py").write_text(text)
     monkeypatch.chdir(tmp_path)
     asked = []
 
@@ -181,8 +182,14 @@ def test_bad_words_on_a_model_of_ones_own(own, words, told, capsys):
     assert own == []
 
 
-def test_a_model_of_keras_is_for_other_commands(own, tmp_path, capsys):
-    (tmp_path / "my_model.py").write_text("import keras\ndef build(): pass\n")
-    assert main(["model", "my_model.py:build"]) == 2
-    assert says(capsys.readouterr().err, "nearest: pydlbench check my_model.py:build")
-    assert own == []
+def test_the_types_of_an_onnx_file_are_its_own(session, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.onnx").touch()
+
+    def listed(case, _):
+        assert (case.framework, case.mode) == ("onnxruntime", "optimized")
+        return OperatorsFacts(calls=CALLS, batch=2, types="fp16")
+
+    monkeypatch.setattr("pydlbench.ladder.operators.listed", listed)
+    assert run(session, "net.onnx", "--device", "cpu") == 0
+    assert says(capsys.readouterr().out.splitlines()[0], "net.onnx", "batch 2", "fp16")

@@ -12,6 +12,7 @@ from pydlbench.cli import check, diagnose, e2e, layers
 from pydlbench.cli.parser import Parser
 from pydlbench.diagnose.rules import again, faults_command, layer_command
 from pydlbench.layers.pool import Pool2d
+from pydlbench.records.own import OwnSpec
 from pydlbench.records.specs import KernelSpec
 from pydlbench.records.step import StepSpec
 
@@ -108,3 +109,22 @@ def test_a_layer_is_timed_where_the_step_was():
     layer = Pool2d.of(batch=2, channels=8, in_size=14, kernel=2, stride=2)
     command = layer_command(KernelSpec(layer=layer, pass_="forward", backend="torch", device="cpu"))
     assert "--device cpu" in command
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        {"model": "net.onnx", "framework": "onnxruntime", "batch": 4},
+        {"model": "net.onnx", "framework": "onnxruntime", "mode": "unoptimized"},
+        {"model": "net.py:build", "framework": "tensorflow", "phase": "training", "mode": "xla"},
+        {"model": "net.py:build", "options": {"width": "3"}, "own": OwnSpec(optimizer="adam")},
+    ],
+    ids=lambda step: " ".join(map(str, step.values())),
+)
+def test_the_command_of_a_model_of_ones_own_asks_for_the_same(tmp_path, monkeypatch, step):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.onnx").touch()
+    (tmp_path / "net.py").write_text("def build(width): pass\n")
+    case = StepSpec(**step)
+    for command in (again(case), faults_command(case)):
+        assert read(command) == [case]

@@ -87,19 +87,19 @@ def look(mapped, monkeypatch):
     def measure(cases):
         return [(one, row(one, NATIVE_S, roof=NATIVE_S / 10)) for one in cases]
 
-    worker = SimpleNamespace(probe=lambda *_, **__: {"seconds": 1e-6})
+    worker = SimpleNamespace(probe=lambda *_, **__: {"seconds": STEP_S / 100})
     session = SimpleNamespace(
         measure=measure, cache_bytes=lambda _: None, worker=lambda *_, **__: worker
     )
     monkeypatch.setattr(evidence, "map_step", lambda *_: stands)
     monkeypatch.setattr(evidence, "ask_log", lambda *_: {})
 
-    def look(inputs=("2x8x6x6",), *, checked=True):
-        case = msgspec.structs.replace(CASE, batch=2)
+    def look(inputs=("2x8x6x6",), *, checked=True, asked=CASE):
+        case = msgspec.structs.replace(asked, batch=2)
         step = StepRecord(case=case, status="ok", time=summary(STEP_S), inputs=inputs)
         monkeypatch.setattr(evidence, "run", lambda *_: step)
         seen, notes = evidence.observe(
-            CASE, session, 100.0, lambda _: None, check if checked else fails
+            asked, session, 100.0, lambda _: None, check if checked else fails
         )
         return hypotheses(seen), notes
 
@@ -153,6 +153,7 @@ def test_a_fused_optimizer_and_a_larger_batch_are_changes_of_the_user_s_step(loo
     assert "--arg width=3" in because.next
     larger, because = by_what["batch 4"]
     assert [one.text for one in dict(larger.changes)["own"].inputs] == ["4x8x6x6"]
+    assert dict(larger.changes)["batch"] is None  # that of the inputs
     assert "--input 4x8x6x6" in because.next
     assert "compiled" in by_what
 
@@ -167,3 +168,44 @@ def test_without_a_check_there_is_no_excess_to_look_at(look):
     assert not of(AgainstNative, found)
     assert any("channels last" in one.what for one in of(StepChange, found))
     assert any("no check today" in one for one in notes)
+
+
+KERAS = StepSpec(model="my_keras.py:build", phase="training", framework="tensorflow")
+FILE = StepSpec(model="net.onnx", framework="onnxruntime")
+
+
+def test_a_model_of_keras_is_tried_with_what_tensorflow_has(look):
+    found, notes = look(asked=KERAS)
+    against = of(AgainstNative, found)
+    assert {one.where for one in against.values()} >= {"a and 2 like it forward", "stem forward"}
+    assert {experiment.case.backend for experiment in against} == {"tensorflow"}
+    changes = {one.what for one in of(StepChange, found)}
+    assert {"xla", "batch 4"} <= changes
+    assert not any("fused" in one or "channels last" in one for one in changes)
+    assert any("fused optimizer" in one for one in notes)
+
+
+def test_a_file_has_no_node_that_could_be_run_in_another_way(look):
+    found, notes = look(asked=FILE)
+    assert not of(AgainstNative, found)
+    assert not of(LayerChange, found)
+    changes = of(StepChange, found)
+    assert {one.what for one in changes} >= {"batch 4"}
+    assert not any("bf16" in one.what for one in changes)
+    (larger,) = (because for one, because in changes.items() if one.what == "batch 4")
+    assert "--input 4x8x6x6" in larger.next
+    assert any("single node" in one for one in notes)
+
+
+def test_a_file_that_runs_as_it_is_written_is_tried_rewritten(look):
+    found, _ = look(asked=msgspec.structs.replace(FILE, mode="unoptimized"))
+    (change,) = (one for one in of(StepChange, found) if one.what == "optimized")
+    assert dict(change.changes) == {"mode": "optimized"}
+
+
+@pytest.mark.parametrize(("mode", "asks"), [("eager", True), ("compiled", False)])
+def test_only_what_starts_its_operators_one_by_one_is_asked_what_that_costs(look, mode, asks):
+    case = msgspec.structs.replace(CASE, mode=mode)
+    found, _ = look(asked=case, checked=False)
+    reasons = {one.reason for because in found.values() for one in because}
+    assert ("launch gaps" in reasons) == asks

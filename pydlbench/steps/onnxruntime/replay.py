@@ -262,7 +262,7 @@ def list_calls(backend: OnnxruntimeBackend, case: StepSpec) -> OperatorsKernel:
     begin = time.perf_counter()
     made = OnnxModel(backend, case)
     with made:
-        made.run_first()
+        made.run()
         calls = record(made)
     facts = OperatorsFacts(
         setup_s=time.perf_counter() - begin,

@@ -5,7 +5,6 @@ The step is what a user's loop does: ``session.run(None, inputs)``, which alloca
 
 from __future__ import annotations
 
-import threading
 import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from pydlbench.steps.onnxruntime.errors import told
 from pydlbench.steps.onnxruntime.file import parameters, read_graph, types_of
 from pydlbench.steps.onnxruntime.inputs import made_inputs
 from pydlbench.steps.onnxruntime.profile import profile
+from pydlbench.steps.own import input_texts
 
 if TYPE_CHECKING:
     import contextlib
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepPreparation, StepSpec
 
 __all__ = ["OnnxModel", "prepare_step"]
-
-#: After so many seconds a first step counts as one that never ends: a loop may be one.
-PATIENCE_S: float = 300.0
 
 
 class OnnxModel(Guarded):
@@ -98,31 +95,14 @@ class OnnxModel(Guarded):
         first = next(iter(self.feeds.values()), None)
         return 1 if first is None or not first.ndim else len(first)
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The inputs as ``--input`` takes them, by place; empty where one has no such type."""
+        return input_texts((None, one.shape, one.dtype.name) for one in self.feeds.values())
+
     def run(self) -> list[Any]:
         """Run the step once."""
         found: list[Any] = self.session.run(None, self.feeds)
-        return found
-
-    def run_first(self) -> list[Any]:
-        """Run the step for the first time, and give up where it does not come to an end.
-
-        Raises:
-            ModelError: it has run for :data:`PATIENCE_S` seconds.
-        """
-        how = onnxruntime.RunOptions()
-        timer = threading.Timer(PATIENCE_S, setattr, (how, "terminate", True))
-        timer.daemon = True
-        timer.start()
-        try:
-            found: list[Any] = self.session.run(None, self.feeds, how)
-        except Exception:
-            if timer.finished.is_set():
-                raise ModelError(
-                    f"{self.case.model}: a step was stopped after {PATIENCE_S:g} s without an end"
-                ) from None
-            raise
-        finally:
-            timer.cancel()
         return found
 
 
@@ -151,7 +131,7 @@ def prepare_step(
     made = OnnxModel(backend, case)
     graph = made.graph()
     with made:
-        found = made.run_first()
+        found = made.run()
     setup_s = time.perf_counter() - begin
     begin = time.perf_counter()
     checks: tuple[Check, ...] = ()
@@ -166,6 +146,7 @@ def prepare_step(
         timing="steady",
         batch=made.batch,
         output=shapes[0] if shapes else (),
+        inputs=made.inputs,
         parameters=parameters(graph),
         types=types_of(graph),
         setup_s=setup_s,

@@ -26,7 +26,14 @@ from pydlbench.steps.definition import Guarded, definition_of
 from pydlbench.steps.inputs import make_batch, make_weights
 from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.steps.operators import OperatorsKernel
-from pydlbench.steps.own import call_own, chosen_loss, load_own, own_code, parts_of
+from pydlbench.steps.own import (
+    call_own,
+    chosen_loss,
+    input_texts,
+    load_own,
+    own_code,
+    parts_of,
+)
 from pydlbench.steps.tensorflow.graph import LOSS, OPTIMIZER, executed, listed
 from pydlbench.steps.tensorflow.step import TensorflowModel, TensorflowStep, Tracer
 
@@ -122,6 +129,19 @@ class OwnModel(Guarded):
         if self.case.on_gpu:
             with tf.device(self._traced.device):
                 tf.raw_ops.SyncDevice()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The inputs as ``--input`` takes them; empty where they are no such tensors."""
+        given: list[tuple[str | None, Any]] = list(self._keywords.items())
+        for one in self._arguments:
+            if isinstance(one, Mapping):
+                given += one.items()
+            else:
+                given += [(None, each) for each in (one if isinstance(one, list) else [one])]
+        if not all(tf.is_tensor(one) for _, one in given):
+            return ()
+        return input_texts((name, tuple(one.shape), one.dtype.name) for name, one in given)
 
     def record(self) -> tuple[RecordedCall, ...]:
         """Run the step and return the nodes of the graph that was run, named after the layers."""
@@ -346,6 +366,7 @@ def prepare_step(
         batch=made.batch,
         output=() if first is None else tuple(first.shape),
         parameters=sum(int(np.prod(one.shape)) for one in made.variables),
+        inputs=made.inputs,
         setup_s=setup_s,
         checks=checks,
         checks_s=time.perf_counter() - begin,

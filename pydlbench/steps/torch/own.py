@@ -24,11 +24,18 @@ from pydlbench.backends.host_clock import HostClock
 from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.settings import DTYPES
 from pydlbench.errors import UnsupportedError, UsageError
-from pydlbench.records.own import DTYPES as INPUT_DTYPES
-from pydlbench.records.own import FUSED, OwnInput, OwnSpec
+from pydlbench.records.own import FUSED, OwnSpec
 from pydlbench.records.step import Check, StepFacts, StepKernel
 from pydlbench.steps.definition import Guarded
-from pydlbench.steps.own import call_own, chosen_loss, load_own, own_code, own_line, parts_of
+from pydlbench.steps.own import (
+    call_own,
+    chosen_loss,
+    input_texts,
+    load_own,
+    own_code,
+    own_line,
+    parts_of,
+)
 from pydlbench.steps.torch.recording import RecordedStep, by_module, record
 from pydlbench.steps.torch.step import autocast
 
@@ -36,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pydlbench.backends.frameworks.backend import FrameworkBackend
+    from pydlbench.records.own import OwnInput
     from pydlbench.records.step import StepPreparation, StepSpec
     from pydlbench.steps.torch.recording import Recording
 
@@ -117,15 +125,10 @@ class OwnModel(Guarded):
     def inputs(self) -> tuple[str, ...]:
         """The inputs as ``--input`` takes them; empty where they are no such tensors."""
         given = [(None, one) for one in self.arguments] + list(self.keywords.items())
-        plain = [(name, one) for name, one in given if isinstance(one, torch.Tensor)]
-        dtypes = [str(one.dtype).removeprefix("torch.") for _, one in plain]
-        if len(plain) < len(given) or not set(dtypes) <= set(INPUT_DTYPES):
+        if not all(isinstance(one, torch.Tensor) for _, one in given):
             return ()
-        if any(0 in one.shape or not one.ndim for _, one in plain):
-            return ()
-        return tuple(
-            OwnInput(shape=tuple(one.shape), dtype=dtype, name=name).text
-            for (name, one), dtype in zip(plain, dtypes, strict=True)
+        return input_texts(
+            (name, tuple(one.shape), str(one.dtype).removeprefix("torch.")) for name, one in given
         )
 
     def run(self) -> tuple[Any, torch.Tensor | None]:

@@ -13,15 +13,15 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402 - not installed
 from pydlbench.backends.onnxruntime.backend import create  # noqa: E402
 from pydlbench.errors import (  # noqa: E402
     InsufficientMemoryError,
-    ModelError,
     PydlbenchError,
     UnsupportedError,
     UsageError,
 )
 from pydlbench.records.step import StepSpec  # noqa: E402
+from pydlbench.runner.session import Options, Session  # noqa: E402
 from pydlbench.steps import operations  # noqa: E402
-from pydlbench.steps.onnxruntime import step  # noqa: E402
 from pydlbench.steps.onnxruntime.file import read_graph, types_of  # noqa: E402
+from pydlbench.steps.run import run_in_turn  # noqa: E402
 
 FLOAT, STRING, INT64 = TensorProto.FLOAT, TensorProto.STRING, TensorProto.INT64
 HUGE = 2**40
@@ -150,14 +150,15 @@ def test_a_bad_file_is_one_line(tmp_path, monkeypatch, content, kind, told):
     assert "onnxruntime_src" not in said
 
 
-def test_a_step_without_an_end_is_stopped(tmp_path, monkeypatch):
+@pytest.mark.deep
+def test_a_step_without_an_end_is_stopped_at_the_limit_of_ones_own_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(step, "PATIENCE_S", 0.2)
     content = model([endless()], numpy_helper.from_array(np.array(True), "true"))
     (tmp_path / "net.onnx").write_bytes(content)
-    case = StepSpec(model="net.onnx", framework="onnxruntime").to_dict()
-    with pytest.raises(ModelError, match=r"net\.onnx: .*after 0\.2 s"):
-        operations.prepare_step(create("cpu"), case, {})
+    with Session(Options(code_limit_s=5.0)) as session:
+        (found,) = run_in_turn([StepSpec(model="net.onnx", framework="onnxruntime")], session)
+    assert found.status == "failed"
+    assert "--time-limit" in str(found.reason)
 
 
 SCALE = numpy_helper.from_array(np.array(0.1, np.float32), "scale")

@@ -90,6 +90,7 @@ def test_it_is_timed_and_profiled(backend, written):
     kernel = operations.prepare_step(backend, case(mode="unoptimized").to_dict(), {})
     facts = kernel.facts
     assert (facts.batch, facts.output, facts.parameters) == (2, (2, 5), 4 * 27 + 144 * 5)
+    assert facts.inputs == ("2x3x8x8",)
     assert [(one.name, one.status) for one in facts.checks] == [("output", "ok")]
     assert StepFacts.from_dict(facts.to_dict()) == facts
     found = {one.name: one for one in facts.profile.operators}

@@ -136,6 +136,8 @@ def test_a_model_is_timed_and_listed_node_by_node(
     kernel = operations.prepare_step(backend, step, {})
     facts = kernel.facts
     assert (facts.output, facts.parameters) == (output, parameters)
+    if given := case["own"].inputs:
+        assert facts.inputs == tuple(one.text for one in given)
     assert facts.checks
     assert all(one.status == "ok" for one in facts.checks)
     assert min(kernel.sample(Request(samples=2, untimed=1)).seconds) > 0
