@@ -13,13 +13,14 @@ from pydlbench.layers.move import Move
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
 from pydlbench.layers.reduction import Reduction
+from pydlbench.layers.resize import Resize
 from pydlbench.layers.tensors import Tensors
 
 __all__ = ["ITEM_BYTES", "KINDS", "MEMORY_BOUND", "Layer", "result_role"]
 
 #: Every kind there is. One whose descriptors others would take for theirs stands before these.
 Layer: TypeAlias = (
-    Gemm | Deconv2d | Elementwise | Reduction | Move | Gather | Pointwise | Conv2d | Pool2d
+    Gemm | Deconv2d | Elementwise | Reduction | Move | Gather | Resize | Pointwise | Conv2d | Pool2d
 )
 
 #: The same by name.
@@ -27,7 +28,7 @@ KINDS: Final[dict[str, type[Layer]]] = {kind.kind: kind for kind in get_args(Lay
 
 #: Kinds whose layers pass values on rather than compute: memory bounds them.
 MEMORY_BOUND: Final = frozenset(
-    name for name, kind in KINDS.items() if issubclass(kind, (Pointwise, Tensors))
+    name for name, kind in KINDS.items() if issubclass(kind, (Pointwise, Resize, Tensors))
 )
 
 #: Bytes of one stored element, by precision.

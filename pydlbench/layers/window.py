@@ -456,6 +456,7 @@ _MEANINGS: Final = {
     "ic": "channels",
     "ih": "height",
     "oc": "channels of the result",
+    "oh": "height of the result",
     "kh": "kernel height",
 }
 _MAY_BE_ZERO: Final = ("ph", "pw", "dh", "dw")

@@ -119,9 +119,20 @@ POOLS = {
         "one pixel": {"batch": 1, "channels": 8, "in_size": 4, "kernel": 4},
     }.items()
 }
+RESIZES = {
+    f"{mode}, {name}": parse_problem(f"resize:{mode}:{sizes}")
+    for mode in ("nearest", "linear")
+    for name, sizes in (("doubling", "mb2ic16ih5oh10"), ("skew", "mb3ic5ih7oh5iw4ow9"))
+}
 LAYERS: dict[str, Layer] = {
     f"{kind} {name}": layer
-    for kind, layers in (("conv", CONVS), ("deconv", DECONVS), ("gemm", GEMMS), ("pool", POOLS))
+    for kind, layers in (
+        ("conv", CONVS),
+        ("deconv", DECONVS),
+        ("gemm", GEMMS),
+        ("pool", POOLS),
+        ("resize", RESIZES),
+    )
     for name, layer in layers.items()
 }
 

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from pydlbench.layers.gemm import Gemm
     from pydlbench.layers.layer import Layer
     from pydlbench.layers.pool import Pool2d
+    from pydlbench.layers.resize import Resize
     from pydlbench.layers.window import Axis
     from pydlbench.records.specs import KernelSpec
 
@@ -679,6 +680,65 @@ def pool_in_network(layer: Pool2d, data_format: str) -> Pooling:
 
 
 # -----------------------------------------------------------------------------
+# Images in another size: in NHWC only.
+
+
+class Resizing(Calls):
+    """What TensorFlow calls for images in another size.
+
+    Args:
+        layer: the layer.
+    """
+
+    def __init__(self, layer: Resize) -> None:
+        super().__init__("NHWC")
+        self._size = [layer.out_height, layer.out_width]
+        self._image = [layer.batch, layer.in_height, layer.in_width, layer.channels]
+        self._linear = layer.mode == "linear"
+
+    @property
+    def layout(self) -> str:
+        """The layouts of both operands."""
+        return "src nhwc, dst nhwc"
+
+    def algorithm(self, pass_: str) -> str:
+        """Return the operator of a pass."""
+        name = "ResizeBilinear" if self._linear else "ResizeNearestNeighbor"
+        return name if pass_ == "forward" else f"{name}Grad"
+
+    def forward(self, source: Any) -> Any:
+        """Return the images in the size of the result."""
+        resize = getattr(tf.raw_ops, self.algorithm("forward"))
+        return resize(images=source, size=self._size, half_pixel_centers=True)
+
+    def backward_data(self, gradient: Any, image: Any = None) -> Any:
+        """Return the gradient of the source, of which the linear one wants to see the shape."""
+        resize = getattr(tf.raw_ops, self.algorithm("backward-data"))
+        source = {"original_image": image} if self._linear else {"size": self._image[1:3]}
+        return resize(grads=gradient, half_pixel_centers=True, **source)
+
+    def with_image(self, tensors: Sequence[Any]) -> Sequence[Any]:
+        """Add images of the source's shape to the gradient."""
+        return (*tensors, tf.zeros(self._image))
+
+
+def resize_recipes(layer: Resize, case: KernelSpec) -> list[Recipe]:
+    """Return the one way to compute a pass of a resize.
+
+    Raises:
+        UnsupportedError: a linear one of other numbers than float32.
+    """
+    if layer.mode == "linear" and case.precision != "fp32":
+        raise UnsupportedError("TensorFlow's ResizeBilinear gives float32 only; nearest: fp32")
+    calls = Resizing(layer)
+    alone = calls.recipe(layer, case.pass_)
+    if case.pass_ == "forward":
+        return [dataclasses.replace(alone, sums="float32")]
+    complete = calls.with_image if layer.mode == "linear" else alone.complete
+    return [dataclasses.replace(alone, complete=complete, sums="stored")]
+
+
+# -----------------------------------------------------------------------------
 # All layers: what a kind of layer is for this backend stands in one entry.
 
 #: What TensorFlow calls for a layer, by its kind; of a memory-bound layer by its operation.
@@ -687,6 +747,7 @@ LAYERS: Final[Mapping[str, LayerCalls]] = {
     "deconv2d": LayerCalls(recipes=deconv_recipes, in_network=deconv_in_network),
     "gemm": LayerCalls(recipes=gemm_recipes, in_network=gemm_in_network),
     "pool2d": LayerCalls(recipes=pool_recipes, in_network=pool_in_network),
+    "resize": LayerCalls(recipes=resize_recipes),
     **POINTWISE,
 }
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pydlbench.layers.layer import Layer
     from pydlbench.layers.move import Move
     from pydlbench.layers.reduction import Reduction
+    from pydlbench.layers.resize import Resize
     from pydlbench.records.specs import KernelSpec
 
 __all__ = ["LAYERS", "calls_of"]
@@ -623,6 +624,31 @@ def _pool_gradient(operands: Operands) -> Made:
 
 
 # -----------------------------------------------------------------------------
+# Images in another size: PyTorch's operators with half-pixel centres.
+
+
+def resize_recipes(layer: Resize, case: KernelSpec) -> list[Recipe]:
+    """List the ways to run a pass of a resize: one per memory format."""
+    forward = case.pass_ == "forward"
+    name = {"nearest": "_upsample_nearest_exact2d", "linear": "upsample_bilinear2d"}[layer.mode]
+    name = name if forward else f"{name}_backward"
+    function = getattr(torch.ops.aten, name).default
+    (*_, height, width), shape = layer.shapes()["dst"], layer.shapes()["src"]
+    sizes = [(height, width)] if forward else [(height, width), shape]
+    aligned = [False] if layer.mode == "linear" else []
+
+    def call(images: torch.Tensor) -> Any:
+        return function(images, *sizes, *aligned, None, None)
+
+    (role,) = layer.reads(case.pass_)
+    return image_recipes(
+        f"aten::{name}",
+        lambda word: f"src {word}, dst {word}",
+        lambda operands: Made(call, (operands.tensor(role),)),
+    )
+
+
+# -----------------------------------------------------------------------------
 # Layers on tensors of any shape: one call for each operator.
 
 #: By operator, where it is not the function of that name: what is called, of the operands and the
@@ -714,6 +740,7 @@ LAYERS: Final[Mapping[str, LayerCalls]] = {
     "reduction": LayerCalls(recipes=reduction_recipes),
     "move": LayerCalls(recipes=move_recipes),
     "gather": LayerCalls(recipes=gather_recipes),
+    "resize": LayerCalls(recipes=resize_recipes),
     **pointwise.POINTWISE,
 }
 

@@ -14,6 +14,7 @@ from pydlbench.backends.verification.gemm import check_gemm
 from pydlbench.backends.verification.inputs import UNIT_ROUNDOFF, check_shape, significand_bits
 from pydlbench.backends.verification.pointwise import check_pointwise
 from pydlbench.backends.verification.pool import check_pool
+from pydlbench.backends.verification.resize import check_resize
 from pydlbench.backends.verification.tensors import (
     check_elementwise,
     check_gather,
@@ -123,6 +124,7 @@ _CHECKS: Final[Mapping[str, Callable[[Any, Computed], dict[str, Comparison]]]] =
     "reduction": check_reduction,
     "move": check_move,
     "gather": check_gather,
+    "resize": check_resize,
 }
 
 #: Distinguishes the checker's random choices from those of the inputs with the same seed.

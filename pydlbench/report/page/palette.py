@@ -84,6 +84,7 @@ KINDS: Final = {
     "reduction": ("vermillion", "oo"),
     "move": ("grey", "--"),
     "gather": ("grey", "\\"),
+    "resize": ("green", "//"),
     "other": ("grey", "||"),
 }
 _OTHERS: Final = (

@@ -9,6 +9,8 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.deconv import Deconv2d
 from pydlbench.layers.pool import Pool2d
+from pydlbench.layers.resize import Resize
+from pydlbench.layers.resize import taps as taps_of
 from pydlbench.steps.aten.call import Found, least_bytes, on_images
 
 if TYPE_CHECKING:
@@ -338,41 +340,84 @@ class _Even:
 # Images in another size.
 
 
-def _resized(taps: int) -> Callable[[Call], Found]:
-    """Source and size; each element is a sum of so many, weighted unless it is one."""
+def _resized(per_side: int) -> Callable[[Call], Found]:
+    """Source and size, backward outer gradient, size and that of the source; then factors.
+
+    Args:
+        per_side: pixels of the source along a side that one of the result is a weighted sum of.
+    """
 
     def rule(call: Call) -> Found:
-        source, size = call.arguments[:2]
+        backward = call.operator.endswith("_backward")
+        first, size = call.arguments[:2]
+        shape, *more = call.arguments[2:] if backward else (first.shape, *call.arguments[2:])
         if not isinstance(size, list):
-            return Found(kind="resize", lacks=_NO_RESIZE, unknown="resized by a factor only")
-        each = 2 * taps - 1 if taps > 1 else 0
-        elements = math.prod(source.shape[:2]) * math.prod(size)
-        return Found(kind="resize", lacks=_NO_RESIZE, flops=elements * each)
+            why = "resized by a factor only"
+            return Found(kind="resize", lacks=why, unknown=why)
+        sides = list(zip(shape[2:], size, strict=True))
+        taps = math.prod(per_side if one != out else 1 for one, out in sides)
+        # Each one is multiplied and added, but the first, forward, and what has no weight.
+        each = 2 * taps - (not backward) if per_side > 1 else int(backward)
+
+        def layers() -> list[Work]:
+            if len(sides) > 2 or per_side > 2:
+                raise UnsupportedError(f"{call.operator} has no layer")
+            aligned = bool(more.pop(0)) if per_side > 1 else False
+            factors = [*more, None, None]
+            for (one, out), factor in zip(sides, factors, strict=False):
+                _check_centres(one, out, factor, "aligned" if aligned else call.operator)
+            (in_height, out_height), (in_width, out_width) = [(1, 1)] * (2 - len(sides)) + sides
+            layer = Resize(
+                mode="nearest" if per_side == 1 else "linear",
+                batch=shape[0],
+                channels=shape[1],
+                in_height=in_height,
+                in_width=in_width,
+                out_height=out_height,
+                out_width=out_width,
+            )
+            return [call.work(layer, "backward-data" if backward else "forward")]
+
+        return Found.of("resize", layers, flops=math.prod([*shape[:2], *size]) * each)
 
     return rule
 
 
-def _resized_backward(taps: int) -> Callable[[Call], Found]:
-    """Outer gradient, each element of which is added at its taps, weighted unless it is one."""
+def _check_centres(size: int, out: int, factor: float | None, how: str) -> None:
+    """Refuse a side whose pixels do not come from where half-pixel centres lie.
 
-    def rule(call: Call) -> Found:
-        outer = call.arguments[0]
-        each = 2 * taps if taps > 1 else 1
-        return Found(kind="resize", lacks=_NO_RESIZE, flops=outer.elements * each)
+    Args:
+        size: of the source.
+        out: of the result.
+        factor: that PyTorch was given instead of the quotient of the sizes; None for that.
+        how: the operator, or ``aligned``: the outermost centres lie on each other.
 
-    return rule
+    Raises:
+        UnsupportedError: with what is done instead.
+    """
+    step = 1 / factor if factor else size / out
+    if how == "aligned":
+        if size != out:
+            raise UnsupportedError("resizing with aligned corners has no layer, none in oneDNN")
+    elif how.startswith("upsample_nearest"):
+        # From whole positions, not from centres.
+        picked = [min(math.floor(to * step), size - 1) for to in range(out)]
+        if picked != [low for low, _, _ in taps_of("nearest", size, out)]:
+            raise UnsupportedError("other nearest pixels than those of centres have no layer")
+    elif not math.isclose(step * out, size):
+        raise UnsupportedError("resizing by a factor that is not that of its sizes has no layer")
 
 
-_NO_RESIZE: Final = "resizing has no layer"
-#: Elements of the source that one of the result comes from.
+#: Elements of the source along a side that one of the result comes from.
 _TAPS: Final = {
     "upsample_nearest1d": 1,
     "upsample_nearest2d": 1,
+    "_upsample_nearest_exact1d": 1,
     "_upsample_nearest_exact2d": 1,
     "upsample_linear1d": 2,
-    "upsample_bilinear2d": 4,
-    "upsample_bicubic2d": 16,
-    "upsample_trilinear3d": 8,
+    "upsample_bilinear2d": 2,
+    "upsample_bicubic2d": 4,
+    "upsample_trilinear3d": 2,
 }
 
 #: By operator.
@@ -392,5 +437,5 @@ RULES: Final[Mapping[str, Callable[[Call], Found]]] = {
     "_adaptive_avg_pool2d_backward": _to_size_backward("avg"),
     "adaptive_max_pool2d_backward": _to_size_backward("max"),
     **{name: _resized(taps) for name, taps in _TAPS.items()},
-    **{f"{name}_backward": _resized_backward(taps) for name, taps in _TAPS.items()},
+    **{f"{name}_backward": _resized(taps) for name, taps in _TAPS.items()},
 }

@@ -12,6 +12,7 @@ from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.deconv import Deconv2d
+from pydlbench.layers.descriptor import parse_problem
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pool import Pool2d
 from pydlbench.records.specs import KernelSpec
@@ -89,6 +90,18 @@ def test_every_pass_is_right(
     assert facts.setup_s > 0
     if precision == "fp32":
         assert wrong(facts.candidates) == []
+
+
+@pytest.mark.product
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("how", ["nearest", "linear"])
+def test_resized_images_are_right(backend: TensorflowBackend, mode: str, how: str) -> None:
+    layer = parse_problem(f"resize:{how}:mb2ic3ih7oh5iw5ow9")
+    for pass_ in layer.passes:
+        assert prepare(backend, layer, pass_, mode).facts.correct.status == "ok"
+    if how == "linear":
+        with pytest.raises(UnsupportedError, match="fp32"):
+            prepare(backend, layer, "forward", mode, precision="bf16")
 
 
 @pytest.mark.product

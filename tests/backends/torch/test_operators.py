@@ -53,6 +53,7 @@ LAYERS = (
     MEAN_OF_ALL,
     UNEVEN_MAX,
     UNEVEN_MEAN,
+    *(parse_problem(f"resize:{mode}:mb2ic3ih7oh5iw5ow9") for mode in ("nearest", "linear")),
 )
 
 

@@ -252,6 +252,66 @@ def test_poolings_that_no_layer_computes_have_a_formula(text, flops):
     assert found.flops == flops
 
 
+IMAGES = tensor(2, 3, 4, 6)
+DOUBLE = "mb2ic3ih4oh8iw6ow12"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"upsample_nearest2d.default({IMAGES}, [8, 12], 2.0, 2.0)", f"nearest:{DOUBLE}"),
+        (f"upsample_nearest2d.default({IMAGES}, [8, 12])", f"nearest:{DOUBLE}"),
+        (f"_upsample_nearest_exact2d.default({IMAGES}, [7, 2])", "nearest:mb2ic3ih4oh7iw6ow2"),
+        (f"upsample_bilinear2d.default({IMAGES}, [8, 12], False, 2.0, 2.0)", f"linear:{DOUBLE}"),
+        (f"upsample_bilinear2d.default({IMAGES}, [7, 2], False)", "linear:mb2ic3ih4oh7iw6ow2"),
+        (
+            f"upsample_linear1d.default({tensor(3, 4, 5)}, [8], False)",
+            "linear:mb3ic4ih1oh1iw5ow8",
+        ),
+        (
+            f"upsample_nearest2d_backward.default({tensor(2, 3, 8, 12)}, [8, 12], [2, 3, 4, 6])",
+            f"nearest:{DOUBLE}",
+        ),
+        (
+            (
+                f"upsample_bilinear2d_backward.default({tensor(2, 3, 8, 12)}, [8, 12], "
+                "[2, 3, 4, 6], False, 2.0, 2.0)"
+            ),
+            f"linear:{DOUBLE}",
+        ),
+    ],
+)
+def test_resized_images_are_layers(text, expected):
+    found = work_of(call(text, direction="backward" if "backward" in text else "forward"))
+    pass_ = "backward-data" if "backward" in text else "forward"
+    assert layers(found) == [(f"resize:{expected}", pass_)]
+    assert found.flops == found.layers[0].layer.flops(pass_)
+    assert found.kind == "resize"
+
+
+@pytest.mark.parametrize(
+    ("text", "flops", "reason"),
+    [
+        # Pixels 0 and 2 of four are picked, not 1 and 3.
+        (f"upsample_nearest2d.default({IMAGES}, [2, 3])", 0, "pixels"),
+        (f"upsample_bilinear2d.default({IMAGES}, [8, 12], True)", 7 * 6 * 96, "aligned"),
+        # 1.7 times four are six: six steps of 1 / 1.7.
+        (f"upsample_bilinear2d.default({IMAGES}, [6, 10], False, 1.7, 1.7)", 7 * 6 * 60, "factor"),
+        (f"upsample_bicubic2d.default({IMAGES}, [8, 12], False)", 31 * 6 * 96, "no layer"),
+        (
+            f"upsample_trilinear3d.default({tensor(1, 1, 2, 2, 2)}, [4, 4, 4], False)",
+            15 * 64,
+            "no layer",
+        ),
+    ],
+)
+def test_resized_images_that_no_layer_makes_have_a_formula(text, flops, reason):
+    found = work_of(call(text))
+    assert found.layers == ()
+    assert reason in found.layers_missing
+    assert found.flops == flops
+
+
 # -----------------------------------------------------------------------------
 # Elements.
 
