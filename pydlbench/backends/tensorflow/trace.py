@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.tensorflow.operator import FunctionOperator
 
-__all__ = ["calls_for", "graph_kernels", "kernels_behind", "trace"]
+__all__ = ["calls_for", "graph_kernels", "kernels_behind", "node_runs", "trace"]
 
 
 # -----------------------------------------------------------------------------
@@ -34,7 +34,7 @@ _PROGRAM = "CpuExecutable::ExecuteAsyncOnStream"
 # An instruction goes on in other threads after its own event: this one marks that it is done.
 _END = "end: "
 # A node of a graph, by its name and its operator: Conv2D:_MklNativeConv2D.
-_NODE = re.compile(r"[\w./-]+:([A-Za-z_]\w*)")
+_NODE = re.compile(r"([\w./-]+):([A-Za-z_]\w*)")
 # What brings tensors in and out, and calls.
 _TRACE_PLUMBING = ("_Arg", "_Retval", "Const", "NoOp", "__inference")
 # Brings operands into another order: transpose_copy_fusion.1.
@@ -97,7 +97,7 @@ def kernels_in(events: Sequence[Event], calls: int) -> tuple[float, float] | Non
     nodes = {
         name: taken
         for name, taken in times.items()
-        if (match := _NODE.fullmatch(name)) and not match[1].startswith(_TRACE_PLUMBING)
+        if (match := _NODE.fullmatch(name)) and not match[2].startswith(_TRACE_PLUMBING)
     }
     if not nodes or not all(_complete(taken, calls) for taken in nodes.values()):
         return None
@@ -143,7 +143,33 @@ def trace(call: Callable[[], Any], calls: int) -> Traced | None:
         return None
 
 
+def node_runs(call: Callable[[], Any]) -> dict[str, int]:
+    """Return how often the nodes of a function run in one call, by name.
+
+    Args:
+        call: runs it once; it has run before.
+
+    Returns:
+        Nothing of nodes that did not run, nor of those that only hand on what they are given.
+    """
+    found: Counter[str] = Counter()
+    for _ in range(_ATTEMPTS):  # the profiler drops an event now and then
+        events = _recorded(call, 1)[0]
+        matches = (_NODE.fullmatch(one.name) for one in events)
+        found |= Counter(match[1] for match in matches if match)
+    return dict(found)
+
+
 def _trace(call: Callable[[], Any], calls: int) -> Traced | None:
+    events, whole = _recorded(call, calls)
+    found = kernels_in(events, calls)
+    if found is None:
+        return None
+    return Traced(kernel_s=found[0], reorder_s=found[1], call_s=median(whole))
+
+
+def _recorded(call: Callable[[], Any], calls: int) -> tuple[list[Event], list[float]]:
+    """Return the events of some calls, and the seconds of each by our clock."""
     profiler = tf.profiler.experimental
     options = profiler.ProfilerOptions(
         host_tracer_level=2, python_tracer_level=0, device_tracer_level=0
@@ -158,10 +184,7 @@ def _trace(call: Callable[[], Any], calls: int) -> Traced | None:
                 whole.append(time.perf_counter() - start)
         finally:
             profiler.stop()
-        found = kernels_in(_events(Path(folder)), calls)
-    if found is None:
-        return None
-    return Traced(kernel_s=found[0], reorder_s=found[1], call_s=median(whole))
+        return _events(Path(folder)), whole
 
 
 def _events(folder: Path) -> list[Event]:

@@ -57,7 +57,7 @@ class Node(Record, frozen=True, kw_only=True, omit_defaults=True):
         attributes: by name, as protocol buffers' JSON has them, text as text.
         inputs: in their order, without what only has to be done before.
         outputs: likewise.
-        looped: whether it is in a loop: how often it runs, the graph does not say.
+        looped: whether it is in a loop or a branch: how often it runs, the graph does not say.
     """
 
     op: str

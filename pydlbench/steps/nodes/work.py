@@ -45,7 +45,9 @@ def work_of_graph_node(recorded: RecordedCall) -> CallWork:
     one = _Read(node, recorded.direction == "backward", (*recorded.names, "")[0])
     try:
         if node.looped:
-            raise UnsupportedError(f"{node.op}: in a loop: how often it runs is not recorded")
+            raise UnsupportedError(
+                f"{node.op}: in a loop or a branch: how often it runs is unknown"
+            )
         if node.operator not in _RULES:
             raise UnsupportedError(f"{node.op}: no rule for this operator")
         if any(each.shape is None for each in (*node.inputs, *node.outputs[:1])):

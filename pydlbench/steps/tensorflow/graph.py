@@ -23,11 +23,11 @@ from pydlbench.records.operator import RecordedCall
 from pydlbench.steps.nodes.text import Node, NodeTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pydlbench.records.operator import Direction
 
-__all__ = ["LOSS", "OPTIMIZER", "Replayed", "executed", "listed"]
+__all__ = ["LOSS", "OPTIMIZER", "Replayed", "controls", "executed", "listed"]
 
 #: Scopes that a step puts what is not forward into.
 LOSS: Final = "step_loss"
@@ -36,7 +36,8 @@ OPTIMIZER: Final = "step_optimizer"
 _TAPE: Final = "gradient_tape"
 #: Scopes that say nothing of whose a node is.
 _INLINED: Final = re.compile(
-    f"{_TAPE}|gradients|((Stateful)?PartitionedCall|ArithmeticOptimizer|ConstantFolding)(_[0-9]+)?"
+    f"{_TAPE}|gradients|_[0-9]+|"
+    "((Stateful)?PartitionedCall|ArithmeticOptimizer|ConstantFolding)(_[0-9]+)?"
 )
 
 #: What runs no kernel worth the name: operands, results, and orders to wait.
@@ -44,6 +45,17 @@ _SILENT: Final = (
     *("Const", "HostConst", "NoOp", "Placeholder", "VarHandleOp"),
     *("_Arg", "_DeviceArg", "_Retval", "_DeviceRetval"),
 )
+#: What loops and branches are made of hands on what it is given; how it changes how many of them
+#: its readers are in.
+_CONTROL: Final = {
+    "Enter": 1,
+    "Exit": -2,
+    "Switch": 1,
+    "Merge": -1,
+    "NextIteration": 0,
+    "LoopCond": 0,
+}
+_BACK: Final = "NextIteration"
 #: Of what a node reads, whole numbers decide what it does up to so many; others are operands.
 _FEW: Final = 64
 _VARIABLES: Final = tf.as_dtype("resource")
@@ -67,19 +79,32 @@ def executed(function: Any, operands: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(graph for one in found.function_graphs for graph in one.partition_graphs)
 
 
-def listed(graphs: Sequence[Any], layers: Sequence[str] = ()) -> tuple[RecordedCall, ...]:
+def controls(graphs: Sequence[Any]) -> bool:
+    """Whether there are loops or branches in graphs: they do not say how often a node runs."""
+    return any(one.op in _CONTROL for graph in graphs for one in graph.node)
+
+
+def listed(
+    graphs: Sequence[Any], layers: Sequence[str] = (), runs: Mapping[str, int] | None = None
+) -> tuple[RecordedCall, ...]:
     """Return the distinct nodes of graphs, in the order in which they could first run.
 
     Args:
         graphs: of :func:`executed`.
         layers: names of the user's layers; without any, the scopes of nodes are their names.
+        runs: how often nodes in loops and branches run in a step, by name; of others, that is once.
+            None knows nothing of them.
     """
     alike: dict[tuple[str, str], tuple[Node, list[tuple[str, ...]]]] = {}
     for graph in graphs:
         for name, node in _read(graph):
+            count = 1 if runs is None or not node.looped else runs.get(name, 0)
+            if not count:
+                continue
+            own = node if runs is None else msgspec.structs.replace(node, looped=False)
             direction, owner = _place(name, frozenset(layers))
-            owners = alike.setdefault((node.text, direction), (node, []))[1]
-            owners.append((owner,) if owner else ())
+            owners = alike.setdefault((own.text, direction), (own, []))[1]
+            owners += [(owner,) if owner else ()] * count
     return tuple(
         RecordedCall.of(
             owners, signature=text, operator=node.op, direction=direction, bytes=node.bytes
@@ -127,8 +152,14 @@ def _known(scope: str, layers: frozenset[str]) -> str:
 # From a graph to its nodes, with the shapes of what they read and write.
 
 
-def _read(graph: Any) -> Iterator[tuple[str, Node]]:
-    """Yield names and nodes of a graph, each behind what it reads."""
+def _read(graph: Any, growing: frozenset[str] = frozenset()) -> list[tuple[str, Node]]:
+    """Return names and nodes of a graph, each behind what it reads.
+
+    Args:
+        graph: as it was run.
+        growing: where ways join that bring another shape each: a loop's beginning and its way
+            back, or two branches.
+    """
     nodes = {one.name: one for one in graph.node}
     reads = {
         one.name: [_source(each) for each in one.input if not each.startswith("^")]
@@ -136,30 +167,52 @@ def _read(graph: Any) -> Iterator[tuple[str, Node]]:
     }
     # A loop's way back is the one edge that no order can follow.
     before = {
-        name: [one for one, _ in read if nodes[one].op != "NextIteration"]
-        for name, read in reads.items()
+        one.name: [
+            each
+            for each in (_source(text.removeprefix("^"))[0] for text in one.input)
+            if nodes[each].op != _BACK
+        ]
+        for one in graph.node
     }
     made: dict[str, tuple[NodeTensor, ...]] = {}
     inferred: dict[str, tuple[NodeTensor, ...]] = {}
-    frames: dict[str, int] = {}
+    inside: dict[str, int] = {}
+    found: list[tuple[str, Node]] = []
     for name in TopologicalSorter(before).static_order():
         one = nodes[name]
-        depth = max((frames[each] for each in before[name]), default=0)
-        frames[name] = depth + {"Enter": 1, "Exit": -1}.get(one.op, 0)
+        depth = max((inside[each] for each in before[name]), default=0)
+        # What joins a loop's beginning with its way back does not leave it.
+        stays = one.op == "Merge" and len(before[name]) < len(one.input)
+        inside[name] = depth + (0 if stays else _CONTROL.get(one.op, 0))
         if one.op in _SILENT:
             made[name] = _given(one)
+            continue
+        if one.op in _CONTROL:
+            known = (_output(made, *each) for each in reads[name] if each[0] in made)
+            first = next(known, NodeTensor(type="unknown"))
+            if one.op == "Merge":  # whatever the first one is, the others have other values
+                shape = None if name in growing else first.shape
+                first = msgspec.structs.replace(first, shape=shape, values=None)
+            made[name] = (first, NodeTensor(type="int32", shape=()) if one.op == "Merge" else first)
             continue
         node = Node(
             op=one.op,
             attributes=_attributes(one),
             inputs=tuple(_output(made, *each) for each in reads[name]),
-            looped=max(depth, frames[name]) > 0,
+            looped=depth > 0,
         )
         text = node.text
         if text not in inferred:
             inferred[text] = _inferred(node)
         made[name] = inferred[text]
-        yield name, msgspec.structs.replace(node, outputs=made[name])
+        found.append((name, msgspec.structs.replace(node, outputs=made[name])))
+    joined = {
+        one.name: {_output(made, *each).shape for each in reads[one.name]} - {None}
+        for one in graph.node
+        if one.op == "Merge"
+    }
+    changed = {name for name, shapes in joined.items() if len(shapes) > 1}
+    return found if changed <= growing else _read(graph, growing | changed)
 
 
 def _source(text: str) -> tuple[str, int]:
@@ -288,7 +341,7 @@ class Replayed:
     def __init__(self, node: Node) -> None:
         if node.looped:
             raise UnsupportedError(
-                f"{node.op}: in a loop: how often it runs, and on what, the graph does not say"
+                f"{node.op}: in a loop or a branch: how often it runs the graph does not say"
             )
         for one in node.inputs[: 1 if self._pools_back(node) else None]:
             if one.values is None and not _can_make(one):

@@ -18,6 +18,7 @@ import numpy as np
 
 from pydlbench.backends.host_clock import HostClock
 from pydlbench.backends.tensorflow.settings import arithmetic, tf
+from pydlbench.backends.tensorflow.trace import node_runs
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.records.own import OwnSpec
@@ -34,7 +35,7 @@ from pydlbench.steps.own import (
     own_code,
     parts_of,
 )
-from pydlbench.steps.tensorflow.graph import LOSS, OPTIMIZER, executed, listed
+from pydlbench.steps.tensorflow.graph import LOSS, OPTIMIZER, controls, executed, listed
 from pydlbench.steps.tensorflow.step import TensorflowModel, TensorflowStep, Tracer
 
 if TYPE_CHECKING:
@@ -146,8 +147,16 @@ class OwnModel(Guarded):
     def record(self) -> tuple[RecordedCall, ...]:
         """Run the step and return the nodes of the graph that was run, named after the layers."""
         # A function that has run before tells nothing any more.
-        graphs = executed(Tracer(self._traced.device, "graph")(self._step), self._operands())
-        return listed(graphs, tuple(_layers(self.model)))
+        function = Tracer(self._traced.device, "graph")(self._step)
+        graphs = executed(function, self._operands())
+        runs = None
+        if controls(graphs):
+            runs = node_runs(lambda: function(*self._operands()))
+            self.notes.append(
+                "nodes in loops and branches count as often as TensorFlow's own trace of a step "
+                "has them; which run may hang on data"
+            )
+        return listed(graphs, tuple(_layers(self.model)), runs)
 
     # -------------------------------------------------------------------------
     # From what the user's code gives to what is run.

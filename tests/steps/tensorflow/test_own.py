@@ -11,6 +11,9 @@ pytest.importorskip("tensorflow")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its imports are full of deprecations
     from pydlbench.backends.tensorflow.backend import create
+    from pydlbench.steps.tensorflow.graph import executed, listed
+    from pydlbench.steps.tensorflow.own import OwnModel
+    from pydlbench.steps.tensorflow.step import Tracer
 
 from pydlbench.errors import ModelError, UnsupportedError, UsageError
 from pydlbench.models import build_model
@@ -62,6 +65,46 @@ LOOPED = """
         given = keras.Input([6, 4])
         net = keras.Model(given, keras.layers.LSTM(3, name="cell")(given))
         return net, tf.random.normal([2, 6, 4])
+"""
+REPEATED = """
+    def build():
+        weights = tf.Variable(tf.ones([4, 4]))
+
+        @tf.function
+        def step(rows):
+            with tf.name_scope("again"):
+                def body(n, one):
+                    return n + 1, tf.tanh(one @ weights)
+                return tf.while_loop(lambda n, _: n < 5, body, [0, rows])[1]
+
+        return step, tf.random.normal([3, 4])
+"""
+CHOSEN = """
+    def build():
+        weights = tf.Variable(tf.ones([4, 4]))
+
+        @tf.function
+        def step(rows):
+            with tf.name_scope("choice"):
+                return tf.cond(
+                    tf.reduce_sum(rows) > 0, lambda: rows @ weights, lambda: tf.tanh(rows)
+                )
+
+        return step, tf.ones([3, 4])
+"""
+GROWING = """
+    def build():
+        @tf.function
+        def step(rows):
+            with tf.name_scope("again"):
+                return tf.while_loop(
+                    lambda n, _: n < 3,
+                    lambda n, one: (n + 1, tf.concat([one, rows], 0)),
+                    [0, rows],
+                    [tf.TensorShape([]), tf.TensorShape([None, 4])],
+                )[1]
+
+        return step, tf.ones([3, 4])
 """
 
 
@@ -159,14 +202,39 @@ def test_a_model_is_timed_and_listed_node_by_node(
     assert len(chunk.seconds) == len(signatures)
 
 
-def test_what_runs_in_a_loop_is_listed_and_refused_with_the_reason(own, backend):
-    step = own(LOOPED)
+@pytest.mark.parametrize(
+    ("text", "operator", "names", "count", "refused"),
+    [
+        # Two products in each of six steps.
+        pytest.param(LOOPED, "MatMul", {"cell.lstm_cell"}, 12, "", marks=pytest.mark.deep),
+        (REPEATED, "MatMul", {"again.while.body"}, 5, ""),
+        (CHOSEN, "MatMul", {"choice.cond.then"}, 1, ""),
+        (CHOSEN, "Tanh", set(), 0, ""),  # of the other branch
+        (GROWING, "Concat", {"again.while.body"}, 3, "of unknown shape"),
+    ],
+)
+def test_nodes_in_loops_and_branches_count_as_often_as_they_run(
+    own, backend, text, operator, names, count, refused
+):
+    step = own(text)
     listed = operations.record_calls(backend, step).facts
-    products = [one for one in listed.calls if "MatMul" in one.operator]
-    assert {name for one in products for name in one.names} == {"cell.lstm_cell"}
-    ready = operations.prepare_calls(backend, step, [one.signature for one in products]).facts
-    assert ready.names == ()
-    assert all("in a loop" in why for why in ready.refused.values())
+    found = [one for one in listed.calls if operator in one.operator]
+    assert {name for one in found for name in one.names} == names
+    assert sum(one.count for one in found) == count
+    assert any("loops and branches" in one for one in listed.notes)
+    ready = operations.prepare_calls(backend, step, [one.signature for one in found]).facts
+    assert len(ready.names) == (0 if refused else len(found))
+    assert all(refused in why for why in ready.refused.values())
+
+
+def test_a_loop_that_nobody_has_counted_is_refused(own, backend):
+    with OwnModel(StepSpec.from_dict(own(REPEATED))) as made:
+        graphs = executed(Tracer("/CPU:0", "graph")(made._step), made._operands())
+    products = [one for one in listed(graphs) if "MatMul" in one.operator]
+    assert [one.count for one in products] == [1]
+    ready = operations.prepare_calls(backend, made.case.to_dict(), [products[0].signature])
+    assert "in a loop" in ready.facts.refused[products[0].signature]
+    assert "in a loop" in (work_of_graph_node(products[0]).layers_missing or "")
 
 
 @pytest.mark.parametrize(
