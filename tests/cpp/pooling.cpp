@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/error.hpp"
 #include "cuda/pooling/cudnn_plans.hpp"
 #include "cuda/pooling/kernels.hpp"
 #include "cuda/pooling/own_plans.hpp"
@@ -18,18 +19,13 @@ using namespace pydlbench::cuda;
 namespace {
 
 std::string message, answer;
-std::vector<std::shared_ptr<Plan>> made;
+std::shared_ptr<Plan> made;
 
 // `sizes` in the order of the problem's fields.
 Pool2dProblem problem_of(const std::int64_t* sizes, int mode) {
   auto problem = problem_from<Pool2dProblem>(sizes);
   problem.mode = static_cast<PoolMode>(mode);
   return problem;
-}
-
-pooling::Choice choice_of(int type, int channels_last, int per_warp, int lanes) {
-  return {static_cast<DataType>(type), channels_last != 0,
-          per_warp != 0 ? pooling::Method::warp : pooling::Method::thread, lanes};
 }
 
 template <typename Run>
@@ -47,26 +43,19 @@ const char* guarded(Run&& run) {
 
 extern "C" {
 
-int argmax_bytes(const std::int64_t* sizes) {
-  return static_cast<int>(bytes_of(pooling::argmax_type(problem_of(sizes, 0))));
-}
-
-const char* pool_forward(int type, int channels_last, int per_warp, int lanes,
-                         const std::int64_t* sizes, int mode, const void* src, void* dst,
-                         void* argmax) {
+const char* pool_forward(int type, int channels_last, const std::int64_t* sizes, int mode,
+                         const void* src, void* dst, std::uint8_t* argmax) {
   return guarded([&] {
-    const auto problem = problem_of(sizes, mode);
-    const auto choice = choice_of(type, channels_last, per_warp, lanes);
-    pooling::run_forward(problem, choice, src, dst, argmax, nullptr);
+    pooling::run_forward(problem_of(sizes, mode), static_cast<DataType>(type), channels_last != 0,
+                         src, dst, argmax, nullptr);
   });
 }
 
-const char* pool_backward(int type, int channels_last, int lanes, const std::int64_t* sizes,
-                          int mode, const void* dst, const void* argmax, void* src) {
+const char* pool_backward(int type, int channels_last, const std::int64_t* sizes, int mode,
+                          const void* dst, const std::uint8_t* argmax, void* src) {
   return guarded([&] {
-    const auto problem = problem_of(sizes, mode);
-    const auto choice = choice_of(type, channels_last, 0, lanes);
-    pooling::run_backward(problem, choice, dst, argmax, src, nullptr);
+    pooling::run_backward(problem_of(sizes, mode), static_cast<DataType>(type), channels_last != 0,
+                          dst, argmax, src, nullptr);
   });
 }
 
@@ -75,37 +64,38 @@ const char* why_not_cudnn(const std::int64_t* sizes) {
   return reason == nullptr ? "" : reason;
 }
 
-// One line for each plan: algorithm, variant, layout, accumulator, notes, and each tensor with its
-// role, use, type and strides.
-const char* pooling_plans(const char* pass, int type, int mode, int channels_last,
-                          const std::int64_t* sizes) {
-  made = pooling::own_plans(problem_of(sizes, mode), pass_of(pass), static_cast<DataType>(type),
-                            channels_last != 0);
-  std::ostringstream lines;
-  for (const auto& plan : made) {
-    const auto& facts = plan->facts();
-    lines << facts.algorithm << "|" << facts.variant << "|" << facts.layout << "|"
-          << facts.accumulate << "|" << facts.tensor_cores.value() << "|";
-    for (const auto& note : facts.notes) lines << note << ";";
-    lines << "|";
-    for (const auto& tensor : plan->tensors()) {
-      lines << tensor.role << " " << static_cast<int>(tensor.use) << " "
-            << static_cast<int>(tensor.type);
-      for (const auto stride : tensor.strides) lines << " " << stride;
-      lines << ",";
+// Our plan in a line: algorithm, variant, layout, accumulator, notes, and each tensor with its
+// role, use, type and strides. Empty where we have none; what is unsupported begins with "!".
+const char* pooling_plan(const char* pass, int type, int mode, int channels_last, int by_cudnn,
+                         const std::int64_t* sizes) {
+  std::ostringstream line;
+  try {
+    made = pooling::own_plan(problem_of(sizes, mode), pass_of(pass), static_cast<DataType>(type),
+                             channels_last != 0, by_cudnn != 0);
+    if (made == nullptr) return "";
+    const auto& facts = made->facts();
+    line << facts.algorithm << "|" << facts.variant << "|" << facts.layout << "|"
+         << facts.accumulate << "|" << facts.tensor_cores.value() << "|";
+    for (const auto& note : facts.notes) line << note << ";";
+    line << "|";
+    for (const auto& tensor : made->tensors()) {
+      line << tensor.role << " " << static_cast<int>(tensor.use) << " "
+           << static_cast<int>(tensor.type);
+      for (const auto stride : tensor.strides) line << " " << stride;
+      line << ",";
     }
-    lines << "\n";
+  } catch (const Unsupported& error) {
+    line << "!" << error.what();
   }
-  answer = lines.str();
+  answer = line.str();
   return answer.c_str();
 }
 
-void run_pooling_plan(int plan, void** pointers, int count) {
-  auto& chosen = *made.at(static_cast<std::size_t>(plan));
+void run_pooling_plan(void** pointers, int count) {
   const std::vector<void*> all(pointers, pointers + count);
-  chosen.prepare();
-  chosen.derive(all, nullptr, nullptr);
-  chosen.enqueue(all, nullptr, nullptr);
+  made->prepare();
+  made->derive(all, nullptr, nullptr);
+  made->enqueue(all, nullptr, nullptr);
 }
 
 }  // extern "C"

@@ -71,15 +71,14 @@ SHAPES = {
     "global": Pool((7, 6), (7, 6), (1, 1)),
     "4x4/1, many windows over a pixel": Pool((6, 6), (4, 4), (1, 1), (3, 2, 1, 3)),
     "256 taps": Pool((17, 16), (16, 16), (1, 1), (0, 0, 0, 1), channels=1),
-    "289 taps": Pool((18, 17), (17, 17), (1, 1), (2, 0, 0, 0), channels=1),
 }
-# Layout (channels last), lanes, channels.
-WIDTHS = {
-    "float32": [(0, 1, 3), (1, 1, 3), (1, 4, 8)],
-    "float16": [(0, 1, 3), (1, 1, 3), (1, 2, 6), (1, 8, 16)],
-    "bfloat16": [(0, 1, 3), (1, 1, 3), (1, 2, 6), (1, 8, 8)],
-}
-FORMS = [(type_, *width) for type_ in TYPES for width in WIDTHS[type_]]
+# Layout (channels last) and channels: a channel at a time, or a vector of them.
+FORMS = [
+    *(("float32", *form) for form in ((0, 3), (1, 3), (1, 8))),
+    *(("float16", *form) for form in ((0, 3), (1, 6), (1, 16))),
+    *(("bfloat16", *form) for form in ((0, 3), (1, 3), (1, 8))),
+]
+CASES = [(shape, *form) for shape in SHAPES for form in FORMS]
 
 
 @pytest.fixture(scope="module")
@@ -169,24 +168,20 @@ def _run_forward(
     library: ctypes.CDLL,
     pool: Pool,
     mode: str,
-    form: tuple[str, int, int],
+    form: tuple[str, int],
     x: NDArray[Any],
     *,
-    per_warp: bool = False,
     with_argmax: bool = False,
     with_result: bool = True,
 ) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
-    type_, channels_last, lanes = form
+    type_, channels_last = form
     shape = _shape(pool.channels, pool.out, channels_last)
     source = _stored(x, type_, channels_last)
     result = _empty(shape, type_) if with_result else None
-    argmax_type = np.uint8 if library.argmax_bytes(pool.sizes()) == 1 else np.int32
-    argmax = np.full(shape, 113, argmax_type) if with_argmax else None
+    argmax = np.full(shape, 113, np.uint8) if with_argmax else None
     error = library.pool_forward(
         TYPES.index(type_),
         channels_last,
-        int(per_warp),
-        lanes,
         pool.sizes(),
         MODES.index(mode),
         _pointer(source),
@@ -202,28 +197,20 @@ def _pool_of(shape: str, channels: int) -> Pool:
     return Pool(pool.size, pool.kernel, pool.stride, pool.pads, channels)
 
 
-def _fits(shape: str, lanes: int) -> bool:
-    return lanes == 1 or shape != "289 taps"  # four-byte argmax: one lane only
-
-
-CASES = [(shape, *form) for shape in SHAPES for form in FORMS if _fits(shape, form[2])]
-
-
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("shape", "type_", "channels_last", "lanes", "channels"), CASES)
+@pytest.mark.parametrize(("shape", "type_", "channels_last", "channels"), CASES)
 def test_forward(
     library: ctypes.CDLL,
     shape: str,
     type_: str,
     channels_last: int,
-    lanes: int,
     channels: int,
     mode: str,
 ) -> None:
     """Every element is written; maxima are exact, means as good as one rounding."""
     pool = _pool_of(shape, channels)
     x = _values((BATCH, channels, *pool.size), 1)
-    result, _ = _run_forward(library, pool, mode, (type_, channels_last, lanes), x)
+    result, _ = _run_forward(library, pool, mode, (type_, channels_last), x)
     expected, _ = _forward(pool, mode, x)
     assert result is not None
     got = _read(result, type_, channels_last)
@@ -233,14 +220,14 @@ def test_forward(
         np.testing.assert_allclose(got, expected, rtol=ROUNDING[type_], atol=1e-6)
 
 
-@pytest.mark.parametrize(("shape", "type_", "channels_last", "lanes", "channels"), CASES)
+@pytest.mark.parametrize(("shape", "type_", "channels_last", "channels"), CASES)
 def test_forward_stores_the_first_maximum(
-    library: ctypes.CDLL, shape: str, type_: str, channels_last: int, lanes: int, channels: int
+    library: ctypes.CDLL, shape: str, type_: str, channels_last: int, channels: int
 ) -> None:
     """The argmax counts taps from the window's corner; the result need not be wanted."""
     pool = _pool_of(shape, channels)
     x = _values((BATCH, channels, *pool.size), 2)
-    form = (type_, channels_last, lanes)
+    form = (type_, channels_last)
     result, argmax = _run_forward(library, pool, "max", form, x, with_argmax=True)
     expected, where = _forward(pool, "max", x)
     assert result is not None
@@ -253,34 +240,12 @@ def test_forward_stores_the_first_maximum(
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("type_", TYPES)
-@pytest.mark.parametrize(
-    "shape", ["global", "256 taps", "289 taps", "3x3/2 padded all round", "5x2/1x3"]
-)
-def test_forward_by_warps(library: ctypes.CDLL, shape: str, type_: str, mode: str) -> None:
-    """A warp finds what a thread finds, the first of equal maxima included."""
-    pool = _pool_of(shape, 3)
-    x = _values((BATCH, 3, *pool.size), 3)
-    result, argmax = _run_forward(
-        library, pool, mode, (type_, 0, 1), x, per_warp=True, with_argmax=mode == "max"
-    )
-    expected, where = _forward(pool, mode, x)
-    assert result is not None
-    np.testing.assert_allclose(_read(result, type_, 0), expected, rtol=ROUNDING[type_], atol=1e-6)
-    if mode == "max":
-        np.testing.assert_array_equal(_read(result, type_, 0), expected)
-        assert argmax is not None
-        np.testing.assert_array_equal(argmax, where)
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("shape", "type_", "channels_last", "lanes", "channels"), CASES)
+@pytest.mark.parametrize(("shape", "type_", "channels_last", "channels"), CASES)
 def test_backward(
     library: ctypes.CDLL,
     shape: str,
     type_: str,
     channels_last: int,
-    lanes: int,
     channels: int,
     mode: str,
 ) -> None:
@@ -288,7 +253,7 @@ def test_backward(
     pool = _pool_of(shape, channels)
     x = _values((BATCH, channels, *pool.size), 4)
     dy = _values((BATCH, channels, *pool.out), 5)
-    form = (type_, channels_last, lanes)
+    form = (type_, channels_last)
     argmax = None
     if mode == "max":
         _, argmax = _run_forward(library, pool, "max", form, x, with_argmax=True)
@@ -297,7 +262,6 @@ def test_backward(
     error = library.pool_backward(
         TYPES.index(type_),
         channels_last,
-        lanes,
         pool.sizes(),
         MODES.index(mode),
         _pointer(gradient),
@@ -316,14 +280,14 @@ def test_minus_infinity_has_a_place_too(library: ctypes.CDLL, type_: str) -> Non
     """A window of nothing but minus infinity points at its first tap inside the image."""
     pool = _pool_of("3x3/2 padded all round", 3)
     x = np.full((BATCH, 3, *pool.size), -np.inf)
-    result, argmax = _run_forward(library, pool, "max", (type_, 0, 1), x, with_argmax=True)
+    result, argmax = _run_forward(library, pool, "max", (type_, 0), x, with_argmax=True)
     assert result is not None
     assert np.isneginf(_read(result, type_, 0)).all()
     np.testing.assert_array_equal(argmax, _forward(pool, "max", x)[1])
 
 
-def test_lanes_that_do_not_divide_the_channels_are_refused(library: ctypes.CDLL) -> None:
-    """Vectors may not run into the next pixel."""
-    pool = _pool_of("2x2/2", 6)
-    error = library.pool_forward(0, 1, 0, 4, pool.sizes(), 0, None, None, None)
-    assert b"lanes divide the channels" in error
+def test_images_beyond_32_bits_are_refused(library: ctypes.CDLL) -> None:
+    """Kernels count the elements of an image in 32 bits; nothing is launched."""
+    pool = Pool((1 << 16, 1 << 15), (2, 2), (2, 2), channels=1)
+    error = library.pool_forward(0, 0, pool.sizes(), 0, None, None, None)
+    assert b"2**31 elements" in error

@@ -1,4 +1,4 @@
-"""Plans of our pooling kernels: what they list, what they ask for, and that they run."""
+"""Plans of our pooling kernels: where there are any, what they ask for, and that they run."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX, AVG_INCLUDE, AVG_EXCLUDE = 0, 1, 2
-FLOAT32, FLOAT16, BFLOAT16, INT32, INT8 = 0, 1, 2, 4, 5
+FLOAT32, FLOAT16, BFLOAT16, INT8 = 0, 1, 2, 5
 INPUT, OUTPUT, IN_OUT, DERIVED = range(4)
 NUMBERS: dict[int, Any] = {
     FLOAT32: np.float32,
     FLOAT16: np.float16,
-    INT32: np.int32,
     INT8: np.uint8,
 }
 
@@ -56,31 +55,36 @@ class Plan:
 def library(cpp_library: ctypes.CDLL) -> ctypes.CDLL:
     """Return the compiled plans."""
     loaded = cpp_library
-    loaded.pooling_plans.restype = ctypes.c_char_p
+    loaded.pooling_plan.restype = ctypes.c_char_p
     loaded.why_not_cudnn.restype = ctypes.c_char_p
     return loaded
 
 
-def _plans(
+def _line(
     library: ctypes.CDLL,
     pass_: str,
     type_: int,
     mode: int,
     *,
-    channels_last: bool,
+    channels_last: bool = False,
+    by_cudnn: bool = False,
     sizes: tuple[int, ...] = SIZES,
-) -> list[Plan]:
+) -> str:
     numbers = (ctypes.c_int64 * 14)(*sizes)
-    text = library.pooling_plans(pass_.encode(), type_, mode, int(channels_last), numbers).decode()
-    plans = []
-    for line in text.splitlines():
-        algorithm, variant, layout, accumulate, cores, notes, tensors = line.split("|")
-        read = []
-        for words in (word.split() for word in tensors.split(",") if word):
-            use, type_of, *strides = (int(word) for word in words[1:])
-            read.append(Tensor(words[0], use, type_of, tuple(strides)))
-        plans.append(Plan(algorithm, variant, layout, accumulate, cores, notes, tuple(read)))
-    return plans
+    words = (type_, mode, int(channels_last), int(by_cudnn))
+    return str(library.pooling_plan(pass_.encode(), *words, numbers).decode())
+
+
+def _plan(
+    library: ctypes.CDLL, pass_: str, type_: int, mode: int, *, channels_last: bool = False
+) -> Plan:
+    line = _line(library, pass_, type_, mode, channels_last=channels_last)
+    algorithm, variant, layout, accumulate, cores, notes, tensors = line.split("|")
+    read = []
+    for words in (word.split() for word in tensors.split(",") if word):
+        use, type_of, *strides = (int(word) for word in words[1:])
+        read.append(Tensor(words[0], use, type_of, tuple(strides)))
+    return Plan(algorithm, variant, layout, accumulate, cores, notes, tuple(read))
 
 
 def _reference(x: NDArray[Any], dy: NDArray[Any], mode: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -110,7 +114,7 @@ def _reference(x: NDArray[Any], dy: NDArray[Any], mode: int) -> tuple[NDArray[An
 @pytest.mark.parametrize("mode", [MAX, AVG_INCLUDE, AVG_EXCLUDE])
 @pytest.mark.parametrize("type_", [FLOAT32, FLOAT16])
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_every_plan_computes_its_pass(
+def test_the_plan_computes_its_pass(
     library: ctypes.CDLL, pass_: str, mode: int, type_: int, channels_last: bool
 ) -> None:
     """Derived inputs included: what is listed is what the kernels are given."""
@@ -118,86 +122,83 @@ def test_every_plan_computes_its_pass(
     x = rng.integers(-8, 9, SHAPE) / 8.0
     dy = rng.integers(-8, 9, OUT) / 8.0
     y, dx = _reference(x, dy, mode)
-    plans = _plans(library, pass_, type_, mode, channels_last=channels_last)
-    assert plans
-    for index, plan in enumerate(plans):
-        views: dict[tuple[str, int], NDArray[Any]] = {}
-        memory = []
-        for tensor in plan.tensors:
-            dims = SHAPE if tensor.role == "src" else OUT
-            memory.append(np.full(int(np.prod(dims)), 99, NUMBERS[tensor.type]))
-            size = memory[-1].itemsize
-            view = as_strided(memory[-1], dims, [size * stride for stride in tensor.strides])
-            views[tensor.role, tensor.use] = view
-            if tensor.use == INPUT:
-                view[...] = x if tensor.role == "src" else dy
-        pointers = [array.ctypes.data for array in memory]
-        library.run_pooling_plan(index, (ctypes.c_void_p * len(pointers))(*pointers), len(pointers))
-        forward = pass_ != "backward-data"
-        got = views["dst" if forward else "src", OUTPUT].astype(np.float64)
-        tolerance = 1e-6 if type_ == FLOAT32 else 1e-3
-        np.testing.assert_allclose(got, y if forward else dx, rtol=tolerance, atol=tolerance)
+    plan = _plan(library, pass_, type_, mode, channels_last=channels_last)
+    views: dict[tuple[str, int], NDArray[Any]] = {}
+    memory = []
+    for tensor in plan.tensors:
+        dims = SHAPE if tensor.role == "src" else OUT
+        memory.append(np.full(int(np.prod(dims)), 99, NUMBERS[tensor.type]))
+        size = memory[-1].itemsize
+        view = as_strided(memory[-1], dims, [size * stride for stride in tensor.strides])
+        views[tensor.role, tensor.use] = view
+        if tensor.use == INPUT:
+            view[...] = x if tensor.role == "src" else dy
+    pointers = [array.ctypes.data for array in memory]
+    library.run_pooling_plan((ctypes.c_void_p * len(pointers))(*pointers), len(pointers))
+    forward = pass_ != "backward-data"
+    got = views["dst" if forward else "src", OUTPUT].astype(np.float64)
+    tolerance = 1e-6 if type_ == FLOAT32 else 1e-3
+    np.testing.assert_allclose(got, y if forward else dx, rtol=tolerance, atol=tolerance)
 
 
 def test_maxima_in_training_store_where_they_are(library: ctypes.CDLL) -> None:
     """Inference stores nothing; backward derives it from the forward pass's source."""
-    (plan,) = _plans(library, "forward-inference", FLOAT32, MAX, channels_last=False)
+    plan = _plan(library, "forward-inference", FLOAT32, MAX)
     assert [tensor.role for tensor in plan.tensors] == ["src", "dst"]
     assert plan.notes == ""
-    (plan,) = _plans(library, "forward-training", FLOAT32, MAX, channels_last=False)
+    plan = _plan(library, "forward-training", FLOAT32, MAX)
     assert [(t.role, t.use) for t in plan.tensors] == [
         ("src", INPUT),
         ("dst", OUTPUT),
         ("argmax", OUTPUT),
     ]
     assert plan.tensors[2].type == INT8
-    assert plan.notes == "writes the argmax, 1 bytes each;"
-    (plan,) = _plans(library, "backward-data", FLOAT32, MAX, channels_last=False)
+    assert plan.notes == "writes the argmax;"
+    plan = _plan(library, "backward-data", FLOAT32, MAX)
     assert [(t.role, t.use) for t in plan.tensors] == [
         ("src", INPUT),
         ("argmax", DERIVED),
         ("dst", INPUT),
         ("src", OUTPUT),
     ]
-    (plan,) = _plans(library, "backward-data", FLOAT32, AVG_INCLUDE, channels_last=False)
+    plan = _plan(library, "backward-data", FLOAT32, AVG_INCLUDE)
     assert [(t.role, t.use) for t in plan.tensors] == [("dst", INPUT), ("src", OUTPUT)]
 
 
 def test_facts(library: ctypes.CDLL) -> None:
     """Float32 accumulation, no tensor cores, and layouts by name."""
     for last, name in ((True, "nhwc"), (False, "nchw")):
-        plans = _plans(library, "forward-inference", BFLOAT16, AVG_EXCLUDE, channels_last=last)
-        for plan in plans:
-            assert plan.variant == name
-            assert plan.layout == f"src {name}, dst {name}"
-            assert (plan.accumulate, plan.tensor_cores) == ("float32", "0")
-            assert {tensor.type for tensor in plan.tensors} == {BFLOAT16}
+        plan = _plan(library, "forward-inference", BFLOAT16, AVG_EXCLUDE, channels_last=last)
+        assert plan.variant == name
+        assert plan.layout == f"src {name}, dst {name}"
+        assert (plan.accumulate, plan.tensor_cores) == ("float32", "0")
+        assert {tensor.type for tensor in plan.tensors} == {BFLOAT16}
 
 
-def test_vectors_fit_the_channels(library: ctypes.CDLL) -> None:
-    """Sixteen bytes, four bytes, one element: as many as divide the channels."""
-
-    def algorithms(type_: int, channels: int) -> list[str]:
-        sizes = (2, channels, *SIZES[2:])
-        pass_ = "forward-inference"
-        plans = _plans(library, pass_, type_, MAX, channels_last=True, sizes=sizes)
-        return [plan.algorithm for plan in plans]
-
-    one = "window per thread"
-    assert algorithms(FLOAT16, 16) == [f"{one}, 8 channels", f"{one}, 2 channels", one]
-    assert algorithms(FLOAT16, 6) == [f"{one}, 2 channels", one]
-    assert algorithms(FLOAT32, 8) == [f"{one}, 4 channels", one]
-    assert algorithms(FLOAT32, 7) == [one]
+PASSES = ("forward-inference", "forward-training", "backward-data")
 
 
-def test_large_windows(library: ctypes.CDLL) -> None:
-    """Warps share large windows of NCHW; beyond 256 taps the argmax needs four bytes."""
+@pytest.mark.parametrize("mode", [MAX, AVG_INCLUDE, AVG_EXCLUDE])
+@pytest.mark.parametrize("pass_", PASSES)
+def test_beside_cudnn_ours_are_for_maxima_in_training(
+    library: ctypes.CDLL, pass_: str, mode: int
+) -> None:
+    """The argmax saves reading source and result again; without cuDNN there is always a plan."""
+    argmax = mode == MAX and pass_ != "forward-inference"
+    assert bool(_line(library, pass_, FLOAT32, mode, by_cudnn=True)) is argmax
+    assert _line(library, pass_, FLOAT32, mode, by_cudnn=False)
+
+
+def test_an_argmax_of_a_byte_tells_256_places_apart(library: ctypes.CDLL) -> None:
+    """Where windows are larger, training is cuDNN's; without it, or padded so, nobody's."""
     sizes = (2, 8, 17, 17, 1, 1, 17, 17, 1, 1, 0, 0, 0, 0)
-    plans = _plans(library, "forward-training", FLOAT32, MAX, channels_last=False, sizes=sizes)
-    assert [plan.algorithm for plan in plans] == ["window per thread", "window per warp"]
-    assert plans[0].tensors[2].type == INT32
-    (plan,) = _plans(library, "forward-training", FLOAT32, MAX, channels_last=True, sizes=sizes)
-    assert plan.algorithm == "window per thread"
+    for pass_ in ("forward-training", "backward-data"):
+        assert _line(library, pass_, FLOAT32, MAX, by_cudnn=True, sizes=sizes) == ""
+        refused = _line(library, pass_, FLOAT32, MAX, sizes=sizes)
+        assert refused.startswith("!")
+        assert "256" in refused
+        assert _line(library, pass_, FLOAT32, AVG_INCLUDE, sizes=sizes)[0] != "!"
+    assert _line(library, "forward-inference", FLOAT32, MAX, sizes=sizes)[0] != "!"
 
 
 @pytest.mark.parametrize(

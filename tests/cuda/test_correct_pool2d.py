@@ -46,7 +46,7 @@ def test_every_plan_is_right(
 ) -> None:
     layer = Pool2d.of(batch=2, **SHAPES[shape], **KINDS[kind])
     found = all_right(layer, pass_=pass_, propagation=propagation, precision=mode)
-    # Our own kernels know everything; and both layouts are among them.
+    # Ours stand in where cuDNN cannot; both layouts are among them.
     assert {one.plan.variant for one in found} == {"nchw", "nhwc"}
 
 

@@ -23,7 +23,7 @@ _INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ +)?([A-Z][A-Z0-
 _LOCAL = {
     "the float64 reference, which is never timed": r"conv2d_check_kernel",
     # A dozen loads and stores beside 8 x 16 bytes per window.
-    "eight lanes of 16 bits": r"_per_threadI(6__half|13__nv_bfloat16)h.*ELi8E",
+    "eight lanes of 16 bits": r"_per_threadI(6__half|13__nv_bfloat16)L.*ELi8E",
 }
 _MOST_SPILLS = 12
 

@@ -89,27 +89,28 @@ void PlanBuilder::add(const std::string& kernel, std::vector<TensorSpec> tensors
 namespace {
 
 // Elements that the threads of a block take at once, a vector each.
-std::int64_t elements_at_once(std::size_t element_bytes) {
-  return std::int64_t{kThreads} * static_cast<std::int64_t>(16 / element_bytes);
+std::int64_t elements_at_once(const PlanBuilder& builder) {
+  return std::int64_t{kThreads} * static_cast<std::int64_t>(16 / bytes_of(builder.type));
 }
 
 }  // namespace
 
-Tiling one_tiling(const PlanBuilder& builder) {
-  return {builder.count() > elements_at_once(bytes_of(builder.type)), kMostBlocks};
+NamedTiling one_tiling(const PlanBuilder& builder, int inputs) {
+  if (builder.count() <= elements_at_once(builder)) {
+    return {{false, kMostBlocks}, "1 vector per thread"};
+  }
+  return {{true, kMostBlocks}, std::to_string(unrolled_vectors(inputs)) + " vectors per thread"};
 }
 
-std::vector<NamedTiling> tilings(const PlanBuilder& builder, std::int64_t count, int inputs,
-                                 std::size_t element_bytes) {
-  const int vectors = unrolled_vectors(inputs);
-  const std::int64_t per_block = elements_at_once(element_bytes);
+std::vector<NamedTiling> tilings(const PlanBuilder& builder, int inputs) {
+  std::vector<NamedTiling> result{{{false, kMostBlocks}, "1 vector per thread"}};
+  const auto several = one_tiling(builder, inputs);
+  if (!several.tiling.unrolled) return result;
+  result.push_back(several);
   const std::int64_t resident = std::int64_t{builder.target.multiprocessors} *
                                 (builder.target.threads_per_multiprocessor / kThreads);
-  std::vector<NamedTiling> result{{{false, kMostBlocks}, "1 vector per thread"}};
-  const std::string several = std::to_string(vectors) + " vectors per thread";
-  if (count > per_block) result.push_back({{true, kMostBlocks}, several});
-  if (count > per_block * vectors * resident) {
-    result.push_back({{true, resident}, several + ", resident blocks"});
+  if (builder.count() > elements_at_once(builder) * unrolled_vectors(inputs) * resident) {
+    result.push_back({{true, resident}, several.name + ", resident blocks"});
   }
   return result;
 }

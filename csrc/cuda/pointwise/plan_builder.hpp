@@ -58,13 +58,11 @@ struct NamedTiling {
   Tiling tiling;
   std::string name;
 };
-// Ways to share `count` elements of so many inputs out, without those that come to the same.
-std::vector<NamedTiling> tilings(const PlanBuilder& builder, std::int64_t count, int inputs,
-                                 std::size_t element_bytes);
+// Ways to share the elements of so many inputs out, without those that come to the same.
+std::vector<NamedTiling> tilings(const PlanBuilder& builder, int inputs);
 
-// The one for kernels that follow another, whose choice matters more: several vectors per thread
-// where there are as many.
-Tiling one_tiling(const PlanBuilder& builder);
+// The one for kernels of few plans: several vectors per thread where there are as many.
+NamedTiling one_tiling(const PlanBuilder& builder, int inputs);
 
 // In how many parts to cut every channel for a sum over it, so that the GPU is full.
 std::int64_t channel_splits(const PlanBuilder& builder);

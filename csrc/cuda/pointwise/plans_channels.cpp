@@ -22,15 +22,14 @@ void plan_inference(PlanBuilder& builder, float epsilon) {
                                         builder.channel_floats("mean", Use::input),
                                         builder.channel_floats("variance", Use::input),
                                         builder.map("dst", Use::output)};
-  for (const auto& [tiling, name] : tilings(builder, builder.count(), 1, bytes_of(builder.type))) {
-    builder.add(name, tensors, 0,
-                [=, tiling = tiling, type = builder.type, image = builder.image()](
-                    const Pointers& p, void*, CUstream_st* stream) {
-                  const BatchnormParameters parameters{floats(p[1]), floats(p[2]), floats(p[3]),
-                                                       floats(p[4]), epsilon};
-                  batchnorm_apply(type, tiling, image, p[0], parameters, p[5], stream);
-                });
-  }
+  const auto [tiling, name] = one_tiling(builder, 1);
+  builder.add(name, tensors, 0,
+              [=, tiling = tiling, type = builder.type, image = builder.image()](
+                  const Pointers& p, void*, CUstream_st* stream) {
+                const BatchnormParameters parameters{floats(p[1]), floats(p[2]), floats(p[3]),
+                                                     floats(p[4]), epsilon};
+                batchnorm_apply(type, tiling, image, p[0], parameters, p[5], stream);
+              });
 }
 
 void plan_training(PlanBuilder& builder, float epsilon, float momentum) {
@@ -51,7 +50,7 @@ void plan_training(PlanBuilder& builder, float epsilon, float momentum) {
   const auto type = builder.type;
   const auto image = builder.image();
   const auto splits = channel_splits(builder);
-  const auto tiling = one_tiling(builder);
+  const auto tiling = one_tiling(builder, 1).tiling;
   builder.add(splits_name(splits), tensors, partial_bytes(builder, splits, 2),
               [=](const Pointers& p, void* workspace, CUstream_st* stream) {
                 batchnorm_statistics(type, splits, image, p[0], statistics(p), floats(workspace),
@@ -75,7 +74,7 @@ void plan_gradient(PlanBuilder& builder, float epsilon) {
   const auto type = builder.type;
   const auto image = builder.image();
   const auto splits = channel_splits(builder);
-  const auto tiling = one_tiling(builder);
+  const auto tiling = one_tiling(builder, 2).tiling;
   builder.add(splits_name(splits), tensors, partial_bytes(builder, splits, 2),
               [=](const Pointers& p, void* workspace, CUstream_st* stream) {
                 batchnorm_gradients(type, splits, image, p[0], p[1], parameters(p), floats(p[6]),
@@ -91,7 +90,7 @@ void plan_bias(PlanBuilder& builder) {
   const auto type = builder.type;
   const auto image = builder.image();
   if (builder.is_forward()) {
-    for (const auto& [tiling, name] : tilings(builder, builder.count(), 1, bytes_of(type))) {
+    for (const auto& [tiling, name] : tilings(builder, 1)) {
       builder.add(
           name,
           {builder.map("src", Use::input), builder.vector("bias", Use::input, image.channels, type),

@@ -15,8 +15,7 @@ namespace {
 template <typename Run>
 void add_tiled(PlanBuilder& builder, int inputs, const std::vector<TensorSpec>& tensors,
                const Run& run) {
-  for (const auto& [tiling, name] :
-       tilings(builder, builder.count(), inputs, bytes_of(builder.type))) {
+  for (const auto& [tiling, name] : tilings(builder, inputs)) {
     builder.add(name, tensors, 0,
                 [run, tiling = tiling](const Pointers& p, void*, CUstream_st* stream) {
                   run(tiling, p, stream);

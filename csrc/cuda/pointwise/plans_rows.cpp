@@ -32,7 +32,7 @@ void plan_concat(PlanBuilder& builder) {
   const auto bytes = static_cast<std::int64_t>(bytes_of(builder.type));
   std::vector<std::int64_t> row_bytes;
   for (const auto source : sources) row_bytes.push_back(source * wide * bytes);
-  for (const auto& [tiling, name] : tilings(builder, builder.count(), 1, bytes_of(builder.type))) {
+  for (const auto& [tiling, name] : tilings(builder, 1)) {
     builder.add(name, tensors, 0,
                 [=, tiling = tiling](const Pointers& p, void*, CUstream_st* stream) {
                   std::vector<Piece> pieces;
@@ -95,7 +95,7 @@ void plan_softmax(PlanBuilder& builder) {
     }
     return;
   }
-  for (const auto& [tiling, name] : tilings(builder, builder.count(), 1, bytes_of(type))) {
+  for (const auto& [tiling, name] : tilings(builder, 1)) {
     builder.add(name, {builder.map("dst", Use::input), labels, builder.map("src", Use::output)}, 0,
                 [=, tiling = tiling](const Pointers& p, void*, CUstream_st* stream) {
                   softmax_backward(type, tiling, rows, classes, p[0],

@@ -159,9 +159,11 @@ class CudnnPlan final : public Plan {
   std::vector<TensorSpec> tensors_;
 };
 
-std::vector<cudnnPoolingMode_t> modes(PoolMode mode) {
+// What cuDNN documents of the deterministic mode is about the gradient.
+std::vector<cudnnPoolingMode_t> modes(PoolMode mode, bool forward) {
   switch (mode) {
     case PoolMode::max:
+      if (forward) return {CUDNN_POOLING_MAX};
       return {CUDNN_POOLING_MAX_DETERMINISTIC, CUDNN_POOLING_MAX};
     case PoolMode::avg_include_padding:
       return {CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING};
@@ -176,8 +178,7 @@ std::vector<cudnnPoolingMode_t> modes(PoolMode mode) {
 std::vector<std::shared_ptr<Plan>> cudnn_plans(const Device& device, const Pool2dProblem& problem,
                                                Pass pass, DataType type, bool channels_last) {
   std::vector<std::shared_ptr<Plan>> plans;
-  if (beyond_cudnn(problem) != nullptr) return plans;
-  for (const auto mode : modes(problem.mode)) {
+  for (const auto mode : modes(problem.mode, is_forward(pass))) {
     plans.push_back(std::make_shared<CudnnPlan>(device, problem, pass, type, channels_last, mode));
   }
   return plans;

@@ -1,7 +1,8 @@
 #include "cuda/pooling/own_plans.hpp"
 
+#include <cstdint>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include "core/error.hpp"
 #include "cuda/plan.hpp"
@@ -10,74 +11,45 @@
 
 namespace pydlbench::cuda::pooling {
 
-void run_forward(const Pool2dProblem& problem, const Choice& choice, const void* src, void* dst,
-                 void* argmax, CUstream_st* stream) {
-  switch (choice.type) {
-    case DataType::float32:
-      return forward_float32(problem, choice, src, dst, argmax, stream);
-    case DataType::float16:
-      return forward_float16(problem, choice, src, dst, argmax, stream);
-    case DataType::bfloat16:
-      return forward_bfloat16(problem, choice, src, dst, argmax, stream);
-    default:
-      throw Unsupported("pooling in this data type");
-  }
-}
-
-void run_backward(const Pool2dProblem& problem, const Choice& choice, const void* dst,
-                  const void* argmax, void* src, CUstream_st* stream) {
-  switch (choice.type) {
-    case DataType::float32:
-      return backward_float32(problem, choice, dst, argmax, src, stream);
-    case DataType::float16:
-      return backward_float16(problem, choice, dst, argmax, src, stream);
-    case DataType::bfloat16:
-      return backward_bfloat16(problem, choice, dst, argmax, src, stream);
-    default:
-      throw Unsupported("pooling in this data type");
-  }
-}
-
 namespace {
+
+constexpr std::int64_t kPlaces = 256;
+
+bool has_argmax(const Pool2dProblem& problem, Pass pass) {
+  return problem.mode == PoolMode::max && pass != Pass::forward_inference;
+}
 
 // Forward: src, dst and, for maxima in training, argmax. Backward: dst and src, for maxima with the
 // forward pass's source and the argmax that follows from it before them.
 class OwnPlan final : public Plan {
  public:
-  OwnPlan(const Pool2dProblem& problem, Pass pass, const Choice& choice)
+  OwnPlan(const Pool2dProblem& problem, Pass pass, DataType type, bool channels_last)
       : problem_(problem),
-        choice_(choice),
+        type_(type),
+        channels_last_(channels_last),
         forward_(is_forward(pass)),
-        stores_argmax_(problem.mode == PoolMode::max && pass != Pass::forward_inference),
-        facts_(pooling::facts(pass, choice.channels_last)) {
+        argmax_(has_argmax(problem, pass)),
+        facts_(pooling::facts(pass, channels_last)) {
     facts_.library = kOwnLibrary;
-    facts_.algorithm = choice.method == Method::warp ? "window per warp"
-                       : forward_                    ? "window per thread"
-                                                     : "pixel per thread";
-    if (choice.lanes > 1) facts_.algorithm += ", " + std::to_string(choice.lanes) + " channels";
-    const auto argmax = argmax_type(problem);
-    if (stores_argmax_) {
-      facts_.notes.push_back(std::string(forward_ ? "writes" : "reads") + " the argmax, " +
-                             std::to_string(bytes_of(argmax)) + " bytes each");
-    }
-    const bool last = choice.channels_last;
-    const auto dst = [&](const char* role, DataType type, Use use) {
-      tensors_.push_back(dst_tensor(role, problem, type, last, use));
+    facts_.algorithm = forward_ ? "window per thread" : "pixel per thread";
+    if (argmax_) facts_.notes.emplace_back(forward_ ? "writes the argmax" : "reads the argmax");
+    const auto dst = [&](const char* role, DataType stored, Use use) {
+      tensors_.push_back(dst_tensor(role, problem, stored, channels_last, use));
     };
     const auto src = [&](Use use) {
-      tensors_.push_back(src_tensor(problem, choice.type, last, use));
+      tensors_.push_back(src_tensor(problem, type, channels_last, use));
     };
     if (forward_) {
       src(Use::input);
-      dst("dst", choice.type, Use::output);
-      if (stores_argmax_) dst("argmax", argmax, Use::output);
+      dst("dst", type, Use::output);
+      if (argmax_) dst("argmax", DataType::int8, Use::output);
       return;
     }
-    if (stores_argmax_) {
+    if (argmax_) {
       src(Use::input);
-      dst("argmax", argmax, Use::derived);
+      dst("argmax", DataType::int8, Use::derived);
     }
-    dst("dst", choice.type, Use::input);
+    dst("dst", type, Use::input);
     src(Use::output);
   }
 
@@ -87,39 +59,49 @@ class OwnPlan final : public Plan {
   void build() override {}  // compiled with the module
 
   void derive(const std::vector<void*>& pointers, void*, CUstream_st* stream) override {
-    if (forward_ || !stores_argmax_) return;
-    run_forward(problem_, choice_, pointers.at(0), nullptr, pointers.at(1), stream);
+    if (!forward_ && argmax_) forward(pointers.at(0), nullptr, pointers.at(1), stream);
   }
 
   void enqueue(const std::vector<void*>& pointers, void*, CUstream_st* stream) override {
     PYDLBENCH_CHECK(pointers.size() == tensors_.size(), "one pointer for each tensor");
     if (forward_) {
-      run_forward(problem_, choice_, pointers[0], pointers[1],
-                  stores_argmax_ ? pointers[2] : nullptr, stream);
-    } else if (stores_argmax_) {
-      run_backward(problem_, choice_, pointers[2], pointers[1], pointers[3], stream);
+      forward(pointers[0], pointers[1], argmax_ ? pointers[2] : nullptr, stream);
+    } else if (argmax_) {
+      backward(pointers[2], pointers[1], pointers[3], stream);
     } else {
-      run_backward(problem_, choice_, pointers[0], nullptr, pointers[1], stream);
+      backward(pointers[0], nullptr, pointers[1], stream);
     }
   }
 
  private:
+  void forward(const void* src, void* dst, void* argmax, CUstream_st* stream) {
+    run_forward(problem_, type_, channels_last_, src, dst, static_cast<std::uint8_t*>(argmax),
+                stream);
+  }
+  void backward(const void* dst, const void* argmax, void* src, CUstream_st* stream) {
+    run_backward(problem_, type_, channels_last_, dst, static_cast<const std::uint8_t*>(argmax),
+                 src, stream);
+  }
+
   Pool2dProblem problem_;
-  Choice choice_;
-  bool forward_, stores_argmax_;
+  DataType type_;
+  bool channels_last_, forward_, argmax_;
   PlanFacts facts_;
   std::vector<TensorSpec> tensors_;
 };
 
 }  // namespace
 
-std::vector<std::shared_ptr<Plan>> own_plans(const Pool2dProblem& problem, Pass pass, DataType type,
-                                             bool channels_last) {
-  std::vector<std::shared_ptr<Plan>> plans;
-  for (const auto& choice : choices(problem, pass, type, channels_last)) {
-    plans.push_back(std::make_shared<OwnPlan>(problem, pass, choice));
+std::shared_ptr<Plan> own_plan(const Pool2dProblem& problem, Pass pass, DataType type,
+                               bool channels_last, bool by_cudnn) {
+  const bool argmax = has_argmax(problem, pass);
+  const bool fits = !argmax || problem.kernel_height * problem.kernel_width <= kPlaces;
+  if (by_cudnn && (!argmax || !fits)) return nullptr;
+  if (!fits) {
+    throw Unsupported("maxima of windows of more than " + std::to_string(kPlaces) +
+                      " elements in training, where cuDNN does not compute them");
   }
-  return plans;
+  return std::make_shared<OwnPlan>(problem, pass, type, channels_last);
 }
 
 }  // namespace pydlbench::cuda::pooling

@@ -25,14 +25,16 @@ std::vector<std::shared_ptr<Plan>> pool2d_plans(const Device& device, const Pool
 
   const auto type = storage(mode);
   std::vector<std::shared_ptr<Plan>> plans;
-  const auto append = [&](std::vector<std::shared_ptr<Plan>> more) {
-    for (auto& plan : more) plans.push_back(std::move(plan));
-  };
+  const bool by_cudnn = loaded_cudnn() && pooling::beyond_cudnn(problem) == nullptr;
   for (const bool channels_last : {true, false}) {
     if (!both && channels_last != (layout == "nhwc")) continue;
-    append(pooling::own_plans(problem, pass, type, channels_last));
-    // Ours do without cuDNN; where it is not there, its plans are missing and nothing else.
-    if (loaded_cudnn()) append(pooling::cudnn_plans(device, problem, pass, type, channels_last));
+    if (auto own = pooling::own_plan(problem, pass, type, channels_last, by_cudnn)) {
+      plans.push_back(std::move(own));
+    }
+    if (!by_cudnn) continue;
+    for (auto& plan : pooling::cudnn_plans(device, problem, pass, type, channels_last)) {
+      plans.push_back(std::move(plan));
+    }
   }
   return plans;
 }

@@ -16,7 +16,8 @@ class Device;
 // `layout`: best or any (both layouts), nchw, nhwc. Variants are "nchw" and "nhwc". The backward
 // pass of max pooling reads the forward pass's source (role "src", input) beside the gradient
 // ("dst") and writes the other gradient (role "src", output). cuDNN is left out where it is not
-// loaded or cannot pad so. Throws Unsupported for fp8-tc and for backward-weights.
+// loaded or cannot pad so; ours where they have no case, see own_plan(). Throws Unsupported for
+// fp8-tc and for backward-weights.
 std::vector<std::shared_ptr<Plan>> pool2d_plans(const Device& device, const Pool2dProblem& problem,
                                                 Pass pass, Mode mode, const std::string& layout);
 

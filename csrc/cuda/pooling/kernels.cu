@@ -2,20 +2,18 @@
 //
 // A pooling is images of pixels of channels, whatever the layout. In NHWC a pixel has all channels.
 // In NCHW each channel is an image of its own whose pixels have one channel: the same kernels serve
-// both.
-#pragma once
+// both. A thread handles 16 bytes of a pixel's channels where they are a whole number of vectors,
+// else one channel.
+#include "cuda/pooling/kernels.hpp"
 
-#include <climits>
 #include <cstdint>
-#include <string>
 
 #include "core/error.hpp"
-#include "core/problem.hpp"
-#include "cuda/pointwise/vector.cuh"
-#include "cuda/pooling/own_plans.hpp"
-#include "cuda/simt.hpp"
+#include "cuda/pointwise/elementwise.cuh"
 
 namespace pydlbench::cuda::pooling {
+
+namespace {
 
 struct Shape {
   std::int64_t images;
@@ -67,9 +65,9 @@ inline Places places(const Shape& shape, int height, int width, int lanes) {
   return {{vectors, count}, {width, count}, {height, count}, count};
 }
 
-enum class Kind { maximum, maximum_and_argmax, average };
+enum class Kind { maximum, average };
 
-constexpr int kThreads = 256;
+using pointwise::kThreads;
 
 // Moved by one access to memory.
 template <typename T, int kLanes>
@@ -144,21 +142,20 @@ inline dim3 blocks_for(std::int64_t threads) {
 // memory: each thread moves 16 bytes of neighbouring channels at a time where the layout has them,
 // and taps of neighbouring windows come from the cache.
 //
-// One window per thread, `kLanes` channels of it. Windows of kRows x kColumns taps, or of whatever
-// size where they are 0. `dst` may be null where only the argmax is wanted.
+// One window per thread, `kLanes` channels of it. Windows of kSize x kSize taps, or of whatever
+// size where it is 0. `dst` and `argmax` are written where they are not null.
 //
-// A tap in the padding is read from the nearest pixel instead, so that no load waits for a branch.
-// That pixel is in the window as well (padding is narrower than a window), so it cannot change a
-// maximum; sums and the argmax leave it out.
-template <typename T, typename Argmax, Kind kKind, int kLanes, int kRows, int kColumns>
+// A tap in the padding is read from the nearest pixel instead, so that no load waits for a branch;
+// it is left out of what is computed.
+template <typename T, Kind kKind, int kLanes, int kSize>
 __global__ void __launch_bounds__(kThreads)
     forward_per_thread(Shape s, Places places, const T* __restrict__ src, T* __restrict__ dst,
-                       Argmax* __restrict__ argmax) {
+                       std::uint8_t* __restrict__ argmax) {
   const auto index = thread_index();
   if (index >= places.count) return;
   const auto at = place_of(places, index, kLanes);
-  const int rows = kRows > 0 ? kRows : s.kernel_height;
-  const int columns = kColumns > 0 ? kColumns : s.kernel_width;
+  const int rows = kSize > 0 ? kSize : s.kernel_height;
+  const int columns = kSize > 0 ? kSize : s.kernel_width;
   const int top = at.row * s.stride_height - s.pad_top;
   const int left = at.column * s.stride_width - s.pad_left;
   const T* image = src + at.image * s.in_elements() + at.channel;
@@ -185,8 +182,6 @@ __global__ void __launch_bounds__(kThreads)
         const float tap = to_float(taps.lane[lane]);
         if (kKind == Kind::average) {
           value[lane] += is_inside ? tap : 0.0f;
-        } else if (kKind == Kind::maximum) {
-          value[lane] = tap > value[lane] ? tap : value[lane];
         } else if (is_inside && tap > value[lane]) {
           value[lane] = tap;
           where[lane] = i * columns + j;
@@ -202,127 +197,31 @@ __global__ void __launch_bounds__(kThreads)
   }
   const auto offset =
       at.image * s.out_elements() + (at.row * s.out_width + at.column) * s.channels + at.channel;
-  if (kKind != Kind::maximum_and_argmax || dst != nullptr) {
-    store(dst + offset, packed<T>(value));
-  }
-  if (kKind == Kind::maximum_and_argmax) {
-    Pack<Argmax, kLanes> found;
+  if (dst != nullptr) store(dst + offset, packed<T>(value));
+  if (kKind == Kind::maximum && argmax != nullptr) {
+    Pack<std::uint8_t, kLanes> found;
 #pragma unroll
-    for (int lane = 0; lane < kLanes; ++lane) found.lane[lane] = static_cast<Argmax>(where[lane]);
+    for (int lane = 0; lane < kLanes; ++lane) {
+      found.lane[lane] = static_cast<std::uint8_t>(where[lane]);
+    }
     store(argmax + offset, found);
   }
 }
 
-// One window per warp, for large windows of images with one channel (global pooling in NCHW):
-// neighbouring lanes read neighbouring taps.
-template <typename T, typename Argmax, Kind kKind>
-__global__ void __launch_bounds__(kThreads)
-    forward_per_warp(Shape s, Places places, const T* __restrict__ src, T* __restrict__ dst,
-                     Argmax* __restrict__ argmax) {
-  const auto index = thread_index() / 32;
-  if (index >= places.count) return;  // the same for the whole warp
-  const auto at = place_of(places, index, 1);
-  const int top = at.row * s.stride_height - s.pad_top;
-  const int left = at.column * s.stride_width - s.pad_left;
-  const int rows = inside(top, s.kernel_height, s.in_height);
-  const int columns = inside(left, s.kernel_width, s.in_width);
-  const int first_row = top < 0 ? 0 : top, first_column = left < 0 ? 0 : left;
-  const T* window = src + at.image * s.in_elements() + first_row * s.in_width + first_column;
-
-  float value = kKind == Kind::average ? 0.0f : -INFINITY;
-  int where = INT_MAX;
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  for (int tap_index = lane; tap_index < rows * columns; tap_index += 32) {
-    const int i = tap_index / columns, j = tap_index - i * columns;
-    const float tap = to_float(window[i * s.in_width + j]);
-    if (kKind == Kind::average) {
-      value += tap;
-    } else if (where == INT_MAX || tap > value) {
-      value = tap;
-      where = (first_row - top + i) * s.kernel_width + first_column - left + j;
-    }
-  }
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) {
-    const float other = __shfl_xor_sync(0xffffffffu, value, distance);
-    const int other_where = __shfl_xor_sync(0xffffffffu, where, distance);
-    if (kKind == Kind::average) {
-      value += other;
-    } else if (other > value || (other == value && other_where < where)) {
-      value = other;
-      where = other_where;
-    }
-  }
-
-  if (lane != 0) return;
-  if (kKind == Kind::average) value *= share(s, top, left);
-  const auto offset = at.image * s.out_elements() + at.row * s.out_width + at.column;
-  if (kKind != Kind::maximum_and_argmax || dst != nullptr) dst[offset] = from_float<T>(value);
-  if (kKind == Kind::maximum_and_argmax) argmax[offset] = static_cast<Argmax>(where);
-}
-
-// The kernels of one number of lanes, by the size of the window.
-template <typename T, typename Argmax, Kind kKind, int kLanes>
-void forward_by_window(const Shape& s, const Places& places, const T* src, T* dst, Argmax* argmax,
+// Unrolled for the windows that networks have most.
+template <typename T, Kind kKind, int kLanes>
+void forward_by_window(const Shape& s, const T* src, T* dst, std::uint8_t* argmax,
                        cudaStream_t stream) {
-  auto kernel = &forward_per_thread<T, Argmax, kKind, kLanes, 0, 0>;
-  // Unrolled for the windows that networks have most, in the widths that they are best in.
-  if constexpr (sizeof(Argmax) == 1 && (kLanes == 1 || kLanes * sizeof(T) == 16)) {
+  auto kernel = &forward_per_thread<T, kKind, kLanes, 0>;
+  if constexpr (kKind == Kind::maximum) {
     if (s.kernel_height == 2 && s.kernel_width == 2) {
-      kernel = &forward_per_thread<T, Argmax, kKind, kLanes, 2, 2>;
+      kernel = &forward_per_thread<T, kKind, kLanes, 2>;
     } else if (s.kernel_height == 3 && s.kernel_width == 3) {
-      kernel = &forward_per_thread<T, Argmax, kKind, kLanes, 3, 3>;
+      kernel = &forward_per_thread<T, kKind, kLanes, 3>;
     }
   }
-  launch(kernel, blocks_for(places.count), dim3(kThreads), 0, stream, s, places, src, dst, argmax);
-}
-
-template <typename T, typename Argmax, Kind kKind>
-void forward_of_kind(const Pool2dProblem& problem, const Choice& choice, const T* src, T* dst,
-                     Argmax* argmax, cudaStream_t stream) {
-  const auto s = shape_of(problem, choice.channels_last);
-  PYDLBENCH_CHECK(s.channels % choice.lanes == 0, "lanes divide the channels of a pixel");
-  const auto at = places(s, s.out_height, s.out_width, choice.lanes);
-  if (choice.method == Method::warp) {
-    PYDLBENCH_CHECK(s.channels == 1, "a warp pools images of one channel");
-    return launch(&forward_per_warp<T, Argmax, kKind>, blocks_for(at.count * 32), dim3(kThreads), 0,
-                  stream, s, at, src, dst, argmax);
-  }
-  if (choice.lanes == 1)
-    return forward_by_window<T, Argmax, kKind, 1>(s, at, src, dst, argmax, stream);
-  if constexpr (sizeof(Argmax) == 1) {
-    constexpr int full = 16 / static_cast<int>(sizeof(T));
-    if (choice.lanes == full) {
-      return forward_by_window<T, Argmax, kKind, full>(s, at, src, dst, argmax, stream);
-    }
-    if constexpr (sizeof(T) == 2) {
-      if (choice.lanes == 2) {
-        return forward_by_window<T, Argmax, kKind, 2>(s, at, src, dst, argmax, stream);
-      }
-    }
-  }
-  throw Unsupported("pooling by " + std::to_string(choice.lanes) + " lanes");
-}
-
-// Pools `src` into `dst`; with `argmax` (of argmax_type()), writes where the maxima were, and then
-// `dst` may be null.
-template <typename T>
-void forward(const Pool2dProblem& problem, const Choice& choice, const void* src, void* dst,
-             void* argmax, cudaStream_t stream) {
-  const auto* from = static_cast<const T*>(src);
-  auto* to = static_cast<T*>(dst);
-  auto* bytes = static_cast<std::uint8_t*>(argmax);
-  if (problem.mode != PoolMode::max) {
-    forward_of_kind<T, std::uint8_t, Kind::average>(problem, choice, from, to, nullptr, stream);
-  } else if (argmax == nullptr) {
-    forward_of_kind<T, std::uint8_t, Kind::maximum>(problem, choice, from, to, nullptr, stream);
-  } else if (argmax_type(problem) == DataType::int8) {
-    forward_of_kind<T, std::uint8_t, Kind::maximum_and_argmax>(problem, choice, from, to, bytes,
-                                                               stream);
-  } else {
-    forward_of_kind<T, std::int32_t, Kind::maximum_and_argmax>(
-        problem, choice, from, to, static_cast<std::int32_t*>(argmax), stream);
-  }
+  const auto at = places(s, s.out_height, s.out_width, kLanes);
+  launch(kernel, blocks_for(at.count), dim3(kThreads), 0, stream, s, at, src, dst, argmax);
 }
 
 // Backward: each pixel gathers from the windows that contain it. From a window of a maximum it
@@ -351,10 +250,10 @@ __device__ __forceinline__ Windows windows_at(int position, int pad, int kernel,
 
 // One pixel per thread, `kLanes` channels of it, which at most kOverlap windows contain along each
 // axis, or however many where it is 0.
-template <typename T, typename Argmax, Kind kKind, int kLanes, int kOverlap>
+template <typename T, Kind kKind, int kLanes, int kOverlap>
 __global__ void __launch_bounds__(kThreads)
     backward_per_thread(Shape s, Places places, Reach reach, const T* __restrict__ dst,
-                        const Argmax* __restrict__ argmax, T* __restrict__ src) {
+                        const std::uint8_t* __restrict__ argmax, T* __restrict__ src) {
   const auto index = thread_index();
   if (index >= places.count) return;
   const auto at = place_of(places, index, kLanes);
@@ -402,65 +301,62 @@ __global__ void __launch_bounds__(kThreads)
         packed<T>(sum));
 }
 
-template <typename T, typename Argmax, Kind kKind, int kLanes>
-void backward_by_overlap(const Shape& s, const Places& places, const T* dst, const Argmax* argmax,
-                         T* src, cudaStream_t stream) {
-  auto kernel = &backward_per_thread<T, Argmax, kKind, kLanes, 0>;
-  if constexpr (sizeof(Argmax) == 1 && (kLanes == 1 || kLanes * sizeof(T) == 16)) {
+template <typename T, Kind kKind, int kLanes>
+void backward_by_overlap(const Shape& s, const T* dst, const std::uint8_t* argmax, T* src,
+                         cudaStream_t stream) {
+  auto kernel = &backward_per_thread<T, kKind, kLanes, 0>;
+  if constexpr (kKind == Kind::maximum) {
     const auto overlap = [](int size, int stride) { return (size + stride - 1) / stride; };
     const int rows = overlap(s.kernel_height, s.stride_height);
     const int columns = overlap(s.kernel_width, s.stride_width);
     const int most = rows > columns ? rows : columns;
-    if (most == 1) kernel = &backward_per_thread<T, Argmax, kKind, kLanes, 1>;
-    if (most == 2) kernel = &backward_per_thread<T, Argmax, kKind, kLanes, 2>;
-    if (most == 3) kernel = &backward_per_thread<T, Argmax, kKind, kLanes, 3>;
+    if (most == 1) kernel = &backward_per_thread<T, kKind, kLanes, 1>;
+    if (most == 2) kernel = &backward_per_thread<T, kKind, kLanes, 2>;
+    if (most == 3) kernel = &backward_per_thread<T, kKind, kLanes, 3>;
   }
+  const auto at = places(s, s.in_height, s.in_width, kLanes);
   const std::int64_t positions =
       std::int64_t{s.in_height} + s.in_width + s.kernel_height + s.kernel_width;
   const Reach reach{{s.stride_height, positions}, {s.stride_width, positions}};
-  launch(kernel, blocks_for(places.count), dim3(kThreads), 0, stream, s, places, reach, dst, argmax,
-         src);
+  launch(kernel, blocks_for(at.count), dim3(kThreads), 0, stream, s, at, reach, dst, argmax, src);
 }
 
-template <typename T, typename Argmax, Kind kKind>
-void backward_of_kind(const Pool2dProblem& problem, const Choice& choice, const T* dst,
-                      const Argmax* argmax, T* src, cudaStream_t stream) {
-  const auto s = shape_of(problem, choice.channels_last);
-  PYDLBENCH_CHECK(s.channels % choice.lanes == 0, "lanes divide the channels of a pixel");
-  const auto at = places(s, s.in_height, s.in_width, choice.lanes);
-  if (choice.lanes == 1) {
-    return backward_by_overlap<T, Argmax, kKind, 1>(s, at, dst, argmax, src, stream);
-  }
-  if constexpr (sizeof(Argmax) == 1) {
-    constexpr int full = 16 / static_cast<int>(sizeof(T));
-    if (choice.lanes == full) {
-      return backward_by_overlap<T, Argmax, kKind, full>(s, at, dst, argmax, src, stream);
-    }
-    if constexpr (sizeof(T) == 2) {
-      if (choice.lanes == 2) {
-        return backward_by_overlap<T, Argmax, kKind, 2>(s, at, dst, argmax, src, stream);
-      }
-    }
-  }
-  throw Unsupported("pooling by " + std::to_string(choice.lanes) + " lanes");
+// Calls run(kind, lanes), both as constants: sixteen bytes of channels, or one channel.
+template <typename T, typename Run>
+void with_kind_and_lanes(PoolMode mode, int channels, const Run& run) {
+  constexpr int full = 16 / static_cast<int>(sizeof(T));
+  const auto with_lanes = [&](auto kind) {
+    if (channels % full == 0) return run(kind, std::integral_constant<int, full>{});
+    run(kind, std::integral_constant<int, 1>{});
+  };
+  if (mode == PoolMode::max) return with_lanes(std::integral_constant<Kind, Kind::maximum>{});
+  with_lanes(std::integral_constant<Kind, Kind::average>{});
 }
 
-// The gradient of the source from that of the result; `argmax` is what forward() wrote, and null
-// for averages.
-template <typename T>
-void backward(const Pool2dProblem& problem, const Choice& choice, const void* dst,
-              const void* argmax, void* src, cudaStream_t stream) {
-  const auto* from = static_cast<const T*>(dst);
-  auto* to = static_cast<T*>(src);
-  if (problem.mode != PoolMode::max) {
-    backward_of_kind<T, std::uint8_t, Kind::average>(problem, choice, from, nullptr, to, stream);
-  } else if (argmax_type(problem) == DataType::int8) {
-    backward_of_kind<T, std::uint8_t, Kind::maximum_and_argmax>(
-        problem, choice, from, static_cast<const std::uint8_t*>(argmax), to, stream);
-  } else {
-    backward_of_kind<T, std::int32_t, Kind::maximum_and_argmax>(
-        problem, choice, from, static_cast<const std::int32_t*>(argmax), to, stream);
-  }
+}  // namespace
+
+void run_forward(const Pool2dProblem& problem, DataType type, bool channels_last, const void* src,
+                 void* dst, std::uint8_t* argmax, CUstream_st* stream) {
+  const auto shape = shape_of(problem, channels_last);
+  pointwise::with_type(type, [&](auto zero) {
+    using T = decltype(zero);
+    with_kind_and_lanes<T>(problem.mode, shape.channels, [&](auto kind, auto lanes) {
+      forward_by_window<T, kind(), lanes()>(shape, static_cast<const T*>(src), static_cast<T*>(dst),
+                                            argmax, stream);
+    });
+  });
+}
+
+void run_backward(const Pool2dProblem& problem, DataType type, bool channels_last, const void* dst,
+                  const std::uint8_t* argmax, void* src, CUstream_st* stream) {
+  const auto shape = shape_of(problem, channels_last);
+  pointwise::with_type(type, [&](auto zero) {
+    using T = decltype(zero);
+    with_kind_and_lanes<T>(problem.mode, shape.channels, [&](auto kind, auto lanes) {
+      backward_by_overlap<T, kind(), lanes()>(shape, static_cast<const T*>(dst), argmax,
+                                              static_cast<T*>(src), stream);
+    });
+  });
 }
 
 }  // namespace pydlbench::cuda::pooling
