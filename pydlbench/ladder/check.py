@@ -289,6 +289,8 @@ class _Check:
                 kernel = worker.build(operations.prepare_chain, OperatorsFacts, case=case.to_dict())
                 self._visits[name] = Sampled(name, self._kept(kernel))
                 self._recorded = kernel.facts
+                if not kernel.facts.allocates:
+                    break  # no allocator would change anything
         except PydlbenchError as error:
             why = " ".join(str(error).split())
             if "operator_chain" in self._visits:
@@ -367,6 +369,7 @@ class _Check:
             log=self._log,
             faults=faults,
             reorders_s=() if self._chain is None else self._chain.reorder_runs,
+            allocating=self._recorded is None or self._recorded.allocates,
         )
         said = self._forecast
         terms = () if said is None else said.terms

@@ -58,6 +58,7 @@ def experiments(
     log: Mapping[str, Any],
     faults: Mapping[str, float | None],
     reorders_s: Sequence[float] = (),
+    allocating: bool = True,
 ) -> tuple[list[Experiment], list[str]]:
     """Return what was tried, and notes on what could not be.
 
@@ -69,6 +70,7 @@ def experiments(
         log: what the framework's library logged of whole steps; empty without a log.
         faults: page faults per step: ``counted``, and with pages ``kept``.
         reorders_s: of the native chain, run by run: what lies above it has none of these.
+        allocating: whether the chain of calls asks for memory as the step does.
     """
     found: list[Experiment] = []
     notes: list[str] = []
@@ -89,9 +91,9 @@ def experiments(
         found.append(Experiment(term="fusion", rung="operators", seconds=saved, how=how))
     elif joined:
         notes.append("no fusion: nodes that are joined were not run one by one besides")
-    # The chain of calls has fresh pages as the step has: there they lie below it.
+    # A chain of calls that allocates has fresh pages as the step has: they lie below it.
     chained = ladder.between("operator_chain_kept", "operator_chain")
-    rung = "operator_chain" if "operator_chain" in ladder.values else "step"
+    rung = "operator_chain" if allocating and "operator_chain" in ladder.values else "step"
     what = "operator chain" if chained else "step"
     fresh = chained or ladder.between("step_kept", "step")
     if fresh and "step" in ladder.values:

@@ -67,6 +67,7 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
             where nobody knows.
         refused: by signature, why a call could not be made ready; its name is not in ``names``.
         checks: of a chain, what was compared with the step that it was recorded from.
+        allocates: of a chain, whether it asks for memory as its step does, or has all of its own.
         batch: of a recorded step; 0 where nobody asked.
         lines: by the user's module, where the user's code made its first call:
             ``my_model.py:15``.
@@ -86,6 +87,7 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
     blocks: tuple[int, ...] = ()
     refused: dict[str, str] = msgspec.field(default_factory=dict)
     checks: tuple[Check, ...] = ()
+    allocates: bool = True
     batch: int = 0
     lines: dict[str, str] = msgspec.field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -255,6 +257,10 @@ def prepare_chain(backend: FrameworkBackend, case: dict[str, Any]) -> OperatorsK
         from pydlbench.steps.torch.calls import prepare_chain as prepare_torch
 
         return prepare_torch(backend, model, step)
+    if step.framework == ONNX_FRAMEWORK:
+        from pydlbench.steps.onnxruntime.chain import prepare_chain as prepare_onnx
+
+        return prepare_onnx(cast("OnnxruntimeBackend", backend), step)
     raise UnsupportedError(
         f"{step.framework} {step.mode}: a step is one call of the graph's executor, which runs the "
         "operators with neither Python nor autograd: their chain is the step itself"

@@ -29,6 +29,7 @@ def tried(
     feed="resident",
     log=None,
     reorders_s=(),
+    allocating=True,
     **faults,
 ):
     """Return the experiments by name, and the notes."""
@@ -41,6 +42,7 @@ def tried(
         log=log or {},
         faults=faults,
         reorders_s=reorders_s,
+        allocating=allocating,
     )
     return {one.term: one for one in found}, notes
 
@@ -72,6 +74,11 @@ def test_they_lie_below_the_chain_though_only_the_step_was_run_with_kept_pages()
     assert list(fresh.seconds.values()) == [
         one.seconds["step"] - one.seconds["step_kept"] for one in taken
     ]
+
+
+def test_a_chain_that_allocates_nothing_leaves_them_to_the_step():
+    found, _ = tried(laps(), allocating=False, counted=50_000.0, kept=12.0)
+    assert found["fresh memory"].rung == "step"
 
 
 def test_where_nobody_counted_faults_the_difference_is_all_that_is_known():

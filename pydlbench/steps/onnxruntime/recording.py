@@ -8,6 +8,7 @@ onnxruntime fused is one node; a loop or a branch is one, whatever is in it.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import math
@@ -25,14 +26,14 @@ from pydlbench.records.operator import RecordedCall
 from pydlbench.steps.onnxruntime.node import Node, Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import onnxruntime
     from numpy.typing import NDArray
 
     from pydlbench.steps.onnxruntime.step import OnnxModel
 
-__all__ = ["record"]
+__all__ = ["GRAPHS", "Graph", "Recording", "record", "recorded"]
 
 #: Runs before those that count, and those.
 _UNTIMED: Final = 2
@@ -54,7 +55,7 @@ _LARGE: Final = 4096
 #: Kinds of attributes that are kept as they are: numbers, texts, and lists of them.
 _FLOAT, _INT = 1, 2
 _PLAIN: Final = (_FLOAT, _INT, 6, 7)
-_TEXT, _TEXTS, _TENSOR, _GRAPHS = 3, 8, 4, (5, 10)
+_TEXT, _TEXTS, _TENSOR, GRAPHS = 3, 8, 4, (5, 10)
 _TOO_LARGE: Final = "a large constant is among its attributes"
 #: Constants of so many bytes lie beside the written graph: it may be larger than a file can be.
 _BESIDE: Final = "1024"
@@ -66,15 +67,44 @@ def record(made: OnnxModel) -> tuple[RecordedCall, ...]:
     Args:
         made: the file with its inputs; it is run several times.
     """
+    with recorded(made) as found:
+        return found.calls
+
+
+@contextlib.contextmanager
+def recorded(made: OnnxModel) -> Iterator[Recording]:
+    """Yield what is known of a step; within, its large constants lie in a folder.
+
+    Args:
+        made: the file with its inputs; it is run several times.
+    """
     with tempfile.TemporaryDirectory(prefix="pydlbench-graph-") as name:
         folder = Path(name)
-        graph = _Graph(made, folder)
+        graph = Graph(made, folder)
         events = _profiled(made, graph, folder)
         values = _whole_numbers(made, graph, events, folder)
-        return _distinct(graph, _Writer(graph, made.feeds, events, values, folder))
+        calls = _distinct(graph, _Writer(graph, made.feeds, events, values, folder))
+        yield Recording(graph=graph, written=_written(graph, events), folder=folder, calls=calls)
 
 
-class _Graph:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """What is known of a step.
+
+    Attributes:
+        graph: that was run.
+        written: type and shape of what its nodes write, by name.
+        folder: where large constants lie.
+        calls: its distinct nodes, in the order in which the graph has them.
+    """
+
+    graph: Graph
+    written: Mapping[str, tuple[str, tuple[int, ...]]]
+    folder: Path
+    calls: tuple[RecordedCall, ...]
+
+
+class Graph:
     """The graph that a session has made of a file, its nodes numbered.
 
     Args:
@@ -121,7 +151,7 @@ class _Event:
     outputs: tuple[tuple[str, tuple[int, ...]], ...]
 
 
-def _profiled(made: OnnxModel, graph: _Graph, folder: Path) -> dict[int, _Event]:
+def _profiled(made: OnnxModel, graph: Graph, folder: Path) -> dict[int, _Event]:
     """Run the graph and return what its profile says of each node, by number."""
     options = made.options("unoptimized")
     options.enable_profiling = True
@@ -147,7 +177,7 @@ def _profiled(made: OnnxModel, graph: _Graph, folder: Path) -> dict[int, _Event]
     }
 
 
-def _written(graph: _Graph, events: Mapping[int, _Event]) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _written(graph: Graph, events: Mapping[int, _Event]) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Return type and shape of what nodes write, by name; what the profile leaves out is not."""
     found: dict[str, tuple[str, tuple[int, ...]]] = {}
     for number, node in enumerate(graph.nodes):
@@ -160,7 +190,7 @@ def _written(graph: _Graph, events: Mapping[int, _Event]) -> dict[str, tuple[str
 
 
 def _whole_numbers(
-    made: OnnxModel, graph: _Graph, events: Mapping[int, _Event], folder: Path
+    made: OnnxModel, graph: Graph, events: Mapping[int, _Event], folder: Path
 ) -> dict[str, NDArray[Any]]:
     """Return the whole numbers that nodes read and others have computed, by name."""
     read = {name for node in graph.nodes for name in node.input}
@@ -198,7 +228,7 @@ class _Writer:
 
     def __init__(
         self,
-        graph: _Graph,
+        graph: Graph,
         feeds: Mapping[str, NDArray[Any]],
         events: Mapping[int, _Event],
         values: Mapping[str, NDArray[Any]],
@@ -224,7 +254,7 @@ class _Writer:
         for attribute in one.attribute:
             value = _value(attribute)
             if value is None:
-                graph = attribute.type in _GRAPHS
+                graph = attribute.type in GRAPHS
                 lacks = "it has a graph of its own" if graph else lacks or _TOO_LARGE
                 digest = hashlib.sha256(attribute.SerializeToString(deterministic=True))
                 value = digest.hexdigest()[:16]
@@ -294,7 +324,7 @@ def _value(attribute: Any) -> Any:
     return None
 
 
-def _distinct(graph: _Graph, writer: _Writer) -> tuple[RecordedCall, ...]:
+def _distinct(graph: Graph, writer: _Writer) -> tuple[RecordedCall, ...]:
     """Return nodes with the same text as one call each."""
     alike: dict[str, list[int]] = {}
     nodes: dict[str, Node] = {}

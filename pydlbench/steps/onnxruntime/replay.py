@@ -38,7 +38,16 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
     from pydlbench.steps.onnxruntime.node import Tensor
 
-__all__ = ["FileOperator", "list_calls", "node_operator", "prepare_allocation", "prepare_calls"]
+__all__ = [
+    "ALIASES",
+    "ONNX",
+    "FileOperator",
+    "list_calls",
+    "node_operator",
+    "one_file",
+    "prepare_allocation",
+    "prepare_calls",
+]
 
 #: What is timed, in words.
 _HOW: Final = (
@@ -51,7 +60,7 @@ _CHAIN: Final = 64
 _REPEATS: Final = 25
 #: What gives its input another shape, within a step in the same memory. At the ends of a file it
 #: is a copy: so it stands between two operators, and those alone are taken off. By type, which.
-_ALIASES: Final = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity")
+ALIASES: Final = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity")
 _NEIGHBOURS: Final = {
     **dict.fromkeys(("float32", "float64", "int64", "int32", "int8"), "Neg"),
     "bool": "Not",
@@ -60,7 +69,7 @@ _TENSOR: Final = 4
 _TEXT, _TEXTS = 3, 8
 #: Of files that are written here; the oldest that has all types.
 _FORMAT: Final = 10
-_ONNX: Final = 17
+ONNX: Final = 17
 
 
 class FileOperator:
@@ -135,11 +144,11 @@ def node_operator(
     constants = {name: values for name, (one, values) in made.items() if one.constant}
     feeds = {name: values for name, (one, values) in made.items() if not one.constant}
     neighbour = _NEIGHBOURS.get(feeds["x0"].dtype.name) if "x0" in feeds else None
-    if node.operator not in _ALIASES or neighbour is None:
+    if node.operator not in ALIASES or neighbour is None:
         return FileOperator(_file(node, feeds, constants), feeds, backend, cost)
     first = {"x0": feeds["x0"]}
     pair = [helper.make_node(neighbour, [a], [b]) for a, b in (("x0", "in"), ("in", "y0"))]
-    without = FileOperator(_model(pair, first, {}, ["y0"], {"": _ONNX}), first, backend)
+    without = FileOperator(one_file(pair, first, {}, ["y0"], {"": ONNX}), first, backend)
     file = _file(node, feeds, constants, neighbour)
     return FileOperator(file, feeds, backend, CallCost(without.run))
 
@@ -189,23 +198,31 @@ def _file(
     outputs = ["" if one is None else f"y{place}" for place, one in enumerate(node.outputs)]
     made = helper.make_node(node.operator, inputs, outputs, domain=node.domain)
     made.attribute.extend(_attribute(name, *one) for name, one in node.attributes.items())
-    opsets = {"": _ONNX, node.domain: node.version}
+    opsets = {"": ONNX, node.domain: node.version}
     nodes = [made]
     if neighbour:
         made.input[0], made.output[0] = "in", "out"
         before = helper.make_node(neighbour, ["x0"], ["in"])
         nodes = [before, made, helper.make_node(neighbour, ["out"], ["y0"])]
-    return _model(nodes, feeds, constants, [one for one in outputs if one], opsets)
+    return one_file(nodes, feeds, constants, [one for one in outputs if one], opsets)
 
 
-def _model(
+def one_file(
     nodes: Sequence[Any],
     feeds: Mapping[str, NDArray[Any]],
     constants: Mapping[str, NDArray[Any]],
     outputs: Sequence[str],
     opsets: Mapping[str, int],
 ) -> Any:
-    """Return a file; onnxruntime infers the types of its results."""
+    """Return a file of some nodes; onnxruntime infers the types of its results.
+
+    Args:
+        nodes: in their order.
+        feeds: arrays like its inputs, by name.
+        constants: by name.
+        outputs: names of its results.
+        opsets: version of each domain.
+    """
     graph = helper.make_graph(
         nodes,
         "node",
@@ -241,7 +258,7 @@ def _on_one_element(backend: OnnxruntimeBackend, length: int) -> FileOperator:
     """Return a chain of so many nodes on one element; without any, its input is its result."""
     nodes = [helper.make_node("Relu", [f"x{n}"], [f"x{n + 1}"]) for n in range(length)]
     feeds = {"x0": np.ones(1, np.float32)}
-    return FileOperator(_model(nodes, feeds, {}, [f"x{length}"], {"": _ONNX}), feeds, backend)
+    return FileOperator(one_file(nodes, feeds, {}, [f"x{length}"], {"": ONNX}), feeds, backend)
 
 
 def _dispatch(backend: OnnxruntimeBackend) -> tuple[float, ...]:
@@ -312,5 +329,5 @@ def prepare_allocation(backend: OnnxruntimeBackend, size: int) -> OperatorsKerne
     """Make a call ready; see :func:`pydlbench.steps.operations.prepare_allocation`."""
     feeds = {"x0": np.ones(size // 4, np.float32)}
     nodes = [helper.make_node("Relu", ["x0"], ["x1"])]
-    call = FileOperator(_model(nodes, feeds, {}, ["x1"], {"": _ONNX}), feeds, backend)
+    call = FileOperator(one_file(nodes, feeds, {}, ["x1"], {"": ONNX}), feeds, backend)
     return OperatorsKernel([call], OperatorsFacts(names=("call",)), backend.cpus)
