@@ -44,7 +44,8 @@ struct Candidate {
   std::string variant;         // which layouts were asked for: any, nhwc, nchw, blocked, plain
   std::string layout;          // which layouts it got: "src nhwc, weights Ohwi16o, dst nhwc"
   Invocation run;
-  // Max pooling backward reads the workspace that a forward run has filled.
+  // Some backward passes read the workspace that a forward run has filled, and those of its results
+  // that have a second index.
   std::optional<Invocation> forward;
   bool is_reference;  // oneDNN's unoptimised fallback
   // Runs behind the primitive, or in its place where `run` has none.

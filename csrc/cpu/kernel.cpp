@@ -24,8 +24,9 @@ constexpr std::size_t kMaxSets = 65536;
 std::size_t padded(std::size_t bytes) { return (bytes / kAlignment + 1) * kAlignment; }
 
 bool rotates(const Argument& argument, CacheState cache) {
-  return cache == CacheState::all_cold || (cache == CacheState::weights_cold &&
-                                           (argument.role == "weights" || argument.role == "bias"));
+  return cache == CacheState::all_cold ||
+         (cache == CacheState::weights_cold &&
+          (argument.role.rfind("weights", 0) == 0 || argument.role == "bias"));
 }
 
 }  // namespace
@@ -156,6 +157,10 @@ void Kernel::fill_workspace(Set& base) {
       // The forward result is thrown away; it must not overwrite the arena's shared output.
       held.push_back(argument.is_output ? Arena::scratch(argument.desc) : arena_->input(argument));
       arguments.emplace(argument.index, held.back().memory);
+      if (argument.second_index != kNoArgument) {
+        base.others.emplace(argument.second_index, held.back().memory);
+        scratch_.push_back(held.back());
+      }
     }
     const auto scratchpad = candidate_.forward->primitive.scratchpad_desc();
     if (scratchpad.get_size() > 0) {

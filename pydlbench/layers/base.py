@@ -129,12 +129,14 @@ class Kind(abc.ABC):
         kind: What it is called in results.
         passes: Those that it has.
         multiply_adds: Whether its FLOPs are the multiply-adds that publications count.
+        no_gpu: Why there is no native row of it on a GPU; empty where there may be one.
     """
 
     __slots__ = ()
 
     kind: ClassVar[str]
     multiply_adds: ClassVar[bool] = False
+    no_gpu: ClassVar[str] = ""
 
     @abc.abstractmethod
     def shapes(self) -> dict[str, tuple[int, ...]]:

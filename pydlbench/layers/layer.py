@@ -12,6 +12,7 @@ from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.move import Move
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
+from pydlbench.layers.recurrent import Recurrent
 from pydlbench.layers.reduction import Reduction
 from pydlbench.layers.resize import Resize
 from pydlbench.layers.tensors import Tensors
@@ -20,7 +21,17 @@ __all__ = ["ITEM_BYTES", "KINDS", "MEMORY_BOUND", "Layer", "result_role"]
 
 #: Every kind there is. One whose descriptors others would take for theirs stands before these.
 Layer: TypeAlias = (
-    Gemm | Deconv2d | Elementwise | Reduction | Move | Gather | Resize | Pointwise | Conv2d | Pool2d
+    Gemm
+    | Deconv2d
+    | Recurrent
+    | Elementwise
+    | Reduction
+    | Move
+    | Gather
+    | Resize
+    | Pointwise
+    | Conv2d
+    | Pool2d
 )
 
 #: The same by name.

@@ -13,6 +13,7 @@ from pydlbench.errors import UsageError, nearest
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.descriptor import check_pool, looks_like_problem, parse_problem
 from pydlbench.layers.pointwise import Pointwise
+from pydlbench.layers.recurrent import Recurrent
 from pydlbench.models import build_model, is_model, model_names
 from pydlbench.models.transformers import TRANSFORMERS
 
@@ -25,7 +26,7 @@ __all__ = ["CatalogEntry", "entry_names", "find_layers", "is_entry", "load_entry
 
 
 # -----------------------------------------------------------------------------
-# Whose layers have names: the models, a benchmark of single layers, and transformers.
+# Whose layers have names: the models, two benchmarks of single layers, and transformers.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +50,14 @@ class CatalogEntry:
 
 
 _LAYER_WISE: Final = "convnet"
+_RECURRENT: Final = "deepbench"
 
 
 def entry_names() -> tuple[str, ...]:
     """Return the names of all entries: models, the layer-wise benchmark in their midst, others."""
     names = list(model_names())
     names.insert(names.index("mnist"), _LAYER_WISE)
-    return (*names, *TRANSFORMERS)
+    return (*names, *TRANSFORMERS, _RECURRENT)
 
 
 @functools.cache
@@ -67,6 +69,8 @@ def load_entry(name: str) -> CatalogEntry:
     """
     if name == _LAYER_WISE:
         return _layer_wise()
+    if name == _RECURRENT:
+        return _recurrent()
     if name in TRANSFORMERS:
         sizes = TRANSFORMERS[name]
         return CatalogEntry(
@@ -92,7 +96,7 @@ def load_entry(name: str) -> CatalogEntry:
 
 def is_entry(name: str) -> bool:
     """Whether there are layers under this name."""
-    return name == _LAYER_WISE or name in TRANSFORMERS or is_model(name)
+    return name in (_LAYER_WISE, _RECURRENT) or name in TRANSFORMERS or is_model(name)
 
 
 def _layer_wise() -> CatalogEntry:
@@ -120,6 +124,36 @@ def _layer_wise() -> CatalogEntry:
                 name=f"{_LAYER_WISE}/{name}",
             )
             for name, (inputs, side, outputs, kernel) in problems.items()
+        ),
+    )
+
+
+def _recurrent() -> CatalogEntry:
+    """Return the recurrent layers of a benchmark by cell and size of the state, with their steps.
+
+    Of several lengths of a sequence it is the shortest.
+    """
+    steps = {
+        "lstm": {256: 150, 512: 25, 1024: 25, 1536: 50, 2048: 25, 4096: 25},
+        "gru": {512: 1, 1024: 1500, 1536: 187, 2048: 187, 2560: 187, 2816: 187},
+    }
+    batch = 32
+    return CatalogEntry(
+        name=_RECURRENT,
+        title="DeepBench, recurrent layers in training",
+        batch=batch,
+        source="baidu-research/DeepBench, code/kernels/rnn_problems.h: training_set, batch 32",
+        layers=tuple(
+            Recurrent(
+                cell=cell,
+                steps=length,
+                batch=batch,
+                in_size=size,
+                hidden=size,
+                name=f"{_RECURRENT}/{cell}{size}",
+            )
+            for cell, lengths in steps.items()
+            for size, length in lengths.items()
         ),
     )
 

@@ -17,6 +17,7 @@ from pydlbench.errors import UsageError
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
+from pydlbench.layers.recurrent import Recurrent
 from pydlbench.models import build_model, model_names
 from pydlbench.models.catalog import entry_names, find_layers, load_entry
 from pydlbench.models.transformers import TRANSFORMERS
@@ -148,7 +149,8 @@ def test_totals(model: str) -> None:
 
 
 def test_every_entry_is_a_model_or_held_against_an_oracle() -> None:
-    assert set(MACS) | set(TOTALS) | set(model_names()) | set(TRANSFORMERS) == set(entry_names())
+    held = {*MACS, *TOTALS, *model_names(), *TRANSFORMERS, "deepbench"}
+    assert held == set(entry_names())
 
 
 @pytest.mark.parametrize(
@@ -199,6 +201,18 @@ def test_one_batch_of_the_layer_wise_benchmarks() -> None:
     assert gflop == pytest.approx([124.22, 532.71, 195.69, 20.55, 41.11], abs=0.005)
 
 
+def test_a_step_of_the_recurrent_benchmark() -> None:
+    """Matrices of source and state, both square, for each of four gates or three."""
+    for layer in load_entry("deepbench").layers:
+        assert isinstance(layer, Recurrent)
+        assert layer.name == f"deepbench/{layer.cell}{layer.hidden}"
+        gates = {"lstm": 4, "gru": 3}[layer.cell]
+        assert macs_per_image(layer) == layer.steps * 2 * gates * layer.hidden**2
+        assert layer.batch == 32
+    (layer,) = find_layers(["deepbench/lstm512"], batch=16)
+    assert layer.problem == "lstm:l1t25mb16slc512dhc512"
+
+
 @pytest.mark.parametrize("model", TOTALS)
 def test_each_layer_continues_the_one_before(model: str) -> None:
     layers = load_entry(model).layers
@@ -225,7 +239,7 @@ def test_entries_say_what_they_are(model: str) -> None:
 
 
 def test_what_is_no_model() -> None:
-    assert set(entry_names()) - set(model_names()) == {"convnet", *TRANSFORMERS}
+    assert set(entry_names()) - set(model_names()) == {"convnet", "deepbench", *TRANSFORMERS}
 
 
 @pytest.mark.parametrize("name", model_names())

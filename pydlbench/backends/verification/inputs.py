@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from pydlbench.layers.gather import Gather
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pointwise_ops import OPERATIONS
 from pydlbench.layers.pool import Pool2d
+from pydlbench.layers.recurrent import Recurrent
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -303,6 +305,8 @@ def make_inputs(
     Max pooling backward reads the source too, to find the maxima. There its values differ within
     any window, because which of two equal maxima gets the gradient is up to the library.
 
+    The weights and biases of a recurrent layer are smaller, as networks have them.
+
     What has to be above zero, a divisor for one, is in [0.5, 1.5]; indices name any row.
 
     Memory-bound layers also read variances, which are positive, and labels, which are whole numbers
@@ -333,10 +337,21 @@ def make_inputs(
             _separate(array, layer, precision, np.random.Generator(stream))
         if isinstance(layer, Gather) and role == "indices":
             array[:] = np.random.Generator(stream).integers(0, layer.rows, array.size)
+        if isinstance(layer, Recurrent) and role.startswith(("weights", "bias")):
+            array *= _weight_scale(layer)
         if layer.above_zero(role):
             array = round_to(precision, np.abs(array) + np.float32(0.5))
         inputs[role] = array
     return inputs
+
+
+def _weight_scale(layer: Recurrent) -> np.float32:
+    """Return the largest power of two, which rounds nothing, up to ``1 / sqrt(hidden)``.
+
+    So large are weights that PyTorch draws. Much larger ones leave gates open or shut for good, and
+    states without an end to what an error grows to.
+    """
+    return np.float32(2.0 ** -math.ceil(math.log2(layer.hidden) / 2))
 
 
 def _separate(

@@ -14,6 +14,7 @@ from pydlbench.backends.verification.gemm import check_gemm
 from pydlbench.backends.verification.inputs import UNIT_ROUNDOFF, check_shape, significand_bits
 from pydlbench.backends.verification.pointwise import check_pointwise
 from pydlbench.backends.verification.pool import check_pool
+from pydlbench.backends.verification.recurrent import check_recurrent
 from pydlbench.backends.verification.resize import check_resize
 from pydlbench.backends.verification.tensors import (
     check_elementwise,
@@ -124,6 +125,7 @@ _CHECKS: Final[Mapping[str, Callable[[Any, Computed], dict[str, Comparison]]]] =
     "reduction": check_reduction,
     "move": check_move,
     "gather": check_gather,
+    "recurrent": check_recurrent,
     "resize": check_resize,
 }
 

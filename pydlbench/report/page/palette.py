@@ -84,6 +84,7 @@ KINDS: Final = {
     "reduction": ("vermillion", "oo"),
     "move": ("grey", "--"),
     "gather": ("grey", "\\"),
+    "recurrent": ("blue", "//"),
     "resize": ("green", "//"),
     "other": ("grey", "||"),
 }

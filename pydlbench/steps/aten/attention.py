@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from pydlbench.errors import UnsupportedError
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pointwise_ops import OPERATIONS
+from pydlbench.layers.recurrent import Recurrent
 from pydlbench.steps.aten.call import Found
 
 if TYPE_CHECKING:
@@ -190,29 +192,44 @@ def _projected(call: Call, query: TensorText, keys: int, heads: int, hidden: int
 # Recurrent layers: each matrix of weights meets each element of each sequence once.
 
 
-def _recurrent(passes: int) -> Callable[[Call], Found]:
-    """Source ``(length, batch, size)``, then weights and states.
+def _recurrent(pass_: str, mode: int) -> Callable[[Call], Found]:
+    """Source ``(length, batch, size)``, then weights, initial states, settings.
 
     Args:
-        passes: products per matrix of weights: one forward, two backward.
+        pass_: backward gives all gradients at once: two products for each one forward.
+        mode: place of the number of the cell among the arguments.
     """
 
     def rule(call: Call) -> Found:
-        source, *others = call.tensors
-        length, batch = source.shape[:2]
-        states = call.get(5, "hx") if call.operator.startswith("mkldnn") else None
-        before = others if states is None else [one for one in others if one.number < states.number]
-        weights = sum(one.elements for one in before if len(one.shape) == 2)
-        products = 2 * passes * length * batch * weights
-        return Found(
-            kind="recurrent",
-            lacks="a recurrent layer has no layer of ours",
+        source, weights, recurrent = call.arguments[:3]
+        length, batch, size = source.shape
+        passes = 1 if pass_ == "forward" else 2
+        products = 2 * passes * length * batch * (weights.elements + recurrent.elements)
+
+        def layers() -> list[Work]:
+            cell = _CELLS.get(call.arguments[mode])
+            if cell is None:
+                raise UnsupportedError("a recurrent layer without gates has no layer")
+            hidden = recurrent.shape[1]
+            layer = Recurrent(cell=cell, steps=length, batch=batch, in_size=size, hidden=hidden)
+            training = pass_ == "forward" and bool(call.arguments[_TRAINING])
+            return [call.work(layer, pass_, training=training)]
+
+        return Found.of(
+            "recurrent",
+            layers,
             flops=products,
             product_flops=products,
             note="what its gates compute beside products is not counted",
         )
 
     return rule
+
+
+#: PyTorch's numbers of cells: 0 and 1 have no gates.
+_CELLS: Final = {2: "lstm", 3: "gru"}
+#: Place of the argument that says whether a forward pass keeps what its gradient needs.
+_TRAINING: Final = 15
 
 
 #: By operator. Where the number of an argument is given, it says whether attention is causal.
@@ -227,6 +244,6 @@ RULES: Final[Mapping[str, Callable[[Call], Found]]] = {
     "_scaled_dot_product_cudnn_attention_backward": _attention_backward(14),
     "_native_multi_head_attention": _block,
     "_transformer_encoder_layer_fwd": _encoder_layer,
-    "mkldnn_rnn_layer": _recurrent(1),
-    "mkldnn_rnn_layer_backward": _recurrent(2),
+    "mkldnn_rnn_layer": _recurrent("forward", 9),
+    "mkldnn_rnn_layer_backward": _recurrent("backward-data", 14),
 }

@@ -17,6 +17,7 @@ from pydlbench.backends.base import Preparation
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import DeviceLostError, PrimitiveError, UnsupportedError
 from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.descriptor import parse_problem
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pool import Pool2d
@@ -311,6 +312,7 @@ def test_a_fused_bias_is_an_input_of_its_own(native, backend):
     [
         (CONV, {"precision": "bf16"}, "bf16 is a CPU mode"),
         (CONV, {"layout": "blocked"}, "blocked is for CPUs"),
+        (parse_problem("lstm:t2mb1slc4dhc4"), {}, "recurrent: .*nearest: --device cpu"),
         (CONV, {"fuse": "bias-relu", "pass_": "backward-data"}, "forward pass of convolutions"),
         (CONV, {"fuse": "bias"}, "is for frameworks; natively there is: bias-relu"),
         (

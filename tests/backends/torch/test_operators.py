@@ -108,6 +108,29 @@ def test_layers_on_tensors_of_any_shape(backend):
         assert verdict.status == "ok", (text, verdict)
 
 
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.parametrize("sizes", ["t3mb2slc5dhc4", "l2d2t3mb2slc8dhc4"])
+def test_recurrent_layers(backend, cell, sizes):
+    layer = parse_problem(f"{cell}:{sizes}")
+    for pass_, propagation in (
+        ("forward", "inference"),
+        ("forward", "training"),
+        ("backward-data", "training"),
+    ):
+        case = KernelSpec(layer=layer, pass_=pass_, propagation=propagation, mode="eager")
+        (variant,) = backend.variants(case)
+        inputs = make_inputs(layer, pass_, "fp32", seed=5)
+        operator = variant.build(inputs)
+        for _ in range(2):  # the graph behind gradients is there for each call
+            results = operator.outputs()
+            main = results[layer.writes(pass_)[0]]
+            verdict = verify(layer, pass_, "fp32", inputs, main, seed=7, extra=results)
+            assert verdict.status == "ok", (pass_, verdict)
+            assert set(results) == set(layer.writes(pass_))
+    with pytest.raises(UnsupportedError, match="--mode eager"):
+        backend.variants(KernelSpec(layer=layer, mode="compiled"))
+
+
 @pytest.mark.deep
 @pytest.mark.filterwarnings("default")  # of the compiler's
 @pytest.mark.parametrize("layer", [CONV, GEMM, MAX], ids=lambda layer: layer.problem)

@@ -116,6 +116,49 @@ def test_what_is_added_to_a_product_is_a_layer_of_its_own():
 
 
 # -----------------------------------------------------------------------------
+# Recurrent layers.
+
+
+@pytest.mark.parametrize(("number", "cell", "gates"), [(2, "lstm", 4), (3, "gru", 3)])
+def test_recurrent_layers_are_layers(number, cell, gates):
+    source, state = tensor(5, 3, 6), tensor(3, 8)
+    matrices = ", ".join(tensor(8 * gates, *rest) for rest in ((6,), (8,), (), ()))
+    given = f"{source}, {matrices}, {state}, {state}"
+    found = work_of(
+        call(
+            f"mkldnn_rnn_layer.default({given}, False, [], {number}, 8, 2, True, True, False, True)"
+        )
+    )
+    problem = f"{cell}:l1t5mb3slc6dhc8"
+    assert layers(found) == [(problem, "forward")]
+    assert found.layers[0].propagation == "training"
+    assert found.flops == found.product_flops == 2 * 5 * 3 * gates * 8 * (6 + 8)
+    assert found.flops == found.layers[0].layer.flops("forward")
+    back = work_of(
+        call(
+            f"mkldnn_rnn_layer_backward.default({given}, {source}, {state}, {state}, {source}, "
+            f"None, None, False, {number}, 8, 2, True, True, True, [], False, uint8[64](1))",
+            direction="backward",
+        )
+    )
+    assert layers(back) == [(problem, "backward-data")]
+    assert back.flops == 2 * found.flops == back.layers[0].layer.flops("backward-data")
+
+
+def test_a_recurrent_layer_without_gates_has_a_formula_only():
+    matrices = ", ".join(tensor(8, *rest) for rest in ((6,), (8,), (), ()))
+    found = work_of(
+        call(
+            f"mkldnn_rnn_layer.default({tensor(5, 3, 6)}, {matrices}, {tensor(3, 8)}, "
+            f"{tensor(3, 8)}, False, [], 1, 8, 1, True, False, False, False)"
+        )
+    )
+    assert found.layers == ()
+    assert "gates" in found.layers_missing
+    assert found.flops == 2 * 5 * 3 * 8 * (6 + 8)
+
+
+# -----------------------------------------------------------------------------
 # Convolutions and poolings.
 
 
