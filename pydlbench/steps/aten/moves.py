@@ -145,6 +145,56 @@ def _among_zeros(call: Call) -> Found:
     return _moved(call, least_bytes(call.tensors), layers)
 
 
+def _padded(call: Call) -> Found:
+    """``constant_pad_nd``: source, and what is added at both ends, of the last dimension first."""
+    source, pads = call.arguments[:2]
+
+    def layers() -> Iterator[Work]:
+        if min(pads) < 0:
+            raise UnsupportedError("a copy of a part has no layer")
+        around = [*zip(pads[::2], pads[1::2], strict=True)][::-1]
+        around = [(0, 0)] * (len(source.shape) - len(around)) + around
+        sizes = [size + sum(both) for size, both in zip(source.shape, around, strict=True)]
+        # The value is written everywhere, and then the source over it.
+        yield call.work(Move(op="fill", src=(math.prod(sizes),)))
+        yield call.work(_turned(source, _in_memory(source)))
+
+    read = least_bytes(call.tensors)
+    return _moved(call, read if call.results is None else min(read, call.results), layers)
+
+
+def _shuffled(call: Call) -> Found:
+    """``pixel_shuffle`` and back: images, and how many pixels of a side come from channels."""
+    source, factor = call.arguments[:2]
+
+    def layers() -> Iterator[Work]:
+        _floating(source.dtype)
+        if len(source.shape) != 4 or 1 not in source.strides:
+            raise UnsupportedError("shuffled pixels of these have no layer")
+        sizes, steps = list(source.shape), list(source.strides)
+        last = source.strides[1] == 1 and source.shape[1] > 1  # the result lies likewise
+
+        def split(axis: int, inner: int) -> list[tuple[int, int]]:
+            """Return sizes and strides of the outer and the inner part of an axis."""
+            return [(sizes[axis] // inner, steps[axis] * inner), (inner, steps[axis])]
+
+        images = (sizes[0], steps[0])
+        if call.operator == "pixel_shuffle":
+            channels, both = split(1, factor * factor)
+            rows, columns = (both[0] // factor, both[1] * factor), (factor, both[1])
+            height = [(sizes[2], steps[2]), rows]
+            width = [(sizes[3], steps[3]), columns]
+            deep = [channels]
+        else:
+            (height_out, rows), (width_out, columns) = split(2, factor), split(3, factor)
+            height, width = [height_out], [width_out]
+            deep = [(sizes[1], steps[1]), rows, columns]
+        order = [images, *height, *width, *deep] if last else [images, *deep, *height, *width]
+        yield call.work(Move.of([size for size, _ in order], [step for _, step in order]))
+
+    return _moved(call, least_bytes(call.tensors), layers)
+
+
 #: What a call makes that has neither an operand nor a type.
 _OF_DEFAULT_TYPE: Final = TensorText(number=0, dtype="float32", shape=(1,), strides=(1,))
 
@@ -277,9 +327,8 @@ _NO_MASK: Final = "how many elements a mask picks is not recorded"
 _NO_LOSS: Final = "a loss without its softmax has no layer"
 
 _COPIES: Final = (
-    *("_to_copy", "clone", "constant_pad_nd", "flip", "im2col", "pixel_shuffle"),
-    *("pixel_unshuffle", "reflection_pad1d", "reflection_pad2d", "repeat", "replication_pad2d"),
-    *("roll", "tril", "triu"),
+    *("_to_copy", "clone", "flip", "im2col", "reflection_pad1d", "reflection_pad2d", "repeat"),
+    *("replication_pad2d", "roll", "tril", "triu"),
 )
 _MADE: Final = (
     *("arange", "eye", "fill", "full", "full_like", "linspace", "new_full", "new_ones"),
@@ -303,6 +352,8 @@ RULES: Final[Mapping[str, Callable[[Call], Found]]] = {
     **dict.fromkeys(("copy", "_foreach_copy"), _copy_into),
     **dict.fromkeys(_MADE, _made),
     **dict.fromkeys(_DRAWN, _random),
+    "constant_pad_nd": _padded,
+    **dict.fromkeys(("pixel_shuffle", "pixel_unshuffle"), _shuffled),
     "stack": _joined,
     **dict.fromkeys(("slice_backward", "select_backward"), _among_zeros),
     "cat": _cat,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 
 from pydlbench.layers.conv import Conv2d
@@ -657,6 +660,39 @@ def test_fewer_keys_than_queries_are_seen_by_all_later_queries():
 )
 def test_least_bytes_are_what_is_read_and_written(text, results, expected):
     assert work_of(call(text, results)).bytes == expected
+
+
+def test_what_is_padded_is_filled_and_copied():
+    found = work_of(call(f"constant_pad_nd.default({tensor(2, 3, 4)}, [1, 2, 0, 1], 0.0)"))
+    assert layers(found) == [("move:fill:56", "forward"), ("move:copy:24", "forward")]
+    assert found.flops == 0
+    part = work_of(call(f"constant_pad_nd.default({tensor(8)}, [-3, -1], 0.0)"))
+    assert "part" in part.layers_missing
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("name", ["pixel_shuffle", "pixel_unshuffle"])
+def test_shuffled_pixels_are_moves(name, last):
+    few, many = (2, 3, 8, 10), (2, 12, 4, 5)
+    source, result = (few, many) if name == "pixel_unshuffle" else (many, few)
+    images = np.arange(math.prod(source)).reshape(source)
+    expected = np.zeros(result, images.dtype)
+    small, large = (expected, images) if name == "pixel_unshuffle" else (images, expected)
+    for n, c, i, j, h, w in np.ndindex(2, 3, 2, 2, 4, 5):
+        place, other = (n, 4 * c + 2 * i + j, h, w), (n, c, 2 * h + i, 2 * w + j)
+        if name == "pixel_unshuffle":
+            small[place] = large[other]
+        else:
+            large[other] = small[place]
+    strides = np.ones(source, np.int32).strides
+    if last:
+        strides = np.ones([source[axis] for axis in (0, 2, 3, 1)], np.int32).strides
+        strides = [strides[place] for place in (0, 3, 1, 2)]
+        images, expected = (one.transpose(0, 2, 3, 1) for one in (images, expected))
+    text = f"float32[{', '.join(map(str, source))}]({', '.join(str(one // 4) for one in strides)})"
+    (move,) = work_of(call(f"{name}.default({text}, 2)")).layers
+    moved = images.reshape(move.layer.src).transpose(move.layer.order)
+    assert np.array_equal(moved.ravel(), expected.ravel())
 
 
 @pytest.mark.parametrize(
