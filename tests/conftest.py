@@ -8,6 +8,7 @@ other one.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import importlib
@@ -32,6 +33,14 @@ if TYPE_CHECKING:
 
     from pydlbench.records.measurement import Measurement
 
+
+# Processes of tests share the cores: threads of a kernel that wait for each other sleep, or each
+# barrier costs the others' time slice. OpenMP reads this when the module is loaded; workers have
+# a setting of their own.
+with pytest.MonkeyPatch.context() as _environment:
+    _environment.setenv("OMP_WAIT_POLICY", "passive")
+    with contextlib.suppress(ImportError):
+        importlib.import_module("pydlbench._cpu")
 
 #: Modes in which a framework has a compiler build each operator.
 _COMPILED = ("compiled", "xla")

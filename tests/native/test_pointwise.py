@@ -139,23 +139,18 @@ def test_every_candidate_is_right(pointwise, pass_, propagation, precision):
 
 
 @pytest.mark.parametrize(
-    ("text", "cache"),
-    [
-        ("momentum:ic4096", "hot"),
-        ("momentum:ic4096", "all_cold"),
-        ("momentum:ic4096", "weights_cold"),
-        pytest.param("batchnorm:mb2ic16ih5", "hot", marks=pytest.mark.deep),
-        pytest.param("batchnorm:mb2ic16ih5", "all_cold", marks=pytest.mark.deep),
-        pytest.param("batchnorm:mb2ic16ih5", "weights_cold", marks=pytest.mark.deep),
-    ],
+    ("text", "updates"),
+    # A velocity grows for as long as it is updated; running statistics forget, 0.9 a time.
+    [("momentum:ic4096", 6000), pytest.param("batchnorm:mb2ic16ih5", 300, marks=pytest.mark.deep)],
 )
-def test_thousands_of_updates_leave_a_right_kernel(text, cache):
+@pytest.mark.parametrize("cache", ["hot", "all_cold", "weights_cold"])
+def test_many_updates_leave_a_right_kernel(text, updates, cache):
     layer = parse_problem(text)
     case = KernelSpec(layer=layer, propagation="training")
     inputs = make_inputs(layer, "forward", "fp32", seed=5, propagation="training")
     for candidate in candidates(case):
         kernel = _cpu.Kernel(candidate, _cpu.Arena(inputs), _cpu.CacheState[cache], 200_000)
-        kernel.sample(3, inner=2000)
+        kernel.sample(3, inner=updates // 3)
         written = results(layer, kernel)
         assert all(np.isfinite(array).all() for array in written.values()), candidate
         kernel.run_poisoned()
