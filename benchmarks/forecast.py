@@ -398,21 +398,30 @@ _LEGEND = (
 )
 
 
-def work(stage: Stage, every: Sequence[Any], minutes: float | None) -> None:
-    """Take all cases that are not done, until the time is over."""
+def work(stage: Stage, every: Sequence[Any], minutes: float | None) -> int:
+    """Take all cases that are not done, until the time is over.
+
+    Returns:
+        0 if all of them are there, 1 if not, 130 after Ctrl-C.
+    """
     begin = time.monotonic()
-    for number, case in enumerate(every, start=1):
-        if stage.done(case):
-            continue
-        spent = (time.monotonic() - begin) / 60
-        if minutes is not None and spent > minutes:
-            print(f"{minutes:g} minutes are over; the same command goes on with {case.name}")
-            return
-        try:
-            why = stage.take(case)
-        except PydlbenchError as error:
-            why = " ".join(str(error).split())
-        print(f"{spent:5.1f} min  {number}/{len(every)}  {case.name}  {why or 'done'}", flush=True)
+    try:
+        for number, case in enumerate(every, start=1):
+            if stage.done(case):
+                continue
+            spent = (time.monotonic() - begin) / 60
+            if minutes is not None and spent > minutes:
+                print(f"{minutes:g} minutes are over; the same command goes on with {case.name}")
+                break
+            try:
+                why = stage.take(case)
+            except PydlbenchError as error:
+                why = " ".join(str(error).split())
+            end = why or "done"
+            print(f"{spent:5.1f} min  {number}/{len(every)}  {case.name}  {end}", flush=True)
+    except KeyboardInterrupt:
+        return 130
+    return int(not all(map(stage.done, every)))
 
 
 def main() -> int:
@@ -432,12 +441,7 @@ def main() -> int:
     if args.stage is not None:
         stages: dict[str, Callable[..., Stage]] = {"rows": Rows, "steps": Steps, "again": Again}
         with Store.open(args.store) as store:
-            stage = stages[args.stage](journal, store, args)
-            try:
-                work(stage, every, args.minutes)
-            except KeyboardInterrupt:
-                code = 130
-            code = code or int(not all(map(stage.done, every)))
+            code = work(stages[args.stage](journal, store, args), every, args.minutes)
     text = markdown(journal, every)
     print(text)
     if args.md is not None:

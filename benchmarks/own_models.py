@@ -458,12 +458,7 @@ def main() -> int:
             return 2
         every = [one for one in every if not args.models or one.model in args.models]
         with Store.open(args.store) as store:
-            stage = make(journal, store, args)
-            try:
-                work(stage, every, args.minutes)
-            except KeyboardInterrupt:
-                code = 130
-            code = code or int(not all(map(stage.done, every)))
+            code = work(make(journal, store, args), every, args.minutes)
     text = "\n\n".join([_HEAD, *import_table(journal), *measure_table(journal)]) + "\n"
     print(text)
     if args.md is not None:

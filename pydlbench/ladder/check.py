@@ -27,7 +27,7 @@ from pydlbench.ladder.mapped import (
 )
 from pydlbench.ladder.native import NativeVisits, native_parts
 from pydlbench.ladder.operators import listed, recorded, singles
-from pydlbench.ladder.parts import parts_of
+from pydlbench.ladder.parts import MODEL, parts_of
 from pydlbench.models import build_model
 from pydlbench.records.check import CheckRecord
 from pydlbench.records.measurement import time_summary
@@ -535,4 +535,4 @@ _WORTH = 0.005
 def _named(gaps: Mapping[str, float], step_s: float) -> str:
     ranked = sorted(gaps, key=lambda name: abs(gaps[name]), reverse=True)[:_NAMED]
     worth = [name for name in ranked if abs(gaps[name]) > _WORTH * step_s]
-    return ", ".join(f"{name} {gaps[name] * 1e3:+.1f} ms" for name in worth)
+    return ", ".join(f"{name or MODEL} {gaps[name] * 1e3:+.1f} ms" for name in worth)

@@ -78,18 +78,23 @@ class MappedCall:
             rows: by case, its layer without a name.
 
         Returns:
-            0 of a view; None without a layer, or where one has no row with a time.
+            0 of a view; None without a layer, or where one has no row with a time. As in sums, the
+            row with hot caches stands for both where the other has none: what is smaller than any
+            cache cannot be kept out of it.
         """
         if self.work.kind == "view":
             return 0.0
         total = 0.0
         for term in self.terms:
-            for case in (term.hot, term.cold):
-                row = rows.get(nameless(case))
-                if row is None or not row.ok or row.time is None:
-                    return None
-                total += row.time.median / 2
+            hot, cold = (_median(rows.get(nameless(one))) for one in (term.hot, term.cold))
+            if hot is None:
+                return None
+            total += (hot + (hot if cold is None else cold)) / 2
         return total if self.terms else None
+
+
+def _median(row: Measurement | None) -> float | None:
+    return row.time.median if row is not None and row.ok and row.time is not None else None
 
 
 def map_calls(

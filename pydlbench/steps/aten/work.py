@@ -71,6 +71,33 @@ class CallWork:
     note: str | None = None
     dtypes: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, found: Found, size: int | None, dtypes: tuple[str, ...]) -> CallWork:
+        """Return what a rule has found.
+
+        Args:
+            found: by the rule.
+            size: least bytes moved; None where results have no recorded size.
+            dtypes: the type in which it is computed.
+        """
+        return cls(
+            kind=found.kind,
+            layers=found.work,
+            layers_missing=found.lacks or None,
+            flops=found.flops,
+            product_flops=None if found.flops is None else found.product_flops,
+            flops_missing=found.unknown or None,
+            bytes=size,
+            bytes_missing="the sizes of its results are not recorded" if size is None else None,
+            note=found.note,
+            dtypes=dtypes,
+        )
+
+    @classmethod
+    def unknown(cls, why: str) -> CallWork:
+        """Return what is known of a call that no rule knows: the reason."""
+        return cls(kind="other", layers_missing=why, flops_missing=why, bytes_missing=why)
+
 
 def work_of(recorded: RecordedCall) -> CallWork:
     """Return what a recorded call computes.
@@ -88,23 +115,13 @@ def work_of(recorded: RecordedCall) -> CallWork:
         found = _found(call)
         read = least_bytes(call.tensors) if found.read is None else found.read
     except UnsupportedError as error:
-        return _unknown(str(error))
+        return CallWork.unknown(str(error))
     except (AttributeError, IndexError, TypeError, ValueError) as error:
         # Other arguments than the rule was written for: another overload, or another PyTorch.
-        return _unknown(f"{recorded.operator}: no rule for these arguments: {error}")
+        return CallWork.unknown(f"{recorded.operator}: no rule for these arguments: {error}")
     written = call.results if found.written is None else found.written
-    return CallWork(
-        kind=found.kind,
-        layers=found.work,
-        layers_missing=found.lacks or None,
-        flops=found.flops,
-        product_flops=None if found.flops is None else found.product_flops,
-        flops_missing=found.unknown or None,
-        bytes=None if written is None else read + written,
-        bytes_missing="the sizes of its results are not recorded" if written is None else None,
-        note=found.note,
-        dtypes=call.dtypes(found.typed),
-    )
+    size = None if written is None else read + written
+    return CallWork.of(found, size, call.dtypes(found.typed))
 
 
 def _found(call: Call) -> Found:
@@ -114,7 +131,3 @@ def _found(call: Call) -> Found:
     if any(one.dtype.startswith("complex") for one in call.tensors):
         raise UnsupportedError(f"{call.operator}: no rule for complex numbers")
     return rule(call)
-
-
-def _unknown(why: str) -> CallWork:
-    return CallWork(kind="other", layers_missing=why, flops_missing=why, bytes_missing=why)

@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.deconv import Deconv2d
+from pydlbench.layers.elementwise import Elementwise
+from pydlbench.layers.gather import Gather
 from pydlbench.layers.gemm import Gemm
+from pydlbench.layers.move import Move
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pointwise_ops import OPERATIONS
 from pydlbench.layers.pool import Pool2d
+from pydlbench.layers.reduction import REDUCTIONS, Reduction
 from pydlbench.models.work import Work
 from pydlbench.steps.aten.call import Found, on_images
 from pydlbench.steps.aten.work import CallWork
@@ -54,22 +58,15 @@ def work_of_graph_node(recorded: RecordedCall) -> CallWork:
             raise UnsupportedError(f"{node.op}: not all of its shapes are known")
         found = _RULES[node.operator](one)
     except UnsupportedError as error:
-        return _unknown(str(error))
+        return CallWork.unknown(str(error))
     except (IndexError, TypeError, ValueError, ZeroDivisionError) as error:
         # Other operands than the rule was written for: another version of TensorFlow.
-        return _unknown(f"{node.op}: no rule for these operands: {error}")
+        return CallWork.unknown(f"{node.op}: no rule for these operands: {error}")
     size = 0 if found.kind == "view" else node.bytes
     if found.kind == "update":
         size += 2 * one.source.bytes  # read and overwritten where it lies
-    return CallWork(
-        kind=found.kind,
-        layers=found.work,
-        layers_missing=found.lacks or None,
-        flops=found.flops,
-        product_flops=None if found.flops is None else found.product_flops,
-        flops_missing=found.unknown or None,
-        bytes=size,
-        dtypes=_dtypes([one.source] if found.kind == "normalisation" else node.inputs),
+    return CallWork.of(
+        found, size, _dtypes([one.source] if found.kind == "normalisation" else node.inputs)
     )
 
 
@@ -81,10 +78,6 @@ def _dtypes(operands: Sequence[NodeTensor]) -> tuple[str, ...]:
     own = {one.type for one in operands if one.shape} or {one.type for one in operands}
     floating = {one for one in own if one.startswith(("float", "bfloat"))}
     return tuple(sorted(floating or own))
-
-
-def _unknown(why: str) -> CallWork:
-    return CallWork(kind="other", layers_missing=why, flops_missing=why, bytes_missing=why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -509,24 +502,40 @@ def _each(one: _Read) -> Found:
     node = one.node
     floating = any(each.floating for each in node.inputs)
     flops = _EACH[node.operator] * one.result.elements if floating else 0
-    return Found.of("elementwise", lambda: [_binary(one)], flops=flops)
+    return Found.of("elementwise", lambda: [_arithmetic(one)], flops=flops)
 
 
-def _binary(one: _Read) -> Work:
-    """Return the layer of an addition, or of a product with a factor for each channel."""
+#: Ours for TensorFlow's, with the same operands, and the number of those that have one.
+_ARITHMETIC: Final[Mapping[str, tuple[str, float]]] = {
+    **{name: (name.lower(), 1.0) for name in ("Abs", "Neg", "Square", "Sqrt", "Rsqrt")},
+    **{name: (name.lower(), 1.0) for name in ("Exp", "Log", "Add", "Mul", "Div")},
+    "AddV2": ("add", 1.0),
+    "Sub": ("add", -1.0),
+    "RealDiv": ("div", 1.0),
+    "Maximum": ("max", 1.0),
+    "Minimum": ("min", 1.0),
+}
+
+
+def _arithmetic(one: _Read) -> Work:
+    """Return the layer of arithmetic: where the catalogue's models have the same, theirs."""
     node = one.node
-    name = node.operator.removesuffix("V2")
-    if name not in ("Add", "Mul") or not one.result.floating:
+    if node.operator not in _ARITHMETIC:
         raise UnsupportedError(f"{node.op} has no layer")
+    if not one.result.floating:
+        raise UnsupportedError("whole numbers have no layer")
+    op, number = _ARITHMETIC[node.operator]
     pair = sorted(node.inputs, key=lambda each: -each.elements)
-    shape, other = pair[0].shape or (), pair[1].shape or ()
-    if name == "Add" and shape == other and shape:
-        return one.work(on_images("add", shape))
-    if shape and other[-1:] == shape[-1:] and pair[1].elements == shape[-1] and name == "Add":
-        return one.work(Pointwise(op="bias", batch=_elements(shape[:-1]), channels=shape[-1]))
-    if name == "Mul" and len(shape) == 4 and other == (shape[0], 1, 1, shape[3]):
+    shape, other = pair[0].shape or (), pair[-1].shape or ()
+    if (op, number) == ("add", 1.0) and shape:
+        if shape == other:
+            return one.work(on_images("add", shape))
+        if other[-1:] == shape[-1:] and pair[-1].elements == shape[-1]:
+            return one.work(Pointwise(op="bias", batch=_elements(shape[:-1]), channels=shape[-1]))
+    if op == "mul" and len(shape) == 4 and other == (shape[0], 1, 1, shape[3]):
         return one.work(on_images("scale", one.images(shape)))
-    raise UnsupportedError(f"{node.op} of {list(shape)} and {list(other)} has no layer")
+    shapes = [each.shape or () for each in node.inputs]
+    return one.work(Elementwise.of(op, *shapes, number=number))
 
 
 def _summed(one: _Read) -> Found:
@@ -543,7 +552,7 @@ def _reduced(one: _Read) -> Found:
     """Source and dimensions; whether these are kept as 1.
 
     A sum over all but the last dimension is the gradient of a bias, a mean over both sides of
-    images a pooling.
+    images a pooling, another one a reduction.
     """
     shape, axes = one.shape(0), one.node.inputs[1].values
 
@@ -559,7 +568,9 @@ def _reduced(one: _Read) -> Found:
             size = height, width
             pool = Pool2d.of(batch=batch, channels=channels, in_size=size, kernel=size, mode="avg")
             return [one.work(pool)]
-        raise UnsupportedError(f"{one.node.op} over dimensions {sorted(over)} has no layer")
+        if (op := one.node.operator.lower()) not in REDUCTIONS:
+            raise UnsupportedError(f"{one.node.op} has no layer")
+        return [one.work(Reduction.of(op, shape, over))]
 
     return Found.of("reduction", layers, flops=one.source.elements * one.source.floating)
 
@@ -588,8 +599,22 @@ def _view(one: _Read) -> Found:
 
 
 def _copy(one: _Read) -> Found:
-    del one
-    return Found(kind="copy", lacks="a copy has no layer", flops=0)
+    """What is written and not computed: zeros, the same in another order of dimensions."""
+
+    def layers() -> list[Work]:
+        if not one.result.floating:
+            raise UnsupportedError("whole numbers have no layer")
+        if one.node.operator in _FILLS:
+            return [one.work(Move(op="fill", src=(max(1, one.result.elements),)))]
+        order = one.node.inputs[-1].values
+        if one.node.operator != "Transpose" or order is None:
+            raise UnsupportedError(f"{one.node.op} has no layer")
+        source = one.shape(0)
+        strides = [_elements(source[axis + 1 :]) for axis in range(len(source))]
+        turned = [strides[int(axis)] for axis in order]
+        return [one.work(Move.of(one.result.shape or (), turned))]
+
+    return Found.of("copy", layers, flops=0)
 
 
 def _joined(one: _Read) -> Found:
@@ -607,12 +632,22 @@ def _joined(one: _Read) -> Found:
 
 
 def _gathered(one: _Read) -> Found:
+    """A table and indices; of some the dimension along which they count."""
     adds = "Sum" in one.node.operator or one.node.operator.endswith("Add")
-    return Found(
-        kind="gather",
-        lacks="gathering has no layer",
-        flops=one.source.elements * adds,
-    )
+
+    def layers() -> list[Work]:
+        name, inputs = one.node.operator, one.node.inputs
+        along = inputs[2].values if name == "GatherV2" else (0,)
+        if name not in ("Gather", "GatherV2", "ResourceGather") or along != (0,):
+            raise UnsupportedError(f"{one.node.op} of these has no layer")
+        if one.node.number("batch_dims") or not one.result.floating:
+            raise UnsupportedError(f"{one.node.op} of these has no layer")
+        rows, *width = one.shape(0)
+        return [
+            one.work(Gather(op="rows", rows=rows, width=_elements(width), count=inputs[1].elements))
+        ]
+
+    return Found.of("gather", layers, flops=one.source.elements * adds)
 
 
 def _random(one: _Read) -> Found:
@@ -631,6 +666,7 @@ _COPIES: Final = (
     *("Pad", "PadV2", "Range", "ReverseV2", "Slice", "SpaceToDepth", "Split", "SplitV"),
     *("StridedSlice", "StridedSliceGrad", "Tile", "Transpose", "Unpack", "ZerosLike"),
 )
+_FILLS: Final = ("Fill", "OnesLike", "ZerosLike")
 _DRAWN: Final = (
     *("Multinomial", "RandomStandardNormal", "RandomUniform", "RandomUniformInt"),
     *("StatelessRandomGetKeyCounter", "StatelessRandomNormalV2", "StatelessRandomUniformV2"),

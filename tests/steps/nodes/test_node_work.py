@@ -164,6 +164,33 @@ POOL = Pool2d.of(batch=2, channels=3, in_size=8, kernel=3, stride=2, padding=(0,
         (call("ReluGrad", [(6, 5), (6, 5)], [(6, 5)], "backward"), None, 30, 0),
         (call("AddV2", [(6, 5), (6, 5)], [(6, 5)]), [("add:mb6ic5", "forward")], 30, 0),
         (call("Reshape", [(6, 5), sizes(30)], [(30,)]), [], 0, 0),
+        (
+            call("Sub", [(6, 5), (6, 1)], [(6, 5)]),
+            [("elementwise:add:6x5:6x1by-1", "forward")],
+            30,
+            0,
+        ),
+        (call("Mul", [(6, 5), ()], [(6, 5)]), [("elementwise:mul:30:1", "forward")], 30, 0),
+        (call("Rsqrt", [(5,)], [(5,)]), [("elementwise:rsqrt:5", "forward")], 10, 0),
+        (
+            call("Mean", [(2, 4, 4, 5), sizes(0, 1, 2)], [(5,)]),
+            [("reduction:mean:32x5:1x5", "forward")],
+            160,
+            0,
+        ),
+        (call("ZerosLike", [(6, 5)], [(6, 5)]), [("move:fill:30", "forward")], 0, 0),
+        (
+            call("Transpose", [(2, 3, 4), sizes(0, 2, 1)], [(2, 4, 3)]),
+            [("move:permute:2x3x4by021", "forward")],
+            0,
+            0,
+        ),
+        (
+            call("ResourceGather", [(100, 8), sizes(3, 1)], [(2, 8)]),
+            [("gather:rows:100x8:2", "forward")],
+            0,
+            0,
+        ),
     ],
 )
 def test_a_node_is_layers_and_flops(recorded, expected, flops, product):
@@ -191,6 +218,22 @@ def test_what_no_rule_knows_says_why(recorded, why):
     found = work_of_graph_node(recorded)
     assert (found.flops, found.bytes, found.layers) == (None, None, ())
     assert why in found.layers_missing
+
+
+@pytest.mark.parametrize(
+    ("recorded", "why"),
+    [
+        (call("SquaredDifference", [(2, 3), (2, 3)], [(2, 3)]), "SquaredDifference has no layer"),
+        (call("Tile", [(2, 3), sizes(1, 2)], [(2, 6)]), "Tile has no layer"),
+        (call("GatherV2", [(2, 3), sizes(0), sizes(1)], [(2, 1)]), "of these has no layer"),
+        (call("Prod", [(2, 3), sizes(1)], [(2,)]), "Prod has no layer"),
+    ],
+)
+def test_what_has_no_layer_has_flops_all_the_same(recorded, why):
+    found = work_of_graph_node(recorded)
+    assert found.flops is not None
+    assert found.layers == ()
+    assert why in str(found.layers_missing)
 
 
 def test_a_node_in_a_loop_has_no_number():
