@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pydlbench.timing.chunk import Request
     from pydlbench.timing.guards import GpuReadings
 
-__all__ = ["Account", "HostClock", "Operator", "page_faults"]
+__all__ = ["Account", "HostClock", "Operator", "Watcher", "page_faults", "watched"]
 
 _TASKS = Path("/proc/self/task")
 _STAT = Path("/proc/stat")
@@ -176,6 +176,33 @@ class Watcher(Protocol):
         """Return what was read since then."""
 
 
+def watched(
+    take: Callable[[], Chunk],
+    guard: Callable[[], contextlib.AbstractContextManager[Any]],
+    watcher: Watcher | None,
+) -> Chunk:
+    """Take a chunk within a guard, with what was read of the GPU meanwhile.
+
+    Args:
+        take: the chunk.
+        guard: makes the context in which it is taken.
+        watcher: reads the GPU; None where there is none, or nobody watches.
+    """
+    with guard():
+        if watcher is None:
+            return take()
+        mark = watcher.mark()
+        chunk = take()
+        readings = watcher.since(mark)
+    clock = None if readings is None else readings.sm_clock_hz
+    return msgspec.structs.replace(
+        chunk,
+        gpu=readings,
+        disturbance=disturbance(readings),
+        clock_hz=(clock,) if clock else (),
+    )
+
+
 class HostClock:
     """Times an operator with the host's monotonic clock, its counters read around each chunk.
 
@@ -200,26 +227,15 @@ class HostClock:
         self._cpus = tuple(cpus)
         self._guard = guard
         self._watcher = watcher
+        self._now: Callable[[], float] = time.perf_counter
 
     def sample(self, request: Request) -> Chunk:
         """Time the requested samples, after the calls that are not timed."""
-        with self._guard():
-            if self._watcher is None:
-                return self.timed(request)
-            mark = self._watcher.mark()
-            chunk = self.timed(request)
-            readings = self._watcher.since(mark)
-        clock = None if readings is None else readings.sm_clock_hz
-        return msgspec.structs.replace(
-            chunk,
-            gpu=readings,
-            disturbance=disturbance(readings),
-            clock_hz=(clock,) if clock else (),
-        )
+        return watched(lambda: self.timed(request), self._guard, self._watcher)
 
     def timed(self, request: Request) -> Chunk:
         """Do what :meth:`sample` does, within the guard."""
-        call, wait = self._operator.call, self._operator.wait
+        call, wait, now = self._operator.call, self._operator.wait, self._now
         for _ in range(request.untimed):
             call()
         wait()
@@ -229,11 +245,11 @@ class HostClock:
         with Account(self._cpus) as account:
             for _ in range(request.samples):
                 forced = _involuntary()
-                start = time.perf_counter()
+                start = now()
                 for _ in inner:
                     call()
                 wait()
-                end = time.perf_counter()
+                end = now()
                 switches.append(_involuntary() - forced)
                 seconds.append((end - start) / request.inner)
         calls = request.samples * request.inner

@@ -260,11 +260,13 @@ class StepPreparation(Record, frozen=True, kw_only=True):
         checks: run the checks first.
         save: a folder that gets output and gradients as ``.npy`` files, for a comparison with
             another framework's; None for none.
+        graph: on a GPU, capture the step into a graph, too.
         disturbance: relative change of every weight, of random size up to this and either sign.
     """
 
     checks: bool = True
     save: str | None = None
+    graph: bool = False
     disturbance: float = 0.0
 
 
@@ -326,6 +328,7 @@ class StepFacts(Record, frozen=True, kw_only=True):
         checks_s: what that took.
         notes: what a reader has to know.
         environment: what the framework says of itself: version, threads, settings.
+        ungraphed: why it cannot be captured into a graph; empty where it is, or nobody asked.
         profile: the framework's own, where it has one and checks were asked for.
         types: what an ONNX file computes in, by its tensors: ``fp32``, ``int8 QDQ``, ``mixed (fp16,
             fp32)``; empty of all else, which computes in the precision that was asked for.
@@ -342,12 +345,15 @@ class StepFacts(Record, frozen=True, kw_only=True):
     checks_s: float = 0.0
     notes: tuple[str, ...] = ()
     environment: dict[str, Any] = msgspec.field(default_factory=dict)
+    ungraphed: str = ""
     profile: StepProfile | None = None
     types: str = ""
 
 
 class StepKernel:
     """A step that is ready to be timed, sampled exactly as a layer's kernel is.
+
+    On a GPU a request may name another way than the usual one: see ``steps.device.WAYS``.
 
     Args:
         clock: times the step.

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pydlbench.models.graph import Model
     from pydlbench.records.chain import ChainFacts
     from pydlbench.records.step import StepKernel
+    from pydlbench.steps.device import DeviceChain, DeviceOperators
     from pydlbench.steps.operators import OperatorsKernel
 
 __all__ = [
@@ -61,6 +62,8 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
         library: name and version.
         calls: of a recorded step, each distinct one once, in the order in which they first occur;
             empty where nobody asked.
+        order: of a recorded step all calls in their order, each by its place in ``calls``.
+        ungraphed: of a chain on a GPU, why it cannot be captured into a graph; empty if it can.
         blocks: what such a step asks of the allocator, in order: a number above zero is a block of
             so many bytes, ``-n`` gives the n-th block back (counted from 1). Blocks that are not
             given back outlive the step. Empty where the framework keeps its pages by itself, and
@@ -84,6 +87,8 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
     log: dict[str, Any] = msgspec.field(default_factory=dict)
     library: str = ""
     calls: tuple[RecordedCall, ...] = ()
+    order: tuple[int, ...] = ()
+    ungraphed: str = ""
     blocks: tuple[int, ...] = ()
     refused: dict[str, str] = msgspec.field(default_factory=dict)
     checks: tuple[Check, ...] = ()
@@ -208,7 +213,7 @@ def record_calls(backend: FrameworkBackend, case: dict[str, Any]) -> OperatorsKe
 
 def prepare_calls(
     backend: FrameworkBackend, case: dict[str, Any], signatures: list[str]
-) -> OperatorsKernel:
+) -> OperatorsKernel | DeviceOperators:
     """Make calls ready, each to be timed alone, on operands made up from their signatures.
 
     Each has run once. One that cannot be made ready is in the facts' ``refused`` and costs no
@@ -221,6 +226,11 @@ def prepare_calls(
         signatures: of :class:`RecordedCall`.
     """
     step = StepSpec.from_dict(case)
+    if step.on_gpu and (step.framework, step.mode) != ("torch", "eager"):
+        raise UnsupportedError(
+            f"{step.framework} {step.mode}: its operators are not timed on a GPU; nearest: "
+            "--framework torch --mode eager"
+        )
     if step.framework == "tensorflow":
         from pydlbench.steps.tensorflow.operators import prepare_signatures as of_tensorflow
 
@@ -238,11 +248,12 @@ def prepare_calls(
     return of_recording(backend, step, signatures)
 
 
-def prepare_chain(backend: FrameworkBackend, case: dict[str, Any]) -> OperatorsKernel:
+def prepare_chain(backend: FrameworkBackend, case: dict[str, Any]) -> OperatorsKernel | DeviceChain:
     """Make all calls of a step ready to be run in their order, on each other's results.
 
-    Its one time is that of the whole chain. The facts' ``checks`` say what of it was compared with
-    the step, ``calls`` what it consists of, and ``dispatch_s`` what starting one call costs in it.
+    Its one time is that of the whole chain; on a GPU it is sampled as a step is. The facts'
+    ``checks`` say what of it was compared with the step, ``calls`` what it consists of, and
+    ``dispatch_s`` what starting one call costs in it.
 
     Args:
         backend: of the worker.

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pydlbench.backends.host_clock import HostClock
 from pydlbench.errors import UsageError
 from pydlbench.models.counts import parameters
-from pydlbench.records.step import StepFacts, StepKernel
+from pydlbench.records.step import StepFacts
 from pydlbench.steps.definition import definition_of
+from pydlbench.steps.device import step_kernel
 from pydlbench.steps.inputs import make_batch, make_weights
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.models.graph import Model
-    from pydlbench.records.step import StepPreparation, StepSpec
+    from pydlbench.records.step import StepKernel, StepPreparation, StepSpec
     from pydlbench.steps.checks import Inspection
     from pydlbench.steps.inputs import Batch
 
@@ -82,7 +82,7 @@ def prepare_model(
     # It has no outputs by role, which the clock never asks for.
     operator: Any = SimpleNamespace(call=inspection.step, wait=made.synchronize)
     # Meanwhile the framework computes in the step's precision.
-    return StepKernel(HostClock(operator, backend.cpus, lambda: made, backend.watcher), facts)
+    return step_kernel(backend, operator, lambda: made, facts, graph=preparation.graph)
 
 
 def build_step(

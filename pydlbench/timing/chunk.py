@@ -18,11 +18,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         samples: timed samples to return.
         inner: executions per sample; the sample is their mean.
         untimed: executions before the first sample, to refill caches and wake the threads.
+        timing: how a step on a GPU is timed, see :data:`pydlbench.steps.device.WAYS`; empty is the
+            first of these, and the only way of all else.
     """
 
     samples: int
     inner: int = 1
     untimed: int = 0
+    timing: str = ""
 
 
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +46,10 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
         gpu: what was read from a GPU meanwhile.
         gate_timeouts: samples that were taken once more because the host had to wait for the GPU
             while the launch gate was closed.
+        enqueue_s: what the host needs to put an execution into a GPU's queue, one per sample; empty
+            where nobody asked.
+        allocations: blocks per execution that a framework asked a GPU's driver for; None where
+            nobody counted.
         faults: page faults per execution; None where nobody counted.
         cpu_s: CPU time that the process spent within ``wall_s``, summed over its threads, those
             that wait by spinning included; None where nobody counted.
@@ -67,6 +74,8 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     disturbance: str | None = None
     gpu: GpuReadings | None = None
     gate_timeouts: int = 0
+    enqueue_s: tuple[float, ...] = ()
+    allocations: float | None = None
     faults: float | None = None
     cpu_s: float | None = None
     others_s: float | None = None
@@ -75,7 +84,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not self.seconds:
             raise ValueError("chunk without samples")
-        if not all(math.isfinite(x) and x >= 0 for x in self.seconds):
+        if not all(math.isfinite(x) and x >= 0 for x in (*self.seconds, *self.enqueue_s)):
             raise ValueError("chunk with a sample that is negative or not finite")
         if self.involuntary and len(self.involuntary) != len(self.seconds):
             raise ValueError(

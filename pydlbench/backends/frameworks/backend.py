@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from pydlbench.backends.frameworks.events import GraphRuntime
     from pydlbench.backends.host_clock import Watcher
     from pydlbench.backends.verification.verify import Verdict
     from pydlbench.layers.layer import Layer
@@ -266,6 +267,8 @@ class FrameworkBackend(abc.ABC):
     # Two or three layouts, where the native search has dozens of kernels.
     effort = replace(autotune.CPU_EFFORT, finals_s=0.15)
     watcher: Watcher | None = None  # of the GPU, where there is one
+    #: Its events and graphs, where steps can be timed by them.
+    runtime: GraphRuntime | None = None
 
     def __init__(self, device: str, cpus: Sequence[int]) -> None:
         self.device = device

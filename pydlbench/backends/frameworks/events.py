@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.host_clock import Operator, Watcher
     from pydlbench.timing.chunk import Request
 
-__all__ = ["EventClock", "EventRuntime"]
+__all__ = ["EventClock", "EventRuntime", "GraphRuntime"]
 
 # The sleep is as long as the launches took, and so much more.
 _SLEEP_FACTOR = 1.5
@@ -51,6 +51,16 @@ class EventRuntime(Protocol):
         """Return the host's time in seconds."""
 
 
+class GraphRuntime(EventRuntime, Protocol):
+    """What timing whole steps needs besides: graphs, and the count of the driver's blocks."""
+
+    def capture(self, call: Callable[[], Any], times: int) -> Any:
+        """Return a graph of so many calls, whose ``replay`` puts them into the stream."""
+
+    def allocations(self) -> int:
+        """Return how many blocks the driver was asked for until now."""
+
+
 class EventClock(HostClock):
     """Times an operator between events.
 
@@ -74,19 +84,29 @@ class EventClock(HostClock):
         self._call = operator.call
         self._runtime = runtime
         self._launch_s: float | None = None
+        # Of the chunk that is taken, what the host needed for each of its samples.
+        self._enqueued: list[float] = []
 
     def timed(self, request: Request) -> Chunk:
         """Do what :meth:`sample` does, within the guard."""
         begin = self._runtime.now()
+        self._enqueued.clear()
         seconds = self.seconds(request.samples, request.inner, request.untimed)
-        return Chunk(seconds=tuple(seconds), wall_s=self._runtime.now() - begin)
+        return Chunk(
+            seconds=tuple(seconds),
+            enqueue_s=tuple(self._enqueued),
+            wall_s=self._runtime.now() - begin,
+        )
 
     def seconds(self, samples: int, inner: int, untimed: int) -> list[float]:
         """Return seconds per call, one for each sample of ``inner`` calls."""
         for _ in range(untimed):
             self._call()
-        pause = self._launch() * inner * _SLEEP_FACTOR + _SLEEP_LEAST_S
-        return self.spans(samples, inner, min(pause, _SLEEP_MOST_S), lambda: self._many(inner))
+        return self.spans(samples, inner, self.pause_s(inner), lambda: self._many(inner))
+
+    def pause_s(self, inner: int) -> float:
+        """Return how long the device sleeps while so many calls are launched."""
+        return min(self.launch_s * inner * _SLEEP_FACTOR + _SLEEP_LEAST_S, _SLEEP_MOST_S)
 
     def spans(
         self, samples: int, inner: int, pause: float, launch: Callable[[], None]
@@ -96,7 +116,9 @@ class EventClock(HostClock):
         for _ in range(samples):
             self._runtime.sleep(pause)
             start = self._runtime.record()
+            begin = self._runtime.now()
             launch()
+            self._enqueued.append((self._runtime.now() - begin) / inner)
             end = self._runtime.record()
             self._runtime.wait()  # else the queue fills up, and later launches wait for room
             found.append(self._runtime.between(start, end) / inner)
@@ -106,8 +128,9 @@ class EventClock(HostClock):
         for _ in range(inner):
             self._call()
 
-    def _launch(self) -> float:
-        """Return what the host needs to launch one call, in seconds; measured once."""
+    @property
+    def launch_s(self) -> float:
+        """What the host needs to launch one call; measured once, the device being idle."""
         if self._launch_s is None:
             self._call()  # loads what is loaded lazily
             self._runtime.wait()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pydlbench.backends.base import KernelFacts
+    from pydlbench.backends.frameworks.events import GraphRuntime
     from pydlbench.backends.host_clock import HostClock, Operator
     from pydlbench.backends.torch.operator import Recipe
     from pydlbench.records.specs import KernelSpec
@@ -55,7 +56,7 @@ class GpuClock(EventClock):
         monitor: reads clock, power and heat meanwhile.
     """
 
-    def __init__(self, operator: TorchOperator, runtime: Runtime, monitor: Monitor) -> None:
+    def __init__(self, operator: TorchOperator, runtime: GraphRuntime, monitor: Monitor) -> None:
         super().__init__(operator, runtime, monitor, operator.guard)
         self.timing = operator.timing
         self._capture = runtime.capture
@@ -135,6 +136,10 @@ class Runtime:
         """Return the host's time in seconds."""
         return time.perf_counter()
 
+    def allocations(self) -> int:
+        """Return how often PyTorch has called ``cudaMalloc`` until now."""
+        return int(_cuda.memory_stats()["num_device_alloc"])
+
     def capture(self, call: Callable[[], Any], times: int) -> Any:
         """Capture ``times`` calls; each one's result is dropped at once, as outside of a graph."""
         side = _cuda.Stream()
@@ -197,7 +202,7 @@ class TorchCudaBackend(TorchBackend):
         _check_gpu(index)
         torch.cuda.set_device(index)
         super().__init__(f"cuda:{index}", cpus)
-        self._runtime = Runtime()
+        self.runtime: GraphRuntime = Runtime()
         self.watcher: Monitor = Monitor(f"GPU-{torch.cuda.get_device_properties(index).uuid}")
 
     def describe(self) -> dict[str, Any]:
@@ -227,11 +232,11 @@ class TorchCudaBackend(TorchBackend):
     def clock(self, operator: Operator) -> HostClock:
         """Return what times an operator: CUDA events."""
         assert isinstance(operator, TorchOperator)
-        return GpuClock(operator, self._runtime, self.watcher)
+        return GpuClock(operator, self.runtime, self.watcher)
 
     def wait(self) -> None:
         """Return when the GPU has done everything that was called."""
-        self._runtime.wait()
+        self.runtime.wait()
 
     def behind(self, operator: TorchOperator, case: KernelSpec) -> Behind:
         """Ask the profiler which kernels one call launches."""

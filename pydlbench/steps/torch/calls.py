@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,7 +13,9 @@ import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from pydlbench.backends.torch import settings
 from pydlbench.errors import UnsupportedError
+from pydlbench.steps import device
 from pydlbench.steps.definition import definition_of
 from pydlbench.steps.inputs import make_batch, make_weights, weight_shapes
 from pydlbench.steps.operations import OperatorsFacts
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
+    from pydlbench.steps.device import DeviceCall, DeviceChain, DeviceOperators
     from pydlbench.steps.operators import TimedOperator
     from pydlbench.steps.torch.net import Net
     from pydlbench.steps.torch.recording import Naming, Recorder, Recording
@@ -154,7 +158,8 @@ def list_calls(backend: FrameworkBackend, model: Model | None, case: StepSpec) -
         setup_s=time.perf_counter() - begin,
         library=backend.library,
         calls=recording.distinct(),
-        blocks=recording.blocks(),
+        order=recording.order(),
+        blocks=() if case.on_gpu else recording.blocks(),
         batch=batch,
         lines=recording.lines,
         notes=notes,
@@ -197,7 +202,7 @@ def _empty(made: TorchModel, fake: Callable[[torch.Tensor], torch.Tensor]) -> No
 
 def prepare_calls(
     backend: FrameworkBackend, case: StepSpec, signatures: list[str]
-) -> OperatorsKernel:
+) -> OperatorsKernel | DeviceOperators:
     """Make calls ready; see :func:`pydlbench.steps.operations.prepare_calls`."""
     _check_eager(case)
     begin = time.perf_counter()
@@ -206,9 +211,21 @@ def prepare_calls(
     # What is fed is no call of PyTorch's, and has a subgraph's signature.
     fed = [one for one in signatures if one.startswith("{")]
     recorded = [one for one in signatures if one not in fed]
-    calls, refused = replay.make_ready(recorded, case.device, case.seed, _waiting(case))
-    ready: dict[str, TimedOperator] = {one: fed_operator(one, case) for one in fed}
-    ready |= calls
+    with settings.tf32(case.precision):
+        calls, refused = replay.make_ready(recorded, case.device, case.seed, _waiting(case))
+    feeding = {one: fed_operator(one, case) for one in fed}
+    if case.on_gpu:
+        facts = OperatorsFacts(
+            names=(*feeding, *calls),
+            how=device.HOW,
+            setup_s=time.perf_counter() - begin,
+            library=backend.library,
+            refused=refused,
+        )
+        every: list[DeviceCall] = [*feeding.values(), *calls.values()]
+        runtime = device.runtime_of(backend)
+        return device.DeviceOperators(every, facts, runtime, _guard(case), backend.watcher)
+    ready: dict[str, TimedOperator] = {**feeding, **calls}
     dispatch = chain.call_cost(case.device)
     facts = OperatorsFacts(
         names=tuple(ready),
@@ -224,7 +241,7 @@ def prepare_calls(
 
 def prepare_chain(
     backend: FrameworkBackend, model: Model | None, case: StepSpec
-) -> OperatorsKernel:
+) -> OperatorsKernel | DeviceChain:
     """Make the chain of a step ready; see :func:`pydlbench.steps.operations.prepare_chain`.
 
     Args:
@@ -245,18 +262,26 @@ def prepare_chain(
         checks = chain.verify(recording, recorded.step, recorded.parameters, case.seed)
     for one in recorded.parameters:
         one.grad = None  # the chain has its own
+    number = f"{sum(not one.implied for one in recording.calls)} calls"
     facts = OperatorsFacts(
         names=("chain",),
-        dispatch_s=median(chain.call_cost(case.device)),
-        how=f"{sum(not one.implied for one in recording.calls)} calls; dispatch: {chain.HOW}",
+        # On a GPU the device's time counts, in which nothing is started from Python.
+        dispatch_s=0.0 if case.on_gpu else median(chain.call_cost(case.device)),
+        how=number if case.on_gpu else f"{number}; dispatch: {chain.HOW}",
         setup_s=time.perf_counter() - begin,
         library=backend.library,
         calls=recording.distinct(),
-        blocks=recording.blocks(),
+        blocks=() if case.on_gpu else recording.blocks(),
         checks=checks,
         batch=made.batch if isinstance(made, OwnModel) else made.model.batch,
     )
-    return OperatorsKernel([chain.Chain(recording, _waiting(case))], facts, backend.cpus)
+    chained = chain.Chain(recording, _waiting(case))
+    if not case.on_gpu:
+        return OperatorsKernel([chained], facts, backend.cpus)
+    operator: Any = SimpleNamespace(call=chained.call, wait=_waiting(case))
+    runtime = device.runtime_of(backend)
+    clock = device.StepClock(operator, runtime, backend.cpus, _guard(case), backend.watcher)
+    return device.DeviceChain(clock, msgspec.structs.replace(facts, ungraphed=clock.ungraphed()))
 
 
 def _check_eager(case: StepSpec) -> None:
@@ -270,6 +295,17 @@ def _check_eager(case: StepSpec) -> None:
             f"torch {case.mode}: its kernels are the compiler's own, which PyTorch's dispatcher "
             "does not see; nearest: --mode eager"
         )
+
+
+def _guard(case: StepSpec) -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """Return what makes the context of calls: in the step's precision, below autograd."""
+
+    @contextlib.contextmanager
+    def context() -> Iterator[None]:
+        with settings.tf32(case.precision), chain.below_autograd():
+            yield
+
+    return context
 
 
 def _waiting(case: StepSpec) -> Callable[[], None]:

@@ -146,13 +146,17 @@ class Chain:
         self._wait = wait
         self._left: tuple[Any, ...] = ()
 
+    def call(self) -> None:
+        """Make all calls once; those on a GPU may not have finished."""
+        # A step drops the gradients of the one before as its first act.
+        self._left = ()
+        self._left = self._call()
+
     def run(self) -> float:
         """Run all calls once; see :class:`pydlbench.steps.operators.TimedOperator`."""
         with below_autograd():
             start = time.perf_counter()
-            # A step drops the gradients of the one before as its first act.
-            self._left = ()
-            self._left = self._call()
+            self.call()
             self._wait()
             return time.perf_counter() - start
 

@@ -20,13 +20,13 @@ import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
 from torch.utils import _pytree as pytree
 
 from pydlbench.backends import base
-from pydlbench.backends.host_clock import HostClock
 from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.settings import DTYPES
 from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.records.own import FUSED, OwnSpec
-from pydlbench.records.step import Check, StepFacts, StepKernel
+from pydlbench.records.step import Check, StepFacts
 from pydlbench.steps.definition import Guarded
+from pydlbench.steps.device import step_kernel
 from pydlbench.steps.own import (
     call_own,
     chosen_loss,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.records.own import OwnInput
-    from pydlbench.records.step import StepPreparation, StepSpec
+    from pydlbench.records.step import StepKernel, StepPreparation, StepSpec
     from pydlbench.steps.torch.recording import Recording
 
 __all__ = ["OwnModel", "prepare_step"]
@@ -330,7 +330,7 @@ def prepare_step(
     )
     # It has no outputs by role, which the clock never asks for.
     timed: Any = SimpleNamespace(call=made.run, wait=made.synchronize)
-    return StepKernel(HostClock(timed, backend.cpus, lambda: made, backend.watcher), facts)
+    return step_kernel(backend, timed, lambda: made, facts, graph=preparation.graph)
 
 
 def _checks(made: OwnModel, found: list[torch.Tensor]) -> tuple[Check, ...]:

@@ -141,6 +141,12 @@ class Recording:
             for (text, direction), same in found.items()
         )
 
+    def order(self) -> tuple[int, ...]:
+        """Return the calls in their order, each by its place in :meth:`distinct`."""
+        places: dict[tuple[str, str], int] = {}
+        own = [(one.signature, one.direction) for one in self.calls if not one.implied]
+        return tuple(places.setdefault(one, len(places)) for one in own)
+
     def blocks(self) -> tuple[int, ...]:
         """Return what the step asks of the allocator; see ``OperatorsFacts.blocks``.
 

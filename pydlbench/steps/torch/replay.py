@@ -75,13 +75,17 @@ class CallOperator:
         """Make the call."""
         return self._function(*self.arguments, **self.keywords)
 
+    def settle(self) -> None:
+        """Restore what it overwrites, and read its first tensor."""
+        for one, values in self._restored:
+            one.copy_(values)
+        if self._first is not None:
+            self._first.sum()
+
     def run(self) -> float:
-        """Make it once and return the seconds; what it overwrites is restored before."""
+        """Make it once and return the seconds, :meth:`settle` before."""
         with below_autograd():
-            for one, values in self._restored:
-                one.copy_(values)
-            if self._first is not None:
-                self._first.sum()
+            self.settle()
             self._wait()
             start = time.perf_counter()
             found = self.call()

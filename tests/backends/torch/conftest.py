@@ -108,6 +108,6 @@ def gpu_backend(runtime: FakeRuntime, monitor: FakeMonitor, monkeypatch: pytest.
     TorchBackend.__init__(made, "cuda:0", sorted(os.sched_getaffinity(0)))
     made._place = torch.device("cpu")
     runtime.event_s = 1e-3
-    made._runtime = runtime
+    made.runtime = runtime
     made.watcher = monitor
     return made
