@@ -9,6 +9,7 @@ import msgspec
 from pydlbench.ladder.rows import undisturbed
 from pydlbench.records.forecast import CalibrationRecord
 from pydlbench.records.step import StepPreparation
+from pydlbench.steps.device import WAYS
 from pydlbench.steps.run import prepare_step
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.statistics import median
@@ -106,7 +107,8 @@ def visited_step(case: StepSpec, session: Session, seconds: float = _STEP_S) -> 
         seconds: of sampling.
 
     Returns:
-        Seconds of a step, the median; and whether the cores were ours meanwhile.
+        Seconds of a step, the median, on a GPU those of the host to enqueue it; and whether the
+        cores were ours meanwhile.
 
     Raises:
         UnsupportedError: the framework has not what is asked for.
@@ -116,10 +118,12 @@ def visited_step(case: StepSpec, session: Session, seconds: float = _STEP_S) -> 
     worker.close()
     kernel = prepare_step(case, session, preparation=StepPreparation(checks=False))
     try:
-        once = median(kernel.sample(Request(samples=2, untimed=2)).seconds)
+        way = WAYS[1] if case.on_gpu else ""
+        once = median(kernel.sample(Request(samples=2, untimed=2, timing=way)).seconds)
         count = min(_MOST, max(_LEAST, int(seconds / max(once, 1e-6))))
-        chunk, ours = undisturbed(kernel, Request(samples=count, untimed=1), session)
-        return median(chunk.seconds), ours
+        request = Request(samples=count, untimed=1, timing=way)
+        chunk, ours = undisturbed(kernel, request, session)
+        return median(chunk.enqueue_s if case.on_gpu else chunk.seconds), ours
     finally:
         kernel.release()
         worker.close()

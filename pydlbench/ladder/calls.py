@@ -9,6 +9,7 @@ import msgspec
 from pydlbench.ladder.estimate import nameless
 from pydlbench.ladder.laps import fitting
 from pydlbench.ladder.operators import kind_of, recorded
+from pydlbench.ladder.pipeline import enqueued, period
 from pydlbench.ladder.rows import batches
 from pydlbench.records.check import OperatorRow, Unreplayed
 from pydlbench.records.measurement import time_summary
@@ -43,6 +44,7 @@ class CallVisits:
         session: whose worker is asked.
         calls: of the step.
         apart: the nodes of joined ones alone; they are in no sum of the step.
+        order: of the step, each call by its place among ``calls``; used on a GPU only.
         warm: in a process whose C library keeps pages; else the framework does that by itself.
     """
 
@@ -53,19 +55,24 @@ class CallVisits:
         calls: Sequence[RecordedCall],
         apart: Sequence[RecordedCall] = (),
         *,
+        order: Sequence[int] = (),
         warm: bool,
     ) -> None:
         self.calls = tuple(calls)
+        self._order = tuple(order)
         self._case, self._session, self._warm = case, session, warm
         self._apart = tuple(apart)
         # Forwards and backwards a call may be the same.
         once = list({one.signature: one for one in (*calls, *apart)}.values())
         self._batches = [once]
-        available = session.facts.memory_available_bytes
+        available = session.room_bytes(case.device)
         if recorded(case) and available:
             self._batches = list(batches(once, int(_ROOM * available)))
         self._requests: dict[int, Request] = {}
         self._seconds: dict[str, list[float]] = {}
+        self._enqueues: dict[str, list[float]] = {}
+        #: That a GPU had in the last visit; None where nobody read it.
+        self.clock_hz: float | None = None
         #: By signature, why a call could not be made ready.
         self.refused: dict[str, str] = {}
         #: What the worker says of calls.
@@ -75,6 +82,7 @@ class CallVisits:
 
     def __call__(self) -> dict[str, float]:
         """Visit all calls and return this lap's sums: the step's, and what stands beside it."""
+        clocks: list[float] = []
         for number in range(len(self._batches)):
             kernel = self.kernel or self._prepare(number)
             try:
@@ -82,13 +90,19 @@ class CallVisits:
                 if names:
                     request = self._requests.get(number) or fitting(kernel)
                     self._requests[number] = request
-                    seconds = kernel.sample(request).seconds
+                    chunk = kernel.sample(request)
+                    clocks += chunk.clock_hz
                     for place, name in enumerate(names):
-                        each = median(seconds[place :: len(names)])
-                        self._seconds.setdefault(name, []).append(each)
+                        for into, taken in (
+                            (self._seconds, chunk.seconds),
+                            (self._enqueues, chunk.enqueue_s),
+                        ):
+                            if each := taken[place :: len(names)]:
+                                into.setdefault(name, []).append(median(each))
             finally:
                 if self.kernel is None:
                     kernel.release()
+        self.clock_hz = median(clocks) if clocks else None
         # Images and labels that come from the host are no call of the step.
         own = [one for one in self.calls if kind_of(one) != "feed"]
         found = {"operators": self._last(own) + self.facts.once_s}
@@ -97,6 +111,14 @@ class CallVisits:
         if self._apart:
             single = [one for one in own if ".." not in one.names[0]]
             found["operators_apart"] = self._last([*single, *self._apart]) + self.facts.once_s
+        if self._enqueues:
+            host_s, device_s = (
+                {name: one[-1] for name, one in taken.items()}
+                for taken in (self._enqueues, self._seconds)
+            )
+            step = enqueued(self.calls, self._order, host_s, device_s)
+            found["enqueue"] = sum(one.host_s for one in step)
+            found["pipeline"] = period(step)
         return found
 
     def rows(
@@ -121,11 +143,13 @@ class CallVisits:
             if one.signature not in times:
                 continue
             time, stands = times[one.signature], mapped.get((one.signature, one.direction))
+            enqueues = self._enqueues.get(one.signature)
             found.append(
                 OperatorRow(
                     **msgspec.structs.asdict(one),
                     kind=kind_of(one),
                     seconds=time.median,
+                    enqueue_s=None if enqueues is None else median(enqueues),
                     ci_low=time.ci_low,
                     ci_high=time.ci_high,
                     forecast_s=forecast.get(one.signature),

@@ -12,11 +12,13 @@ import msgspec
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.ladder.calls import CallVisits
 from pydlbench.ladder.chain import prepare_native_chain
+from pydlbench.ladder.device_terms import allocation_note, compute_share, device_experiments
 from pydlbench.ladder.estimate import plan
 from pydlbench.ladder.experiments import ask_log, experiments, keeps_pages
 from pydlbench.ladder.laps import Core, RungLaps, Sampled
 from pydlbench.ladder.ledger import LEAST, Ladder, conclude, refused
 from pydlbench.ladder.mapped import (
+    compute_bound,
     computes_together,
     kernels_of,
     known,
@@ -28,13 +30,14 @@ from pydlbench.ladder.mapped import (
 from pydlbench.ladder.native import NativeVisits, native_parts
 from pydlbench.ladder.operators import listed, recorded, singles
 from pydlbench.ladder.parts import MODEL, parts_of
+from pydlbench.ladder.pipeline import STEPS
 from pydlbench.models import build_model
 from pydlbench.records.check import CheckRecord
 from pydlbench.records.measurement import time_summary
 from pydlbench.records.step import StepPreparation
 from pydlbench.runner.interleaved import random_order, releasing
-from pydlbench.runner.session import Session
 from pydlbench.steps import operations
+from pydlbench.steps.device import WAYS
 from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.steps.run import prepare_step
 from pydlbench.timing.statistics import median
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pydlbench.ladder.estimate import Kernels
+    from pydlbench.ladder.ledger import Experiment
     from pydlbench.ladder.mapped import MappedCall
     from pydlbench.models.graph import Model
     from pydlbench.records.chain import ChainFacts
@@ -53,6 +57,7 @@ if TYPE_CHECKING:
     from pydlbench.records.operator import RecordedCall
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepFacts, StepSpec
+    from pydlbench.runner.session import Session
     from pydlbench.workers.host import RemoteKernel
 
 __all__ = ["check_step"]
@@ -72,6 +77,15 @@ _HOWS = {
     "operator_chain": "the step's recorded calls in their order, on each other's results",
     "step": "the step with the default allocator",
 }
+# And on a GPU.
+_DEVICE_HOWS = {
+    **_HOWS,
+    "operators": "the device's seconds of the framework's calls, each distinct one alone, on "
+    "operands made up from its signature, times its number",
+    "operator_chain": "the step's recorded calls in their order, on each other's results, replayed "
+    "from a CUDA graph",
+    "step": f"the host's seconds of up to {STEPS} steps, the device's work awaited behind the last",
+}
 
 
 def check_step(
@@ -88,7 +102,7 @@ def check_step(
     """Measure a framework's step rung by rung, and explain what lies between the rungs.
 
     Args:
-        case: the step, on a CPU.
+        case: the step; on a GPU in PyTorch.
         session: whose workers are used.
         laps: at the most; six at least, whatever the time.
         time_limit_s: no lap after the sixth begins after so many seconds, but three where a rung
@@ -145,8 +159,8 @@ class _Check:
         self._tell = tell
         self._kernels: list[RemoteKernel[Any] | None] = []
         # Native rows have processes besides the session's, a new one in each lap; so have blocks.
-        self._apart = Session(session.options)
-        self._memory = Session(session.options)
+        self._apart = session.beside()
+        self._memory = session.beside()
         self._chain: ChainFacts | None = None
         self._recorded: OperatorsFacts | None = None
         self._notes: list[str] = []
@@ -157,6 +171,7 @@ class _Check:
         # What stands for recorded calls; of a step that is no list of them nothing does.
         self._mapped: dict[tuple[str, str], MappedCall] = {}
         self._calls: tuple[RecordedCall, ...] = ()
+        self._order: tuple[int, ...] = ()
         self._blocks: tuple[int, ...] = ()
         self._lines: Mapping[str, str] = {}
         self._facts: StepFacts
@@ -176,23 +191,23 @@ class _Check:
         self._tell("calls")
         try:
             found = listed(case, session)
-            self._calls, self._blocks = found.calls, found.blocks
+            self._calls, self._order, self._blocks = found.calls, found.order, found.blocks
             self._lines = found.lines
             self._notes += found.notes
         except UnsupportedError as error:
             self._absent["operators"] = " ".join(str(error).split())
         if recorded(case):
-            cache = session.cache_bytes("cpu")
-            self._mapped = map_calls(self._calls, case.phase, case.precision, "cpu", cache)
+            cache = session.cache_bytes(case.device)
+            self._mapped = map_calls(self._calls, case.phase, case.precision, case.device, cache)
         elif self._model is None:
             self._mapped = map_step(case, session)
 
     def find_native(self, rows: Mapping[KernelSpec, Measurement] | None, laps: int) -> None:
         """Find the fastest native kernel of each layer, unless that was done before."""
         case, session = self._case, self._session
-        cache = session.cache_bytes("cpu")
+        cache = session.cache_bytes(case.device)
         if self._model is not None:
-            wanted: Kernels = plan(self._model, case.phase, case.precision, "cpu", cache)
+            wanted: Kernels = plan(self._model, case.phase, case.precision, case.device, cache)
         else:
             wanted = kernels_of(self._mapped)
         if rows is None:
@@ -220,36 +235,58 @@ class _Check:
         self._chain_natively()
         self._chain_calls()
         self._tell("step")
-        step = self._kept(
-            prepare_step(case, session, preparation=StepPreparation(checks=self._checks))
-        )
+        graph = case.on_gpu and case.feed == "resident"
+        how = StepPreparation(checks=self._checks, graph=graph)
+        step = self._kept(prepare_step(case, session, preparation=how))
         self._facts = step.facts
         self._notes += [one for one in step.facts.notes if one not in self._notes]
-        self._visits["step"] = Sampled("step", step)
-        self._visits["step_kept"] = Sampled("step_kept", self._warm(case))
+        if case.on_gpu:
+            self._visit_in_all_ways(step)
+        else:
+            self._visits["step"] = Sampled("step", step)
+            self._visits["step_kept"] = Sampled("step_kept", self._warm(case))
         # A CPU's memory is the host's: only what is fed from there has a transfer to be measured.
-        if case.feed == "host":
+        if case.feed == "host" and not case.on_gpu:
             resident = self._warm(msgspec.structs.replace(case, feed="resident"))
             self._visits["step_resident"] = Sampled("step_resident", resident)
         wrong = [one for one in step.facts.checks if one.status != "ok"]
         self._notes += [f"check {one.name} failed: {one.detail}" for one in wrong]
+
+    def _visit_in_all_ways(self, step: RemoteKernel[StepFacts]) -> None:
+        """Visit a GPU's step by the host's clock, between events, and as a graph."""
+        by_host, by_events, by_graph = WAYS
+        self._visits["step"] = Sampled("step", step, by_host)
+        self._visits["step_events"] = Sampled("step_events", step, by_events)
+        if self._case.feed == "host":
+            case = msgspec.structs.replace(self._case, feed="resident")
+            how = StepPreparation(checks=False, graph=True)
+            step = self._kept(prepare_step(case, self._session, preparation=how))
+            self._visits["step_resident"] = Sampled("step_resident", step, by_host)
+        if step.facts.ungraphed:
+            self._notes.append(f"no launch gaps: the step is no graph: {step.facts.ungraphed}")
+        else:
+            self._visits["step_graph"] = Sampled("step_graph", step, by_graph)
 
     def _time_calls(self) -> None:
         """Make the step's calls ready, each alone, and the blocks that it asks for."""
         case, session = self._case, self._session
         if not self._calls:
             return
-        keeps = keeps_pages(case, session)
+        keeps = case.on_gpu or keeps_pages(case, session)
         # What compilers make of single nodes would take minutes more.
         apart = singles(case) if case.mode == "graph" and self._model is not None else ()
         try:
-            operators = CallVisits(case, session, self._calls, apart, warm=not keeps)
+            operators = CallVisits(
+                case, session, self._calls, apart, order=self._order, warm=not keeps
+            )
         except UnsupportedError as error:
             self._absent["operators"] = " ".join(str(error).split())
             return
         self._operators = operators
         self._kernels.append(operators.kernel)
         self._visits["operators"] = operators
+        if case.on_gpu:
+            return
         if keeps:
             self._notes.append(f"{case.framework} keeps freed pages by itself")
         elif not self._blocks:
@@ -287,7 +324,10 @@ class _Check:
             for name, warm in (("operator_chain", False), ("operator_chain_kept", True)):
                 worker = self._session.worker(case.framework, case.device, warm=warm)
                 kernel = worker.build(operations.prepare_chain, OperatorsFacts, case=case.to_dict())
-                self._visits[name] = Sampled(name, self._kept(kernel))
+                self._kept(kernel)
+                if kernel.facts.ungraphed:
+                    raise UnsupportedError(f"the chain is no CUDA graph: {kernel.facts.ungraphed}")
+                self._visits[name] = Sampled(name, kernel, WAYS[-1] if case.on_gpu else "")
                 self._recorded = kernel.facts
                 if not kernel.facts.allocates:
                     break  # no allocator would change anything
@@ -311,7 +351,7 @@ class _Check:
     def take(self, most: int, deadline: float) -> None:
         """Take laps until there are enough, or the time is over; then read the log."""
         order = random_order(self._session.options.seed)
-        self._laps = RungLaps(self._visits, order, self._core)
+        self._laps = RungLaps(self._visits, order, self._core, watched=self._gpu_clock)
         taken = self._laps.taken
         beyond = 0
         while len(taken) < max(LEAST, most):
@@ -331,6 +371,8 @@ class _Check:
                         f"{self._native.cut} native kernels, 2 % of their sum together, were "
                         "visited in the first lap only: the time limit"
                     )
+        if self._case.on_gpu:
+            return
         self._tell("log")
         if self._case.mode in ("eager", "graph"):
             try:
@@ -348,6 +390,11 @@ class _Check:
             return Core()
         return Core(found.get("share"), found.get("clock_hz"))
 
+    def _gpu_clock(self, name: str) -> float | None:
+        """Return the clock that a GPU had in the last visit of a name."""
+        found: float | None = getattr(self._visits[name], "clock_hz", None)
+        return found if self._case.on_gpu else None
+
     # --- what is made of them -----------------------------------------------------------------
 
     def record(self, seconds: float) -> CheckRecord:
@@ -360,23 +407,13 @@ class _Check:
         confidence = self._session.options.confidence
         operators = self._operators
         native = self._native.sums()
-        faults = {name: self._faults(visit) for name, visit in self._sides().items()}
-        tried, notes = experiments(
-            case,
-            Ladder.of(laps),
-            calls=self._calls,
-            facts=None if operators is None else operators.facts,
-            log=self._log,
-            faults=faults,
-            reorders_s=() if self._chain is None else self._chain.reorder_runs,
-            allocating=self._recorded is None or self._recorded.allocates,
-        )
         said = self._forecast
         terms = () if said is None else said.terms
         stored = {one.signature: one.seconds for one in terms if one.seconds is not None}
         rows: tuple[OperatorRow, ...] = ()
         if operators is not None:
             rows = operators.rows(confidence, stored, self._mapped, self._native.measured())
+        tried, notes, faults = self._tried(rows)
         if self._model is None:
             natives = module_parts(rows)
         else:
@@ -386,7 +423,7 @@ class _Check:
             laps,
             tried,
             self._absent,
-            hows=_HOWS,
+            hows=_DEVICE_HOWS if case.on_gpu else _HOWS,
             details=self._details(rows, natives, share, median(_of(laps, "step"))),
             outside_s=0.0 if self._chain is None else self._chain.reorder_s,
             calling_s=self._calling_s(),
@@ -402,6 +439,7 @@ class _Check:
             precision=case.precision,
             framework=case.framework,
             mode=str(case.mode),
+            device=case.device,
             layout=case.layout,
             feed=case.feed,
             library=self._facts.library,
@@ -439,19 +477,49 @@ class _Check:
             seconds=seconds,
         )
 
-    def _sides(self) -> dict[str, str]:
-        return {"counted": "step", "kept": "step_kept"}
+    def _tried(
+        self, rows: Sequence[OperatorRow]
+    ) -> tuple[list[Experiment], list[str], dict[str, float | None]]:
+        """Return the experiments, notes on what could not be tried, and what was counted."""
+        case, laps, operators = self._case, self._laps.taken, self._operators
+        ladder = Ladder.of(laps)
+        if case.on_gpu:
+            bound = compute_bound(self._mapped, self._native.measured())
+            timed = [(one.count * one.seconds, (one.signature, one.direction)) for one in rows]
+            share = compute_share([(seconds, key in bound) for seconds, key in timed])
+            tried, notes = device_experiments(case, ladder, laps, share)
+            blocks = self._counted("step", "allocations")
+            notes.append(allocation_note(blocks, median(_of(laps, "step"))))
+            return tried, notes, {"allocations": blocks}
+        sides = {"counted": "step", "kept": "step_kept"}
+        faults = {name: self._counted(visit, "faults") for name, visit in sides.items()}
+        tried, notes = experiments(
+            case,
+            ladder,
+            calls=self._calls,
+            facts=None if operators is None else operators.facts,
+            log=self._log,
+            faults=faults,
+            reorders_s=() if self._chain is None else self._chain.reorder_runs,
+            allocating=self._recorded is None or self._recorded.allocates,
+        )
+        return tried, notes, faults
 
-    def _faults(self, visit: str) -> float | None:
-        """Return the page faults per execution of what is visited: the median over the laps."""
+    def _counted(self, visit: str, what: str) -> float | None:
+        """Return ``faults`` or ``allocations`` per execution of a visit: the laps' median."""
         sampled = self._visits.get(visit)
-        known = sampled.faults if isinstance(sampled, Sampled) else []
+        known = getattr(sampled, what) if isinstance(sampled, Sampled) else []
         return median(known) if known else None
 
     def _additivity(self) -> float | None:
-        """Return the operators and the page faults of the step's blocks, in seconds."""
+        """Return the operators and the page faults of the step's blocks, in seconds.
+
+        On a GPU the makespan of what host and device need for them.
+        """
         if self._operators is None:
             return None
+        if self._case.on_gpu:
+            return median(_of(self._laps.taken, "pipeline"))
         return median(
             lap.seconds["operators"]
             + lap.seconds.get("feed", 0.0)

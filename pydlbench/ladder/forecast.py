@@ -8,6 +8,9 @@ cut from the model's graph; their times come from the store, or are measured alo
 own, of which nothing is forecast. Page faults are those of the step's blocks, played in its order
 in processes without a framework; where a framework keeps its pages there is nothing to be played.
 
+On a GPU each operator has two times, the host's and the device's, and the step is the makespan of
+both (:mod:`pydlbench.ladder.pipeline`); what calls and a step cost besides, the host pays.
+
 The interval adds up those of the rows, for a machine that is slow today is slow for all of them,
 and has the largest residual of the calibration beside them.
 """
@@ -19,9 +22,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from pydlbench.errors import UnsupportedError
 from pydlbench.ladder.calibration import fitted, visited_step
 from pydlbench.ladder.experiments import keeps_pages
-from pydlbench.ladder.operators import listed
+from pydlbench.ladder.operators import listed, recorded
+from pydlbench.ladder.pipeline import Enqueued, enqueued, period
 from pydlbench.ladder.rows import BLOCKS, Rows, blocks_call, measure_rows, now_utc, stored_rows
 from pydlbench.records.forecast import (
     CalibratedStep,
@@ -32,7 +37,7 @@ from pydlbench.records.forecast import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from pydlbench.records.forecast import OperatorTime
     from pydlbench.records.operator import RecordedCall
@@ -64,7 +69,7 @@ def forecast_step(
     """Forecast a step from operators that were timed apart; it is not run.
 
     Args:
-        case: the step, on a CPU.
+        case: the step; on a GPU in PyTorch's eager mode.
         session: whose workers are used.
         store: of the rows; None knows none.
         measures: measure what the store lacks; else it is missing in the sum.
@@ -104,6 +109,11 @@ def forecasting(
 
     Arguments and errors: see :func:`forecast_step`; ``tell`` is called with what is done next.
     """
+    if case.on_gpu and not recorded(case):
+        raise UnsupportedError(
+            f"{case.framework} {case.mode}: on a GPU calls are forecast one by one, as PyTorch's "
+            "eager mode makes them; nearest: --framework torch --mode eager"
+        )
     tell("operators of the step")
     made = _Forecaster(session, store, measures, visits, tell)
     place = made.place(case)
@@ -138,14 +148,14 @@ class _Forecaster:
         session = self._session
         described = session.worker(case.framework, case.device).describe()
         if self._keeps is None:
-            self._keeps = keeps_pages(case, session)
+            self._keeps = case.on_gpu or keeps_pages(case, session)
         return Place(
             framework=case.framework,
             mode=str(case.mode),
             precision=case.precision,
             device=case.device,
             threads=len(session.cpus),
-            processor=session.facts.name,
+            processor=session.processor(case.device),
             library=f"{case.framework} {described['version']}",
             pages="default" if self._keeps else "kept",
         )
@@ -208,6 +218,8 @@ class _Forecaster:
         )
         found, blocks = self.listed(own, place, nodes=nodes)
         calls = found.calls
+        # What is calibrated on a GPU is the host's: its seconds are a sum, the step's are none.
+        on_gpu = case.on_gpu
         rows = yield from self.rows(own, place, [*calls, *blocks])
         times = rows.times
         missing = [one for one in (*calls, *blocks) if one.signature not in times]
@@ -218,7 +230,11 @@ class _Forecaster:
         return CalibratedStep(
             model=name,
             calls=sum(one.count for one in calls),
-            operators_s=sum(one.count * times[one.signature].seconds for one in calls),
+            operators_s=sum(
+                one.count * (row.host_s if on_gpu else row.seconds)
+                for one in calls
+                for row in (times[one.signature],)
+            ),
             faults_s=sum(times[one.signature].seconds for one in blocks) if blocks else None,
             visits_s=tuple(visited_step(own, self._session)[0] for _ in range(self._visits)),
         )
@@ -250,6 +266,7 @@ def conclude(
         uncalibrated: why there is none.
     """
     times, calls = rows.times, found.calls
+    on_gpu = place.device != "cpu"
     every = [*calls, *blocks]
     there = [one for one in every if one.signature in times]
     absent = [one for one in calls if one.signature not in times]
@@ -261,17 +278,18 @@ def conclude(
     operators_s = summed([one for one in calls if one.signature in times])
     faults_s = summed(blocks) if blocks and all(one.signature in times for one in blocks) else None
     overhead_s = calibration.call_s * number + calibration.step_s if calibration else 0.0
-    seconds = operators_s + overhead_s + (faults_s or 0.0)
-    down = up = 0.0
-    single = 0
-    for one in there:
-        row = times[one.signature]
-        if row.ci_low is None or row.ci_high is None:
-            single += 1
-            continue
-        down += one.count * (row.seconds - row.ci_low)
-        up += one.count * (row.ci_high - row.seconds)
-    besides = calibration.residual * seconds if calibration else 0.0
+    single = sum(times[one.signature].ci_low is None for one in there)
+    device: dict[str, float] = {}
+    if on_gpu:
+        seconds, low, high, device = _pipelined(found, rows, calibration)
+    else:
+        seconds = operators_s + overhead_s + (faults_s or 0.0)
+        besides = calibration.residual * seconds if calibration else 0.0
+        ranges = [(one.count, times[one.signature]) for one in there]
+        down = sum(n * (row.seconds - row.ci_low) for n, row in ranges if row.ci_low is not None)
+        up = sum(n * (row.ci_high - row.seconds) for n, row in ranges if row.ci_high is not None)
+        low = max(0.0, seconds - math.hypot(down, besides))
+        high = seconds + math.hypot(up, besides)
     dates = sorted(times[one.signature].created_utc for one in there)
     bytes_ = sum(one.count * one.bytes for one in calls)
     reasons = _reasons(absent, rows, blocks)
@@ -289,11 +307,12 @@ def conclude(
         place=place,
         created_utc=now_utc(),
         seconds=seconds,
-        ci_low=max(0.0, seconds - math.hypot(down, besides)),
-        ci_high=seconds + math.hypot(up, besides),
+        ci_low=low,
+        ci_high=high,
         operators_s=operators_s,
         overhead_s=overhead_s,
         faults_s=faults_s,
+        **device,
         calls=number,
         stored=sum(one.signature in times.keys() - rows.fresh for one in calls),
         measured=sum(one.signature in rows.fresh for one in calls),
@@ -311,6 +330,50 @@ def conclude(
     )
 
 
+def _pipelined(
+    found: OperatorsFacts, rows: Rows, calibration: CalibrationRecord | None
+) -> tuple[float, float, float, dict[str, float]]:
+    """Return an eager step on a GPU, the ends of its interval, and ``host_s`` and ``graph_s``.
+
+    A makespan grows with each of its times: its ends are those of all of them together, the host's
+    with the calibration's residual.
+    """
+    times = rows.times
+    call_s, step_s, residual = 0.0, 0.0, 0.0
+    if calibration is not None:
+        call_s, step_s = calibration.call_s, calibration.step_s
+        residual = calibration.residual
+
+    def step(host: Mapping[str, float], device: Mapping[str, float], off: float) -> list[Enqueued]:
+        calls = enqueued(found.calls, found.order, host, device, call_s)
+        return [one._replace(host_s=one.host_s * off) for one in (Enqueued(step_s, 0.0), *calls)]
+
+    middle = step(
+        {name: row.host_s for name, row in times.items()},
+        {name: row.seconds for name, row in times.items()},
+        1.0,
+    )
+    low, high = (
+        step(
+            {name: row.host_ends()[end] for name, row in times.items()},
+            {name: _end(row, end) for name, row in times.items()},
+            off,
+        )
+        for end, off in enumerate((max(0.0, 1 - residual), 1 + residual))
+    )
+    sums = {
+        "host_s": sum(one.host_s for one in middle),
+        "graph_s": sum(one.device_s for one in middle),
+    }
+    return period(middle), period(low), period(high), sums
+
+
+def _end(row: OperatorTime, end: int) -> float:
+    """Return an end of a row's interval: 0 is the lower one; its median where it has none."""
+    found = (row.ci_low, row.ci_high)[end]
+    return row.seconds if found is None else found
+
+
 def _terms(every: Sequence[RecordedCall], rows: Rows, total_s: float) -> tuple[ForecastTerm, ...]:
     found = []
     for one in every:
@@ -319,6 +382,7 @@ def _terms(every: Sequence[RecordedCall], rows: Rows, total_s: float) -> tuple[F
         if row is not None:
             how = {
                 "seconds": row.seconds,
+                "enqueue_s": row.host_s if row.enqueue_s else None,
                 "ci_low": row.ci_low,
                 "ci_high": row.ci_high,
                 "share": one.count * row.seconds / total_s if total_s > 0 else 0.0,
@@ -375,12 +439,12 @@ def _notes(
     found = []
     if case.own is not None:
         found.append("to record its calls the step was run several times, untimed")
-    if place.pages == "default":
+    if place.device == "cpu" and place.pages == "default":
         found.append(
             f"{case.framework} keeps freed pages by itself: no page faults beside those of the "
             "operators"
         )
-    elif not blocks:
+    elif place.device == "cpu" and not blocks:
         found.append("blocks of this step are not known: no page faults are in the forecast")
     if single:
         found.append(f"{single} rows have a single visit, and add nothing to the interval")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from pydlbench.ladder.pipeline import STEPS
 from pydlbench.records.check import Lap
 from pydlbench.runner.interleaved import rest as sleep
 from pydlbench.timing.chunk import Request
@@ -60,30 +61,52 @@ class Sampled:
     Args:
         name: under which the median stands in the lap.
         kernel: what is timed.
+        timing: of a step on a GPU, see :data:`pydlbench.steps.device.WAYS`.
+
+    Attributes:
+        faults: page faults per execution, visit by visit.
+        allocations: likewise blocks that a GPU's driver was asked for.
+        clock_hz: that a GPU had in the last visit; None where nobody read it.
     """
 
-    def __init__(self, name: str, kernel: Sampler) -> None:
+    def __init__(self, name: str, kernel: Sampler, timing: str = "") -> None:
         self.name = name
         self.faults: list[float] = []
-        self._kernel = kernel
+        self.allocations: list[float] = []
+        self.clock_hz: float | None = None
+        self._kernel, self._timing = kernel, timing
         self._request: Request | None = None
 
     def __call__(self) -> Mapping[str, float]:
         """Take the samples of a visit; the first visit finds out how many they are."""
         if self._request is None:
-            self._request = fitting(self._kernel)
+            self._request = fitting(self._kernel, self._timing)
         chunk = self._kernel.sample(self._request)
         if chunk.faults is not None:
             self.faults.append(chunk.faults)
-        return {self.name: median(chunk.seconds)}
+        if chunk.allocations is not None:
+            self.allocations.append(chunk.allocations)
+        self.clock_hz = median(chunk.clock_hz) if chunk.clock_hz else None
+        found = {self.name: median(chunk.seconds)}
+        return found | ({"step_enqueue": median(chunk.enqueue_s)} if chunk.enqueue_s else {})
 
 
-def fitting(kernel: Sampler) -> Request:
-    """Return how often a kernel is to be sampled in a visit, by running it."""
-    once = sum(kernel.sample(Request(samples=1, untimed=1)).seconds)
-    samples = min(_MOST, max(1, int(_CHUNK_S / max(once, 1e-6))))
+def fitting(kernel: Sampler, timing: str = "") -> Request:
+    """Return how often a kernel is to be sampled in a visit, by running it.
+
+    Args:
+        kernel: any.
+        timing: of a step on a GPU: where the host waits for the device, it does so behind several
+            steps, as in a loop.
+    """
+    once = sum(kernel.sample(Request(samples=1, untimed=1, timing=timing)).seconds)
+    inner = 1
+    if timing not in ("", "events"):
+        inner = min(STEPS, max(1, int(_CHUNK_S / max(once, 1e-6))))
+    samples = min(_MOST, max(1, int(_CHUNK_S / max(once * inner, 1e-6))))
     settling = min(_MOST, math.ceil(_SPREAD_S / max(once, 1e-6)))
-    return Request(samples=samples, untimed=settling if once < _SETTLE_S else 0)
+    untimed = settling if once < _SETTLE_S else 0
+    return Request(samples=samples, inner=inner, untimed=untimed, timing=timing)
 
 
 class RungLaps:
@@ -94,6 +117,7 @@ class RungLaps:
         order: of the visits in each lap.
         core: reads canary and clock while all threads sleep; None where nobody can.
         rest: called before each visit and reading, so that the last one's threads fall asleep.
+        watched: returns the clock that a GPU had in the last visit of a name; None without.
     """
 
     def __init__(
@@ -102,11 +126,13 @@ class RungLaps:
         order: random.Random,
         core: Callable[[], Core] | None = None,
         rest: Callable[[], None] = sleep,
+        watched: Callable[[str], float | None] = lambda _: None,
     ) -> None:
         self._visits = dict(visits)
         self._order = order
         self._core = core
         self._rest = rest
+        self._watched = watched
         self.taken: list[Lap] = []
 
     def take(self, tell: Callable[[str], None] = lambda _: None) -> Lap:
@@ -120,6 +146,7 @@ class RungLaps:
         seconds: dict[str, float] = {}
         canary: dict[str, float] = {}
         clock: dict[str, float] = {}
+        sm_clock: dict[str, float] = {}
         retaken = []
         before = self._read()
         for name in names:
@@ -140,7 +167,15 @@ class RungLaps:
                 canary[name] = min(shares)
             if clocks:
                 clock[name] = median(clocks)
-        lap = Lap(seconds=seconds, canary=canary, clock_hz=clock, retaken=tuple(retaken))
+            if (hz := self._watched(name)) is not None:
+                sm_clock[name] = hz
+        lap = Lap(
+            seconds=seconds,
+            canary=canary,
+            clock_hz=clock,
+            sm_clock_hz=sm_clock,
+            retaken=tuple(retaken),
+        )
         self.taken.append(lap)
         return lap
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MappedCall",
+    "compute_bound",
     "computes_together",
     "kernels_of",
     "known",
@@ -178,7 +179,8 @@ def map_step(case: StepSpec, session: Session) -> dict[tuple[str, str], MappedCa
             "--framework torch"
         )
     calls = listed(first, session).calls
-    return map_calls(calls, case.phase, case.precision, "cpu", session.cache_bytes("cpu"))
+    cache_bytes = session.cache_bytes(case.device)
+    return map_calls(calls, case.phase, case.precision, case.device, cache_bytes)
 
 
 def recorded_kernels(case: StepSpec, session: Session) -> Kernels:
@@ -337,6 +339,24 @@ def computes_together(
     attends = any(one.work.kind == "attention" for one in mapped.values())
     joined = any(".." in name for one in calls for name in one.names)
     return not calls or rewritten or attends or joined
+
+
+def compute_bound(
+    mapped: Mapping[tuple[str, str], MappedCall], rows: Mapping[KernelSpec, Measurement]
+) -> set[tuple[str, str]]:
+    """Return which calls have native kernels that are bound by compute, all of them.
+
+    Args:
+        mapped: what stands for the calls.
+        rows: the native ones.
+    """
+    roofs = {nameless(case): row.roofline for case, row in rows.items()}
+
+    def bound(one: MappedCall) -> bool:
+        own = [roofs.get(nameless(term.hot)) for term in one.terms]
+        return bool(own) and all(roof is not None and roof.bound == "compute" for roof in own)
+
+    return {key for key, one in mapped.items() if bound(one)}
 
 
 def layerless(

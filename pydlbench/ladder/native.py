@@ -12,7 +12,7 @@ from pydlbench.ladder.estimate import ZERO, Range
 from pydlbench.ladder.operators import LAYERS, group_name, subgraphs
 from pydlbench.models.work import LOSS
 from pydlbench.runner.interleaved import random_order, releasing, sample_interleaved
-from pydlbench.timing.policy import Policy, estimate_policy
+from pydlbench.timing.policy import Policy, estimate_policy, gpu_policy
 from pydlbench.timing.statistics import median
 from pydlbench.timing.visits import visit_policy
 
@@ -259,8 +259,8 @@ _TAIL: Final = 0.02
 class NativeVisits:
     """Visits each distinct native kernel of a step, in random order, and sums.
 
-    Each lap has a process of its own, in which each kernel is prepared anew from the variant that
-    was found to be the fastest: other addresses, other pages.
+    In each lap each kernel is prepared anew from the variant that was found to be the fastest:
+    other addresses, other pages. On a CPU each lap has a process of its own.
 
     Args:
         wanted: the step's work.
@@ -302,7 +302,8 @@ class NativeVisits:
         ``native_hot``, ``native_cold`` and their middle, ``native``; of that ``native_fusible``,
         all that is neither a product nor a convolution; and the ``limit``.
         """
-        self._session.worker("native", "cpu").close(kill=True)  # the next one has other addresses
+        if not any(case.on_gpu for case in self._cases):  # its libraries take seconds to start
+            self._session.worker("native", "cpu").close(kill=True)
         self._order.shuffle(self._cases)
         clocks = [clock for case in self._cases if (clock := self._visit(case)) is not None]
         self.clock_hz = median(clocks) if clocks else None
@@ -376,7 +377,10 @@ class NativeVisits:
             self._fail(case, error)
             return None
         with releasing([kernel]):
-            (samples,) = sample_interleaved([kernel.sample], [self._policy], self._order)
+            policy = self._policy
+            if case.on_gpu:
+                policy = gpu_policy(policy, kernel.facts.timing, case.cache)
+            (samples,) = sample_interleaved([kernel.sample], [policy], self._order)
         if isinstance(samples, PydlbenchError):
             self._fail(case, samples)
             return None

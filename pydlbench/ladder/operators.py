@@ -103,7 +103,9 @@ def listed(case: StepSpec, session: Session, *, nodes: bool = False) -> Operator
         kernel.release()
         session.recorded[key] = kernel.facts
     found: OperatorsFacts = session.recorded[key]
-    return msgspec.structs.replace(found, calls=(*_fed(case), *found.calls))
+    fed = _fed(case)
+    order = (*range(len(fed)), *(len(fed) + place for place in found.order))
+    return msgspec.structs.replace(found, calls=(*fed, *found.calls), order=order)
 
 
 def kind_of(call: RecordedCall) -> str:

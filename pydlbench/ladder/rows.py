@@ -134,9 +134,10 @@ def measure_rows(
     """
     # Forwards and backwards a call may be the same.
     once = list({one.signature: one for one in calls}.values())
-    available = session.facts.memory_available_bytes
+    available = session.room_bytes(case.device)
     together = list(batches(once, int(_ROOM * available) if available else _TOGETHER))
     found: dict[str, list[float]] = {}
+    enqueued: dict[str, list[float]] = {}
     raised: dict[str, list[float]] = {}
     samples: dict[str, int] = {}
     disturbed: dict[str, int] = {}
@@ -148,6 +149,8 @@ def measure_rows(
                 found.setdefault(signature, []).append(seconds)
                 samples[signature] = samples.get(signature, 0) + visited.samples
                 disturbed[signature] = disturbed.get(signature, 0) + (not visited.ours)
+            for signature, seconds in visited.enqueued.items():
+                enqueued.setdefault(signature, []).append(seconds)
             for signature, seconds in visited.raised.items():
                 raised.setdefault(signature, []).append(seconds)
             if visit + 1 < visits:
@@ -163,6 +166,7 @@ def measure_rows(
                     place=place,
                     created_utc=when,
                     visits_s=tuple(found[one.signature]),
+                    enqueue_s=tuple(enqueued.get(one.signature, ())),
                     raised_s=tuple(raised.get(one.signature, ())),
                     samples=samples[one.signature],
                     disturbed=disturbed[one.signature],
@@ -203,12 +207,14 @@ class _Visit(NamedTuple):
         samples: of each.
         ours: nobody else used the cores.
         raised: of page faults, seconds by signature after a large block was given back.
+        enqueued: on a GPU, the host's seconds by signature.
     """
 
     seconds: dict[str, float]
     samples: int
     ours: bool
     raised: dict[str, float]
+    enqueued: dict[str, float]
 
 
 def _visit(
@@ -234,15 +240,18 @@ def _visit(
         rows.refused |= kernel.facts.refused
         names = kernel.facts.names
         if not names:
-            return _Visit({}, 0, True, {})
+            return _Visit({}, 0, True, {}, {})
         once = kernel.sample(Request(samples=1, untimed=1))
         each = max(sum(once.seconds), 1e-6)
         count = min(_MOST, max(_LEAST, int(_EACH_S * len(names) / each)))
         chunk, ours = undisturbed(kernel, Request(samples=count), session)
     finally:
         worker.close()
-    times = {name: median(chunk.seconds[i :: len(names)]) for i, name in enumerate(names)}
-    return _Visit(times, count, ours, {})
+    times, enqueued = (
+        {name: median(own) for i, name in enumerate(names) if (own := taken[i :: len(names)])}
+        for taken in (chunk.seconds, chunk.enqueue_s)
+    )
+    return _Visit(times, count, ours, {}, enqueued)
 
 
 def _visit_blocks(session: Session, call: RecordedCall) -> _Visit:
@@ -275,6 +284,7 @@ def _visit_blocks(session: Session, call: RecordedCall) -> _Visit:
         samples=2 * _PLAYED,
         ours=ours,
         raised={call.signature: max(0.0, raised_s - kept_s)},
+        enqueued={},
     )
 
 

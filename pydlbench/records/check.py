@@ -121,16 +121,20 @@ class Lap(Record, frozen=True, kw_only=True):
         seconds: by what was visited: the rungs, ``native_hot`` and ``native_cold``,
             ``native_fusible`` (of ``native``, what is neither a product nor a convolution), and the
             sides of experiments, as ``step_kept`` (the step with an allocator that keeps its
-            pages).
+            pages). On a GPU also ``enqueue`` (what the host needs for the operators), ``pipeline``
+            (the makespan of both), ``step_events`` and ``step_graph`` (see
+            ``steps.device.WAYS``).
         canary: by visit, the FMA throughput right before and after it (the lower of the two), as a
             share of what the cores do when nobody else uses them.
         clock_hz: by visit, the core clock read beside it.
+        sm_clock_hz: by visit, the clock that a GPU's multiprocessors had meanwhile; empty of a CPU.
         retaken: what was visited twice, as somebody else used the cores the first time.
     """
 
     seconds: Mapping[str, float]
     canary: Mapping[str, float] = msgspec.field(default_factory=dict)
     clock_hz: Mapping[str, float] = msgspec.field(default_factory=dict)
+    sm_clock_hz: Mapping[str, float] = msgspec.field(default_factory=dict)
     retaken: tuple[str, ...] = ()
 
 
@@ -140,7 +144,8 @@ class OperatorRow(RecordedCall, frozen=True, kw_only=True):
     Attributes:
         kind: ``layer`` (what libraries compute), ``pointwise``, ``gradient sum``, ``loss``,
             ``optimizer`` or ``feed``.
-        seconds: of one execution; the median of the laps.
+        seconds: of one execution, a GPU's on the device; the median of the laps.
+        enqueue_s: what the host needs to put one into a GPU's queue; None of a CPU.
         ci_low: lower end of that median's interval, at the level of the rungs'; None below six
             laps.
         ci_high: upper end.
@@ -152,11 +157,14 @@ class OperatorRow(RecordedCall, frozen=True, kw_only=True):
 
     kind: str
     seconds: float
+    enqueue_s: float | None = None
     ci_low: float | None = None
     ci_high: float | None = None
     forecast_s: float | None = None
     native_s: float | None = None
     flops: int | None = None
+
+    omitted = (*RecordedCall.omitted, "enqueue_s")
 
     def owners(self) -> dict[str, float]:
         """Return how many executions are whose: loss, optimizer and feed are parts by themselves.
@@ -236,8 +244,9 @@ class CheckRecord(
         precision: of the products.
         framework: ``torch`` or ``tensorflow``.
         mode: of the framework.
+        device: ``cpu`` or ``cuda:N``.
         library: name and version of the framework.
-        threads: that computed.
+        threads: that computed; on a GPU those of the host.
         measured: the step with the default allocator, over all laps (JSON: ``measured_s``).
         rungs: each with its interval; null where there is none.
         reasons: by rung, why it is null: it is not there, or it was refused because the machine
@@ -245,7 +254,8 @@ class CheckRecord(
         native_hot: the sum of the native layers with hot caches; null where ``native`` is.
         native_cold: with cold caches. The native chain has to lie between the two.
         additivity_s: the isolated operators of this step and the page faults of its blocks, both
-            measured beside it: how well parts add up. It predicts nothing.
+            measured beside it: how well parts add up; on a GPU the makespan of what host and device
+            need for them. It predicts nothing.
         forecast_s: what stored operator rows said of the step before it was timed; null without.
         forecast_utc: when that was said, and stored.
         forecast_parts: what it consists of: ``operators``, ``faults`` (of pages; zero where there
@@ -265,7 +275,8 @@ class CheckRecord(
         native_parts: seconds of the native layers by what they stand for: a name of the operators',
             ``loss`` or ``optimizer``; of what is not completely known none.
         faults: pages touched for the first time per step: ``counted`` (in the step) and ``kept``
-            (in the step whose allocator keeps pages); null where nobody counted.
+            (in the step whose allocator keeps pages); on a GPU ``allocations``, blocks that the
+            framework asked the driver for. Null where nobody counted.
         calibration: what a call and an operator cost, and how that was measured.
         layout: of images: ``nhwc`` (PyTorch's channels_last) or ``nchw``.
         feed: ``resident`` images, or new ones from the ``host`` in each step.
@@ -309,6 +320,7 @@ class CheckRecord(
     own: OwnSpec | None = None
     layout: str = "nhwc"
     feed: str = "resident"
+    device: str = "cpu"
     disturbed: bool = False
     types: str | None = None
     notes: tuple[str, ...] = ()
@@ -363,6 +375,7 @@ class CheckResult:
         options: of the model.
         layout: of images: ``nhwc`` or ``nchw``.
         feed: ``resident`` or ``host``.
+        device: ``cpu`` or ``cuda:N``.
     """
 
     model: str
@@ -377,6 +390,7 @@ class CheckResult:
     options: Mapping[str, Any] = field(default_factory=dict)
     layout: str = "nhwc"
     feed: str = "resident"
+    device: str = "cpu"
 
     @property
     def who(self) -> str:

@@ -37,7 +37,7 @@ class Place(Record, frozen=True, kw_only=True):
         precision: of the products.
         device: ``cpu`` or ``cuda:N``.
         threads: that computed.
-        processor: the CPU's name.
+        processor: the CPU's name; the GPU's before it where the calls run on one.
         library: name and version of the framework.
         pages: ``kept`` (the C library's allocator kept pages that were freed) or ``default``.
     """
@@ -71,6 +71,7 @@ class OperatorTime(Record, frozen=True, kw_only=True):
         place: where it was timed.
         created_utc: when the last visit was, in ISO 8601.
         visits_s: seconds of an execution: the median of each visit, a process of its own each.
+        enqueue_s: on a GPU, what the host needs to enqueue one: the median of each visit.
         raised_s: of page faults, the same in processes that gave a large block back before, whose
             allocator keeps more of what is freed; empty of operators. The interval reaches there.
         samples: of all visits together.
@@ -82,6 +83,7 @@ class OperatorTime(Record, frozen=True, kw_only=True):
     place: Place
     created_utc: str
     visits_s: tuple[float, ...]
+    enqueue_s: tuple[float, ...] = ()
     raised_s: tuple[float, ...] = ()
     samples: int = 0
     disturbed: int = 0
@@ -108,14 +110,29 @@ class OperatorTime(Record, frozen=True, kw_only=True):
         """Upper end; both are None with a single visit of an operator."""
         return self._interval()[1]
 
+    @property
+    def host_s(self) -> float:
+        """Of the host, to enqueue an execution: the median of the visits; 0 of a CPU."""
+        return median(self.enqueue_s) if self.enqueue_s else 0.0
+
+    def host_ends(self) -> tuple[float, float]:
+        """Return the ends of that median's interval; with a single visit it has no width."""
+        ends = _ends(self.enqueue_s) or [self.host_s]
+        return min(ends), max(ends)
+
     def _interval(self) -> tuple[float | None, float | None]:
-        ends = []
-        if len(self.visits_s) > 1:
-            found = median_interval(self.visits_s)
-            ends = [*self.visits_s] if found is None else [found.low, found.high]
+        ends = _ends(self.visits_s)
         if self.raised_s:
             ends += [self.seconds, median(self.raised_s)]
         return (min(ends), max(ends)) if ends else (None, None)
+
+
+def _ends(visits: tuple[float, ...]) -> list[float]:
+    """Return the ends of a median's interval, below six visits all of them; none of one."""
+    if len(visits) < 2:
+        return []
+    found = median_interval(visits)
+    return [*visits] if found is None else [found.low, found.high]
 
 
 class CalibratedStep(Record, frozen=True, kw_only=True):
@@ -124,7 +141,7 @@ class CalibratedStep(Record, frozen=True, kw_only=True):
     Attributes:
         model: its name.
         calls: operators of a step.
-        operators_s: their sum.
+        operators_s: their sum; on a GPU of what the host needs to enqueue them, as in a step.
         faults_s: of page faults; None where they are not known.
         visits_s: of the step: the median of each visit.
         residual: of the calibrated sum: (forecast - measured) / measured.
@@ -179,7 +196,8 @@ class ForecastTerm(Record, frozen=True, kw_only=True):
         names: of the model's nodes or modules.
         count: how often it is in a step.
         direction: ``forward``, ``loss``, ``backward`` or ``optimizer``.
-        seconds: of one execution; None where there is no row.
+        seconds: of one execution, a GPU's on the device; None where there is no row.
+        enqueue_s: what the host needs to enqueue one; None of a CPU.
         ci_low: lower end of its interval; None with a single visit or no row.
         ci_high: upper end.
         share: of the forecast, all its executions together.
@@ -193,11 +211,14 @@ class ForecastTerm(Record, frozen=True, kw_only=True):
     count: int = 1
     direction: str = "forward"
     seconds: float | None = None
+    enqueue_s: float | None = None
     ci_low: float | None = None
     ci_high: float | None = None
     share: float = 0.0
     source: str = "missing"
     created_utc: str | None = None
+
+    omitted = ("enqueue_s",)
 
 
 class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "forecast_s"}):
@@ -218,7 +239,10 @@ class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "fore
         ci_low: lower end of its interval, from those of the rows and the calibration's residual.
         ci_high: upper end.
         operators_s: sum of the operators.
-        overhead_s: of calls and of the step as a whole, by the calibration.
+        overhead_s: of calls and of the step as a whole, by the calibration; on a GPU of the host.
+        host_s: on a GPU, what the host needs to enqueue a step, ``overhead_s`` included; the step
+            is the makespan of host and device. None of a CPU.
+        graph_s: the same step in a CUDA graph: the device's seconds, and nothing of the host's.
         faults_s: of page faults, by a replay of the blocks that the step asks for; None where
             nobody knows them.
         calls: operators of a step, each as often as it occurs.
@@ -240,7 +264,7 @@ class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "fore
 
     embedded = ("place",)
     promised = ("framework", "mode", "precision")
-    omitted = ("own", "types")
+    omitted = ("own", "types", "host_s", "graph_s")
 
     model: str
     batch: int
@@ -253,6 +277,8 @@ class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "fore
     operators_s: float
     overhead_s: float = 0.0
     faults_s: float | None = None
+    host_s: float | None = None
+    graph_s: float | None = None
     calls: int = 0
     stored: int = 0
     measured: int = 0

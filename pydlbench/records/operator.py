@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydlbench.records.record import Record, one_of
 
@@ -47,7 +47,7 @@ class RecordedCall(Record, frozen=True, kw_only=True):
     bytes: int = 0
     profiled: float | None = None
 
-    omitted = ("profiled",)
+    omitted: ClassVar[tuple[str, ...]] = ("profiled",)
 
     @classmethod
     def of(

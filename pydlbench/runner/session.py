@@ -6,7 +6,7 @@ import datetime as dt
 import sys
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from pydlbench.backends.base import DEFAULT_WORKSPACE
 from pydlbench.runner.kernels import Kernels, check_memory
@@ -232,6 +232,31 @@ class Session:
             memory_bytes=self.facts.memory_available_bytes,
             effort=effort,
         )
+
+    def beside(self) -> Self:
+        """Return a session with the same options and processes of its own."""
+        return type(self)(self.options)
+
+    def room_bytes(self, device: str = "cpu") -> int | None:
+        """Return the memory that operands may lie in; None where nobody knows.
+
+        Args:
+            device: ``cpu``, of which it is what is available now, or ``cuda:N``.
+        """
+        if device == "cpu":
+            return self.facts.memory_available_bytes
+        return self.devices.gpu(device, levels=()).facts.memory_bytes
+
+    def processor(self, device: str = "cpu") -> str:
+        """Return the name of what computes: the CPU, or a GPU with the CPU that launches.
+
+        Raises:
+            BackendMissingError: the CUDA module or a library is missing.
+            UnsupportedError: there is no driver or no such GPU.
+        """
+        if device == "cpu":
+            return self.facts.name
+        return f"{self.devices.gpu(device, levels=()).facts.name}, {self.facts.name}"
 
     def cache_bytes(self, device: str = "cpu") -> int:
         """Return the size of the last cache before memory, as far as the session's threads see it.

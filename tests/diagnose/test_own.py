@@ -127,7 +127,9 @@ def test_calls_with_a_native_layer_are_tried_against_it_by_module_and_line(look)
 def test_each_recorded_call_is_started_with_a_layer_or_without(mapped):
     calls, stands = mapped
     plan = SimpleNamespace(terms=(None,) * 2)
-    seen = SimpleNamespace(term=lambda _: None, dispatch_s=1e-6, mapped=stands, plan=plan)
+    seen = SimpleNamespace(
+        case=CASE, term=lambda _: None, dispatch_s=1e-6, mapped=stands, plan=plan
+    )
     number = sum(one.count for one in calls)
     assert number > len(calls)
     assert rules._dispatch(seen)[0] == pytest.approx(number * 1e-6)

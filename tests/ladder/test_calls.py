@@ -20,7 +20,7 @@ def test_each_reason_for_which_an_operator_was_not_run_is_told_once():
     )
     kernel = SimpleNamespace(facts=OperatorsFacts(refused=refused))
     session = SimpleNamespace(
-        facts=SimpleNamespace(memory_available_bytes=None),
+        room_bytes=lambda _: None,
         worker=lambda *_, **__: SimpleNamespace(build=lambda *_, **__: kernel),
     )
     case = StepSpec(model="mnist", batch=2)

@@ -272,6 +272,7 @@ def prepare_chain(
         library=backend.library,
         calls=recording.distinct(),
         blocks=() if case.on_gpu else recording.blocks(),
+        allocates=not case.on_gpu,
         checks=checks,
         batch=made.batch if isinstance(made, OwnModel) else made.model.batch,
     )

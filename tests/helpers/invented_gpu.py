@@ -1,0 +1,329 @@
+"""An invented GPU with a queue, a clock and a launch cost, and a session of workers on it.
+
+Its time is simulated call by call, so that the true step is known; the clocks, kernels, checks and
+forecasts under test are the real ones. What is planted is in :class:`Gpu`'s attributes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+from invented_rows import row_of, time_of
+
+from pydlbench.errors import PydlbenchError, UnsupportedError
+from pydlbench.records.measurement import Roofline
+from pydlbench.records.operator import RecordedCall
+from pydlbench.records.step import StepFacts, StepPreparation, StepSpec
+from pydlbench.runner.session import Options
+from pydlbench.steps import operations
+from pydlbench.steps.device import DeviceChain, DeviceOperators, StepClock, step_kernel
+from pydlbench.steps.operations import OperatorsFacts
+from pydlbench.timing.chunk import Chunk
+from pydlbench.timing.guards import GpuReadings
+
+__all__ = ["MODEL", "Gpu", "GpuSession", "Work", "convolution"]
+
+MODEL = "mine.py:build"
+CLOCK_HZ = 1.98e9
+
+
+@dataclass(frozen=True)
+class Work:
+    """A call of a step: its text, and what host and device need for it. Seconds."""
+
+    signature: str
+    host_s: float
+    device_s: float
+
+    @property
+    def call(self) -> RecordedCall:
+        operator = self.signature.partition("(")[0].rpartition(".")[0]
+        return RecordedCall(signature=self.signature, operator=operator, bytes=1 << 20)
+
+
+def convolution(channels: int, host_s: float, device_s: float) -> Work:
+    """A convolution, which a native layer stands for."""
+    images = f"float32[2, {channels}, 8, 8]({64 * channels}, 64, 8, 1)"
+    weights = f"float32[8, {channels}, 3, 3]({9 * channels}, 9, 3, 1)"
+    how = "None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1"
+    return Work(f"aten.convolution.default({images}, {weights}, {how})", host_s, device_s)
+
+
+@dataclass
+class Gpu:
+    """A GPU and its host, by virtual clocks; a runtime as steps are timed with.
+
+    Attributes:
+        steps: the calls of a step in their order, by model.
+        besides_s: of the host for each call of a step besides its own: modules, autograd.
+        once_s: of the host for each step.
+        launch_s: of the host for each launch, in the step only.
+        alone: by signature, how much longer a call takes alone.
+        slower: by what is run (``operators``, ``chain``, ``step``, ``graph``), how much lower the
+            clock is, and how much longer all takes.
+        fed_s: of the device, to bring a step's images from the host.
+        blocks: that a step asks the driver for.
+        uncapturable: whether capturing a graph raises.
+    """
+
+    steps: dict[str, list[Work]]
+    besides_s: float = 3e-6
+    once_s: float = 40e-6
+    launch_s: float = 0.0
+    alone: dict[str, float] = field(default_factory=dict)
+    slower: dict[str, float] = field(default_factory=dict)
+    fed_s: float = 0.0
+    blocks: int = 0
+    uncapturable: bool = False
+    host: float = 0.0
+    stream: float = 0.0
+    asked: int = 0
+    running: str = "operators"
+    captured: list[float] | None = None
+
+    # --- the runtime --------------------------------------------------------------------------
+
+    def record(self) -> float:
+        return max(self.stream, self.host)
+
+    def between(self, start: float, end: float) -> float:
+        return end - start
+
+    def wait(self) -> None:
+        self.host = max(self.host, self.stream)
+
+    def sleep(self, seconds: float) -> None:
+        self.stream = self.record() + seconds
+
+    def now(self) -> float:
+        return self.host
+
+    def allocations(self) -> int:
+        return self.asked
+
+    def capture(self, call: Any, times: int) -> Any:
+        if self.uncapturable:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        self.captured = []
+        for _ in range(times):
+            call()
+        total, self.captured = sum(self.captured), None
+
+        def replay() -> None:
+            self.host += 5e-6
+            self.stream = self.record() + total * self.slower.get(self.running, 1.0)
+
+        return SimpleNamespace(replay=replay)
+
+    # --- what runs on it ----------------------------------------------------------------------
+
+    def launch(self, host_s: float, device_s: float) -> None:
+        if self.captured is not None:
+            self.captured.append(device_s)
+            return
+        self.host += host_s
+        if device_s:
+            self.stream = self.record() + device_s * self.slower.get(self.running, 1.0)
+
+    def step(self, model: str, feed: str = "resident") -> None:
+        self.host += self.once_s
+        if feed == "host":
+            self.launch(1e-6, self.fed_s)
+        self.asked += self.blocks
+        for one in self.steps[model]:
+            self.launch(one.host_s + self.besides_s + self.launch_s, one.device_s)
+
+    def chain(self, model: str) -> None:
+        for one in self.steps[model]:
+            self.launch(one.host_s, one.device_s)
+
+    def true_step_s(self, model: str = MODEL, feed: str = "resident", steps: int = 10) -> float:
+        """Seconds of a step of several behind which the host waits, on a device without a past."""
+        fresh = dataclasses.replace(self)
+        fresh.host = fresh.stream = 0.0
+        fresh.running = "step"
+        for _ in range(steps):
+            fresh.step(model, feed)
+        fresh.wait()
+        return fresh.host / steps
+
+    # --- the watcher --------------------------------------------------------------------------
+
+    def mark(self) -> float:
+        return 0.0
+
+    def since(self, mark: float) -> GpuReadings:
+        assert mark == 0.0
+        return GpuReadings(sm_clock_hz=CLOCK_HZ / self.slower.get(self.running, 1.0), readings=1)
+
+
+class Kernel:
+    """What a worker has made ready; notes what runs on the GPU."""
+
+    generation = 1
+
+    def __init__(self, gpu: Gpu, made: Any, running: str) -> None:
+        self.gpu, self.made, self.running = gpu, made, running
+        self.facts = made.facts
+
+    def sample(self, request: Any) -> Chunk:
+        self.gpu.running = "graph" if request.timing == "cuda-graph" else self.running
+        if self.running == "chain":
+            self.gpu.running = "chain"
+        return self.made.sample(request)
+
+    def release(self) -> None:
+        """Nothing is held."""
+
+
+class Worker:
+    """The framework's process, or the native one's, in this one."""
+
+    def __init__(self, session: GpuSession, backend: str) -> None:
+        self.session, self.gpu, self.backend = session, session.gpu, backend
+
+    def describe(self) -> dict[str, Any]:
+        return {"version": "1"}
+
+    def close(self, **_: Any) -> None:
+        """Nothing is held."""
+
+    def probe(self, name: str) -> dict[str, Any]:
+        raise PydlbenchError(f"no {name} here")
+
+    def build(self, operation: Any, _facts: Any, **words: Any) -> Kernel:
+        self.session.built.append(operation)
+        if operation is operations.prepare_native_chain:
+            raise UnsupportedError("no native chain here")
+        case = StepSpec.from_dict(words["case"])
+        if operation is operations.record_calls:
+            return Kernel(self.gpu, SimpleNamespace(facts=self._recorded(case.model)), "")
+        if operation is operations.prepare_calls:
+            return self._calls(words["signatures"])
+        if operation is operations.prepare_chain:
+            clock = self._clock(lambda: self.gpu.chain(case.model))
+            facts = OperatorsFacts(names=("chain",), allocates=False, ungraphed=clock.ungraphed())
+            return Kernel(self.gpu, DeviceChain(clock, facts), "chain")
+        assert operation is operations.prepare_step, operation
+        return self._step(case, words["preparation"])
+
+    def _recorded(self, model: str) -> OperatorsFacts:
+        every = self.gpu.steps[model]
+        distinct = list(dict.fromkeys(one.signature for one in every))
+        calls = tuple(
+            msgspec.structs.replace(
+                next(one for one in every if one.signature == text).call,
+                count=sum(one.signature == text for one in every),
+                names=("layer",),
+            )
+            for text in distinct
+        )
+        order = tuple(distinct.index(one.signature) for one in every)
+        return OperatorsFacts(calls=calls, order=order, batch=2)
+
+    def _calls(self, signatures: list[str]) -> Kernel:
+        known = {one.signature: one for step in self.gpu.steps.values() for one in step}
+        feed = Work("{}", 1e-6, self.gpu.fed_s)
+
+        def operator(work: Work) -> Any:
+            seconds = work.device_s * self.gpu.alone.get(work.signature, 1.0)
+            return SimpleNamespace(
+                call=lambda: self.gpu.launch(work.host_s, seconds), settle=lambda: None
+            )
+
+        made = DeviceOperators(
+            [operator(known.get(one, feed)) for one in signatures],
+            OperatorsFacts(names=tuple(signatures)),
+            self.gpu,
+            contextlib.nullcontext,
+            self.gpu,
+        )
+        return Kernel(self.gpu, made, "operators")
+
+    def _clock(self, call: Any) -> StepClock:
+        operator: Any = SimpleNamespace(call=call, wait=self.gpu.wait)
+        return StepClock(operator, self.gpu, (0,), contextlib.nullcontext, self.gpu)
+
+    def _step(self, case: StepSpec, preparation: Any) -> Kernel:
+        if not isinstance(preparation, StepPreparation):
+            preparation = StepPreparation(**preparation)
+        facts = StepFacts(
+            library="invented 1",
+            timing="host-sync",
+            batch=2,
+            output=(2, 1),
+            parameters=1,
+            setup_s=0.0,
+        )
+        backend: Any = SimpleNamespace(runtime=self.gpu, cpus=(0,), watcher=self.gpu)
+        operator: Any = SimpleNamespace(
+            call=lambda: self.gpu.step(case.model, case.feed), wait=self.gpu.wait
+        )
+        made = step_kernel(
+            backend, operator, contextlib.nullcontext, facts, graph=preparation.graph
+        )
+        return Kernel(self.gpu, made, "step")
+
+
+class GpuSession:
+    """A session whose workers have the invented GPU; native kernels take what they are told.
+
+    Args:
+        gpu: the device.
+        native_s: of every native kernel.
+    """
+
+    def __init__(self, gpu: Gpu, native_s: float = 1e-6) -> None:
+        self.gpu, self.native_s = gpu, native_s
+        self.options = Options(seed=1, budget_s=0.001, estimate=True)
+        self.cpus = (0,)
+        self.recorded: dict[bytes, Any] = {}
+        self.built: list[Any] = []
+
+    def beside(self) -> GpuSession:
+        return self
+
+    def close(self) -> None:
+        """There are no processes."""
+
+    def canary(self) -> float:
+        return 1.0
+
+    def cache_bytes(self, device: str) -> int:
+        assert device == "cuda:0"
+        return 50 << 20
+
+    def room_bytes(self, device: str) -> int:
+        assert device == "cuda:0"
+        return 1 << 34
+
+    def processor(self, device: str) -> str:
+        return f"invented GPU {device}, invented CPU"
+
+    def worker(self, backend: str = "native", device: str = "cpu", **_: Any) -> Worker:
+        assert device == "cuda:0" or backend == "native"
+        return Worker(self, backend)
+
+    def measure(self, cases: Any, progress: Any = None) -> Any:  # noqa: ARG002 - as a session's
+        for case in cases:
+            assert case.device == "cuda:0"
+            roof = Roofline(bound="compute", time_s=0.9 * self.native_s, efficiency=0.9)
+            yield case, row_of(case, time=time_of(self.native_s), roofline=roof, clock_hz=CLOCK_HZ)
+
+    def prepare(self, case: Any, *, warm: bool = False, variant: str | None = None) -> Any:
+        assert not warm
+        assert variant
+        assert case.device == "cuda:0"
+        facts = SimpleNamespace(timing="cuda-graph", reorder_s={})
+
+        def sample(request: Any) -> Chunk:
+            times = (self.native_s,) * request.samples
+            wall_s = self.native_s * request.samples * request.inner
+            return Chunk(seconds=times, clock_hz=(CLOCK_HZ,), wall_s=wall_s)
+
+        return Kernel(self.gpu, SimpleNamespace(facts=facts, sample=sample), "native")
