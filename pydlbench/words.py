@@ -26,6 +26,7 @@ __all__ = [
     "FRAMEWORKS",
     "FRAMEWORK_MODES",
     "FUSIONS",
+    "GPU_FRAMEWORK",
     "GPU_PRECISIONS",
     "IMAGE_LAYOUTS",
     "LAYOUTS",
@@ -36,6 +37,7 @@ __all__ = [
     "PROPAGATIONS",
     "TIMINGS",
     "check_device",
+    "check_gpu_framework",
     "check_word",
 ]
 
@@ -66,6 +68,8 @@ FUSIONS: Final = ("none", "bias-relu", "bias")
 PHASES: Final = ("forward", "forward-backward", "training")
 #: The backends that run whole steps of the catalogue's models.
 FRAMEWORKS: Final = ("torch", "tensorflow")
+#: That of them whose steps on a GPU are recorded and timed call by call.
+GPU_FRAMEWORK: Final = "torch"
 #: The backend that runs ``FILE.onnx``, and nothing else does.
 ONNX_FRAMEWORK: Final = "onnxruntime"
 #: The ways in which each of them runs a step.
@@ -109,3 +113,16 @@ def check_device(device: str) -> None:
     near = "cuda:0" if nearest(device, ("cuda:0", "gpu:0"), 1) else "cpu"
     given = shlex.quote(device)
     raise UsageError(f"--device {given}: no such device; nearest: {near}; choices: cpu, cuda:N")
+
+
+def check_gpu_framework(framework: str, device: str) -> None:
+    """Make sure that a framework's steps can be explained where they run.
+
+    Raises:
+        UsageError: it is a GPU, and they are not timed call by call there.
+    """
+    if device != "cpu" and framework != GPU_FRAMEWORK:
+        raise UsageError(
+            f"--framework {framework}: on {device} only PyTorch's steps are explained call by "
+            f"call; nearest: --framework {GPU_FRAMEWORK}, or --device cpu, or pydlbench e2e"
+        )

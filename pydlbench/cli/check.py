@@ -23,7 +23,7 @@ from pydlbench.cli.steps import (
 )
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.runner.tasks import Result, Row, Task
-from pydlbench.words import CPU_PRECISIONS
+from pydlbench.words import PRECISIONS
 
 if TYPE_CHECKING:
     import argparse
@@ -62,7 +62,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         *("framework", "mode", "phase", "batch", "precision", "layout", "feed", "option"),
         many=("framework", "mode"),
         framework={"help": "torch, tensorflow or all; default: those that are installed"},
-        precision={"type": (one_of, CPU_PRECISIONS), "default": "fp32"},
+        precision={"type": (one_of, PRECISIONS), "default": "fp32"},
     )
     add_own(parser)
     how = parser.add_argument_group("how it is timed")
@@ -83,7 +83,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     )
     add(
         how,
-        *("threads", "budget", "seed"),
+        *("device", "threads", "budget", "seed"),
         budget={"default": 0.25, "help": "seconds of sampling per native kernel (0.25)"},
     )
     shown = parser.add_argument_group("what is shown")
@@ -206,13 +206,22 @@ class CheckTask(ModelTask):
         nodes = EXPECTED_NODES if self.model is None else len(self.model.nodes)
         return 2 * nodes * float(self.options["budget_s"]) + self.time_limit_s
 
-    def check(self, session: Any) -> None:  # noqa: ARG002 - it runs on the host, whatever session
-        """Make sure that the step has room in the memory that is free now."""
+    def check(self, session: Any) -> None:
+        """Make sure that the step has room where it runs; and a GPU, if it runs on one.
+
+        Args:
+            session: None before there is one: a GPU's memory is not known then.
+        """
         from pydlbench.devices.cpu.facts import read_cpu_facts
         from pydlbench.steps.run import check_memory_of_parts
 
-        if self.model is not None:  # of another one nobody knows before it has run
+        if not self.step.on_gpu:
             available = read_cpu_facts().memory_available_bytes
+        elif session is not None:
+            available = session.room_bytes(self.step.device)
+        else:
+            return
+        if self.model is not None:  # of another one nobody knows before it has run
             check_memory_of_parts(self.model, self.step, available)
 
     def native(
@@ -231,11 +240,11 @@ class CheckTask(ModelTask):
         from pydlbench.ladder.mapped import recorded_kernels
         from pydlbench.runner.execute import kernels
 
-        step, cache = self.step, session.cache_bytes("cpu")
+        step, cache = self.step, session.cache_bytes(self.step.device)
         if self.model is None:
             wanted: Kernels = recorded_kernels(step, session)
         else:
-            wanted = plan(self.model, step.phase, step.precision, "cpu", cache)
+            wanted = plan(self.model, step.phase, step.precision, step.device, cache)
         return (yield from kernels(self, wanted.cases, session, view, stages))
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
@@ -304,7 +313,8 @@ class CheckTask(ModelTask):
         from pydlbench.records.check import CheckResult
 
         names = ("model", "batch", "phase", "precision", "framework", "mode", "options", "layout")
-        return CheckResult(**{name: getattr(self.step, name) for name in (*names, "feed")}, **found)
+        own = {name: getattr(self.step, name) for name in (*names, "feed", "device")}
+        return CheckResult(**own, **found)
 
 
 def _why(error: PydlbenchError) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydlbench.cli.options import FOUND, add, fail_on, one_of, positive_seconds, taking
 from pydlbench.cli.steps import ModelTask, add_own, code_limit, frameworks_of, read_steps
 from pydlbench.runner.tasks import Result
-from pydlbench.words import CPU_PRECISIONS, FRAMEWORK_MODES, FRAMEWORKS
+from pydlbench.words import FRAMEWORK_MODES, FRAMEWORKS, PRECISIONS
 
 if TYPE_CHECKING:
     import argparse
@@ -28,7 +28,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Describe the command."""
     parser = subparsers.add_parser(
         "diagnose",
-        description="Time a real framework step on the CPU, look for what costs it time, and "
+        description="Time a real framework step, look for what costs it time, and "
         "measure what each remedy would save by running it beside the step.",
     )
     parser.add_argument(
@@ -45,7 +45,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
             "help": "torch (default) or tensorflow; of a model of one's own its own",
         },
         mode={"nargs": 1, "type": (one_of, sum(FRAMEWORK_MODES.values(), ()))},
-        precision={"type": (one_of, CPU_PRECISIONS), "default": "fp32"},
+        precision={"type": (one_of, PRECISIONS), "default": "fp32"},
     )
     add_own(parser)
     how = parser.add_argument_group("how it is timed")
@@ -59,7 +59,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     )
     add(
         how,
-        *("threads", "budget", "seed"),
+        *("device", "threads", "budget", "seed"),
         budget={"default": 0.25, "help": "seconds of sampling per kernel (0.25)"},
     )
     add(
@@ -117,7 +117,7 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
 
     model, rows, notes = read_steps(args, FRAMEWORKS[:1])
     _, guessed = frameworks_of(args)
-    if model is not None:  # what another one needs nobody knows before it has run
+    if model is not None and not rows[0].case.on_gpu:  # another's needs nobody knows yet
         available = read_cpu_facts().memory_available_bytes
         check_memory_of_parts(model, rows[0].case, available)
     options = {
@@ -155,6 +155,8 @@ class DiagnoseTask(ModelTask):
         from pydlbench.diagnose.run import diagnose
 
         (row,) = self.rows
+        if row.case.on_gpu:
+            session.room_bytes(row.case.device)  # or says that there is no GPU
         view.advance(0, 1, row.label)
         found = diagnose(
             row.case, session, self.time_limit_s, lambda text: view.advance(0, 1, text)

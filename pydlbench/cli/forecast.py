@@ -9,7 +9,7 @@ from pydlbench.cli.options import add, one_of, taking, whole_number
 from pydlbench.cli.steps import ModelTask, add_own, code_limit, frameworks_of, read_steps
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.runner.tasks import Result, Row, Task
-from pydlbench.words import CPU_PRECISIONS
+from pydlbench.words import PRECISIONS
 
 if TYPE_CHECKING:
     import argparse
@@ -45,7 +45,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         *("framework", "mode", "phase", "batch", "precision", "layout", "feed", "option"),
         many=("framework", "mode"),
         framework={"help": "torch, tensorflow or all; default: those that are installed"},
-        precision={"type": (one_of, CPU_PRECISIONS), "default": "fp32"},
+        precision={"type": (one_of, PRECISIONS), "default": "fp32"},
     )
     add_own(parser)
     how = parser.add_argument_group("where the operators' times come from")
@@ -62,7 +62,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         help=f"processes that each missing operator is timed in ({_VISITS}); from 6 on its "
         "interval is one of 95 %%",
     )
-    add(how, *("threads", "seed"))
+    add(how, *("device", "threads", "seed"))
     add(
         parser.add_argument_group("what is shown"),
         *("explain", "json", "md", "quiet", "verbose", "store"),
@@ -100,9 +100,10 @@ def run(
             found = [one.document for one in results.outcomes]
             show(results.run, found, outputs, early=results.early, explain=args.explain)
 
-    code, _ = measure(
-        args, "forecast", tasks, shown, sessions=session_factory, what="forecasts", tolerant=True
-    )
+    # Without the GPU no step of the run has a forecast.
+    tolerant = not any(row.case.on_gpu for task in tasks for row in task.rows)
+    how: dict[str, Any] = {"sessions": session_factory, "what": "forecasts"}
+    code, _ = measure(args, "forecast", tasks, shown, tolerant=tolerant, **how)
     return code
 
 
@@ -158,6 +159,8 @@ class ForecastTask(ModelTask):
 
         (row,) = self.rows
         step: StepSpec = row.case
+        if step.on_gpu:
+            session.room_bytes(step.device)  # or says that there is no GPU
 
         def tell(what: str) -> None:
             view.advance(0, 1, f"{step.framework} {step.mode}: {what}")
@@ -181,7 +184,7 @@ class ForecastTask(ModelTask):
         """Return a forecast's result without numbers."""
         step = row.case
         names = ("model", "batch", "phase", "precision", "framework", "mode", "layout", "feed")
-        document = {name: getattr(step, name) for name in names}
+        document = {name: getattr(step, name) for name in (*names, "device")}
         document |= {"options": dict(step.options), "status": status, "reason": reason}
         document |= {"own": step.own.to_dict()} if step.own is not None else {}
         return Result("forecast", document, row)

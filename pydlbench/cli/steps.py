@@ -6,15 +6,19 @@ from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from pydlbench.cli.options import add, choices, refuse
+from pydlbench.cli.options import add, check_threads, choices, device_of, one_of, refuse
 from pydlbench.errors import BackendMissingError, UsageError
 from pydlbench.runner.tasks import Result, Row, Task
 from pydlbench.words import (
     CODE_LIMIT_S,
+    CPU_PRECISIONS,
     FEEDS,
     FRAMEWORK_MODES,
     FRAMEWORKS,
+    GPU_FRAMEWORK,
+    GPU_PRECISIONS,
     ONNX_FRAMEWORK,
+    check_gpu_framework,
 )
 
 if TYPE_CHECKING:
@@ -250,8 +254,15 @@ def read_steps(
     from pydlbench.records.step import StepSpec
 
     model, named = read_model(args, args.batch)
+    device, notes = device_of(args)
+    check_threads(args.threads, device)
     frameworks, guessed = frameworks_of(args)
-    subjects, notes = subjects_of(frameworks or usual, args.mode, guessed=guessed)
+    if device != "cpu":
+        usual = (GPU_FRAMEWORK,)
+    subjects, more = subjects_of(frameworks or usual, args.mode, guessed=guessed)
+    for framework, _ in subjects:
+        check_gpu_framework(framework, device)
+    notes = (*notes, *more)
     check_phase(model, args.phase)
     if model is not None:  # the user's own says its layout itself
         check_layout(args.layout, [framework for framework, _ in subjects])
@@ -262,8 +273,9 @@ def read_steps(
             phase=args.phase,
             framework=framework,
             mode=mode,
-            precision=args.autocast or args.precision,
+            precision=_precision(args, device),
             layout=args.layout or "",
+            device=device,
             feed=getattr(args, "feed", FEEDS[0]),
             seed=args.seed,
         )
@@ -271,6 +283,14 @@ def read_steps(
         fields = fields_of(args, values_of(step, *names, "device"))
         rows.append(Row(fields=fields, label=step.label, case=step))
     return model, rows, notes
+
+
+def _precision(args: argparse.Namespace, device: str) -> str:
+    """Return the precision that was asked for; a GPU's bf16 is that of its tensor cores."""
+    if device == "cpu":
+        return one_of("--precision", args.autocast or args.precision, CPU_PRECISIONS)
+    asked = f"{args.autocast}-tc" if args.autocast else args.precision
+    return one_of("--precision", asked, GPU_PRECISIONS)
 
 
 def summands(args: argparse.Namespace) -> dict[str, Any]:

@@ -464,7 +464,7 @@ def _without_check(seen: Observations, session: Session) -> Observations:
     """Ask for the log of the step and the cost of a call: what the rules need besides."""
     case = seen.case
     log: dict[str, Any] = {}
-    if case.mode in ("eager", "graph"):
+    if case.mode in ("eager", "graph") and not case.on_gpu:
         try:
             log = ask_log(case, session)
         except PydlbenchError:

@@ -15,6 +15,7 @@ import msgspec
 
 from pydlbench.diagnose.ablation import AgainstNative, LayerChange, Rounds, StepChange
 from pydlbench.diagnose.evidence import like
+from pydlbench.ladder.device_terms import LAUNCH_GAPS
 from pydlbench.ladder.experiments import DISPATCH, FRESH_MEMORY
 from pydlbench.ladder.ledger import LEAST, Ladder
 from pydlbench.layers.conv import Conv2d
@@ -502,10 +503,11 @@ def _larger(seen: Observations) -> tuple[StepChange, StepSpec] | None:
 
 
 def _dispatch(seen: Observations) -> tuple[float, str] | None:
-    term = seen.term(DISPATCH)
+    term = seen.term(LAUNCH_GAPS if seen.case.on_gpu else DISPATCH)
     if term is not None:
         return term.seconds, f"check: {term.how}"
-    if seen.dispatch_s is None:
+    # On a GPU the host starts operators while the device computes: what shows is the gaps alone.
+    if seen.dispatch_s is None or seen.case.on_gpu:
         return None
     calls = sum(one.count for one in seen.mapped.values())  # of a recorded step
     operators = calls or len(seen.plan.terms)

@@ -42,6 +42,7 @@ from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.steps.run import prepare_step
 from pydlbench.timing.statistics import median
 from pydlbench.units import percent
+from pydlbench.words import check_gpu_framework
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -119,6 +120,7 @@ def check_step(
         WorkerError: a worker died.
     """
     begin = time.monotonic()
+    check_gpu_framework(case.framework, case.device)
     model = None if case.own is not None else build_model(case.model, case.batch, **case.options)
     said = forecast(case)
     made = _Check(case, model, session, checks, None if isinstance(said, str) else said, tell)

@@ -211,6 +211,7 @@ def step_words(step: StepSpec | CheckRecord) -> list[str]:
         words += ["--option", plain] if own is None else ["--arg", f"{name}={value}"]
     words += own.words() if own is not None else []
     words += ["--framework", step.framework]
+    words += ["--device", step.device] if step.device != "cpu" else []
     # A framework's first mode needs no word.
     usual_mode = step.mode == FRAMEWORK_MODES[step.framework][0]
     return words if usual_mode else [*words, "--mode", str(step.mode)]

@@ -93,8 +93,10 @@ def check_report(
 def _one_check(
     run: RunRecord, record: CheckRecord, native: Sequence[Measurement], depth: int | None
 ) -> list[Block]:
-    threads = f"{record.threads} thread{'' if record.threads == 1 else 's'}"
-    where = f"{device_name(run.device)}  {threads}  checked in {record.seconds:.0f} s"
+    where = f"{device_name(run.device)}  checked in {record.seconds:.0f} s"
+    if record.device == "cpu":
+        threads = f"{record.threads} thread{'' if record.threads == 1 else 's'}"
+        where = f"{device_name(run.device)}  {threads}  checked in {record.seconds:.0f} s"
     blocks: list[Block] = [
         Heading([*summary_parts(record), where], bold=2),
         Table.of(rung_columns(record), steps_of(record)),
@@ -107,7 +109,8 @@ def _one_check(
     wrong = [f"contradiction: {one}" for one in record.contradictions]
     notes = [errors_line(record), *forecast_line(record), *known_line(record)]
     notes += unreplayed_line(record)
-    notes += [faults_line(record), *(f"note: {one}" for one in record.notes)]
+    notes += [faults_line(record)] if record.device == "cpu" else []
+    notes += [f"note: {one}" for one in record.notes]
     blocks.append(Lines([*refused, *notes]))
     if wrong:
         blocks.append(Lines(wrong, alarm=True))
@@ -293,7 +296,10 @@ def ledger_columns(record: CheckRecord) -> list[Column[LedgerTerm]]:
 def errors_line(record: CheckRecord) -> str:
     """Return how well parts add up, and what is unexplained."""
     words = f"additivity error {percent(record.additivity_error, signed=True)}"
-    words += " (isolated operators and page faults of this step, measured beside it)"
+    what = "isolated operators and page faults of this step"
+    if record.device != "cpu":
+        what = "makespan of what host and device need for the isolated operators of this step"
+    words += f" ({what}, measured beside it)"
     if record.unexplained is None:
         return words
     found = f"{words}; unexplained {percent(record.unexplained, signed=True)}"
@@ -314,8 +320,12 @@ def forecast_line(record: CheckRecord) -> list[str]:
     known = sum(one.forecast_s is not None for one in record.operators)
     words = f"its operators ({known} of these {len(record.operators)}) are "
     words += f"{percent(operators, signed=True)} of the step off those timed here, its "
-    words += f"{scale.text(parts['overhead'])} of calls and {scale.text(parts['faults'])} of page "
-    words += f"faults {percent(rest, signed=True)} off the rest"
+    if record.device == "cpu":
+        words += f"{scale.text(parts['overhead'])} of calls and {scale.text(parts['faults'])} of "
+        words += f"page faults {percent(rest, signed=True)} off the rest"
+    else:
+        words += f"makespan with {scale.text(parts['overhead'])} of the host's for modules and "
+        words += f"autograd {percent(rest, signed=True)} off the rest"
     return [f"forecast error {percent(record.forecast_error, signed=True)}: {words}"]
 
 

@@ -114,6 +114,8 @@ def _figures(record: ForecastRecord, scale: Scale) -> str:
 
 def _where(run: RunRecord, record: ForecastRecord) -> str:
     threads = record.place.threads
+    if record.place.device != "cpu":
+        return device_name(run.device)
     return f"{device_name(run.device)}  {threads} thread{'' if threads == 1 else 's'}"
 
 
@@ -133,7 +135,13 @@ def sources(record: ForecastRecord) -> str:
 
 
 def parts(record: ForecastRecord, scale: Scale) -> str:
-    """Return what the forecast is the sum of."""
+    """Return what the forecast is the sum of, or on a GPU the makespan."""
+    if record.host_s is not None and record.graph_s is not None:
+        return (
+            f"makespan of the host's {scale.text(record.host_s)} (modules and autograd "
+            f"{scale.text(record.overhead_s)}) and the device's {scale.text(record.graph_s)}, "
+            "which is the step in a CUDA graph"
+        )
     found = [
         f"operators {scale.text(record.operators_s)}",
         f"calls and step {scale.text(record.overhead_s)}",

@@ -352,13 +352,15 @@ def check_memory_of_parts(model: Model, case: StepSpec, available: int | None) -
     Args:
         model: with its batch.
         case: the step.
-        available: bytes of the host's memory; None where nobody knows.
+        available: bytes of the host's memory, or of the case's GPU; None where nobody knows.
 
     Raises:
         UsageError: it has not; with the largest batch that has.
     """
-    # The parts have a process of their own.
-    check_memory(model, [case] * _CHECKED, available, processes=_CHECKED + 1)
+    # The parts have a process of their own; a GPU has the step and its graph in one.
+    processes = 1 if case.on_gpu else _CHECKED + 1
+    there = msgspec.structs.replace(case, device="cpu")
+    check_memory(model, [there] * _CHECKED, available, processes)
 
 
 def check_memory(

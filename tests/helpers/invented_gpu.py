@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from invented_rows import row_of, time_of
@@ -25,6 +25,11 @@ from pydlbench.steps.device import DeviceChain, DeviceOperators, StepClock, step
 from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.guards import GpuReadings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pydlbench.records.run import RunRecord
 
 __all__ = ["MODEL", "Gpu", "GpuSession", "Work", "convolution"]
 
@@ -276,10 +281,11 @@ class GpuSession:
     Args:
         gpu: the device.
         native_s: of every native kernel.
+        run: its record.
     """
 
-    def __init__(self, gpu: Gpu, native_s: float = 1e-6) -> None:
-        self.gpu, self.native_s = gpu, native_s
+    def __init__(self, gpu: Gpu, native_s: float = 1e-6, run: RunRecord | None = None) -> None:
+        self.gpu, self.native_s, self.run = gpu, native_s, run
         self.options = Options(seed=1, budget_s=0.001, estimate=True)
         self.cpus = (0,)
         self.recorded: dict[bytes, Any] = {}
@@ -309,7 +315,17 @@ class GpuSession:
         assert device == "cuda:0" or backend == "native"
         return Worker(self, backend)
 
-    def measure(self, cases: Any, progress: Any = None) -> Any:  # noqa: ARG002 - as a session's
+    @contextlib.contextmanager
+    def open(self, **_: Any) -> Iterator[GpuSession]:
+        yield self
+
+    def start(self, wanted: Any) -> None:
+        """There are no processes."""
+
+    def renew(self) -> None:
+        """There are no processes."""
+
+    def measure(self, cases: Any, progress: Any = None, **_: Any) -> Any:  # noqa: ARG002 - as there
         for case in cases:
             assert case.device == "cuda:0"
             roof = Roofline(bound="compute", time_s=0.9 * self.native_s, efficiency=0.9)
