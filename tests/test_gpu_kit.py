@@ -67,6 +67,8 @@ elif words[0] == "e2e":
     found["steps"] = [{"mode": "eager", "phase": "forward", "time_s": {"median": 0.02}}]
 elif words[0] == "model":
     found |= {"estimate": {"time_s": 0.01}, "dominant": "conv2", "measurements": []}
+elif words[0] == "check":
+    found |= {"rungs": {}, "ledger": [], "measured_s": {"median": 0.02}, "measurements": []}
 print(json.dumps(found))
 """
 _PYTEST = """
@@ -208,12 +210,22 @@ def test_the_package_takes_every_command_line(kit: Any, tmp_path: Path) -> None:
             name, *words = one.command[one.command.index("pydlbench") + 1 :]
             command_parser(name).parse_args(words)  # raises UsageError
             taken.add(name)
-    assert taken == {"device", "layers", "e2e", "model"}
+    assert taken == {"device", "layers", "e2e", "model", "check"}
 
 
 def test_a_check_of_one_framework_is_kept(kit: Any) -> None:
     found = {"rungs": {"step": 1.0}, "ledger": [], "unexplained": 0.1, "measured_s": 2.0}
     assert kit.steps.read_document(0, json.dumps({"run": {}, **found})) == found
+
+
+def test_a_check_is_summed_up_in_its_rungs_and_terms(kit: Any) -> None:
+    terms = [("launch gaps", "experiment", 0.25), ("context", "difference", 0.1)]
+    ledger = [{"term": term, "kind": kind, "share": share} for term, kind, share in terms]
+    rungs = {"native_chain": None, "operators": {"median": 0.002}, "step": {"median": 0.004}}
+    entry = {"rows": [], "rungs": rungs, "ledger": ledger}
+    lines = kit.summary.summary({"check x": entry}, ["check x"]).splitlines()
+    found = [one for one in lines if one.startswith("check x")]
+    assert found == ["check x: operators 2.000 ms, step 4.000 ms", "check x: launch gaps +25 %"]
 
 
 def test_what_was_timed_before_a_crash_is_kept(kit: Any, tmp_path: Path) -> None:

@@ -194,16 +194,17 @@ def steps(device: str, store: Path) -> Iterator[Step]:
 
 
 def _whole_steps(package: Callable[..., Step]) -> Iterator[Step]:
-    """What a framework's steps take, and the estimate from native kernels that they are held to.
-
-    The command ``check``, which would explain what lies between, does not take GPUs yet.
-    """
+    """What a framework's steps take, the estimate from native kernels, and what lies between."""
     for model in ("alexnet-owt", "resnet50"):
         yield package(
             *(f"e2e {model}", 280, "e2e", model, "--framework", "torch", "--mode", "all"),
             *("--phase", "all", "--visits", "1", "--budget", "2", "--quiet"),
         )
         yield package(f"model {model}", 280, "model", model, "--phase", "training", *_BRIEF)
+        yield package(
+            *(f"check {model}", 420, "check", model, "--framework", "torch", "--phase", "training"),
+            *("--laps", "6", "--stop-after", "60", "--quiet"),
+        )
 
 
 def _tests(name: str, timeout_s: float, *words: str) -> Step:
