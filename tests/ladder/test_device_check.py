@@ -15,6 +15,7 @@ from pydlbench.ladder.forecast import forecast_step
 from pydlbench.records.check import CheckRecord
 from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.step import StepSpec
+from pydlbench.runner.session import Options, Session
 from pydlbench.steps import operations
 
 CASE = StepSpec(model=MODEL, device="cuda:0")
@@ -237,3 +238,19 @@ def test_a_check_is_held_against_its_forecast(gpu):
     assert math.isclose(found.forecast_parts["operators"], found.rungs.operators.median)
     assert operations.prepare_allocation not in session.built
     assert operations.prepare_lifetimes not in session.built
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("phase", ["forward", "training"])
+def test_on_a_gpu(phase):
+    case = StepSpec(model="mnist", batch=64, phase=phase, device="cuda:0")
+    with Session(Options(budget_s=0.02, visits=1, estimate=True)) as session:
+        forecast = forecast_step(case, session, None, visits=1)
+        found = check_step(case, session, laps=6, time_limit_s=1.0, forecast=lambda _: forecast)
+    assert forecast.status == "ok"
+    assert 0 < forecast.graph_s < forecast.seconds
+    assert found.reasons.keys() <= {"native_chain"}
+    assert found.faults == {"allocations": 0.0}
+    assert named(found)["launch gaps"].seconds > 0
+    assert all(one.enqueue_s > 0 for one in found.operators)
+    assert found.contradictions == ()
