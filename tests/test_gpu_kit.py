@@ -225,7 +225,7 @@ def test_a_check_is_summed_up_in_its_rungs_and_terms(kit: Any) -> None:
     entry = {"rows": [], "rungs": rungs, "ledger": ledger}
     lines = kit.summary.summary({"check x": entry}, ["check x"]).splitlines()
     found = [one for one in lines if one.startswith("check x")]
-    assert found == ["check x: operators 2.000 ms, step 4.000 ms", "check x: launch gaps +25 %"]
+    assert found == ["check x: operators 2.00 ms, step 4.00 ms", "check x: launch gaps +25.0 %"]
 
 
 def test_what_was_timed_before_a_crash_is_kept(kit: Any, tmp_path: Path) -> None:

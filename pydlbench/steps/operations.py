@@ -183,7 +183,7 @@ def record_calls(backend: FrameworkBackend, case: dict[str, Any]) -> OperatorsKe
 
     Of PyTorch's eager mode, whose dispatcher tells them, of TensorFlow's graphs, whose nodes they
     are, and of ONNX files, whose nodes onnxruntime's profile tells. In PyTorch a step of a model of
-    the catalogue computes nothing meanwhile; all others run.
+    the catalogue computes nothing meanwhile on a CPU; all others run.
 
     Args:
         backend: of the worker.

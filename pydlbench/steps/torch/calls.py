@@ -171,9 +171,14 @@ def _listed(model: Model, case: StepSpec) -> Recording:
     """Record a step that computes nothing.
 
     All tensors are fake ones, which have shapes and strides and no memory. What is fetched for the
-    host has no values then, so that it is left out.
+    host has no values then, so that it is left out. On a GPU a step is run: optimizers join what
+    they do with real tensors there, and not with fake ones.
     """
     unfetched = msgspec.structs.replace(case, fetch=False)
+    if case.on_gpu:
+        batch = make_batch(model, case.seed)
+        with TorchModel(model, make_weights(model, case.seed), unfetched, batch) as real:
+            return record_model(real).recording
     weights = {
         f"{node.name}/{role}": np.empty(shape, np.float32)
         for node in model
