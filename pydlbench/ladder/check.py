@@ -12,7 +12,12 @@ import msgspec
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.ladder.calls import CallVisits
 from pydlbench.ladder.chain import prepare_native_chain
-from pydlbench.ladder.device_terms import allocation_note, compute_share, device_experiments
+from pydlbench.ladder.device_terms import (
+    DEVICE_HOWS,
+    allocation_note,
+    compute_share,
+    device_experiments,
+)
 from pydlbench.ladder.estimate import plan
 from pydlbench.ladder.experiments import ask_log, experiments, keeps_pages
 from pydlbench.ladder.laps import Core, RungLaps, Sampled
@@ -30,7 +35,6 @@ from pydlbench.ladder.mapped import (
 from pydlbench.ladder.native import NativeVisits, native_parts
 from pydlbench.ladder.operators import listed, recorded, singles
 from pydlbench.ladder.parts import MODEL, parts_of
-from pydlbench.ladder.pipeline import STEPS
 from pydlbench.models import build_model
 from pydlbench.records.check import CheckRecord
 from pydlbench.records.measurement import time_summary
@@ -77,15 +81,6 @@ _HOWS = {
     "up from its signature, times its number",
     "operator_chain": "the step's recorded calls in their order, on each other's results",
     "step": "the step with the default allocator",
-}
-# And on a GPU.
-_DEVICE_HOWS = {
-    **_HOWS,
-    "operators": "the device's seconds of the framework's calls, each distinct one alone, on "
-    "operands made up from its signature, times its number",
-    "operator_chain": "the step's recorded calls in their order, on each other's results, replayed "
-    "from a CUDA graph",
-    "step": f"the host's seconds of up to {STEPS} steps, the device's work awaited behind the last",
 }
 
 
@@ -425,7 +420,7 @@ class _Check:
             laps,
             tried,
             self._absent,
-            hows=_DEVICE_HOWS if case.on_gpu else _HOWS,
+            hows={**_HOWS, **DEVICE_HOWS} if case.on_gpu else _HOWS,
             details=self._details(rows, natives, share, median(_of(laps, "step"))),
             outside_s=0.0 if self._chain is None else self._chain.reorder_s,
             calling_s=self._calling_s(),

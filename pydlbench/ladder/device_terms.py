@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.ladder.ledger import Experiment
+from pydlbench.ladder.pipeline import STEPS
 from pydlbench.timing.statistics import median
 from pydlbench.units import Scale, percent
 
@@ -20,10 +21,24 @@ if TYPE_CHECKING:
     from pydlbench.records.check import Lap
     from pydlbench.records.step import StepSpec
 
-__all__ = ["LAUNCH_GAPS", "allocation_note", "compute_share", "device_experiments"]
+__all__ = [
+    "DEVICE_HOWS",
+    "LAUNCH_GAPS",
+    "allocation_note",
+    "compute_share",
+    "device_experiments",
+]
 
 #: The term of the time in which the device waits for the host.
 LAUNCH_GAPS: Final = "launch gaps"
+#: What a rung is measured on, where that is another thing than on a CPU.
+DEVICE_HOWS: Final = {
+    "operators": "the device's seconds of the framework's calls, each distinct one alone, on "
+    "operands made up from its signature, times its number",
+    "operator_chain": "the step's recorded calls in their order, on each other's results, replayed "
+    "from a CUDA graph",
+    "step": f"the host's seconds of up to {STEPS} steps, the device's work awaited behind the last",
+}
 # A share of the step below which another clock explains nothing.
 _NOTHING: Final = 1e-3
 # Between whose clocks there may be a difference, and below which rung it lies.

@@ -208,6 +208,8 @@ class Worker:
         case = StepSpec.from_dict(words["case"])
         if operation is operations.record_calls:
             return Kernel(self.gpu, SimpleNamespace(facts=self._recorded(case.model)), "")
+        if case.mode != "eager" and operation is not operations.prepare_step:
+            raise UnsupportedError(f"{case.mode}: as the real one says")
         if operation is operations.prepare_calls:
             return self._calls(words["signatures"])
         if operation is operations.prepare_chain:

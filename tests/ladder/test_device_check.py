@@ -110,6 +110,16 @@ def test_a_step_is_timed_in_three_ways():
     assert lap.sm_clock_hz.keys() >= {"native", "operators", "operator_chain", "step"}
 
 
+def test_a_compiled_step_has_launch_gaps_and_no_operators():
+    gpu = launch_bound()
+    found = checked(gpu, model="mnist", mode="compiled")
+    assert "as the real one says" in found.reasons["operators"]
+    assert "as the real one says" in found.reasons["operator_chain"]
+    gaps = gpu.true_step_s("mnist") - total_device_s(gpu)
+    assert named(found)["launch gaps"].seconds == pytest.approx(gaps, rel=0.02)
+    assert found.additivity_s is None
+
+
 def test_records_on_a_gpu_are_read_back():
     found = checked(launch_bound())
     assert CheckRecord.from_dict(json.loads(json.dumps(found.to_dict()))) == found
