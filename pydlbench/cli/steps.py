@@ -255,8 +255,11 @@ def read_steps(
 
     model, named = read_model(args, args.batch)
     device, notes = device_of(args)
-    check_threads(args.threads, device)
     frameworks, guessed = frameworks_of(args)
+    if device != "cpu" and args.device is None and {*(frameworks or ())} - {GPU_FRAMEWORK}:
+        notes = (f"on the CPU: on {device} only PyTorch's steps are explained call by call",)
+        device = "cpu"
+    check_threads(args.threads, device)
     if device != "cpu":
         usual = (GPU_FRAMEWORK,)
     subjects, more = subjects_of(frameworks or usual, args.mode, guessed=guessed)

@@ -89,6 +89,19 @@ def test_what_a_gpu_does_not_have_is_one_line(session, command, name, words, nea
         run(command, session, name, "mnist", *words)
 
 
+@pytest.mark.parametrize(
+    ("framework", "device"), [((), "cuda:0"), (("torch",), "cuda:0"), (("tensorflow",), "cpu")]
+)
+def test_by_default_steps_run_where_they_can_be_explained(framework, device, monkeypatch):
+    monkeypatch.setattr("pydlbench.backends.capabilities.default_device", lambda: ("cuda:0", ()))
+    parser = Parser(prog="pydlbench")
+    check.add_parser(parser.add_subparsers())
+    words = ["check", "mnist", *(("--framework", *framework) if framework else ())]
+    tasks, notes = check.read_tasks(parser.parse_args(words))
+    assert [row.case.device for task in tasks for row in task.rows] == [device]
+    assert any("on the CPU" in one for one in notes) is (device == "cpu")
+
+
 @pytest.mark.parametrize("name", ["check", "forecast", "diagnose"])
 def test_without_a_gpu_there_is_one_line(name, capsys, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
