@@ -17,6 +17,7 @@ from pydlbench.ladder.device_terms import (
     allocation_note,
     compute_share,
     device_experiments,
+    power_notes,
 )
 from pydlbench.ladder.estimate import plan
 from pydlbench.ladder.experiments import ask_log, experiments, keeps_pages
@@ -487,6 +488,8 @@ class _Check:
             tried, notes = device_experiments(case, ladder, laps, share)
             blocks = self._counted("step", "allocations")
             notes.append(allocation_note(blocks, median(_of(laps, "step"))))
+            timed_by = {n: one.gpu for n, one in self._visits.items() if isinstance(one, Sampled)}
+            notes += power_notes(timed_by)
             return tried, notes, {"allocations": blocks}
         sides = {"counted": "step", "kept": "step_kept"}
         faults = {name: self._counted(visit, "faults") for name, visit in sides.items()}

@@ -15,11 +15,12 @@ from pydlbench.timing.statistics import median
 from pydlbench.units import Scale, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from pydlbench.ladder.ledger import Ladder
     from pydlbench.records.check import Lap
     from pydlbench.records.step import StepSpec
+    from pydlbench.timing.guards import GpuReadings
 
 __all__ = [
     "DEVICE_HOWS",
@@ -27,6 +28,7 @@ __all__ = [
     "allocation_note",
     "compute_share",
     "device_experiments",
+    "power_notes",
 ]
 
 #: The term of the time in which the device waits for the host.
@@ -128,6 +130,18 @@ def compute_share(timed: Sequence[tuple[float, bool]]) -> float:
     """
     total = sum(seconds for seconds, _ in timed)
     return sum(seconds for seconds, bound in timed if bound) / total if total else 0.0
+
+
+def power_notes(readings: Mapping[str, GpuReadings | None]) -> list[str]:
+    """Return what held the clock down beside each visit, by its name, and at which power."""
+    found = []
+    for name, one in readings.items():
+        reasons = [] if one is None else [word for word in one.reasons if word != "idle"]
+        if one is not None and reasons:
+            power = f" at {one.power_w:.0f} W" if one.power_w else ""
+            what = name.replace("_", " ")
+            found.append(f"{what}: the clock was held down ({', '.join(reasons)}){power}")
+    return found
 
 
 def allocation_note(blocks: float | None, step_s: float) -> str:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pydlbench.timing.chunk import Chunk
+    from pydlbench.timing.guards import GpuReadings
 
 __all__ = ["Core", "RungLaps", "Sampled", "Sampler", "fitting"]
 
@@ -67,6 +68,7 @@ class Sampled:
         faults: page faults per execution, visit by visit.
         allocations: likewise blocks that a GPU's driver was asked for.
         clock_hz: that a GPU had in the last visit; None where nobody read it.
+        gpu: what else was read of it then.
     """
 
     def __init__(self, name: str, kernel: Sampler, timing: str = "") -> None:
@@ -74,6 +76,7 @@ class Sampled:
         self.faults: list[float] = []
         self.allocations: list[float] = []
         self.clock_hz: float | None = None
+        self.gpu: GpuReadings | None = None
         self._kernel, self._timing = kernel, timing
         self._request: Request | None = None
 
@@ -87,6 +90,7 @@ class Sampled:
         if chunk.allocations is not None:
             self.allocations.append(chunk.allocations)
         self.clock_hz = median(chunk.clock_hz) if chunk.clock_hz else None
+        self.gpu = chunk.gpu
         found = {self.name: median(chunk.seconds)}
         return found | ({"step_enqueue": median(chunk.enqueue_s)} if chunk.enqueue_s else {})
 

@@ -164,7 +164,9 @@ class Gpu:
 
     def since(self, mark: float) -> GpuReadings:
         assert mark == 0.0
-        return GpuReadings(sm_clock_hz=CLOCK_HZ / self.slower.get(self.running, 1.0), readings=1)
+        slower = self.slower.get(self.running, 1.0)
+        how = {"power_w": 700.0, "reasons": ("power cap",)} if slower > 1 else {}
+        return GpuReadings(sm_clock_hz=CLOCK_HZ / slower, readings=1, **how)
 
 
 class Kernel:

@@ -169,6 +169,9 @@ def test_a_rung_at_another_clock_is_told_by_its_cycles(slower, term):
     assert clock.seconds == pytest.approx(0.25 * total_device_s(gpu), rel=0.01)
     assert "1.98 GHz" in clock.how
     assert "1.58 GHz" in clock.how
+    held = {one.partition(":")[0] for one in found.notes if "(power cap) at 700 W" in one}
+    chain = {"operator chain"} if "chain" in slower else set()
+    assert held == {"step", "step events", "step graph"} | chain
     assert abs(found.unexplained) < 0.01
 
 
