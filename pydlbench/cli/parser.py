@@ -127,6 +127,16 @@ COMMANDS = {
         ),
         f"{_NO_ROW}; 3 a row has failed, under --fail-on",
     ),
+    "fleet": Command(
+        "a sweep on many nodes; which of them are slow, why, and what that costs a step",
+        (
+            ("fleet run night.toml --slots 2", "on two halves of this machine"),
+            ("fleet verdict last --fail-on slow", "a gate before a long training"),
+        ),
+        "1 an error, or no visit is whole; 3 a node is slow, under --fail-on; 4 that cannot be "
+        "told",
+        stores="fleet-visit",
+    ),
     "compare": Command(
         "two runs row by row, with verdicts that count the scatter between runs",
         (

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pydlbench.runner.sweep import SweepFile, Table
     from pydlbench.runner.tasks import Task
 
-__all__ = ["add_parser", "read_file", "run", "table_keys"]
+__all__ = ["add_parser", "read_file", "read_text", "run", "table_keys"]
 
 # A file of a person; a machine's list of cases is a shell loop's matter.
 _MOST_BYTES: Final = 1 << 20
@@ -123,14 +123,14 @@ def _asked(args: argparse.Namespace) -> tuple[str, str]:
         if args.file is None:
             more = " --dry-run" if args.dry_run else ""
             raise UsageError(f"FILE: none given; nearest: pydlbench sweep FILE.toml{more}")
-        return _read(args.file)
+        return read_text(args.file)
     from pydlbench.cli.measuring import run_to_resume
 
     with run_to_resume(args, args.resume, "sweep") as (store, info):
         asked: Mapping[str, Any] | None = store.request(info.id)
     if asked is None or "text" not in asked:
         raise UsageError(f"--resume {info.id}: it was kept without its file; start a new run")
-    if args.file is not None and _read(args.file)[1] != asked["text"]:
+    if args.file is not None and read_text(args.file)[1] != asked["text"]:
         raise UsageError(
             f"{args.file}: has changed since run {info.id} began; nearest: leave "
             "FILE out to go on with what it was, or leave --resume out"
@@ -138,7 +138,7 @@ def _asked(args: argparse.Namespace) -> tuple[str, str]:
     return str(asked["file"]), str(asked["text"])
 
 
-def _read(name: str) -> tuple[str, str]:
+def read_text(name: str) -> tuple[str, str]:
     """Return a file's name and text.
 
     Raises:

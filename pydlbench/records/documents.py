@@ -18,6 +18,7 @@ from pydlbench.records.check import CheckRecord
 from pydlbench.records.comparison import CompareDocument
 from pydlbench.records.diagnosis import Diagnosis
 from pydlbench.records.estimate import StepEstimate
+from pydlbench.records.fleet import FleetVerdict
 from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.measurement import Measurement, Status
 from pydlbench.records.protocol import ProtocolNumber, ProtocolOptions
@@ -642,6 +643,20 @@ class SweepDocument(RunDocument, frozen=True, kw_only=True):
     protocols: tuple[PlayedProtocol, ...] = ()
 
 
+class FleetDocument(RunDocument, frozen=True, kw_only=True):
+    """Which nodes of a fleet are slow.
+
+    Attributes:
+        kind: fleet.
+        verdict: its fields stand in the document itself.
+    """
+
+    kind: str
+    verdict: FleetVerdict
+
+    embedded = ("verdict",)
+
+
 #: By the name that ``export --schema`` knows them by.
 DOCUMENTS: Final[Mapping[str, type[Document]]] = MappingProxyType(
     {
@@ -653,6 +668,7 @@ DOCUMENTS: Final[Mapping[str, type[Document]]] = MappingProxyType(
         "diagnose": DiagnoseDocument,
         "e2e": StepsDocument,
         "e2e-protocol": ProtocolDocument,
+        "fleet": FleetDocument,
         "forecast": ForecastDocument,
         "layers": LayersDocument,
         "model": ModelDocument,

@@ -218,6 +218,13 @@ class Store(Reader):
             self._connection.execute("VACUUM")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
+    def settle(self) -> None:
+        """Merge the log into the file and be without one: the file alone is the whole store."""
+        from pydlbench.store.connection import translated
+
+        with translated(self.path):
+            self._connection.execute("PRAGMA journal_mode = DELETE")
+
     def _update(self, run_id: str, columns: str, *values: object) -> None:
         """Change columns of a run.
 

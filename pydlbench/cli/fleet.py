@@ -1,0 +1,383 @@
+"""``pydlbench fleet``: one sweep on many nodes, and what it says of each of them."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import sys
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.cli.options import (
+    FOUND,
+    UNDECIDED,
+    add,
+    one_of,
+    percentage,
+    positive_seconds,
+    reading_store,
+    refuse,
+    taking,
+    whole_number,
+)
+from pydlbench.cli.output import Outputs, reading_runs
+from pydlbench.cli.terminal import tell
+from pydlbench.errors import PydlbenchError, UsageError, nearest
+from pydlbench.store.entry import BEING_WRITTEN
+from pydlbench.store.place import chosen_path
+from pydlbench.store.store import Store
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pydlbench.records.run import RunInfo, RunRecord
+    from pydlbench.store.documents import Loaded
+
+__all__ = ["add_parser", "run", "show_stored"]
+
+_ACTIONS: Final = {"run": "FILE.toml", "verdict": "RUN"}
+_MOST_SLOTS: Final = 4096
+#: What a node is said to be slow beyond.
+_BEYOND: Final = 0.03
+# Of the run itself, with what they are unless they are given.
+_ASKED: Final[Mapping[str, Any]] = {
+    "on": "local",
+    "slots": "1",
+    "nodes": (),
+    "slurm": (),
+    "rounds": 3,
+    "tries": 3,
+    "limit": 86400.0,
+    "wait": 60.0,
+    "seed": 0,
+}
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Describe the command."""
+    parser = subparsers.add_parser(
+        "fleet",
+        description="Run the sweep of one file on every node or slot in several rounds, and say "
+        "which of them are slow.",
+        epilog="Each round visits the nodes in random order and has a reference kernel besides the "
+        "file's rows. A visit that dies is tried again; --resume goes on with a run that was "
+        "stopped. What a node brings back lies in a store of its own in the folder fleet beside "
+        "the store.",
+    )
+    forms = ", ".join(f"{name} {words}" for name, words in _ACTIONS.items())
+    parser.add_argument("action", nargs="?", metavar="ACTION", help=forms)
+    parser.add_argument("what", nargs="?", metavar="WHAT", help="the file, or the run")
+    where = parser.add_argument_group("where and how often")
+    where.add_argument("--on", metavar="ENGINE", help="local (default), dask://HOST:PORT or slurm")
+    where.add_argument(
+        "--slots",
+        metavar="N",
+        type=taking("--slots", _slots),
+        help="local: so many sets of cores (1), or gpus: one per GPU",
+    )
+    where.add_argument("--nodes", metavar="NAME", nargs="+", help="slurm: only these nodes")
+    where.add_argument(
+        "--slurm",
+        metavar="NAME=VALUE",
+        action="append",
+        help="slurm: an option of sbatch: partition=gpu, account=a, gres=gpu:1",
+    )
+    where.add_argument(
+        "--rounds",
+        metavar="N",
+        type=taking("--rounds", whole_number, 3),
+        help="visits of each node (3); more of them tell smaller slowdowns",
+    )
+    where.add_argument(
+        "--tries",
+        metavar="N",
+        type=taking("--tries", whole_number, 1),
+        help="begin a visit that dies so often (3)",
+    )
+    where.add_argument(
+        "--limit",
+        metavar="S",
+        type=taking("--limit", positive_seconds),
+        help="seconds that a visit may take (86400)",
+    )
+    where.add_argument(
+        "--wait",
+        metavar="S",
+        type=taking("--wait", positive_seconds),
+        help="seconds to wait for a node that is gone, and for the first one (60)",
+    )
+    where.add_argument(
+        "--seed", metavar="N", type=taking("--seed", whole_number, 0), help="of orders (0)"
+    )
+    where.add_argument(
+        "--resume", metavar="RUN", help="go on with a run that was stopped; --on may be another"
+    )
+    shown = parser.add_argument_group("what is shown")
+    shown.add_argument(
+        "--beyond",
+        metavar="P",
+        type=taking("--beyond", percentage),
+        default=_BEYOND,
+        help="a node is slow if it is slower by more than this for certain (3%%)",
+    )
+    add(
+        shown,
+        *("model", "fail-on", "json", "md", "quiet", "store"),
+        model={"help": "what a synchronous step loses: of this model only"},
+        fail_on={
+            "type": (one_of, ("slow",)),
+            "help": "slow: end with exit code 3 if a node is slow, 4 if that cannot be told",
+        },
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what was asked for.
+
+    Args:
+        args: the command's options.
+
+    Returns:
+        0; 1 if no visit is whole; 3 and 4 under ``--fail-on``; 130 after Ctrl-C.
+
+    Raises:
+        UsageError: bad input, no engine, or no such run.
+        PydlbenchError: the engine is gone, or nothing can be kept; what was finished is.
+    """
+    if args.action not in _ACTIONS:
+        near = nearest(args.action or "", _ACTIONS, 1) or ["run"]
+        raise UsageError(
+            f"{args.action or 'ACTION'}: expected one of {', '.join(_ACTIONS)}; nearest: "
+            f"pydlbench fleet {near[0]} {_ACTIONS[near[0]]}"
+        )
+    outputs = Outputs.from_args(args)
+    if args.action == "run":
+        code, name = _measure(args, outputs)
+        if code:
+            return code
+        path, _ = chosen_path(args.store)
+        assert path is not None
+        with Store.open(path, readonly=True) as store:
+            return _verdict(args, store, name, outputs)
+    refuse(args, [*_ASKED, "resume"], "with verdict")
+    if args.what is None:
+        raise UsageError("RUN: none given; nearest: pydlbench fleet verdict last")
+    found = reading_store(args)
+    if found is None:
+        raise UsageError(f"run {args.what}: no runs are kept yet; begin with: pydlbench fleet run")
+    with found, reading_runs([args.what]):
+        return _verdict(args, found, _find(found, args.what).id, outputs)
+
+
+def _slots(option: str, text: str) -> str:
+    if text == "gpus":
+        return text
+    count = whole_number(option, text, 1)
+    if count > _MOST_SLOTS:
+        raise UsageError(f"{option} {text}: more than there are cores; nearest: {_MOST_SLOTS}")
+    return str(count)
+
+
+def _find(store: Store, text: str) -> RunInfo:
+    """Return the fleet's run that is meant; ``last`` is the last of a fleet.
+
+    Raises:
+        UsageError: there is none, or it is another command's.
+    """
+    if text == "last":
+        fleets = [one for one in store.runs() if one.kind == "fleet"]
+        if fleets:
+            return fleets[0]
+    info = store.find(text)
+    if info.kind != "fleet":
+        raise UsageError(f"run {text}: is of {info.kind}, not of fleet; nearest: last")
+    return info
+
+
+# -----------------------------------------------------------------------------
+# ``fleet run``.
+
+
+def _measure(args: argparse.Namespace, outputs: Outputs) -> tuple[int, str]:
+    """Visit the nodes; return an exit code unless there is something to judge, and the run."""
+    from pydlbench.fleet.engines import open_engine
+    from pydlbench.fleet.run import Plan, run_rounds, with_reference
+    from pydlbench.runner.recorder import OneInterrupt
+
+    path, by = chosen_path(args.store)
+    if path is None:
+        raise UsageError(f"{by} none: a fleet's visits have to be kept; nearest: leave it out")
+    asked, name = _request(args)
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(Store.open(path if by else None))
+        interrupts = stack.enter_context(OneInterrupt())
+        record = _record() if name is None else store.record(name)
+        folder = (path.parent / "fleet" / record.id).absolute()
+        options = dict(one.split("=", 1) for one in asked["slurm"])
+        engine = open_engine(
+            asked["on"], slots=asked["slots"], nodes=asked["nodes"], options=options, folder=folder
+        )
+        stack.callback(engine.close)
+        _folder(folder)
+        if name is None:
+            store.begin(record, "fleet", request=asked)
+        else:
+            store.resume(name)
+        where = f" --store {args.store}" if args.store else ""
+        again = f"go on with: pydlbench fleet run --resume {record.id}{where}"
+        plan = Plan(
+            fleet=record.id,
+            text=with_reference(asked["text"]),
+            folder=folder,
+            rounds=asked["rounds"],
+            tries=asked["tries"],
+            limit_s=asked["limit"],
+            patience_s=asked["wait"],
+            seed=asked["seed"],
+        )
+        status = "failed"
+        try:
+            whole, failed = run_rounds(engine, store, plan, outputs.note)
+            status = "done"
+        except KeyboardInterrupt:
+            interrupts.ignore()
+            status = "interrupted"
+            tell(f"interrupted; {again}")
+            return 130, record.id
+        except PydlbenchError:
+            outputs.note(again)
+            raise
+        finally:
+            with contextlib.suppress(PydlbenchError):
+                store.finish(record, status)
+    if not whole:
+        raise PydlbenchError(f"run {record.id}: none of {failed} visits is whole; {again}")
+    return 0, record.id
+
+
+def _request(args: argparse.Namespace) -> tuple[dict[str, Any], str | None]:
+    """Return what is asked for, checked, and the run that it goes on with.
+
+    Raises:
+        UsageError: the file or an option is no good, or there is no such run.
+    """
+    from pydlbench.cli.sweep import read_file, read_text, table_keys
+    from pydlbench.runner.sweep import parse_sweep
+
+    if args.resume is not None:
+        return _resumed(args)
+    if args.what is None:
+        raise UsageError("FILE: none given; nearest: pydlbench fleet run FILE.toml")
+    given = {name: getattr(args, name) for name in _ASKED}
+    asked = {name: _ASKED[name] if value is None else value for name, value in given.items()}
+    for name, engine in (("slots", "local"), ("nodes", "slurm"), ("slurm", "slurm")):
+        if given[name] is not None and asked["on"] != engine:
+            refuse(args, [name], f"with --on {asked['on']}", f"--on {engine}")
+    for one in asked["slurm"]:
+        if "=" not in one:
+            raise UsageError(
+                f"--slurm {one}: expected NAME=VALUE; nearest: --slurm partition={one}"
+            )
+    file, text = read_text(args.what)
+    parsed = parse_sweep(file, text, table_keys())
+    if asked["on"] == "local":  # what other machines have is theirs to know
+        read_file(parsed)
+    return {"file": file, "text": text, **asked}, None
+
+
+def _resumed(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Return what a run was begun with, on the engine that is named now, and the run."""
+    from pydlbench.cli.sweep import read_text
+
+    refuse(args, [name for name in _ASKED if name != "on"], "with --resume")
+    store = reading_store(args)
+    if store is None:
+        raise UsageError(f"--resume {args.resume}: no runs are kept yet")
+    with store:
+        info = _find(store, args.resume)
+        if info.status == "running":
+            raise UsageError(f"--resume {args.resume}: {BEING_WRITTEN.format(info.id)}")
+        asked = dict(store.request(info.id) or {})
+    if args.what is not None and read_text(args.what)[1] != asked["text"]:
+        raise UsageError(
+            f"{args.what}: has changed since run {info.id} began; nearest: leave it out"
+        )
+    return {**asked, **({"on": args.on} if args.on else {})}, info.id
+
+
+def _record() -> RunRecord:
+    from pydlbench.devices.environment import read_environment
+    from pydlbench.records.run import RunRecord
+
+    now = dt.datetime.now(dt.UTC)
+    return RunRecord(
+        id=f"{now:%Y%m%d}-{uuid.uuid4().hex[:8]}",
+        created_utc=now.isoformat(timespec="seconds"),
+        command=tuple(sys.argv),
+        environment=read_environment(),
+    )
+
+
+def _folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{path}: cannot be made ({error.strerror}); nearest: --store FILE in another folder"
+        ) from error
+
+
+# -----------------------------------------------------------------------------
+# ``fleet verdict``.
+
+
+def _verdict(args: argparse.Namespace, store: Store, name: str, outputs: Outputs) -> int:
+    from pydlbench.store.documents import Loaded
+
+    loaded = Loaded(store.info(name), store.record(name), store)
+    found = _show(loaded, outputs, args.beyond, args.model)
+    if args.fail_on is None:
+        return 0
+    if found.slow:
+        tell(f"--fail-on: {len({one.node for one in found.slow})} nodes are slow")
+        return FOUND
+    if not any(one.verdict in ("SAME", "FAST") for one in found.nodes):
+        tell("--fail-on: no node is known to be as fast as others; more --rounds would tell")
+        return UNDECIDED
+    return 0
+
+
+def _show(loaded: Loaded, outputs: Outputs, beyond: float, model: str | None) -> Any:
+    from pydlbench.fleet.gather import TABLE
+    from pydlbench.fleet.verdict import judge_visits
+    from pydlbench.report.fleet import fleet_report
+    from pydlbench.report.json import dump
+    from pydlbench.report.text import as_markdown, run_lines
+
+    visits = [entry.document for entry in loaded.table(TABLE)]
+    found = judge_visits(visits, beyond, model)
+
+    def document() -> str:
+        head = {"kind": "fleet", "interrupted": loaded.info.early, "run": loaded.record.to_dict()}
+        return dump({**head, **found.to_dict()})
+
+    outputs.write(
+        {
+            "json": document,
+            "md": lambda: as_markdown([*fleet_report(found), run_lines(loaded.record)]),
+        },
+        lambda: [*fleet_report(found), run_lines(loaded.record)],
+    )
+    return found
+
+
+def show_stored(run: Loaded, *, quiet: bool = False) -> None:
+    """Print a fleet's verdict with the usual margin.
+
+    Args:
+        run: of a store.
+        quiet: no warnings.
+    """
+    _show(run, Outputs(files={}, quiet=quiet), _BEYOND, None)

@@ -1,0 +1,306 @@
+"""From the times of many nodes in several rounds to which of them are slow: numbers only.
+
+A time's logarithm is set against the median of the other nodes of its kind in the same round, so
+what a round has in common is in none of the ratios, and two nodes can be told apart as well as a
+thousand. A node's effect is the mean of its rounds. How far to trust it follows from the variance
+between its rounds, which three rounds alone hardly tell: it is moderated by that of the other nodes
+(Smyth, Stat. Appl. Genet. Mol. Biol. 3 (2004) 3), unless it is far larger than theirs; then the
+node is judged by its own (compare Phipson et al., Ann. Appl. Stat. 10 (2016) 946).
+
+A node is SLOW where its effect lies beyond a margin by more than chance gives a whole fleet: of all
+that are called so, a hundredth is expected to be called wrongly (Benjamini and Hochberg,
+J. R. Stat. Soc. B 57 (1995) 289).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from pydlbench.compare.statistics import MOST_FREEDOM, quantiles, two_sided
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = [
+    "FALSE_RATE",
+    "FAST",
+    "SAME",
+    "SLOW",
+    "UNCLEAR",
+    "Effects",
+    "against_others",
+    "detectable",
+    "false_discovery",
+    "judge",
+    "moderated",
+]
+
+SLOW: Final = "SLOW"
+FAST: Final = "FAST"
+SAME: Final = "SAME"
+UNCLEAR: Final = "UNCLEAR"
+
+#: Of all that are called SLOW, and of all called FAST, so many are expected to be called wrongly.
+FALSE_RATE: Final = 0.01
+#: Of the intervals, each for itself.
+_CONFIDENCE: Final = 0.95
+# One node in a thousand has by chance a variance beyond this quantile (of the normal distribution).
+_FAR: Final = 3.09
+# Variances of rounds that are equal to the last bit, as logarithms need them.
+_LEAST: Final = 1e-24
+_EULER: Final = 0.5772156649015329
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effects:
+    """What is known of each node and metric; arrays of nodes x metrics.
+
+    Attributes:
+        log: mean over the rounds of the logarithm of the time over the other nodes' median.
+        se: its standard error; NaN where it is not known.
+        freedom: degrees of freedom of ``se``, whole.
+        low: lower end of a 95 % interval of ``log``, for this node and metric alone.
+        high: upper end.
+        rounds: in how many rounds there was a time, and another node's beside it.
+        q: the least rate of false discoveries at which it would be called slow.
+        verdict: ``SLOW``, ``FAST``, ``SAME`` or ``UNCLEAR``.
+    """
+
+    log: NDArray[Any]
+    se: NDArray[Any]
+    freedom: NDArray[Any]
+    low: NDArray[Any]
+    high: NDArray[Any]
+    rounds: NDArray[Any]
+    q: NDArray[Any]
+    verdict: NDArray[Any]
+
+
+def judge(log_s: NDArray[Any], groups: NDArray[Any], beyond: float) -> Effects:
+    """Judge every node in every metric and, of several, as a whole.
+
+    Args:
+        log_s: logarithms of times, rounds x nodes x metrics; NaN where there is none.
+        groups: of each node the number of its kind; only nodes of a kind are compared.
+        beyond: what counts as slow, as a fraction: 0.03. An effect has to lie beyond it.
+
+    Returns:
+        Of several metrics with a column more than there are, the last: the median over the metrics
+        of each round. A node that is slow in all of them is known sooner than in any one.
+    """
+    ratios = against_others(log_s, groups)
+    if ratios.shape[2] > 1:
+        ratios = np.concatenate([ratios, _median_of_known(ratios)[:, :, None]], axis=2)
+    known = ~np.isnan(ratios)
+    rounds = known.sum(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        effect = np.where(known, ratios, 0).sum(axis=0) / np.where(rounds, rounds, np.nan)
+        squares = np.where(known, (ratios - effect) ** 2, 0).sum(axis=0)
+        own = np.where(rounds > 1, squares / (rounds - 1), np.nan)
+    variance = np.full(effect.shape, np.nan)
+    freedom = np.ones(effect.shape, dtype=int)
+    for group in np.unique(groups):
+        rows = np.flatnonzero(groups == group)
+        for metric in range(effect.shape[1]):
+            found = moderated(own[rows, metric], rounds[rows, metric] - 1)
+            variance[rows, metric], freedom[rows, metric] = found
+    with np.errstate(invalid="ignore", divide="ignore"):
+        se = np.sqrt(variance / np.where(rounds, rounds, np.nan))
+    margin = math.log1p(beyond)
+    slow, fast = (_beyond(sign * effect, se, freedom, margin) for sign in (1, -1))
+    reach = quantiles(_CONFIDENCE, freedom) * se
+    low, high = effect - reach, effect + reach
+    with np.errstate(invalid="ignore"):
+        verdict = np.select(
+            [
+                (slow <= FALSE_RATE) & (low > margin),
+                (fast <= FALSE_RATE) & (high < -margin),
+                (low > -margin) & (high < margin),
+            ],
+            [SLOW, FAST, SAME],
+            UNCLEAR,
+        )
+    return Effects(
+        log=effect,
+        se=se,
+        freedom=freedom,
+        low=low,
+        high=high,
+        rounds=rounds,
+        q=slow,
+        verdict=verdict,
+    )
+
+
+def against_others(log_s: NDArray[Any], groups: NDArray[Any]) -> NDArray[Any]:
+    """Return logarithms less the median of the other nodes of the group in the same round.
+
+    Args:
+        log_s: rounds x nodes x metrics; NaN where there is none.
+        groups: of each node.
+
+    Returns:
+        As many; NaN also where no other node has a value.
+    """
+    found = np.full(log_s.shape, np.nan)
+    for group in np.unique(groups):
+        rows = np.flatnonzero(groups == group)
+        values = log_s[:, rows]
+        found[:, rows] = values - _median_of_others(values)
+    return found
+
+
+def _median_of_others(values: NDArray[Any]) -> NDArray[Any]:
+    """Return for each value along the second axis the median of all others; NaN is none."""
+    order = np.argsort(values, axis=1)  # NaN comes last
+    ordered = np.take_along_axis(values, order, axis=1)
+    place = np.argsort(order, axis=1)
+    others = (~np.isnan(values)).sum(axis=1, keepdims=True) - 1
+
+    def among_others(number: NDArray[Any]) -> NDArray[Any]:
+        """The value of that number of the order in which the own one is left out."""
+        at = number + (number >= place)
+        return np.take_along_axis(ordered, np.minimum(at, values.shape[1] - 1), axis=1)
+
+    lower = among_others(np.maximum(others - 1, 0) // 2)
+    upper = among_others(np.maximum(others, 0) // 2)
+    return np.where((others > 0) & ~np.isnan(values), (lower + upper) / 2, np.nan)
+
+
+def _median_of_known(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the median along the last axis of what is known; NaN where nothing is."""
+    ordered = np.sort(values, axis=-1)
+    count = (~np.isnan(values)).sum(axis=-1, keepdims=True)
+    ends = (np.maximum(count - 1, 0) // 2, np.minimum(count // 2, values.shape[-1] - 1))
+    lower, upper = (np.take_along_axis(ordered, at, axis=-1) for at in ends)
+    return ((lower + upper) / 2)[..., 0]
+
+
+def moderated(own: NDArray[Any], freedom: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return variances in which those of all nodes have a part, and their degrees of freedom.
+
+    Nodes' true variances are taken to be those of a scaled inverse chi-squared distribution, whose
+    scale and degrees of freedom are estimated from the logarithms of the variances.
+
+    Args:
+        own: variance between the rounds of each node; NaN where there is none.
+        freedom: its degrees of freedom; 0 or less where there is none.
+
+    Returns:
+        Variances, NaN where nothing is known, and whole degrees of freedom, at least 1.
+    """
+    variance, total = own.copy(), np.maximum(freedom, 1)
+    known = (freedom > 0) & ~np.isnan(own)
+    if known.sum() < 2:
+        return variance, total
+    logs = np.log(np.maximum(own[known], _LEAST))
+    of = freedom[known]
+    # The quantiles of chi-squared over its degrees of freedom (Wilson and Hilferty 1931).
+    share = 2 / (9 * of)
+    middle, far = ((1 - share + z * np.sqrt(share)) ** 3 for z in (0.0, _FAR))
+    usual = float(np.median(logs - np.log(middle)))
+    alike = logs - usual < np.log(far)
+    half = of[alike] / 2
+    centred = logs[alike] - _digamma(half) + np.log(half)
+    excess = float(centred.var(ddof=1) - _trigamma(half).mean()) if alike.sum() > 1 else 0.0
+    prior = 2 * _trigamma_inverse(excess) if excess > 0 else math.inf
+    scale = float(centred.mean())
+    if math.isfinite(prior):
+        at = np.array([prior / 2])
+        scale += float(_digamma(at)[0] - np.log(at)[0])
+    # All ratios of a round are to medians of the same nodes: one node's worth of them is not new.
+    most = float(of[alike].sum()) * (1 - 1 / len(own))
+    near = np.ones(own.shape, dtype=bool)
+    near[np.flatnonzero(known)[~alike]] = False
+    mine = np.where(known, freedom, 0)
+    shared = np.clip(most - mine, 0, prior)
+    both = shared + mine
+    pooled = (shared * math.exp(scale) + mine * np.where(known, own, 0)) / np.maximum(both, 1)
+    use = near & (both >= 1)
+    variance[use] = pooled[use]
+    total[use] = np.minimum(both[use], MOST_FREEDOM).astype(int)
+    return variance, total
+
+
+def _digamma(x: NDArray[Any]) -> NDArray[Any]:
+    """The derivative of the logarithm of the gamma function; x above 0."""
+    found = np.zeros_like(x, dtype=float)
+    x = np.array(x, dtype=float)
+    for _ in range(6):  # its recurrence; then its series is exact to ten digits
+        found -= 1 / x
+        x = x + 1
+    square = 1 / x**2
+    return found + np.log(x) - 0.5 / x - square * (1 / 12 - square * (1 / 120 - square / 252))
+
+
+def _trigamma(x: NDArray[Any]) -> NDArray[Any]:
+    """The derivative of the same."""
+    found = np.zeros_like(x, dtype=float)
+    x = np.array(x, dtype=float)
+    for _ in range(6):
+        found += 1 / x**2
+        x = x + 1
+    square = 1 / x**2
+    return found + 1 / x + square / 2 + square / x * (1 / 6 - square * (1 / 30 - square / 42))
+
+
+def _trigamma_inverse(value: float) -> float:
+    """Return where the function, which falls from infinity to 0, has a value."""
+    low, high = 1e-8, 1e8
+    for _ in range(80):
+        middle = math.sqrt(low * high)
+        above = _trigamma(np.array([middle]))[0] > value
+        low, high = (middle, high) if above else (low, middle)
+    return low
+
+
+def _beyond(
+    effect: NDArray[Any], se: NDArray[Any], freedom: NDArray[Any], margin: float
+) -> NDArray[Any]:
+    """Return rates of false discoveries of "the true effect is above the margin"."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        t = np.where(se > 0, (effect - margin) / se, np.where(np.isnan(se), np.nan, np.inf))
+        t = np.where((se == 0) & (effect <= margin), -np.inf, t)
+    tail = two_sided(t, freedom) / 2
+    return false_discovery(np.where(t > 0, tail, 1 - tail))
+
+
+def false_discovery(p: NDArray[Any]) -> NDArray[Any]:
+    """Return p-values as the least rates of false discoveries at which each is discovered.
+
+    NaN is not counted and stays NaN.
+    """
+    flat = p.ravel()
+    found = np.full(flat.shape, np.nan)
+    known = np.flatnonzero(~np.isnan(flat))
+    order = known[np.argsort(flat[known], kind="stable")]
+    steps = flat[order] * len(order) / np.arange(1, len(order) + 1)
+    found[order] = np.minimum(np.minimum.accumulate(steps[::-1])[::-1], 1)
+    return found.reshape(p.shape)
+
+
+def detectable(effects: Effects, beyond: float) -> NDArray[Any]:
+    """Return of each metric the slowdown of a single node that would be found in 99 of 100 fleets.
+
+    Args:
+        effects: of the fleet.
+        beyond: the margin.
+
+    Returns:
+        Fractions; NaN where no standard error is known.
+    """
+    count = max(1, int((~np.isnan(effects.se)).sum()))
+    found = np.full(effects.se.shape[1], np.nan)
+    for metric in range(effects.se.shape[1]):
+        known = ~np.isnan(effects.se[:, metric])
+        if not known.any():
+            continue
+        se = float(np.median(effects.se[known, metric]))
+        freedom = np.array([int(np.median(effects.freedom[known, metric]))])
+        reach = quantiles(1 - 2 * FALSE_RATE / count, freedom) + quantiles(0.98, freedom)
+        found[metric] = math.expm1(min(math.log1p(beyond) + se * float(reach[0]), 700.0))
+    return found

@@ -1,0 +1,431 @@
+"""Where visits run: engines of others behind one small protocol. Only this module imports them.
+
+Dask's workers are started with one thread each, so that a slot has one visit at a time; its
+profiler is switched off where the workers are ours. With Slurm each visit is a job of its own on a
+node that is named, and nothing runs beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import shlex
+import subprocess
+import time
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from pydlbench.errors import PydlbenchError, UsageError, WorkerError, nearest
+from pydlbench.fleet.node import Brought, Order, Slot, end_all, look, visit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+__all__ = ["Engine", "Finished", "open_engine", "split_cpus"]
+
+_INSTALL: Final = "pip install 'pydlbench[fleet]'"
+_FORMS: Final = "local, dask://HOST:PORT, slurm"
+_CONNECT_S: Final = 10.0
+# Between two looks at jobs' files, which lie on a file system of the network.
+_POLL_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A visit that has ended.
+
+    Attributes:
+        node: name of its slot.
+        brought: what came of it; None where the engine has lost it.
+        reason: how it was lost.
+        received: seconds since 1970, by this machine's clock.
+    """
+
+    node: str
+    brought: Brought | None
+    reason: str | None
+    received: float
+
+
+class Engine(Protocol):
+    """What visits are handed to.
+
+    Attributes:
+        shares_files: visits see the folders of this machine.
+    """
+
+    shares_files: bool
+
+    def slots(self) -> Mapping[str, Slot]:
+        """Return the slots that are there now, by name.
+
+        Raises:
+            WorkerError: the engine itself is gone.
+        """
+
+    def start(self, slot: Slot, order: Order) -> None:
+        """Begin a visit; a slot has one at a time."""
+
+    def finished(self, wait_s: float) -> list[Finished]:
+        """Return the visits that have ended since the last call, after so many seconds or sooner.
+
+        Raises:
+            WorkerError: the engine itself is gone.
+        """
+
+    def close(self) -> None:
+        """End what is running, as far as the engine can."""
+
+
+def open_engine(
+    text: str,
+    *,
+    slots: str = "1",
+    nodes: Sequence[str] = (),
+    options: Mapping[str, str] | None = None,
+    folder: Path,
+) -> Engine:
+    """Return the engine that ``--on`` names.
+
+    Args:
+        text: ``local``, ``dask://HOST:PORT`` or ``slurm``.
+        slots: of ``local``: how many sets of cores, or ``gpus`` for a slot per GPU.
+        nodes: of ``slurm``: by name; all of the partition by default.
+        options: of ``slurm``: what ``sbatch`` is given, by the names of submitit.
+        folder: of this fleet's files.
+
+    Raises:
+        UsageError: it is none of them, it lacks its package, or it is not reachable.
+    """
+    if text == "local":
+        return DaskEngine.local(local_slots(slots))
+    if text.startswith("dask://") and len(text) > len("dask://"):
+        return DaskEngine.reach(text)
+    if text == "slurm":
+        return SlurmEngine(folder / "jobs", nodes, options or {})
+    near = (nearest(text, ("local", "slurm"), 1) or ["local"])[0]
+    near = "dask://HOST:8786" if "dask" in text or ":" in text else near
+    raise UsageError(f"--on {text or repr(text)}: expected {_FORMS}; nearest: {near}")
+
+
+def local_slots(text: str) -> list[Slot]:
+    """Return the slots of this machine.
+
+    Args:
+        text: their number, or ``gpus``.
+
+    Raises:
+        UsageError: there are fewer cores, or no GPUs.
+    """
+    from pydlbench.devices.cpu.affinity import choose_cpus, physical_cores
+    from pydlbench.devices.cpu.facts import read_cpu_facts
+
+    facts = read_cpu_facts()
+    cpus = choose_cpus(facts, None)
+    if text != "gpus":
+        count = int(text)
+        if count > physical_cores(facts, cpus):
+            raise UsageError(
+                f"--slots {text}: more than the {physical_cores(facts, cpus)} physical cores that "
+                f"this process may use; nearest: {physical_cores(facts, cpus)}"
+            )
+        parts = split_cpus(cpus, count)
+        return [Slot(name=f"cpus-{number}", cpus=part) for number, part in enumerate(parts)]
+    try:
+        listed = subprocess.run(  # a program of the driver, found as the user's shell finds it
+            ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"],  # noqa: S607
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise UsageError(f"--slots gpus: nvidia-smi lists none ({error}); nearest: 1") from error
+    parts = split_cpus(cpus, len(listed))
+    return [Slot(name=card, cpus=part, gpu=card) for card, part in zip(listed, parts, strict=True)]
+
+
+def split_cpus(cpus: Sequence[int], count: int) -> list[tuple[int, ...]]:
+    """Return CPUs in sets of nearly the same size, those beside each other together."""
+    ends = [round(len(cpus) * number / count) for number in range(count + 1)]
+    return [tuple(cpus[low:high]) for low, high in itertools.pairwise(ends)]
+
+
+class DaskEngine:
+    """Workers of Dask: those of a cluster within this process, or of a scheduler of the user's.
+
+    Args:
+        client: connected.
+        cluster: of this process; None where it is the user's.
+        given: slots of the cluster's workers, by their names.
+    """
+
+    def __init__(self, client: Any, cluster: Any, given: Mapping[int, Slot]) -> None:
+        self.shares_files = cluster is not None
+        self._client, self._cluster, self._given = client, cluster, given
+        self._seen: dict[str, Slot] = {}  # by a worker's address
+        self._running: dict[Any, tuple[str, str]] = {}  # future -> slot's name, address
+
+    @classmethod
+    def local(cls, slots: Sequence[Slot]) -> DaskEngine:
+        """Start one worker per slot in threads of this process, which wait for their sweeps."""
+        distributed = _distributed()
+        cluster = distributed.LocalCluster(
+            n_workers=len(slots),
+            threads_per_worker=1,
+            processes=False,
+            memory_limit=0,
+            dashboard_address=None,
+            silence_logs=logging.CRITICAL,
+        )
+        client = distributed.Client(cluster)
+        return cls(client, cluster, dict(enumerate(slots)))
+
+    @classmethod
+    def reach(cls, text: str) -> DaskEngine:
+        """Connect to a scheduler.
+
+        Raises:
+            UsageError: nobody answers.
+        """
+        distributed = _distributed()
+        address = "tcp://" + text.removeprefix("dask://")
+        try:
+            client = distributed.Client(address, timeout=_CONNECT_S, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                f"--on {text}: no scheduler answers within {_CONNECT_S:g} s; nearest: start one "
+                f"with dask scheduler --port {address.rpartition(':')[2]}, or --on local"
+            ) from error
+        return cls(client, None, {})
+
+    def slots(self) -> dict[str, Slot]:
+        """Return a slot per worker; of two workers on the same slot the one that was seen first."""
+        with _lost_scheduler():
+            threads = self._client.nthreads()
+            several = [one for one, count in threads.items() if count != 1]
+            if several:
+                raise UsageError(
+                    f"{several[0]}: this worker has {threads[several[0]]} threads, which would "
+                    "time two things at once; nearest: dask worker HOST:PORT --nthreads 1"
+                )
+            fresh = [one for one in threads if one not in self._seen]
+            if self._given:
+                workers = self._cluster.workers
+                by_address = {worker.address: self._given[name] for name, worker in workers.items()}
+                self._seen.update({one: by_address[one] for one in fresh})
+            elif fresh:
+                self._seen.update(self._client.run(look, workers=fresh, on_error="ignore"))
+        self._seen = {one: slot for one, slot in self._seen.items() if one in threads}
+        found: dict[str, Slot] = {}
+        for slot in self._seen.values():
+            found.setdefault(slot.name, slot)
+        return found
+
+    def start(self, slot: Slot, order: Order) -> None:
+        """Send a visit to the worker of a slot, and to no other."""
+        address = next(one for one, seen in self._seen.items() if seen.name == slot.name)
+        with _lost_scheduler():
+            future = self._client.submit(
+                visit, slot, order, workers=[address], allow_other_workers=False, pure=False
+            )
+        self._running[future] = (slot.name, address)
+
+    def finished(self, wait_s: float) -> list[Finished]:
+        """Return what has ended; a visit whose worker is gone has ended, too."""
+        distributed = _distributed()
+        if not self._running:
+            time.sleep(wait_s)
+            return []
+        with contextlib.suppress(TimeoutError, CancelledError), _lost_scheduler():
+            distributed.wait(list(self._running), timeout=wait_s, return_when="FIRST_COMPLETED")
+        if self._client.status != "running":
+            raise WorkerError("the scheduler is gone")
+        with _lost_scheduler():
+            there = self._client.nthreads()
+        found = []
+        for future, (node, address) in list(self._running.items()):
+            brought, reason = None, None
+            if future.status == "finished":
+                brought = future.result()
+            elif future.done():
+                error = future.exception() if future.status == "error" else None
+                reason = f"{type(error).__name__}: {error}" if error else "the engine dropped it"
+            elif address not in there:
+                future.cancel()
+                reason = "its worker has died"
+            else:
+                continue
+            del self._running[future]
+            found.append(Finished(node, brought, reason, time.time()))
+        return found
+
+    def close(self) -> None:
+        """Leave a user's scheduler as it is; end the cluster of this process with its sweeps."""
+        if self._cluster is not None:
+            end_all()
+        for future in self._running:
+            with contextlib.suppress(Exception):
+                future.cancel()
+        with contextlib.suppress(Exception):
+            self._client.close()
+        if self._cluster is not None:
+            with contextlib.suppress(Exception):
+                self._cluster.close()
+
+
+class SlurmEngine:
+    """Jobs of Slurm by submitit, one per visit, each on the node that it names.
+
+    Args:
+        folder: for submitit's files; the nodes have to see it.
+        nodes: by name; empty is all of the partition.
+        options: for ``sbatch``, by submitit's names: ``partition``, ``account``, ``gres``.
+        cluster: ``local`` has submitit start processes on this machine instead.
+
+    Raises:
+        UsageError: an option is none of submitit's, or nobody lists the nodes.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        nodes: Sequence[str],
+        options: Mapping[str, str],
+        cluster: str = "slurm",
+    ) -> None:
+        try:
+            import submitit
+        except ImportError as error:
+            raise UsageError(
+                f"--on slurm: submitit is not installed; nearest: {_INSTALL}"
+            ) from error
+        self.shares_files = False
+        self._options = {"exclusive": True, **_slurm_values(options)}
+        self._nodes = tuple(nodes) or _listed(options.get("partition"))
+        try:
+            self._executor = submitit.AutoExecutor(folder=folder / "%j", cluster=cluster)
+        except (RuntimeError, ValueError) as error:
+            raise UsageError(f"--on slurm: {error}; nearest: --on local") from error
+        self._running: dict[str, Any] = {}
+
+    def slots(self) -> dict[str, Slot]:
+        """Return the nodes; whether one is there is Slurm's to know."""
+        return {name: Slot(name=name) for name in self._nodes}
+
+    def parameters(self, node: str, limit_s: float) -> dict[str, Any]:
+        """Return what a job on a node is submitted with, by submitit's names."""
+        options = {f"slurm_{name}": value for name, value in self._options.items()}
+        minutes = max(1, int(-(-limit_s // 60)))
+        return {
+            "name": "pydlbench-fleet",
+            "timeout_min": minutes,
+            "slurm_nodelist": node,
+            **options,
+        }
+
+    def start(self, slot: Slot, order: Order) -> None:
+        """Submit a job for a visit."""
+        self._executor.update_parameters(**self.parameters(slot.name, order.limit_s))
+        try:
+            self._running[slot.name] = self._executor.submit(visit, slot, order)
+        except Exception as error:
+            raise WorkerError(f"sbatch refuses a job on {slot.name}: {error}") from error
+
+    def finished(self, wait_s: float) -> list[Finished]:
+        """Return the visits whose jobs have ended."""
+        end = time.monotonic() + wait_s
+        while True:
+            found = []
+            for node, job in list(self._running.items()):
+                if not job.done():
+                    continue
+                del self._running[node]
+                brought, reason = None, None
+                try:
+                    brought = job.result()
+                except Exception as error:  # noqa: BLE001 - whatever a job's end was, it is its node's
+                    reason = f"job {job.job_id}: {str(error).strip().splitlines()[0]}"
+                found.append(Finished(node, brought, reason, time.time()))
+            if found or time.monotonic() > end:
+                return found
+            time.sleep(_POLL_S)
+
+    def close(self) -> None:
+        """Cancel the jobs; what their sweeps have finished stays on their nodes."""
+        for job in self._running.values():
+            with contextlib.suppress(Exception):
+                job.cancel()
+
+
+def _slurm_values(options: Mapping[str, str]) -> dict[str, Any]:
+    """Return options with numbers and switches as such.
+
+    Raises:
+        UsageError: submitit has no such option.
+    """
+    from submitit.slurm.slurm import SlurmExecutor
+
+    known = sorted(SlurmExecutor._valid_parameters() - {"nodelist", "map_count"})  # noqa: SLF001 - submitit has no other list
+    found: dict[str, Any] = {}
+    for name, text in options.items():
+        if name not in known:
+            near = ", ".join(nearest(name, known, 1) or ["partition"])
+            raise UsageError(f"--slurm {name}={text}: no such option of sbatch; nearest: {near}")
+        found[name] = (
+            int(text) if text.isdecimal() else {"true": True, "false": False}.get(text, text)
+        )
+    return found
+
+
+def _listed(partition: str | None) -> tuple[str, ...]:
+    """Return the nodes that Slurm lists.
+
+    Raises:
+        UsageError: it lists none, or is not installed.
+    """
+    words = ["sinfo", "--noheader", "--Node", "--format=%N"]
+    words += [] if partition is None else [f"--partition={partition}"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise UsageError(
+            f"--on slurm: {words[0]} cannot be run ({error.strerror}); nearest: --on slurm --nodes "
+            "NAME..., where Slurm is, or --on local"
+        ) from error
+    names = tuple(dict.fromkeys(done.stdout.split()))
+    if done.returncode or not names:
+        said = " ".join(done.stderr.split()) or "no node"
+        raise UsageError(f"--on slurm: {shlex.join(words)}: {said}; nearest: --nodes NAME...")
+    return names
+
+
+def _distributed() -> Any:
+    """Import Dask, with its profiler off in this process and no directory of its own behind.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    try:
+        import dask
+        import distributed
+    except ImportError as error:
+        raise UsageError(f"--on: dask is not installed; nearest: {_INSTALL}") from error
+    dask.config.set({"distributed.worker.profile.enabled": False})
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    os.environ.setdefault("DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED", "false")
+    return distributed
+
+
+@contextlib.contextmanager
+def _lost_scheduler() -> Any:
+    """Raise what Dask raises for a scheduler that is gone as an error of ours."""
+    try:
+        yield
+    except (TimeoutError, PydlbenchError):
+        raise
+    except (OSError, RuntimeError, ValueError) as error:  # Dask's CommClosedError is an OSError
+        raise WorkerError(f"the scheduler is gone ({error})") from error

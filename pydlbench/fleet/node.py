@@ -1,0 +1,331 @@
+"""What runs on a node: one sweep, in a process of its own, on a slot that is held by a lock.
+
+An engine calls :func:`visit` wherever it likes. Nothing of the engine is used in here, and nothing
+runs beside the sweep but its parent, which waits. What a visit has finished lies in a file on the
+node: the next visit of the same slot and round goes on with it, whoever was killed in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pydlbench.errors import PydlbenchError, StoreError, WorkerError
+from pydlbench.store.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["Brought", "Order", "Slot", "cpu_list", "end_all", "exclusive", "look", "visit"]
+
+#: Where the locks of a node lie: all users of the node see it, and it is empty after a boot.
+LOCKS: Path = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())  # noqa: S108 - as the comment says
+# Between two tries to take a lock, and to see whether a sweep has ended.
+_LOOK_S: Final = 0.2
+# What a sweep has for keeping what it finished when it is told to end.
+_GRACE_S: Final = 30.0
+_LOG_BYTES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """What one visit has for itself.
+
+    Attributes:
+        name: of the slot, the same whenever the engine lists it.
+        cpus: logical CPUs that the sweep is bound to; empty is all that the process may use.
+        gpu: of the GPU, as ``CUDA_VISIBLE_DEVICES`` takes it; empty where there is none, or where
+            the node itself says which.
+    """
+
+    name: str
+    cpus: tuple[int, ...] = ()
+    gpu: str = ""
+
+    @property
+    def prefix(self) -> str:
+        """What stands before a command line that is to run on this slot."""
+        card = f"CUDA_VISIBLE_DEVICES={self.gpu} " if self.gpu else ""
+        return f"{card}taskset -c {cpu_list(self.cpus)} " if self.cpus else card
+
+    @property
+    def locks(self) -> list[str]:
+        """Names of the files whose locks hold it."""
+        card = [f"pydlbench-{re.sub(r'[^A-Za-z0-9-]', '_', self.gpu)}.lock"] if self.gpu else []
+        return [*card, *(f"pydlbench-cpu-{number}.lock" for number in sorted(self.cpus))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What a visit is to do.
+
+    Attributes:
+        fleet: id of the fleet's run.
+        round: counted from 0.
+        text: of the sweep's file.
+        folder: where the store is kept; None is a folder of the node's own, and the store is
+            brought back as bytes.
+        limit_s: seconds after which the sweep is told to end.
+        wait_s: seconds to wait for a slot that somebody else holds.
+        program: what is called; ``pydlbench`` of the same interpreter by default.
+    """
+
+    fleet: str
+    round: int
+    text: str
+    folder: str | None = None
+    limit_s: float = 86400.0
+    wait_s: float = 600.0
+    program: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brought:
+    """What came of a visit.
+
+    Attributes:
+        slot: what was used, its CPUs and GPU filled in.
+        reason: why the sweep is not whole; None where it is.
+        refused: the sweep calls its input bad, as it would the next time.
+        began: seconds since 1970 by the node's clock.
+        ended: likewise.
+        data: the store's bytes; None where it lies in the folder that was named, or there is none.
+    """
+
+    slot: Slot
+    reason: str | None
+    refused: bool = False
+    began: float
+    ended: float
+    data: bytes | None = None
+
+
+def look(name: str | None = None) -> Slot:
+    """Return this process as a slot: what it may use is what whoever started it has given it.
+
+    Args:
+        name: of the slot; by default the host's, with what is used of it where that is not all.
+    """
+    cpus = tuple(sorted(os.sched_getaffinity(0)))
+    cards = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    own = socket.gethostname()
+    if cards:
+        own += f":{cards}"
+    elif len(cpus) < (os.cpu_count() or 0):
+        own += f":{cpu_list(cpus)}"
+    return Slot(name=name or own, cpus=cpus, gpu=cards)
+
+
+def cpu_list(cpus: Sequence[int]) -> str:
+    """Return numbers as ``taskset -c`` takes them: ``0-3,8``."""
+    parts: list[list[int]] = []
+    for number in sorted(cpus):
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
+
+
+def visit(slot: Slot, order: Order) -> Brought:
+    """Run the sweep on a slot, or go on with it; never raises what a node can have wrong with it.
+
+    Args:
+        slot: which; what it leaves open is this process's own.
+        order: what to do.
+    """
+    own = look(slot.name)
+    slot = replace(slot, cpus=slot.cpus or own.cpus, gpu=slot.gpu or own.gpu)
+    began = time.time()
+    data, refused = None, False
+    try:
+        folder = _folder(order)
+        path = folder / store_name(slot.name, order.round)
+        with exclusive(slot, order.wait_s) as locks:
+            reason, refused = _sweep(slot, order, path, locks)
+        if order.folder is None and path.exists():
+            data = path.read_bytes()
+    except (OSError, PydlbenchError) as error:
+        reason = str(error)
+    return Brought(
+        slot=slot, reason=reason, refused=refused, began=began, ended=time.time(), data=data
+    )
+
+
+def store_name(node: str, number: int) -> str:
+    """Return the file name of a visit's store; no two nodes have the same."""
+    plain = re.sub(r"[^A-Za-z0-9.-]+", "_", node)[:80]
+    digest = hashlib.sha256(node.encode("utf-8", "backslashreplace")).hexdigest()[:6]
+    return f"{plain}-{digest}.{number}.sqlite"
+
+
+@contextlib.contextmanager
+def exclusive(slot: Slot, wait_s: float) -> Iterator[tuple[int, ...]]:
+    """Hold a slot against everybody else on the node who asks, whatever an engine believes.
+
+    A process that inherits the descriptors holds it as well: a sweep whose parent was killed.
+
+    Args:
+        slot: whose CPUs and GPU are held.
+        wait_s: seconds to wait for whoever holds some of it.
+
+    Yields:
+        The descriptors.
+
+    Raises:
+        WorkerError: it is still held then.
+    """
+    end = time.monotonic() + wait_s
+    held: list[int] = []
+    try:
+        for name in slot.locks:
+            held.append(_opened(LOCKS / name))
+            while True:
+                try:
+                    fcntl.flock(held[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError as error:
+                    if time.monotonic() > end:
+                        raise WorkerError(
+                            f"{slot.name}: somebody else holds {LOCKS / name} for more than "
+                            f"{wait_s:g} s: two runs on one slot"
+                        ) from error
+                    time.sleep(_LOOK_S)
+        yield tuple(held)
+    finally:
+        for one in held:
+            os.close(one)
+
+
+def _opened(path: Path) -> int:
+    """Open a lock's file, which may be another user's; what is in it does not matter."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _folder(order: Order) -> Path:
+    if order.folder is not None:
+        return Path(order.folder)
+    path = Path(tempfile.gettempdir()) / f"pydlbench-fleet-{os.getuid()}" / order.fleet
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if path.parent.stat().st_uid != os.getuid():
+        raise WorkerError(f"{path.parent}: is somebody else's; set TMPDIR")
+    return path
+
+
+def _sweep(slot: Slot, order: Order, path: Path, locks: tuple[int, ...]) -> tuple[str | None, bool]:
+    """Run or go on; return why it is not whole, and whether that would be so again."""
+    file = path.with_suffix(".toml")
+    file.write_text(order.text, encoding="utf-8")
+    begun, status = _begun(path)
+    if status == "done":
+        return None, False
+    if status == "running":  # written, as it seems, in another container; but the slot is ours
+        with Store.open(path) as store:
+            store.end(begun)
+    words = ["sweep", "--resume", begun] if begun else ["sweep", str(file)]
+    code, said = _run(slot, order, [*words, "--quiet", "--store", str(path)], path, locks)
+    if code == 2 and begun:
+        # Machine or libraries are not those that it was begun with: its rows stay in a file.
+        path.replace(path.with_suffix(f".{begun}.sqlite"))
+        words = ["sweep", str(file), "--quiet", "--store", str(path)]
+        code, said = _run(slot, order, words, path, locks)
+    if path.exists():
+        with Store.open(path) as store:
+            store.settle()
+    if _begun(path)[1] == "done":
+        for name in (".toml", ".log"):
+            path.with_suffix(name).unlink(missing_ok=True)
+        return None, False
+    return said or f"the sweep ended with {code} and without results", code == 2
+
+
+def _begun(path: Path) -> tuple[str, str]:
+    """Return id and status of the sweep in a store, empty where there is none.
+
+    A file that cannot be read is put aside.
+    """
+    if not path.exists():
+        return "", ""
+    try:
+        with Store.open(path, readonly=True) as store:
+            runs = [one for one in store.runs() if one.kind == "sweep"]
+    except StoreError:
+        path.replace(path.with_suffix(f".damaged-{time.time():.0f}"))
+        return "", ""
+    return (runs[0].id, runs[0].status) if runs else ("", "")
+
+
+# Sweeps that this process has started, for the end of an engine that lives in it.
+_running: set[subprocess.Popen[bytes]] = set()
+
+
+def end_all() -> None:
+    """Tell the sweeps that this process has started to end; what they have finished is kept."""
+    for one in list(_running):
+        one.terminate()
+
+
+def _run(
+    slot: Slot, order: Order, words: Sequence[str], path: Path, locks: tuple[int, ...]
+) -> tuple[int, str]:
+    """Run a command line on a slot; return its exit code and the last line of what it said."""
+    program = order.program or (sys.executable, "-m", "pydlbench")
+    environment = {**os.environ, **({"CUDA_VISIBLE_DEVICES": slot.gpu} if slot.gpu else {})}
+    before = os.sched_getaffinity(0)
+    with path.with_suffix(".log").open("w+b") as log:
+        # A process inherits what the thread that starts it is bound to; this thread only waits.
+        os.sched_setaffinity(0, slot.cpus)
+        try:
+            process = subprocess.Popen(
+                [*program, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                env=environment,
+                pass_fds=locks,
+            )
+        finally:
+            os.sched_setaffinity(0, before)
+        _running.add(process)
+        try:
+            code = _wait(process, order.limit_s)
+        finally:
+            _running.discard(process)
+        log.seek(max(0, log.tell() - _LOG_BYTES))
+        lines = log.read().decode("utf-8", "replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    if code is None:
+        return 1, f"no end within {order.limit_s:g} s"
+    if code < 0:
+        return code, f"the sweep was killed by signal {-code}"
+    return code, last.removeprefix("pydlbench: ")
+
+
+def _wait(process: subprocess.Popen[bytes], limit_s: float) -> int | None:
+    """Return the exit code; None where the process was ended for its time."""
+    try:
+        return process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+    try:
+        process.wait(_GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    return None

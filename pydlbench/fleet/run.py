@@ -1,0 +1,256 @@
+"""The rounds of a fleet: each node once a round, in random order, until its round is whole."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.errors import PydlbenchError, UsageError
+from pydlbench.fleet.gather import TABLE, gathered, visit_key
+from pydlbench.fleet.node import Order, Slot, store_name
+from pydlbench.records.fleet import FleetVisit
+from pydlbench.store.entry import Entry
+from pydlbench.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from pydlbench.fleet.engines import Engine, Finished
+    from pydlbench.store.store import Store
+
+__all__ = ["REFERENCE", "Plan", "run_rounds", "with_reference"]
+
+#: Between two looks at what has ended.
+_LOOK_S: Final = 1.0
+#: A product that every round of every fleet has, whatever else its file asks for: 2.1 GFLOP.
+REFERENCE: Final = '1024x1024:1024x1024n"reference"'
+# Each key that could have a default of the file is given.
+_TABLE: Final = f"""
+
+[[layers]]  # the same in every round of every fleet
+shape = '{REFERENCE}'
+pass = "forward"
+precision = "fp32"
+backend = "native"
+cache = "hot"
+layout = "best"
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a fleet's run is to do.
+
+    Attributes:
+        fleet: id of its run.
+        text: of the sweep's file, the reference in it.
+        folder: of the stores that are brought back.
+        rounds: how often each node is visited.
+        tries: how often a visit is begun before its round is given up.
+        limit_s: seconds that a visit may take.
+        patience_s: seconds that a node may be gone before its round is given up, and that the
+            first one may take to appear.
+        seed: of the order of nodes.
+        program: what a visit calls; ``pydlbench`` by default.
+    """
+
+    fleet: str
+    text: str
+    folder: Path
+    rounds: int = 3
+    tries: int = 3
+    limit_s: float = 86400.0
+    patience_s: float = 60.0
+    seed: int = 0
+    program: tuple[str, ...] = ()
+
+
+def with_reference(text: str) -> str:
+    """Return a sweep's file with the reference kernel as its last table."""
+    return text.rstrip("\n") + _TABLE
+
+
+@dataclass(slots=True)
+class _Round:
+    """What is left to do of a round."""
+
+    number: int
+    waiting: list[str]
+    tries: dict[str, int] = field(default_factory=dict)
+    running: dict[str, float] = field(default_factory=dict)  # by node, when it was begun
+    reasons: dict[str, str] = field(default_factory=dict)
+
+
+def run_rounds(
+    engine: Engine, store: Store, plan: Plan, tell: Callable[[str], None]
+) -> tuple[int, int]:
+    """Visit every node in every round; each visit is kept when it has ended.
+
+    Visits that are kept already and whole are not made again.
+
+    Args:
+        engine: where nodes are.
+        store: with the run in it.
+        plan: what to do.
+        tell: called with a line for whatever goes wrong, and for each round.
+
+    Returns:
+        How many visits are whole, and how many are not.
+
+    Raises:
+        UsageError: there is no node at all, or all of them call the file bad.
+        PydlbenchError: the engine is gone, or nothing can be kept; what was finished is.
+    """
+    nodes = dict.fromkeys(_first(engine, plan))
+    done: dict[tuple[str, int], bool] = {}
+    for entry in store.entries(plan.fleet, TABLE):
+        visit = entry.document
+        nodes[visit["node"]] = None
+        done[visit["node"], visit["round"]] = visit["status"] == "ok"
+    seen = {name: time.monotonic() for name in nodes}
+    for number in range(plan.rounds):
+        nodes |= dict.fromkeys(engine.slots())
+        order = [name for name in nodes if not done.get((name, number))]
+        random.Random(f"{plan.seed} {number}").shuffle(order)  # noqa: S311 - an order, not a secret
+        left = _Round(number, list(order))
+        began = time.monotonic()
+        while left.waiting or left.running:
+            _begin(engine, plan, left, seen)
+            for one in engine.finished(_LOOK_S):
+                seen[one.node] = time.monotonic()
+                visit = _kept(store, plan, left, one)
+                if visit is not None:
+                    done[one.node, number] = visit.status == "ok"
+                    _refuse(visit, one, done)
+            for visit in _given_up(plan, left, seen):
+                _keep(store, plan, visit)
+                done[visit.node, number] = False
+        names = [name for name in order if not done.get((name, number))]
+        for name in names:
+            tell(f"round {number + 1}: {name}: not whole: {left.reasons.get(name, 'not there')}")
+        spent = format_seconds(time.monotonic() - began)
+        tell(f"round {number + 1} of {plan.rounds}: {len(order) - len(names)} visits, {spent}")
+    return sum(done.values()), len(done) - sum(done.values())
+
+
+def _first(engine: Engine, plan: Plan) -> Mapping[str, Slot]:
+    """Return the nodes, once there is one."""
+    end = time.monotonic() + plan.patience_s
+    while not (found := engine.slots()):
+        if time.monotonic() > end:
+            raise UsageError(
+                f"--on: no worker has come within {plan.patience_s:g} s; nearest: start one per "
+                "slot with dask worker HOST:PORT --nthreads 1 --no-nanny"
+            )
+        time.sleep(min(_LOOK_S, plan.patience_s))
+    return found
+
+
+def _begin(engine: Engine, plan: Plan, left: _Round, seen: dict[str, float]) -> None:
+    """Begin the visits of all nodes that are there and wait."""
+    there = engine.slots()
+    seen.update(dict.fromkeys(there, time.monotonic()))
+    for name in [name for name in left.waiting if name in there]:
+        order = Order(
+            fleet=plan.fleet,
+            round=left.number,
+            text=plan.text,
+            folder=str(plan.folder) if engine.shares_files else None,
+            limit_s=plan.limit_s,
+            program=plan.program,
+        )
+        left.waiting.remove(name)
+        left.tries[name] = left.tries.get(name, 0) + 1
+        left.running[name] = time.time()
+        engine.start(there[name], order)
+
+
+def _kept(store: Store, plan: Plan, left: _Round, one: Finished) -> FleetVisit | None:
+    """Keep what a visit has brought; None where it is to be tried again."""
+    sent = left.running.pop(one.node)
+    brought = one.brought
+    reason = one.reason if brought is None else brought.reason
+    again = left.tries[one.node] < plan.tries and not (brought and brought.refused)
+    path = plan.folder / store_name(one.node, left.number)
+    facts: dict[str, Any] = {}
+    if brought is not None:
+        if brought.data is not None:
+            _write(path, brought.data)
+        # Sent before it began and received after it ended: what lies outside is the clock's.
+        ahead, behind = brought.ended - one.received, brought.began - sent
+        facts = {
+            "seconds": brought.ended - brought.began,
+            "clock_offset_s": max(ahead, 0.0) + min(behind, 0.0),
+            "prefix": brought.slot.prefix,
+        }
+    if reason is None:
+        try:
+            facts |= gathered(path)
+        except PydlbenchError as error:
+            reason = f"its store cannot be read: {error}"
+    if reason is not None:
+        left.reasons[one.node] = reason
+        if again:
+            left.waiting.append(one.node)
+            return None
+    visit = FleetVisit(
+        node=one.node,
+        round=left.number,
+        tries=left.tries[one.node],
+        status="ok" if reason is None else "failed",
+        reason=reason,
+        store=path.name if path.exists() else None,
+        **facts,
+    )
+    _keep(store, plan, visit)
+    return visit
+
+
+def _given_up(plan: Plan, left: _Round, seen: Mapping[str, float]) -> list[FleetVisit]:
+    """Return failed visits of the nodes that have been gone for too long."""
+    now = time.monotonic()
+    gone = [name for name in left.waiting if now - seen.get(name, 0.0) > plan.patience_s]
+    found = []
+    for name in gone:
+        left.waiting.remove(name)
+        reason = f"{left.reasons.get(name, 'not there')}; gone for {plan.patience_s:g} s"
+        left.reasons[name] = reason
+        found.append(
+            FleetVisit(
+                node=name,
+                round=left.number,
+                tries=left.tries.get(name, 0),
+                status="failed",
+                reason=reason,
+            )
+        )
+    return found
+
+
+def _refuse(visit: FleetVisit, one: Finished, done: Mapping[tuple[str, int], bool]) -> None:
+    """Give up where the first node that answers calls the file itself bad."""
+    refused = one.brought is not None and one.brought.refused
+    if refused and not any(done.values()):
+        raise UsageError(f"{visit.node}: {visit.reason}")
+
+
+def _keep(store: Store, plan: Plan, visit: FleetVisit) -> None:
+    key = visit_key(visit.node, visit.round)
+    store.add(plan.fleet, Entry(TABLE, visit.to_dict(), key=key))
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all.
+
+    Raises:
+        PydlbenchError: it cannot be written.
+    """
+    part = path.with_suffix(".part")
+    try:
+        part.write_bytes(data)
+        part.replace(path)
+    except OSError as error:
+        raise PydlbenchError(f"{path}: cannot be written ({error.strerror})") from error

@@ -1,0 +1,418 @@
+"""Which nodes are slow, why as far as their own rows tell, and what that costs a step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from pydlbench.errors import UsageError
+from pydlbench.fleet.effects import (
+    FAST,
+    SAME,
+    SLOW,
+    UNCLEAR,
+    Effects,
+    against_others,
+    detectable,
+    judge,
+)
+from pydlbench.records.fleet import (
+    FleetEffect,
+    FleetEvidence,
+    FleetMetric,
+    FleetNode,
+    FleetStep,
+    FleetVerdict,
+)
+from pydlbench.units import format_hz, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["WHOLE", "judge_visits"]
+
+#: The name of all metrics together.
+WHOLE: Final = "all metrics"
+# What accounts for less of a slowdown than this is not named.
+_SHARE: Final = 0.25
+# Clocks of nodes that differ by more seconds are said to.
+_CLOCK_S: Final = 5.0
+# Standard deviations in a median absolute deviation, of the normal distribution.
+_MAD: Final = 1.4826
+# What a GPU's driver reports, by what it comes from.
+_HELD: Final = {
+    "temperature": (
+        *("software thermal slowdown", "hardware thermal slowdown", "hardware slowdown"),
+    ),
+    "power cap": ("power cap", "power brake"),
+}
+_NAMED: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Visits as arrays, rounds x nodes x metrics; NaN is what is not there."""
+
+    nodes: list[str]
+    metrics: list[str]
+    log_s: NDArray[Any]
+    log_clock: NDArray[Any]
+    log_bandwidth: NDArray[Any]
+    contended: NDArray[Any]
+    temperature_c: NDArray[Any]
+    held: Mapping[str, NDArray[Any]]  # by what held a clock down, where that was reported
+    steps: frozenset[int]  # metrics that are whole steps of a model
+
+
+def judge_visits(
+    visits: Sequence[Mapping[str, Any]], beyond: float, model: str | None = None
+) -> FleetVerdict:
+    """Judge a fleet.
+
+    Args:
+        visits: JSON objects of :class:`~pydlbench.records.fleet.FleetVisit`.
+        beyond: what counts as slow, as a fraction.
+        model: of the steps that are told of; all by default.
+
+    Raises:
+        UsageError: no visit is whole, or no metric is a step of the model.
+    """
+    whole = [one for one in visits if one["status"] == "ok" and one["values"]]
+    if not whole:
+        raise UsageError("RUN: none of its visits is whole; see: pydlbench runs")
+    # A node that was changed between rounds counts as what it is now.
+    latest = {one["node"]: one for one in sorted(whole, key=lambda one: int(one["round"]))}
+    mixed = sorted({one["node"] for one in whole if one["kind"] != latest[one["node"]]["kind"]})
+    whole = [one for one in whole if one["kind"] == latest[one["node"]]["kind"]]
+    kinds = list(dict.fromkeys(one["kind"] for one in latest.values()))
+    table = _table(whole)
+    groups = np.array([kinds.index(latest[name]["kind"]) for name in table.nodes])
+    effects = judge(table.log_s, groups, beyond)
+    names = [*table.metrics, WHOLE] if len(table.metrics) > 1 else table.metrics
+    found = _effects(table, names, groups, effects, latest)
+    return FleetVerdict(
+        beyond=beyond,
+        nodes=tuple(_nodes(visits, latest, kinds, found)),
+        metrics=tuple(_metrics(table, names, groups, effects, beyond)),
+        effects=tuple(found),
+        steps=tuple(_steps(table, groups, effects, model)),
+        notes=tuple(_notes(latest, kinds, mixed)),
+    )
+
+
+def _table(visits: Sequence[Mapping[str, Any]]) -> _Table:
+    nodes = list(dict.fromkeys(one["node"] for one in visits))
+    metrics = list(dict.fromkeys(name for one in visits for name in one["values"]))
+    rounds = sorted({int(one["round"]) for one in visits})
+    of_node = {name: at for at, name in enumerate(nodes)}
+    of_metric = {name: at for at, name in enumerate(metrics)}
+    of_round = {number: at for at, number in enumerate(rounds)}
+    shape = (len(rounds), len(nodes), len(metrics))
+    seconds, clock, bandwidth, heat = (np.full(shape, np.nan) for _ in range(4))
+    contended = np.zeros(shape, dtype=bool)
+    held = {what: np.zeros(shape, dtype=bool) for what in _HELD}
+    steps = set()
+    for one in visits:
+        row, node = of_round[int(one["round"])], of_node[one["node"]]
+        for name, value in one["values"].items():
+            at = (row, node, of_metric[name])
+            seconds[at] = value["time_s"]
+            clock[at] = value.get("clock_hz", math.nan)
+            bandwidth[at] = value.get("bandwidth_gbps", math.nan)
+            contended[at] = value.get("contended", False)
+            heat[at] = value.get("temperature_c", math.nan)
+            for what, words in _HELD.items():
+                held[what][at] = any(word in words for word in value.get("throttle", ()))
+            if value.get("step"):
+                steps.add(at[2])
+    # Rounds that other work disturbed count only where hardly any others are there.
+    enough = ((~contended) & ~np.isnan(seconds)).sum(axis=0) >= 2
+    seconds[contended & enough] = np.nan
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = [np.log(one) for one in (seconds, clock, bandwidth)]
+    return _Table(nodes, metrics, *logs, contended, heat, held, frozenset(steps))
+
+
+def _effects(
+    table: _Table,
+    names: Sequence[str],
+    groups: NDArray[Any],
+    effects: Effects,
+    latest: Mapping[str, Mapping[str, Any]],
+) -> list[FleetEffect]:
+    """Return what is known of each node in each metric, node by node."""
+    slow = np.argwhere(effects.verdict == SLOW)
+    reasons = _evidence(table, groups, effects, slow) if len(slow) else {}
+    log, low, high = (_fractions(one) for one in (effects.log, effects.low, effects.high))
+    q = _or_none(effects.q)
+    rounds, verdicts = effects.rounds.tolist(), effects.verdict.tolist()
+    found = []
+    for node, name in enumerate(table.nodes):
+        for metric, title in enumerate(names):
+            if not rounds[node][metric]:
+                continue
+            is_slow = verdicts[node][metric] == SLOW
+            found.append(
+                FleetEffect(
+                    node=name,
+                    metric=title,
+                    effect=log[node][metric],
+                    ci_low=low[node][metric],
+                    ci_high=high[node][metric],
+                    rounds=rounds[node][metric],
+                    q=q[node][metric],
+                    verdict=verdicts[node][metric],
+                    evidence=reasons.get((node, metric), ()),
+                    command=_again(table, latest[name], effects, node, metric) if is_slow else "",
+                )
+            )
+    return found
+
+
+def _again(
+    table: _Table, visit: Mapping[str, Any], effects: Effects, node: int, metric: int
+) -> str:
+    """Return the command that shows a slowness again; of all metrics that of the slowest one."""
+    if metric == len(table.metrics):
+        metric = int(np.nanargmax(effects.log[node, :metric]))
+    value = visit["values"].get(table.metrics[metric], {})
+    return f"{visit.get('prefix', '')}{value.get('command', '')}"
+
+
+def _evidence(
+    table: _Table, groups: NDArray[Any], effects: Effects, slow: NDArray[Any]
+) -> dict[tuple[int, int], tuple[FleetEvidence, ...]]:
+    """Return why nodes are slow, as far as what was read beside their rows tells."""
+    count = len(table.metrics)
+    clocks, widths = (against_others(one, groups) for one in (table.log_clock, table.log_bandwidth))
+    found = {}
+    for node, metric in slow.tolist():
+        here = slice(0, count) if metric == count else slice(metric, metric + 1)
+        effect = float(effects.log[node, metric])
+        others = np.flatnonzero((groups == groups[node]) & (np.arange(len(groups)) != node))
+        said: list[FleetEvidence] = []
+        held = _held(table, node, others, here)
+        clock = _mean(clocks[:, node, here])
+        if -clock / effect >= _SHARE:
+            hertz = math.exp(_mean(table.log_clock[:, node, here]))
+            what, why = held or ("clock", "")
+            text = f"clock {percent(math.expm1(clock), signed=True)} ({format_hz(hertz)}){why}"
+            said.append(FleetEvidence(what=what, share=-clock / effect, text=text))
+        elif held:
+            said.append(FleetEvidence(what=held[0], share=None, text=held[1].removeprefix(", ")))
+        width = _mean(widths[:, node, here])
+        if -width / effect >= _SHARE:
+            text = f"memory bandwidth {percent(math.expm1(width), signed=True)}"
+            said.append(FleetEvidence(what="memory bandwidth", share=-width / effect, text=text))
+        busy = _share(table.contended, [node], here)
+        if busy > 2 * _share(table.contended, others, here):
+            text = f"other work in {percent(busy)} of its rows"
+            said.append(FleetEvidence(what="other work", share=None, text=text))
+        if not said:
+            known = "" if math.isnan(clock) else f"clock {percent(math.expm1(clock), signed=True)}"
+            text = f"nothing that was read beside it differs{f' ({known})' if known else ''}"
+            said.append(FleetEvidence(what="unexplained", share=None, text=text))
+        found[node, metric] = tuple(said)
+    return found
+
+
+def _held(table: _Table, node: int, others: NDArray[Any], here: slice) -> tuple[str, str] | None:
+    """Return what a GPU's driver says held its clock down, where it says so less of others."""
+    for what, reported in table.held.items():
+        mine = _share(reported, [node], here)
+        if mine > 2 * _share(reported, others, here):
+            heat = table.temperature_c[:, node, here]
+            heat = heat[~np.isnan(heat)]
+            shown = f" at {heat.max():.0f} C" if heat.size else ""
+            return what, f", {what}{shown} reported in {percent(mine)} of its rows"
+    return None
+
+
+def _share(flags: NDArray[Any], nodes: Any, here: slice) -> float:
+    found = flags[:, nodes, here]
+    return float(found.mean()) if found.size else 0.0
+
+
+def _mean(values: NDArray[Any]) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if known.size else math.nan
+
+
+def _nodes(
+    visits: Sequence[Mapping[str, Any]],
+    latest: Mapping[str, Mapping[str, Any]],
+    kinds: Sequence[str],
+    effects: Sequence[FleetEffect],
+) -> list[FleetNode]:
+    verdicts: dict[str, set[str]] = {}
+    for one in effects:
+        verdicts.setdefault(one.node, set()).add(one.verdict)
+    by_node: dict[str, list[Mapping[str, Any]]] = {}
+    for visit in visits:
+        by_node.setdefault(visit["node"], []).append(visit)
+    found = []
+    for name, own in by_node.items():
+        failed = [one for one in own if one["status"] != "ok"]
+        last = latest.get(name)
+        said = verdicts.get(name, {UNCLEAR})
+        found.append(
+            FleetNode(
+                node=name,
+                machine=own[-1].get("machine", "") if last is None else last["machine"],
+                group=None if last is None else kinds.index(last["kind"]),
+                rounds=len(own) - len(failed),
+                failed=len(failed),
+                reason=failed[-1]["reason"] if failed else None,
+                verdict=next((one for one in (SLOW, FAST, UNCLEAR) if one in said), SAME),
+            )
+        )
+    return found
+
+
+def _metrics(
+    table: _Table,
+    names: Sequence[str],
+    groups: NDArray[Any],
+    effects: Effects,
+    beyond: float,
+) -> list[FleetMetric]:
+    resolutions = _or_none(detectable(effects, beyond))
+    found = []
+    for group in np.unique(groups):
+        rows = np.flatnonzero(groups == group)
+        for metric, name in enumerate(names):
+            values = effects.log[rows, metric]
+            values = values[~np.isnan(values)]
+            if not values.size:  # the only node of its kind
+                continue
+            seconds = None
+            if metric < len(table.metrics):
+                each = _node_means(table.log_s[:, rows, metric])
+                known = each[~np.isnan(each)]
+                seconds = math.exp(float(np.median(known))) if known.size else None
+            deviation = np.abs(values - np.median(values))
+            found.append(
+                FleetMetric(
+                    metric=name,
+                    group=int(group),
+                    nodes=int(values.size),
+                    median_s=seconds,
+                    spread=_MAD * float(np.median(deviation)),
+                    least=math.expm1(float(values.min())),
+                    most=math.expm1(float(values.max())),
+                    resolution=resolutions[metric],
+                )
+            )
+    return found
+
+
+def _node_means(log_s: NDArray[Any]) -> NDArray[Any]:
+    """Return each node's mean over its rounds; NaN where it has none."""
+    known = ~np.isnan(log_s)
+    count = known.sum(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found: NDArray[Any] = np.where(known, log_s, 0).sum(axis=0) / np.where(count, count, np.nan)
+    return found
+
+
+def _steps(
+    table: _Table, groups: NDArray[Any], effects: Effects, model: str | None
+) -> list[FleetStep]:
+    """Return what synchronous steps lose, for the largest kind of nodes; nodes' effects are used.
+
+    Raises:
+        UsageError: none is of the model.
+    """
+    steps = [
+        metric
+        for metric, name in enumerate(table.metrics)
+        if metric in table.steps and (model is None or name.split()[0] == model)
+    ]
+    if model is not None and not steps:
+        raise UsageError(
+            f"--model {model}: the fleet's file times no step of it; nearest: a file with "
+            f'[[e2e]] or [[model]] and model = "{model}"'
+        )
+    rows = np.flatnonzero(groups == np.bincount(groups).argmax())
+    found = []
+    for metric in steps:
+        own = effects.log[rows, metric]
+        known = rows[~np.isnan(own)]
+        if known.size < 2:
+            continue
+        seconds = _node_means(table.log_s[:, rows, metric])
+        slowest = int(known[np.argmax(effects.log[known, metric])])
+        slowest_s = math.exp(float(seconds[rows == slowest][0]))
+        others = [one for one in known.tolist() if effects.verdict[one, metric] != SLOW]
+        loss, low, high = (
+            math.expm1(float(one[slowest, metric]))
+            for one in (effects.log, effects.low, effects.high)
+        )
+        rest = math.expm1(float(effects.log[others, metric].max())) if others else None
+        found.append(
+            FleetStep(
+                metric=table.metrics[metric],
+                nodes=int(known.size),
+                median_s=slowest_s / (1 + loss),
+                slowest=table.nodes[slowest],
+                slowest_s=slowest_s,
+                loss=loss,
+                ci_low=None if math.isnan(low) else low,
+                ci_high=None if math.isnan(high) else high,
+                without_slow=rest if len(others) < known.size else None,
+            )
+        )
+    return found
+
+
+def _notes(
+    latest: Mapping[str, Mapping[str, Any]], kinds: Sequence[str], mixed: Sequence[str]
+) -> list[str]:
+    """Return what a reader has to know: kinds that are not mixed, clocks that disagree."""
+    found = []
+    members: dict[str, list[str]] = {}
+    for name, one in latest.items():
+        members.setdefault(one["kind"], []).append(name)
+    if len(kinds) > 1:
+        found.append(f"{len(kinds)} kinds of nodes, each compared with its own only")
+        usual = latest[max(members.values(), key=len)[0]]
+        for kind in kinds:
+            one = latest[members[kind][0]]
+            if one is usual or one["kind"] == usual["kind"]:
+                continue
+            differs = [
+                f"{name} {one['versions'].get(name, 'none')} (the others: {value})"
+                for name, value in usual["versions"].items()
+                if one["versions"].get(name) != value
+            ]
+            what = ", ".join(differs) or one["machine"] or "other hardware"
+            found.append(f"{_few(members[kind])}: {what}")
+    alone = [names[0] for names in members.values() if len(names) == 1]
+    if alone:
+        found.append(f"{_few(alone)}: the only node of its kind, there is nothing to compare with")
+    if mixed:
+        found.append(f"{_few(mixed)}: changed between rounds; only its latest rounds count")
+    late = [n for n, one in latest.items() if abs(one.get("clock_offset_s", 0.0)) > _CLOCK_S]
+    if late:
+        found.append(f"{_few(late)}: clock differs by more than {_CLOCK_S:g} s; set it by NTP")
+    return found
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def _fractions(logs: NDArray[Any]) -> list[Any]:
+    """Return logarithms of ratios as fractions; None where they are not known."""
+    return _or_none(np.expm1(np.minimum(logs, 700.0)))
+
+
+def _or_none(values: NDArray[Any]) -> list[Any]:
+    found: list[Any] = np.where(np.isnan(values), None, values.astype(object)).tolist()
+    return found
