@@ -211,19 +211,20 @@ def _measure(args: argparse.Namespace, outputs: Outputs) -> tuple[int, str]:
         raise UsageError(f"{by} none: a fleet's visits have to be kept; nearest: leave it out")
     asked, name = _request(args)
     with contextlib.ExitStack() as stack:
-        store = stack.enter_context(Store.open(path if by else None))
         interrupts = stack.enter_context(OneInterrupt())
-        record = _record() if name is None else store.record(name)
-        folder = (path.parent / "fleet" / record.id).absolute()
+        record = _record()
+        folder = (path.parent / "fleet" / (name or record.id)).absolute()
         options = dict(one.split("=", 1) for one in asked["slurm"])
         engine = open_engine(
             asked["on"], slots=asked["slots"], nodes=asked["nodes"], options=options, folder=folder
         )
         stack.callback(engine.close)
+        store = stack.enter_context(Store.open(path if by else None))
         _folder(folder)
         if name is None:
             store.begin(record, "fleet", request=asked)
         else:
+            record = store.record(name)
             store.resume(name)
         where = f" --store {args.store}" if args.store else ""
         again = f"go on with: pydlbench fleet run --resume {record.id}{where}"

@@ -318,7 +318,8 @@ class SlurmEngine:
 
     def parameters(self, node: str, limit_s: float) -> dict[str, Any]:
         """Return what a job on a node is submitted with, by submitit's names."""
-        options = {f"slurm_{name}": value for name, value in self._options.items()}
+        given = {name: value for name, value in self._options.items() if value is not False}
+        options = {f"slurm_{name}": value for name, value in given.items()}
         minutes = max(1, int(-(-limit_s // 60)))
         return {
             "name": "pydlbench-fleet",

@@ -1,0 +1,146 @@
+"""``pydlbench fleet``: from a file to a verdict, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from invented_fleet import FILE, PROGRAM, fleet, visits
+from invented_runs import RUN
+
+from pydlbench.cli import main
+from pydlbench.fleet import node
+from pydlbench.fleet.gather import TABLE, visit_key
+from pydlbench.records.run import RunRecord
+from pydlbench.store.entry import Entry
+from pydlbench.store.store import Store
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "some.toml").write_text(FILE, encoding="utf-8")
+    return tmp_path
+
+
+def keep(log_s):
+    """Keep a fleet's run with these visits."""
+    with Store.open() as store:
+        store.begin(RUN, "fleet", request={"text": FILE})
+        for one in visits(log_s):
+            key = visit_key(one["node"], one["round"])
+            store.add(RUN.id, Entry(TABLE, one, key=key))
+        store.finish(RUN, "done")
+
+
+@pytest.fixture
+def _kept():
+    rng = np.random.default_rng(1)
+    keep(fleet(rng, nodes=12, metrics=2, rounds=5, noise=0.002, slow={3: 1.06}))
+
+
+REFUSED = [
+    ("fleet", "ACTION", "pydlbench fleet run FILE.toml"),
+    ("fleet verdct last", "verdct", "pydlbench fleet verdict RUN"),
+    ("fleet run", "FILE", "pydlbench fleet run FILE.toml"),
+    ("fleet verdict", "RUN", "pydlbench fleet verdict last"),
+    ("fleet verdict last --rounds 4", "--rounds 4", "leave it out"),
+    ("fleet verdict last --resume last", "--resume last", "leave it out"),
+    ("fleet run some.toml --rounds 2", "--rounds 2", "3"),
+    ("fleet run some.toml --slots 0", "--slots 0", "1"),
+    ("fleet run some.toml --slots 100000", "--slots 100000", "4096"),
+    ("fleet run some.toml --beyond 300", "--beyond 300", "2%"),
+    ("fleet run some.toml --fail-on failed", "--fail-on failed", ...),
+    ("fleet run some.toml --nodes a b", "--nodes ['a', 'b']", "--on slurm"),
+    ("fleet run some.toml --on dask://h:1 --slots 2", "--slots 2", "--on local"),
+    ("fleet run some.toml --on slurm --slurm gpu", "--slurm gpu", "--slurm partition=gpu"),
+    ("fleet run some.toml --on here", "--on here", ...),
+    ("fleet run some.toml --store none", "--store none", "leave it out"),
+    ("fleet run none.toml", "none.toml", ...),
+    ("fleet run --resume last --rounds 4", "--rounds 4", "leave it out"),
+]
+
+
+@pytest.mark.parametrize(("line", "named", "nearest"), REFUSED)
+@pytest.mark.usefixtures("here")
+def test_bad_input_is_one_line_with_the_nearest_choice(line, named, nearest, capsys):
+    assert main(shlex.split(line)) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"pydlbench: {named}: ")
+    if nearest is not ...:
+        assert said.endswith(f"nearest: {nearest}")
+    assert not Path("fleet").exists()
+
+
+def test_a_table_that_is_wrong_is_refused_before_an_engine_is_asked(here, capsys):
+    (here / "some.toml").write_text('[[layers]]\nshape = "conv99"\n', encoding="utf-8")
+    assert main(["fleet", "run", "some.toml"]) == 2
+    assert "conv99" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("_kept")
+def test_a_verdict_is_text_json_or_an_exit_code(capsys):
+    assert main(["fleet", "verdict", "last"]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[0] == "1 of 12 nodes is SLOW: node-3"
+    assert main(["fleet", "verdict", "last", "--json", "-"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["kind"] == "fleet"
+    slow = {one["node"] for one in document["effects"] if one["verdict"] == "SLOW"}
+    assert slow == {"node-3"}
+    assert main(["fleet", "verdict", "last", "--fail-on", "slow"]) == 3
+    assert main(["fleet", "verdict", "last", "--fail-on", "slow", "--beyond", "20%"]) == 0
+    capsys.readouterr()
+    assert main(["runs", "show", RUN.id]) == 0
+    assert capsys.readouterr().out.endswith(out)
+
+
+def test_one_node_alone_decides_nothing(capsys):
+    keep(np.zeros((3, 1, 1)))
+    assert main(["fleet", "verdict", "last", "--fail-on", "slow"]) == 4
+    assert "only node of its kind" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("_kept")
+def test_a_run_that_is_no_fleet_s_is_refused(capsys):
+    other = RunRecord(id="20300102-00000001", created_utc="2030-01-02T00:00:00+00:00")
+    with Store.open() as store:
+        store.begin(other, "sweep")
+    assert main(["fleet", "verdict", other.id]) == 2
+    assert "is of sweep, not of fleet" in capsys.readouterr().err
+    # The last run of a fleet, whatever came behind it.
+    assert main(["fleet", "verdict", "last"]) == 0
+
+
+def test_a_file_becomes_a_verdict_and_a_run_that_was_stopped_goes_on(here, monkeypatch, capsys):
+    """On one slot of this machine, whose sweeps are invented."""
+    pytest.importorskip("distributed")
+    locks = here / "locks"
+    locks.mkdir()
+    monkeypatch.setattr(node, "LOCKS", locks)
+    begun = []
+    really = node._run
+
+    def invented(slot, order, words, *more):
+        if len(begun) == 1 and not (here / "stopped").exists():
+            (here / "stopped").touch()
+            raise OSError("an invented reason")
+        begun.append(order.round)
+        return really(slot, node.replace(order, program=PROGRAM), words, *more)
+
+    monkeypatch.setattr(node, "_run", invented)
+    assert main(["fleet", "run", "some.toml", "--tries", "1"]) == 0
+    said = capsys.readouterr()
+    assert "cpus-0: not whole: an invented reason" in said.err
+    assert "1 of 3 rounds are not whole" in said.out
+    assert begun == [0, 2]
+    assert main(["fleet", "run", "--resume", "last", "--quiet"]) == 0
+    assert begun == [0, 2, 1]
+    said = capsys.readouterr()
+    assert "not whole" not in said.out
+    assert main(["runs", "--json", "-"]) == 0
+    (info,) = json.loads(capsys.readouterr().out)["runs"]
+    assert (info["kind"], info["status"], info["measurements"]) == ("fleet", "done", 3)

@@ -1,0 +1,165 @@
+"""What runs on a node: locks, sweeps that are gone on with, and what a node can have wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from invented_fleet import FILE, PROGRAM, VARIABLE, write_store
+
+from pydlbench.errors import WorkerError
+from pydlbench.fleet import node
+from pydlbench.fleet.node import Order, Slot, cpu_list, exclusive, look, store_name, visit
+from pydlbench.store.store import Store
+
+
+@pytest.fixture(autouse=True)
+def _locks(tmp_path, monkeypatch):
+    """No test waits for the locks of another one."""
+    locks = tmp_path / "locks"
+    locks.mkdir()
+    monkeypatch.setattr(node, "LOCKS", locks)
+
+
+@pytest.fixture
+def slot():
+    return Slot(name="one", cpus=(min(os.sched_getaffinity(0)),))
+
+
+def order(path, **changes):
+    values = {"fleet": "f", "round": 0, "text": FILE, "folder": str(path), "program": PROGRAM}
+    return Order(**{**values, **changes})
+
+
+def rows(path):
+    with Store.open(path, readonly=True) as store:
+        (info,) = store.runs()
+        return info.status, [entry.document["layer"] for entry in store.entries(info.id)]
+
+
+def test_a_slot_is_held_by_one_at_a_time(slot):
+    other = Slot(name="two", cpus=(*slot.cpus, 4000))
+    with (
+        exclusive(slot, 0),
+        pytest.raises(WorkerError, match=r"two runs on one slot"),
+        exclusive(other, 0),
+    ):
+        pass
+    with exclusive(other, 0):
+        pass
+
+
+def test_two_slots_that_share_nothing_do_not_wait(slot):
+    with exclusive(slot, 0), exclusive(Slot(name="two", cpus=(4000,), gpu="GPU-1"), 0):
+        pass
+
+
+def test_the_lock_lives_as_long_as_the_sweep_whoever_dies(slot):
+    """A sweep has the descriptors too: its parent may be killed."""
+    with exclusive(slot, 0) as held:
+        process = subprocess.Popen(
+            [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=held
+        )
+    with pytest.raises(WorkerError), exclusive(slot, 0):
+        pass
+    process.communicate(b"\n")
+    with exclusive(slot, 0):
+        pass
+
+
+def test_a_visit_runs_the_sweep_on_its_cpus_and_says_what_came_of_it(tmp_path, slot):
+    brought = visit(slot, order(tmp_path))
+    assert brought.reason is None
+    assert brought.data is None
+    path = tmp_path / store_name("one", 0)
+    assert rows(path) == ("done", ["alexnet/conv2", "alexnet/conv3"])
+    assert [one.name for one in tmp_path.iterdir() if one.is_file()] == [path.name]
+
+
+def test_a_visit_elsewhere_brings_its_store_as_bytes(tmp_path, slot, monkeypatch):
+    monkeypatch.setattr(node.tempfile, "gettempdir", lambda: str(tmp_path))
+    brought = visit(slot, order(tmp_path, folder=None))
+    (tmp_path / "brought.sqlite").write_bytes(brought.data)
+    assert rows(tmp_path / "brought.sqlite")[0] == "done"
+
+
+def test_a_sweep_that_was_killed_is_gone_on_with(tmp_path, slot, monkeypatch):
+    monkeypatch.setenv(VARIABLE, json.dumps({"kill": {"one": 1}}))
+    first = visit(slot, order(tmp_path))
+    assert first.reason == "the sweep was killed by signal 9"
+    path = tmp_path / store_name("one", 0)
+    assert rows(path) == ("killed", ["alexnet/conv2"])
+    assert visit(slot, order(tmp_path)).reason is None
+    assert rows(path) == ("done", ["alexnet/conv2", "alexnet/conv3"])
+
+
+def test_what_is_done_is_not_run_again(tmp_path, slot):
+    write_store(tmp_path / store_name("one", 0))
+    assert visit(slot, order(tmp_path, program=("/nowhere",))).reason is None
+
+
+def test_a_run_that_another_machine_began_is_put_aside(tmp_path, slot):
+    path = tmp_path / store_name("one", 0)
+    write_store(path, status="interrupted")
+    assert visit(slot, order(tmp_path)).reason is None
+    assert rows(path)[0] == "done"
+    (aside,) = tmp_path.glob("*.20300101-0000abcd.sqlite")
+    assert rows(aside)[0] == "interrupted"
+
+
+def test_a_damaged_store_is_put_aside(tmp_path, slot):
+    path = tmp_path / store_name("one", 0)
+    path.write_bytes(b"no store at all" * 100)
+    assert visit(slot, order(tmp_path)).reason is None
+    assert rows(path)[0] == "done"
+    assert list(tmp_path.glob("*.damaged-*"))
+
+
+@pytest.mark.parametrize(
+    ("code", "refused"), [(2, True), (1, False)], ids=["bad input", "an error"]
+)
+def test_a_sweep_that_fails_says_why(tmp_path, slot, monkeypatch, code, refused):
+    monkeypatch.setenv(VARIABLE, json.dumps({"code": {"one": code}}))
+    brought = visit(slot, order(tmp_path))
+    assert brought.reason == "an invented reason; nearest: another one"
+    assert brought.refused is refused
+
+
+def test_a_sweep_without_an_end_is_ended(tmp_path, slot):
+    program = (sys.executable, "-c", "import time; time.sleep(60)")
+    brought = visit(slot, order(tmp_path, program=program, limit_s=0.2))
+    assert brought.reason == "no end within 0.2 s"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"folder": "/proc/nowhere"}, "No such file"),
+        ({"program": ("/nowhere/pydlbench",)}, "No such file"),
+    ],
+)
+def test_what_a_node_has_wrong_is_a_reason_and_no_traceback(tmp_path, slot, changes, reason):
+    assert reason in visit(slot, order(tmp_path, **changes)).reason
+
+
+def test_a_process_as_a_slot(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1")
+    monkeypatch.setattr(node.socket, "gethostname", lambda: "host")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 8})
+    found = look()
+    assert found == Slot(name="host:GPU-1", cpus=(0, 1, 2, 8), gpu="GPU-1")
+    assert found.prefix == "CUDA_VISIBLE_DEVICES=GPU-1 taskset -c 0-2,8 "
+    assert look("named").name == "named"
+
+
+def test_cpus_are_listed_as_taskset_takes_them():
+    assert cpu_list((3, 0, 1, 2, 9, 11, 12)) == "0-3,9,11-12"
+
+
+def test_no_two_nodes_have_the_same_file():
+    names = ["a:b", "a_b", "a/b", "a b", "ä" * 300]
+    assert len({store_name(name, 0) for name in names}) == len(names)
+    assert all("/" not in store_name(name, 0) for name in names)
