@@ -177,7 +177,8 @@ def _median_of_known(values: NDArray[Any]) -> NDArray[Any]:
     count = (~np.isnan(values)).sum(axis=-1, keepdims=True)
     ends = (np.maximum(count - 1, 0) // 2, np.minimum(count // 2, values.shape[-1] - 1))
     lower, upper = (np.take_along_axis(ordered, at, axis=-1) for at in ends)
-    return ((lower + upper) / 2)[..., 0]
+    found: NDArray[Any] = ((lower + upper) / 2)[..., 0]
+    return found
 
 
 def moderated(own: NDArray[Any], freedom: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -228,24 +229,26 @@ def moderated(own: NDArray[Any], freedom: NDArray[Any]) -> tuple[NDArray[Any], N
 
 def _digamma(x: NDArray[Any]) -> NDArray[Any]:
     """The derivative of the logarithm of the gamma function; x above 0."""
-    found = np.zeros_like(x, dtype=float)
+    found: NDArray[Any] = np.zeros_like(x, dtype=float)
     x = np.array(x, dtype=float)
     for _ in range(6):  # its recurrence; then its series is exact to ten digits
         found -= 1 / x
         x = x + 1
     square = 1 / x**2
-    return found + np.log(x) - 0.5 / x - square * (1 / 12 - square * (1 / 120 - square / 252))
+    found += np.log(x) - 0.5 / x - square * (1 / 12 - square * (1 / 120 - square / 252))
+    return found
 
 
 def _trigamma(x: NDArray[Any]) -> NDArray[Any]:
     """The derivative of the same."""
-    found = np.zeros_like(x, dtype=float)
+    found: NDArray[Any] = np.zeros_like(x, dtype=float)
     x = np.array(x, dtype=float)
     for _ in range(6):
         found += 1 / x**2
         x = x + 1
     square = 1 / x**2
-    return found + 1 / x + square / 2 + square / x * (1 / 6 - square * (1 / 30 - square / 42))
+    found += 1 / x + square / 2 + square / x * (1 / 6 - square * (1 / 30 - square / 42))
+    return found
 
 
 def _trigamma_inverse(value: float) -> float:

@@ -194,7 +194,7 @@ class DaskEngine:
         distributed = _distributed()
         address = "tcp://" + text.removeprefix("dask://")
         try:
-            client = distributed.Client(address, timeout=_CONNECT_S, set_as_default=False)
+            client = distributed.Client(address, timeout=_CONNECT_S)
         except (OSError, ValueError) as error:
             raise UsageError(
                 f"--on {text}: no scheduler answers within {_CONNECT_S:g} s; nearest: start one "
@@ -428,5 +428,5 @@ def _lost_scheduler() -> Any:
         yield
     except (TimeoutError, PydlbenchError):
         raise
-    except (OSError, RuntimeError, ValueError) as error:  # Dask's CommClosedError is an OSError
+    except OSError as error:  # as Dask's CommClosedError is one
         raise WorkerError(f"the scheduler is gone ({error})") from error

@@ -107,9 +107,9 @@ def run_rounds(
     nodes = dict.fromkeys(_first(engine, plan))
     done: dict[tuple[str, int], bool] = {}
     for entry in store.entries(plan.fleet, TABLE):
-        visit = entry.document
-        nodes[visit["node"]] = None
-        done[visit["node"], visit["round"]] = visit["status"] == "ok"
+        kept = entry.document
+        nodes[kept["node"]] = None
+        done[kept["node"], kept["round"]] = kept["status"] == "ok"
     seen = {name: time.monotonic() for name in nodes}
     for number in range(plan.rounds):
         nodes |= dict.fromkeys(engine.slots())
@@ -125,9 +125,9 @@ def run_rounds(
                 if visit is not None:
                     done[one.node, number] = visit.status == "ok"
                     _refuse(visit, one, done)
-            for visit in _given_up(plan, left, seen):
-                _keep(store, plan, visit)
-                done[visit.node, number] = False
+            for gone in _given_up(plan, left, seen):
+                _keep(store, plan, gone)
+                done[gone.node, number] = False
         names = [name for name in order if not done.get((name, number))]
         for name in names:
             tell(f"round {number + 1}: {name}: not whole: {left.reasons.get(name, 'not there')}")

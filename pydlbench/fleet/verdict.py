@@ -135,7 +135,18 @@ def _table(visits: Sequence[Mapping[str, Any]]) -> _Table:
     seconds[contended & enough] = np.nan
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = [np.log(one) for one in (seconds, clock, bandwidth)]
-    return _Table(nodes, metrics, *logs, contended, heat, held, frozenset(steps))
+    log_s, log_clock, log_bandwidth = logs
+    return _Table(
+        nodes=nodes,
+        metrics=metrics,
+        log_s=log_s,
+        log_clock=log_clock,
+        log_bandwidth=log_bandwidth,
+        contended=contended,
+        temperature_c=heat,
+        held=held,
+        steps=frozenset(steps),
+    )
 
 
 def _effects(
@@ -414,5 +425,7 @@ def _fractions(logs: NDArray[Any]) -> list[Any]:
 
 
 def _or_none(values: NDArray[Any]) -> list[Any]:
-    found: list[Any] = np.where(np.isnan(values), None, values.astype(object)).tolist()
-    return found
+    found = values.astype(object)
+    found[np.isnan(values)] = None
+    every: list[Any] = found.tolist()
+    return every

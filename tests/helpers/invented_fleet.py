@@ -2,7 +2,8 @@
 
 Called as a program it is what a visit calls for ``pydlbench``: a sweep whose session is invented.
 ``INVENTED_FLEET`` has, as JSON, by beginnings of the store's name: a factor of all times
-(``slow``), after how many rows the process kills itself once (``kill``), an exit code (``code``).
+(``slow``), after how many rows the process kills itself once (``kill``), an exit code (``code``),
+and seconds before it begins (``wait``).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,6 +127,7 @@ def main(words: list[str]) -> int:
 
     path = Path(words[words.index("--store") + 1])
     rules = told(path.name)
+    time.sleep(rules.get("wait", 0))
     if "code" in rules:
         print("pydlbench: an invented reason; nearest: another one", file=sys.stderr)
         return int(rules["code"])
