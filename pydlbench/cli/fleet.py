@@ -20,20 +20,19 @@ from pydlbench.cli.options import (
     taking,
     whole_number,
 )
-from pydlbench.cli.output import Outputs, reading_runs
 from pydlbench.cli.terminal import tell
 from pydlbench.errors import PydlbenchError, UsageError, nearest
-from pydlbench.store.entry import BEING_WRITTEN
-from pydlbench.store.place import chosen_path
-from pydlbench.store.store import Store
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
     from pathlib import Path
 
+    from pydlbench.cli.output import Outputs
+    from pydlbench.records.fleet import FleetVerdict
     from pydlbench.records.run import RunInfo, RunRecord
     from pydlbench.store.documents import Loaded
+    from pydlbench.store.store import Store
 
 __all__ = ["add_parser", "run", "show_stored"]
 
@@ -146,6 +145,8 @@ def run(args: argparse.Namespace) -> int:
         UsageError: bad input, no engine, or no such run.
         PydlbenchError: the engine is gone, or nothing can be kept; what was finished is.
     """
+    from pydlbench.cli.output import Outputs, reading_runs
+
     if args.action not in _ACTIONS:
         near = nearest(args.action or "", _ACTIONS, 1) or ["run"]
         raise UsageError(
@@ -157,10 +158,10 @@ def run(args: argparse.Namespace) -> int:
         code, name = _measure(args, outputs)
         if code:
             return code
-        path, _ = chosen_path(args.store)
-        assert path is not None
-        with Store.open(path, readonly=True) as store:
-            return _verdict(args, store, name, outputs)
+        kept = reading_store(args)
+        assert kept is not None
+        with kept:
+            return _verdict(args, kept, name, outputs)
     refuse(args, [*_ASKED, "resume"], "with verdict")
     if args.what is None:
         raise UsageError("RUN: none given; nearest: pydlbench fleet verdict last")
@@ -205,6 +206,8 @@ def _measure(args: argparse.Namespace, outputs: Outputs) -> tuple[int, str]:
     from pydlbench.fleet.engines import open_engine
     from pydlbench.fleet.run import Plan, run_rounds, with_reference
     from pydlbench.runner.recorder import OneInterrupt
+    from pydlbench.store.place import chosen_path
+    from pydlbench.store.store import Store
 
     path, by = chosen_path(args.store)
     if path is None:
@@ -291,6 +294,7 @@ def _request(args: argparse.Namespace) -> tuple[dict[str, Any], str | None]:
 def _resumed(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Return what a run was begun with, on the engine that is named now, and the run."""
     from pydlbench.cli.sweep import read_text
+    from pydlbench.store.entry import BEING_WRITTEN
 
     refuse(args, [name for name in _ASKED if name != "on"], "with --resume")
     store = reading_store(args)
@@ -350,7 +354,7 @@ def _verdict(args: argparse.Namespace, store: Store, name: str, outputs: Outputs
     return 0
 
 
-def _show(loaded: Loaded, outputs: Outputs, beyond: float, model: str | None) -> Any:
+def _show(loaded: Loaded, outputs: Outputs, beyond: float, model: str | None) -> FleetVerdict:
     from pydlbench.fleet.gather import TABLE
     from pydlbench.fleet.verdict import judge_visits
     from pydlbench.report.fleet import fleet_report
@@ -381,4 +385,6 @@ def show_stored(run: Loaded, *, quiet: bool = False) -> None:
         run: of a store.
         quiet: no warnings.
     """
+    from pydlbench.cli.output import Outputs
+
     _show(run, Outputs(files={}, quiet=quiet), _BEYOND, None)
