@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import re
 import sys
 import traceback
 from collections.abc import Mapping
@@ -53,6 +54,8 @@ __all__ = [
 
 _WORDS: Final = {"true": True, "false": False, "none": None}
 _HERE: Final = Path(pydlbench.__file__).parent
+#: What makes a terminal print boldly, as Keras does in what it raises.
+_BOLD: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def load_own(name: str) -> Any:
@@ -397,7 +400,7 @@ def _told(error: BaseException, name: str) -> PydlbenchError:
     if lines:
         path, line = lines[-1]
         where = f"{_shown(path, source, name)}:{line}"
-    text = " ".join(str(error).split())[:400]
+    text = " ".join(_BOLD.sub("", str(error)).split())[:400]
     if is_out_of_memory(error):
         return InsufficientMemoryError(f"{where}: out of memory{f': {text}' if text else ''}")
     return ModelError(f"{where}: {type(error).__name__}{f': {text}' if text else ''}")

@@ -66,6 +66,25 @@ LOOPED = """
         net = keras.Model(given, keras.layers.LSTM(3, name="cell")(given))
         return net, tf.random.normal([2, 6, 4])
 """
+FROZEN = """
+    def build():
+        net = keras.Sequential([keras.Input([4]), keras.layers.Dense(2)])
+        net.trainable = False
+        return net, tf.ones([3, 4])
+"""
+STOPPED = """
+    def build():
+        weights = tf.Variable(tf.ones([4, 4]))
+        return tf.function(lambda x: tf.stop_gradient(x @ weights)), tf.ones([3, 4])
+"""
+EAGER = """
+    class Net(keras.Model):
+        def call(self, rows):
+            return float(tf.reduce_sum(rows)) * rows
+
+    def build():
+        return Net(), tf.ones([3, 4])
+"""
 REPEATED = """
     def build():
         weights = tf.Variable(tf.ones([4, 4]))
@@ -253,6 +272,12 @@ def test_a_loop_that_nobody_has_counted_is_refused(own, backend):
         ),
         ("    def build():\n        1 / 0\n", {}, ModelError, "net1.py:6: ZeroDivisionError"),
         (MODULE, {"own": inputs("rows=6x5")}, ModelError, "net1.py:13: InvalidArgumentError"),
+        (FROZEN, {"own": inputs("3x5")}, ModelError, "net1.py:build: ValueError"),
+        ("    def build():\n        exit(3)\n", {}, ModelError, "net1.py:6: SystemExit: 3"),
+        ("    def build(width): pass\n", {}, UsageError, "nearest: --arg width=VALUE"),
+        (FROZEN, {"phase": "training"}, UsageError, "no weights to train"),
+        (STOPPED, {"phase": "training"}, UsageError, "its loss has no gradient"),
+        (EAGER, {}, ModelError, "net1.py:8: TypeError"),
         pytest.param(
             "    from torch import nn\n    build = nn.ReLU()\n",
             {},
@@ -268,6 +293,7 @@ def test_bad_input_is_told_in_one_line(own, backend, text, case, error, told):
     with pytest.raises(error) as raised:
         operations.prepare_step(backend, own(text, **case), {})
     assert told in str(raised.value)
+    assert str(raised.value).isprintable()
     assert "\n" not in str(raised.value)
 
 
