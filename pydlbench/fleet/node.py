@@ -233,8 +233,8 @@ def _sweep(slot: Slot, order: Order, path: Path, locks: tuple[int, ...]) -> tupl
     file = path.with_suffix(".toml")
     file.write_text(order.text, encoding="utf-8")
     begun, status = _begun(path)
-    if status == "done":
-        return None, False
+    if status == "done":  # by a sweep that has outlived its parent
+        return _whole(path)
     if status == "running":  # written, as it seems, in another container; but the slot is ours
         with Store.open(path) as store:
             store.end(begun)
@@ -245,14 +245,21 @@ def _sweep(slot: Slot, order: Order, path: Path, locks: tuple[int, ...]) -> tupl
         path.replace(path.with_suffix(f".{begun}.sqlite"))
         words = ["sweep", str(file), "--quiet", "--store", str(path)]
         code, said = _run(slot, order, words, path, locks)
+    if _begun(path)[1] == "done":
+        return _whole(path)
     if path.exists():
         with Store.open(path) as store:
             store.settle()
-    if _begun(path)[1] == "done":
-        for name in (".toml", ".log"):
-            path.with_suffix(name).unlink(missing_ok=True)
-        return None, False
     return said or f"the sweep ended with {code} and without results", code == 2
+
+
+def _whole(path: Path) -> tuple[None, bool]:
+    """Leave nothing of a visit but its store, in one file; return that it is whole."""
+    with Store.open(path) as store:
+        store.settle()
+    for name in (".toml", ".log"):
+        path.with_suffix(name).unlink(missing_ok=True)
+    return None, False
 
 
 def _begun(path: Path) -> tuple[str, str]:

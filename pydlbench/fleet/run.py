@@ -132,7 +132,8 @@ def run_rounds(
         for name in names:
             tell(f"round {number + 1}: {name}: not whole: {left.reasons.get(name, 'not there')}")
         spent = format_seconds(time.monotonic() - began)
-        tell(f"round {number + 1} of {plan.rounds}: {len(order) - len(names)} visits, {spent}")
+        if order:
+            tell(f"round {number + 1} of {plan.rounds}: {len(order) - len(names)} visits, {spent}")
     return sum(done.values()), len(done) - sum(done.values())
 
 

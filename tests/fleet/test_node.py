@@ -97,8 +97,10 @@ def test_a_sweep_that_was_killed_is_gone_on_with(tmp_path, slot, monkeypatch):
 
 
 def test_what_is_done_is_not_run_again(tmp_path, slot):
-    write_store(tmp_path / store_name("one", 0))
+    path = tmp_path / store_name("one", 0)
+    write_store(path)
     assert visit(slot, order(tmp_path, program=("/nowhere",))).reason is None
+    assert [one.name for one in tmp_path.iterdir() if one.is_file()] == [path.name]
 
 
 def test_a_run_that_another_machine_began_is_put_aside(tmp_path, slot):
