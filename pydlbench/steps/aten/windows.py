@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pydlbench.steps.aten.call import Call
     from pydlbench.steps.aten.text import TensorText
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "check_centres"]
 
 
 # -----------------------------------------------------------------------------
@@ -364,11 +364,14 @@ def _resized(per_side: int) -> Callable[[Call], Found]:
                 raise UnsupportedError(f"{call.operator} has no layer")
             aligned = bool(more.pop(0)) if per_side > 1 else False
             factors = [*more, None, None]
+            mode = "nearest" if per_side == 1 else "linear"
+            whole = call.operator.startswith("upsample_nearest")
+            how = "aligned" if aligned else "whole" if whole else "centres"
             for (one, out), factor in zip(sides, factors, strict=False):
-                _check_centres(one, out, factor, "aligned" if aligned else call.operator)
+                check_centres(mode, one, out, how, factor)
             (in_height, out_height), (in_width, out_width) = [(1, 1)] * (2 - len(sides)) + sides
             layer = Resize(
-                mode="nearest" if per_side == 1 else "linear",
+                mode=mode,
                 batch=shape[0],
                 channels=shape[1],
                 in_height=in_height,
@@ -383,24 +386,27 @@ def _resized(per_side: int) -> Callable[[Call], Found]:
     return rule
 
 
-def _check_centres(size: int, out: int, factor: float | None, how: str) -> None:
+def check_centres(
+    mode: str, size: int, out: int, how: str = "centres", factor: float | None = None
+) -> None:
     """Refuse a side whose pixels do not come from where half-pixel centres lie.
 
     Args:
+        mode: ``nearest`` or ``linear``.
         size: of the source.
         out: of the result.
-        factor: that PyTorch was given instead of the quotient of the sizes; None for that.
-        how: the operator, or ``aligned``: the outermost centres lie on each other.
+        how: a library finds a pixel by its ``centres``; from ``whole`` positions; or ``aligned``,
+            so that the outermost centres lie on each other.
+        factor: that a library was given instead of the quotient of the sizes; None for that.
 
     Raises:
         UnsupportedError: with what is done instead.
     """
     step = 1 / factor if factor else size / out
-    if how == "aligned":
+    if how == "aligned" or (how, mode) == ("whole", "linear"):
         if size != out:
-            raise UnsupportedError("resizing with aligned corners has no layer, none in oneDNN")
-    elif how.startswith("upsample_nearest"):
-        # From whole positions, not from centres.
+            raise UnsupportedError(f"resizing by {_NOT_CENTRES[how]} has no layer, none in oneDNN")
+    elif how == "whole":
         picked = [min(math.floor(to * step), size - 1) for to in range(out)]
         if picked != [low for low, _, _ in taps_of("nearest", size, out)]:
             raise UnsupportedError("other nearest pixels than those of centres have no layer")
@@ -408,6 +414,7 @@ def _check_centres(size: int, out: int, factor: float | None, how: str) -> None:
         raise UnsupportedError("resizing by a factor that is not that of its sizes has no layer")
 
 
+_NOT_CENTRES: Final = {"aligned": "aligned corners", "whole": "corners of pixels"}
 #: Elements of the source along a side that one of the result comes from.
 _TAPS: Final = {
     "upsample_nearest1d": 1,

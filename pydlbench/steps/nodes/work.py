@@ -22,8 +22,10 @@ from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pointwise_ops import OPERATIONS
 from pydlbench.layers.pool import Pool2d
 from pydlbench.layers.reduction import REDUCTIONS, Reduction
+from pydlbench.layers.resize import Resize
 from pydlbench.models.work import Work
 from pydlbench.steps.aten.call import Found, on_images
+from pydlbench.steps.aten.windows import check_centres
 from pydlbench.steps.aten.work import CallWork
 from pydlbench.steps.nodes.text import Node
 
@@ -273,6 +275,41 @@ def _pooling_back(mode: str) -> Callable[[_Read], Found]:
             lambda: [one.work(_pool(one, source, mode), "backward-data")],
             flops=outer.elements * taps,
         )
+
+    return rule
+
+
+def _resized(mode: str, pass_: str) -> Callable[[_Read], Found]:
+    """Images and a size; backward the gradient, and images or a size of theirs."""
+    backward = pass_ == "backward-data"
+
+    def rule(one: _Read) -> Found:
+        source, result = one.shape(0), one.result.shape or ()
+        if backward:
+            source, result = result, source
+        batch, *sizes, channels = source
+        sides = list(zip(sizes, result[1:3], strict=True))
+        taps = math.prod(2 if size != out else 1 for size, out in sides)
+        # Each one is multiplied and added, but the first, forward, and what has no weight.
+        each = int(backward) if mode == "nearest" else 2 * taps - (not backward)
+
+        def layers() -> list[Work]:
+            how = "centres" if one.node.flag("half_pixel_centers") else "whole"
+            how = "aligned" if one.node.flag("align_corners") else how
+            for size, out in sides:
+                check_centres(mode, size, out, how)
+            layer = Resize(
+                mode=mode,
+                batch=batch,
+                channels=channels,
+                in_height=sides[0][0],
+                in_width=sides[1][0],
+                out_height=sides[0][1],
+                out_width=sides[1][1],
+            )
+            return [one.work(layer, pass_)]
+
+        return Found.of("resize", layers, flops=_elements(result) * each)
 
     return rule
 
@@ -693,6 +730,12 @@ _CONVOLUTIONS: Final[Mapping[str, Callable[[_Read], Found]]] = {
     "MaxPoolGrad": _pooling_back("max"),
     "AvgPoolGrad": _pooling_back("avg"),
 }
+_RESIZES: Final[Mapping[str, Callable[[_Read], Found]]] = {
+    "ResizeBilinear": _resized("linear", "forward"),
+    "ResizeBilinearGrad": _resized("linear", "backward-data"),
+    "ResizeNearestNeighbor": _resized("nearest", "forward"),
+    "ResizeNearestNeighborGrad": _resized("nearest", "backward-data"),
+}
 _PRODUCTS: Final[Mapping[str, Callable[[_Read], Found]]] = {
     **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _product),
     "Einsum": _einsum,
@@ -702,6 +745,7 @@ _PRODUCTS: Final[Mapping[str, Callable[[_Read], Found]]] = {
 _RULES: Final[Mapping[str, Callable[[_Read], Found]]] = {
     **_CONVOLUTIONS,
     **_PRODUCTS,
+    **_RESIZES,
     **dict.fromkeys(("BiasAdd", "BiasAddV1"), _bias),
     "BiasAddGrad": _bias_back,
     **dict.fromkeys(

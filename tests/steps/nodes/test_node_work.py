@@ -46,6 +46,7 @@ CONV = Conv2d.of(
 ).problem
 TAPS = 2 * 2 * 4 * 4 * 5 * 27  # two for a multiply-add, of each element of (2, 4, 4, 5)
 FUSED = {"fused_ops": {"list": {"s": ["BiasAdd", "Relu"]}}}
+CENTRES = {"half_pixel_centers": {"b": True}}
 POOL = Pool2d.of(batch=2, channels=3, in_size=8, kernel=3, stride=2, padding=(0, 1, 0, 1))
 
 
@@ -110,6 +111,37 @@ POOL = Pool2d.of(batch=2, channels=3, in_size=8, kernel=3, stride=2, padding=(0,
             ),
             [(POOL.problem, "backward-data")],
             96,
+            0,
+        ),
+        (
+            call("ResizeBilinear", [(2, 8, 8, 3), sizes(16, 16)], [(2, 16, 16, 3)], **CENTRES),
+            [("resize:linear:mb2ic3ih8oh16", "forward")],
+            2 * 16 * 16 * 3 * 7,
+            0,
+        ),
+        (
+            call(
+                "ResizeBilinearGrad",
+                [(2, 16, 16, 3), (2, 8, 8, 3)],
+                [(2, 8, 8, 3)],
+                "backward",
+                **CENTRES,
+            ),
+            [("resize:linear:mb2ic3ih8oh16", "backward-data")],
+            2 * 16 * 16 * 3 * 8,
+            0,
+        ),
+        (
+            # From whole positions it is the same pixels, twice as many of them.
+            call("ResizeNearestNeighbor", [(2, 8, 8, 3), sizes(16, 24)], [(2, 16, 24, 3)]),
+            [("resize:nearest:mb2ic3ih8oh16iw8ow24", "forward")],
+            0,
+            0,
+        ),
+        (
+            call("ResizeBilinear", [(2, 8, 8, 3), sizes(16, 16)], [(2, 16, 16, 3)]),
+            [],
+            2 * 16 * 16 * 3 * 7,
             0,
         ),
         (
