@@ -242,6 +242,37 @@ def _pooled_whole(mode: str) -> Rule:
     return rule
 
 
+#: PyTorch's operators by how ONNX finds pixels; the rest is like none of them.
+_RESIZES: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
+    ("nearest", "asymmetric"): ("upsample_nearest2d", ""),
+    ("nearest", "half_pixel"): ("_upsample_nearest_exact2d", ""),
+    ("linear", "half_pixel"): ("upsample_bilinear2d", ", False"),
+    ("linear", "align_corners"): ("upsample_bilinear2d", ", True"),
+}
+
+
+def _resized(reader: _Reader) -> Iterable[str]:
+    """``Resize``: images, and their new size in some form."""
+    node, old, new = reader.node, reader[0].shape, reader.result.shape
+    how = node.get("coordinate_transformation_mode", "half_pixel")
+    mode = node.get("mode", "nearest")
+    # Another one only where the result has a single pixel.
+    found = _RESIZES.get((mode, "half_pixel" if how == "pytorch_half_pixel" else how))
+    rounding = node.get("nearest_mode", "round_prefer_floor")
+    own = found is not None and not node.get("antialias", 0) and old[:2] == new[:2]
+    # A multiple has no centre on a border, where roundings differ.
+    multiple = all(not big % small for big, small in zip(new, old, strict=True))
+    if mode == "nearest" and how == "half_pixel":
+        own = own and multiple and rounding.startswith("round")
+    elif mode == "nearest":
+        own = own and rounding == "floor"
+    # Sizes that are rounded down belong to another factor than their quotient.
+    exact = multiple or all(not big % small for big, small in zip(old, new, strict=True))
+    if found is None or len(old) != 4 or not own or not (exact or reader.optional(3)):
+        raise UnsupportedError(f"{node.name}: no rule for this way to find pixels ({mode}, {how})")
+    yield f"aten.{found[0]}.default({reader.text(0)}, {list(new[2:])}{found[1]})"
+
+
 # -----------------------------------------------------------------------------
 # Products.
 
@@ -553,6 +584,7 @@ _RULES: Final[Mapping[str, Rule]] = {
     **dict.fromkeys(("MaxPool", "AveragePool"), _pooled),
     "GlobalAveragePool": _pooled_whole("avg"),
     "GlobalMaxPool": _pooled_whole("max"),
+    "Resize": _resized,
     **dict.fromkeys(("MatMul", "FusedMatMul"), _multiplied),
     **dict.fromkeys(("Gemm", "FusedGemm"), _added),
     "Attention": _attended,

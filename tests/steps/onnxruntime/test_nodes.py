@@ -289,6 +289,37 @@ def test_a_node_is_told_by_layers(operator, inputs, attributes, layers, flops):
     assert found.kind == "view" or found.dtypes == ("float32",)
 
 
+@pytest.mark.parametrize(
+    ("size", "attributes", "problem"),
+    [
+        ((16, 16), {}, "nearest:mb2ic16ih8oh16"),
+        ((16, 16), {"how": "asymmetric", "nearest_mode": "floor"}, "nearest:mb2ic16ih8oh16"),
+        ((16, 16), {"how": "asymmetric"}, None),
+        # Centres on borders, where the pixel before and that behind are as near.
+        ((4, 4), {}, None),
+        ((16, 24), {"mode": "linear"}, "linear:mb2ic16ih8oh16iw8ow24"),
+        ((16, 24), {"mode": "linear", "how": "pytorch_half_pixel"}, "linear:mb2ic16ih8oh16iw8ow24"),
+        ((16, 16), {"mode": "linear", "how": "align_corners"}, None),
+        ((16, 16), {"mode": "linear", "how": "asymmetric"}, None),
+        ((16, 16), {"mode": "cubic"}, None),
+        # From a factor such as 1.4, which is not the quotient of the sizes.
+        ((11, 11), {"mode": "linear"}, None),
+    ],
+)
+def test_resized_images_are_told_where_pixels_are_found_alike(size, attributes, problem):
+    words = {"how": "coordinate_transformation_mode"}
+    node = Node(
+        operator="Resize",
+        version=17,
+        inputs=(IMAGES, None, Tensor(dtype="float32", shape=(4,), constant=True)),
+        outputs=(Tensor(dtype="float32", shape=(2, 16, *size)),),
+        attributes={words.get(name, name): (3, text) for name, text in attributes.items()},
+    )
+    found = work_of(RecordedCall(signature=node.signature, operator=node.name, names=("n",)))
+    assert [one.layer.problem for one in found.layers] == [f"resize:{problem}"] * bool(problem)
+    assert bool(found.layers_missing) != bool(problem)
+
+
 def test_a_gather_is_of_rows_on_the_first_axis_only():
     table = Tensor(dtype="float32", shape=(8, 16), constant=True)
     ids = Tensor(dtype="int64", shape=(4,))
