@@ -1,4 +1,4 @@
-"""JAX on the CPU: functions that XLA compiles ahead of time."""
+"""JAX: functions that XLA compiles ahead of time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ CAPABILITIES = Capabilities(
     distributions=("jax",),
     install="pip install '.[jax]'",
     requires="jax",
-    modes={"cpu": ("xla",)},
+    modes={"cpu": ("xla",), "cuda": ("xla",)},
     # XLA's compiler for CPUs converts narrower operands to float32 and computes in that.
-    precisions={"cpu": ("fp32",)},
+    precisions={"cpu": ("fp32",), "cuda": ("fp32", "tf32", "fp16-tc", "bf16-tc")},
     looks={"xla": ("green", "H", "**")},
     start_s=(2.0, 15.0),
     fresh_results=True,
-    settings=("XLA_FLAGS", "JAX_"),
+    settings=("XLA_FLAGS", "XLA_PYTHON_CLIENT_", "JAX_"),
 )

@@ -1,24 +1,19 @@
-"""The JAX backend: each layer one function, compiled ahead of time by XLA for the CPU."""
+"""The JAX backend: each layer one function, compiled ahead of time by XLA."""
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pydlbench.backends import autotune
 from pydlbench.backends.frameworks import hlo
 from pydlbench.backends.frameworks.backend import FrameworkBackend, checked_mode, renamed
-from pydlbench.devices.cpu.affinity import own_cpus
-from pydlbench.errors import UnsupportedError
-
-# Read when JAX is imported: it would look for GPUs and TPUs, and reports what it does not find.
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
-
-import jax
-
 from pydlbench.backends.jax.layers import variants_of
 from pydlbench.backends.jax.operator import JaxOperator
+from pydlbench.backends.jax.settings import choose, jax, place_of
+from pydlbench.devices.cpu.affinity import own_cpus
+from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,19 +29,32 @@ MODES = ("xla",)
 
 
 class JaxBackend(FrameworkBackend):
-    """JAX on the CPUs that this process is pinned to: XLA starts a thread for each.
+    """JAX on one device: on CPUs XLA starts a thread for each that this process is pinned to.
+
+    A GPU is timed on the host's clock, over as many calls in its queue as a sample wants: JAX gives
+    nobody its streams, so no event of ours stands between them. What a launch costs the host is
+    measured apart.
 
     Args:
+        device: ``cpu`` or ``cuda:N``.
         cpus: logical CPUs that the process is pinned to.
+
+    Raises:
+        UnsupportedError: JAX cannot use the device.
     """
 
     name = "jax"
     library = f"JAX {jax.__version__}"
 
-    def __init__(self, cpus: Sequence[int]) -> None:
-        super().__init__("cpu", cpus)
-        # A call computes in the thread that makes it, and returns when its result is there.
-        jax.config.update("jax_cpu_enable_async_dispatch", False)
+    def __init__(self, device: str, cpus: Sequence[int]) -> None:
+        super().__init__(device, cpus)
+        self._device = choose(device)
+        if self._on_gpu:
+            self.effort = autotune.GPU_EFFORT
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self.device != "cpu"
 
     def describe(self) -> dict[str, Any]:
         """Return versions, threads and settings."""
@@ -56,49 +64,64 @@ class JaxBackend(FrameworkBackend):
             "jaxlib": jax.lib.__version__,
             "numpy": np.__version__,
             "threads": len(self.cpus),
-            "device": str(jax.devices("cpu")[0]),
+            "device": str(self._device),
             "modes": list(MODES),
-            "settings": {"async_dispatch": False, "donation": False},
+            "settings": {"async_dispatch": self._on_gpu, "donation": False, "preallocation": False},
+            "timing": self._timing,
         }
+
+    @property
+    def _timing(self) -> str:
+        return "host-sync" if self._on_gpu else "steady"
 
     def variants(self, case: KernelSpec) -> list[Variant]:
         """List the ways to run a case; see :class:`FrameworkBackend`."""
         checked_mode(self.name, MODES, case.mode)
-        if case.precision != "fp32":
-            raise UnsupportedError(
-                f"jax has no {case.precision} on CPUs: XLA converts narrower operands to float32 "
-                "and computes in that"
-            )
+        place = place_of(self.device, case.precision)
         if case.fuse != "none":
             raise UnsupportedError(f"jax has no function for --fuse {case.fuse} here")
-        return variants_of(case.layer, case.pass_)
+        if case.timing != "auto":
+            raise UnsupportedError(
+                f"jax: its runtime gives nobody its streams, so no --timing {case.timing}"
+            )
+        return variants_of(case.layer, case.pass_, place)
 
     def empty(self, mode: str | None) -> Operator:
         """Return a function of a scalar that returns it."""
         checked_mode(self.name, MODES, mode)
-        return JaxOperator(lambda scalar: scalar, [np.zeros((), np.float32)], "dst", np.atleast_1d)
+        scalar = [np.zeros((), np.float32)]
+        return JaxOperator(
+            lambda one: one, scalar, "dst", np.atleast_1d, place_of(self.device, "fp32")
+        )
 
     def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
-        """Return the facts with what XLA made of the function."""
-        del case
+        """Return the facts with what XLA made of the function, and on a GPU what a launch costs."""
         assert isinstance(operator, JaxOperator)
+        known: dict[str, Any] = {
+            "timing": self._timing,
+            "accumulate": facts.accumulate.removesuffix("-tensor"),
+        }
+        if self._on_gpu:
+            known["launch_s"] = operator.launch_times()
+            if case.precision in ("fp32", "tf32") and case.layer.weight_elements:
+                tf32 = "on" if case.precision == "tf32" else "off"
+                known["notes"] = [*facts.notes, f"TF32 switched {tf32}"]
         text = operator.program()
         behind = hlo.kernels(text)
         if behind is None:
-            return facts
-        algorithm = f"{facts.algorithm}: {behind}"
+            return renamed(facts, facts.algorithm, **known)
         seen: dict[str, Any] = {"kernel": f"XLA {behind}"}
-        if detail := hlo.detail(text):
+        detail = "" if self._on_gpu else hlo.detail(text)
+        if detail:
             seen["detail"] = detail
-        return renamed(facts, algorithm, evidence={**facts.evidence, **seen})
+        known["evidence"] = {**facts.evidence, **seen}
+        return renamed(facts, f"{facts.algorithm}: {behind}", **known)
 
 
 def create(device: str) -> JaxBackend:
-    """Create the backend for the CPUs that this process may use.
+    """Create the backend for a device, on the CPUs that this process may use.
 
     Raises:
-        UnsupportedError: on GPUs.
+        UnsupportedError: JAX cannot use the device.
     """
-    if device != "cpu":
-        raise UnsupportedError("jax is run on CPUs so far; ask for --device cpu")
-    return JaxBackend(own_cpus())
+    return JaxBackend(device, own_cpus())

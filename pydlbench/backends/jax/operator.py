@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
+
+from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
+    from pydlbench.backends.jax.settings import Place
+
 __all__ = ["JaxOperator"]
+
+# Readings of what a launch costs, and executions in each.
+_READINGS, _LAUNCHES = 20, 10
 
 
 class JaxOperator:
@@ -25,6 +32,7 @@ class JaxOperator:
         operands: all arguments, arranged.
         role: of the result.
         plain: brings the result into its plain layout.
+        place: where it computes, and in what.
     """
 
     def __init__(
@@ -33,24 +41,54 @@ class JaxOperator:
         operands: Sequence[NDArray[Any]],
         role: str,
         plain: Callable[[NDArray[Any]], NDArray[Any]],
+        place: Place,
     ) -> None:
-        self._operands = [jax.device_put(one) for one in operands]
-        self._compiled = jax.jit(function).lower(*self._operands).compile()
+        self._operands = [place.put(one) for one in operands]
+        self._compiled = place.compiled(function, self._operands)
         self._role = role
         self._plain = plain
+        self._queues = place.queues
+        self._last: Any = None
         self.call()  # touches what is touched once
+        self.wait()
 
     def call(self) -> Any:
-        """Run it once and wait for the result."""
-        return self._compiled(*self._operands).block_until_ready()
+        """Run it once; on a CPU the result is there, on a GPU it is in the queue."""
+        found = self._compiled(*self._operands)
+        if self._queues:
+            self._last = found
+            return found
+        return found.block_until_ready()
 
     def wait(self) -> None:
-        """Return at once: calls return when they are done."""
+        """Return when all calls are done: a device runs them in their order, one after the other.
+
+        On a CPU they are, when they return.
+        """
+        if self._last is not None:
+            self._last.block_until_ready()
 
     def outputs(self) -> dict[str, NDArray[Any]]:
         """Run it once and return what it wrote."""
-        return {self._role: self._plain(np.asarray(self.call()))}
+        return {self._role: self._plain(np.asarray(self.call()).astype(np.float32, copy=False))}
 
     def program(self) -> str:
         """Return the text of the optimised program."""
         return str(self._compiled.as_text())
+
+    def launch_times(self) -> dict[str, float]:
+        """Return seconds per execution on the host's clock, and of putting one into the queue.
+
+        ``host`` and ``enqueue`` of ``KernelFacts.launch_s``: JAX gives nobody its streams, so there
+        is no time between two events.
+        """
+        host, enqueue = [], []
+        for _ in range(_READINGS):
+            start = time.perf_counter()
+            for _ in range(_LAUNCHES):
+                self.call()
+            launched = time.perf_counter()
+            self.wait()
+            host.append((time.perf_counter() - start) / _LAUNCHES)
+            enqueue.append((launched - start) / _LAUNCHES)
+        return {"host": median(host), "enqueue": median(enqueue)}

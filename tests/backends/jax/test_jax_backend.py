@@ -1,4 +1,4 @@
-"""JAX on the CPU, through the backend: every kind and pass, verified against the reference."""
+"""JAX through the backend: every kind and pass on the CPU, and what it would do on a GPU."""
 
 from __future__ import annotations
 
@@ -95,14 +95,143 @@ def test_what_it_lacks_is_one_sentence(backend, changes, sentence):
         backend.prepare(case, Preparation())
 
 
-def test_it_has_nothing_for_gpus():
-    from pydlbench.backends.jax.backend import create
-
-    with pytest.raises(UnsupportedError, match="on CPUs so far"):
-        create("cuda:0")
-
-
 def test_the_empty_call_is_a_call(backend):
     assert backend.empty("xla").outputs()["dst"].tolist() == [0.0]
     assert backend.probe("empty_call", {"mode": "xla", "samples": 3, "inner": 2})["seconds"] > 0
     assert backend.describe()["threads"] == len(backend.cpus)
+
+
+# -----------------------------------------------------------------------------
+# A GPU that is none: the platform is the CPU's, and all else is as it would be on a card.
+
+
+@pytest.fixture
+def invented(backend, monkeypatch):
+    """The backend of a GPU, which JAX takes for its CPU; of it come numbers in every precision."""
+    from pydlbench.backends.jax import settings
+    from pydlbench.backends.jax.backend import JaxBackend
+
+    device = settings.choose("cpu")
+    for module in ("settings", "backend"):
+        monkeypatch.setattr(f"pydlbench.backends.jax.{module}.choose", lambda _: device)
+    return JaxBackend("cuda:0", backend.cpus)
+
+
+@pytest.mark.product
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16-tc", "bf16-tc"])
+@pytest.mark.parametrize(
+    ("name", "pass_"),
+    [
+        ("groups, dilation", "backward-weights"),
+        ("batched product", "backward-data"),
+        ("avg, padding counted", "backward-data"),
+        ("max", "backward-data"),
+    ],
+)
+def test_a_gpus_row_is_right_and_says_how_it_is_timed(invented, name, pass_, precision):
+    layer = problems.LAYERS[name]
+    case = KernelSpec(layer=layer, pass_=pass_, precision=precision, device="cuda:0")
+    kernel = invented.prepare(case, Preparation(seed=3))
+    assert kernel.facts.correct.status == "ok"
+    assert kernel.facts.timing == "host-sync"
+    assert set(kernel.facts.launch_s) == {"host", "enqueue"}
+    assert all(one > 0 for one in kernel.facts.launch_s.values())
+    sums_in_storage = layer.kind == "pool2d" and precision in ("fp16-tc", "bf16-tc")
+    narrow = {"fp16-tc": "float16", "bf16-tc": "bfloat16"}.get(precision)
+    assert kernel.facts.accumulate == (narrow if sums_in_storage else "float32")
+    said = [one for one in kernel.facts.notes if one.startswith("TF32")]
+    wanted = {"fp32": ["TF32 switched off"], "tf32": ["TF32 switched on"]}.get(precision, [])
+    assert said == (wanted if layer.weight_elements else [])
+    assert len(kernel.sample(Request(samples=2, inner=3)).seconds) == 2
+
+
+@pytest.mark.parametrize(
+    ("precision", "words"),
+    [("fp32", "HIGHEST"), ("tf32", "HIGH"), ("fp16-tc", "DEFAULT"), ("bf16-tc", "DEFAULT")],
+)
+@pytest.mark.parametrize("pass_", CONV.passes)
+def test_the_precision_is_in_the_program(precision, words, pass_, monkeypatch):
+    """Of gradients too: without a word XLA takes TF32 wherever a GPU has it."""
+    from pydlbench.backends.jax import settings
+    from pydlbench.backends.jax.layers import variants_of
+
+    lowered = []
+    device = settings.choose("cpu")
+    place = settings.Place(device, settings.arithmetic(precision, on_gpu=True), queues=True)
+
+    def compiled(self, function, operands):
+        with self.exact():
+            lowered.append(settings.jax.jit(function).lower(*operands).as_text())
+        return lambda *_: settings.jax.numpy.zeros(1)
+
+    monkeypatch.setattr(settings.Place, "compiled", compiled)
+    inputs = make_inputs(CONV, pass_, "fp32", 1)
+    for variant in variants_of(CONV, pass_, place):
+        variant.build(inputs)
+    for text in lowered:
+        (line,) = [one for one in text.splitlines() if "stablehlo.convolution" in one]
+        assert f"precision_config = [#stablehlo<precision {words}>" in line
+        assert line.endswith({"fp16-tc": "xf16>", "bf16-tc": "xbf16>"}.get(precision, "xf32>"))
+
+
+def test_a_gpus_calls_wait_in_the_queue(invented):
+    """Only the last one is waited for, and it is the last that was called."""
+    (variant, _) = invented.variants(KernelSpec(layer=CONV, device="cuda:0"))
+    operator = variant.build(make_inputs(CONV, "forward", "fp32", 1))
+    waited = []
+
+    class Pending:
+        def __init__(self, number):
+            self.number = number
+
+        def block_until_ready(self):
+            waited.append(self.number)
+
+    numbers = iter(range(9))
+    operator._compiled = lambda *_: Pending(next(numbers))
+    for _ in range(3):
+        operator.call()
+    assert waited == []
+    operator.wait()
+    assert waited == [2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"precision": "fp16"}, "see fp16-tc"),
+        ({"precision": "fp8-tc"}, "no fp8-tc here; nearest: bf16-tc"),
+        ({"timing": "cuda-graph"}, "no --timing cuda-graph"),
+    ],
+)
+def test_what_it_lacks_on_a_gpu_is_one_sentence(invented, changes, sentence):
+    case = KernelSpec(**{"layer": CONV, "device": "cuda:0", **changes})
+    with pytest.raises(UnsupportedError, match=sentence):
+        invented.prepare(case, Preparation())
+
+
+def test_one_of_the_gpus_is_chosen(monkeypatch):
+    """The others are not seen, memory is taken as it is needed, and none is one line."""
+    import os
+
+    from pydlbench.backends.jax import settings
+
+    told, there = {}, {"cuda": ["the second card"]}
+    monkeypatch.setattr(settings.jax.config, "update", told.__setitem__)
+    monkeypatch.setattr(settings.jax, "devices", lambda platform: there[platform])
+    choose = settings.choose.__wrapped__  # without its memory
+    assert choose("cuda:1") == "the second card"
+    assert told["jax_platforms"] == "cuda,cpu"
+    assert told["jax_cuda_visible_devices"] == "1"
+    assert os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+
+    def none(_):
+        raise RuntimeError("Unable to initialize backend 'cuda':\nno driver")
+
+    monkeypatch.setattr(settings.jax, "devices", none)
+    with pytest.raises(UnsupportedError, match=r"cuda:1: Unable .* no driver; CUDA comes"):
+        choose("cuda:1")
+    there["cuda"] = []
+    monkeypatch.setattr(settings.jax, "devices", lambda platform: there[platform])
+    with pytest.raises(UnsupportedError, match="cannot use cuda:1: "):
+        choose("cuda:1")
