@@ -66,7 +66,7 @@ FUSIONS: Final = ("none", "bias-relu", "bias")
 
 #: The images' way through; and back to each weight; and the weights' update.
 PHASES: Final = ("forward", "forward-backward", "training")
-#: The backends that run whole steps of the catalogue's models.
+#: The backends that run whole steps of the catalogue's models where none is named.
 FRAMEWORKS: Final = ("torch", "tensorflow")
 #: That of them whose steps on a GPU are recorded and timed call by call.
 GPU_FRAMEWORK: Final = "torch"
@@ -77,6 +77,7 @@ FRAMEWORK_MODES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "torch": ("eager", "compiled"),
         "tensorflow": ("graph", "xla"),
+        "jax": ("xla",),
         ONNX_FRAMEWORK: ("optimized", "unoptimized"),
     }
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydlbench.cli.options import FOUND, add, fail_on, one_of, positive_seconds, taking
 from pydlbench.cli.steps import ModelTask, add_own, code_limit, frameworks_of, read_steps
 from pydlbench.runner.tasks import Result
-from pydlbench.words import FRAMEWORK_MODES, FRAMEWORKS, PRECISIONS
+from pydlbench.words import FRAMEWORK_MODES, FRAMEWORKS, ONNX_FRAMEWORK, PRECISIONS
 
 if TYPE_CHECKING:
     import argparse
@@ -41,10 +41,13 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         *("framework", "mode", "phase", "batch", "precision", "layout", "option"),
         framework={
             "nargs": 1,
-            "type": (one_of, tuple(FRAMEWORK_MODES)),
+            "type": (one_of, (*FRAMEWORKS, ONNX_FRAMEWORK)),
             "help": "torch (default) or tensorflow; of a model of one's own its own",
         },
-        mode={"nargs": 1, "type": (one_of, sum(FRAMEWORK_MODES.values(), ()))},
+        mode={
+            "nargs": 1,
+            "type": (one_of, tuple(dict.fromkeys(sum(FRAMEWORK_MODES.values(), ())))),
+        },
         precision={"type": (one_of, PRECISIONS), "default": "fp32"},
     )
     add_own(parser)

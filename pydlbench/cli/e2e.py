@@ -63,9 +63,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Describe the command."""
     parser = subparsers.add_parser(
         "e2e",
-        description="Check that PyTorch's and TensorFlow's steps are the model, then time them in "
-        "turn, or onnxruntime's of an ONNX file; or run a published benchmark's own protocol and "
-        "print what its script prints.",
+        description="Check that the steps of PyTorch, TensorFlow and JAX are the model, then time "
+        "them in turn, or onnxruntime's of an ONNX file; or run a published benchmark's own "
+        "protocol and print what its script prints.",
     )
     parser.add_argument(
         "model",
@@ -194,7 +194,7 @@ _NAMES: Final = (
     "device",
 )
 _PROTOCOL_ONLY: Final = ("steps", "warmup", "every", "epochs", "quirk", "data", "download")
-_MODES: Final = tuple(mode for modes in FRAMEWORK_MODES.values() for mode in modes)
+_MODES: Final = tuple(dict.fromkeys(mode for modes in FRAMEWORK_MODES.values() for mode in modes))
 
 
 def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
@@ -224,8 +224,8 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
     precisions = _precisions(args.precision, on)
     if args.autocast:
         precisions = _precisions([args.autocast if "cpu" in on else f"{args.autocast}-tc"], on)
-    if args.agree and {framework for framework, _ in ways} != {*FRAMEWORKS}:
-        raise UsageError("--agree: needs both frameworks; nearest: --framework all")
+    if args.agree and len({framework for framework, _ in ways}) != 2:
+        raise UsageError("--agree: needs two frameworks; nearest: --framework all")
     tasks: list[Task] = []
     for batch, phase in product(args.batch or [None], args.phase or PHASES[:1]):
         model, named = read_model(args, batch)
@@ -371,7 +371,7 @@ class StepTask(ModelTask, StepsTask):
         cases = [row.case for row in self.rows]
         if self.agree:
             view.advance(0, len(cases), f"{cases[0].label}: agreement")
-            yield Result("agreement", _compare(session, cases[0]))
+            yield Result("agreement", _compare(session, cases))
         records = session.steps(cases, checks=self.checks, progress=view.advance)
         for row, record in zip(self.rows, records, strict=True):
             yield Result("step", record.to_dict(), row, detail=record)
@@ -384,11 +384,14 @@ class StepTask(ModelTask, StepsTask):
         return Result("step", record.to_dict(), row)
 
 
-def _compare(session: Any, case: StepSpec) -> dict[str, Any]:
+def _compare(session: Any, cases: Sequence[StepSpec]) -> dict[str, Any]:
     """Hold the two frameworks' numbers against each other."""
+    case = cases[0]
+    # Whichever is named first, PyTorch's are what the other's are held against.
+    two = sorted({one.framework for one in cases}, key=tuple(FRAMEWORK_MODES).index)
     where = {"batch": case.batch, "phase": case.phase}
     try:
-        found = session.agreement(case)
+        found = session.agreement(case, tuple(two))
     except PydlbenchError as error:  # its rows may do all the same
         return {**where, "status": "failed", "detail": str(error)}
     check = found.check

@@ -14,7 +14,7 @@ from pydlbench.cli.steps import OWN_OPTIONS, read_options
 from pydlbench.cli.terminal import Progress, tell
 from pydlbench.errors import UsageError
 from pydlbench.runner.tasks import Result, Row
-from pydlbench.words import IMAGE_LAYOUTS, PRECISIONS
+from pydlbench.words import FRAMEWORKS, IMAGE_LAYOUTS, PRECISIONS, check_word
 
 if TYPE_CHECKING:
     import argparse
@@ -203,6 +203,8 @@ def _one_each(
                 f"--{option} {','.join(map(str, several))}: a protocol runs on one at a time; "
                 f"nearest: --{option} {several[0]}"
             )
+    # Published scripts are of these, and their wording with them.
+    check_word("--framework", frameworks[0], FRAMEWORKS)
     return frameworks[0], on[0], precisions[0], notes
 
 

@@ -442,7 +442,10 @@ FAILED: Final = {
 #: :func:`taking` makes one of.
 SHARED: Final[dict[str, dict[str, Any]]] = {
     "model": {"metavar": "MODEL", "help": "only this model"},
-    "framework": {"metavar": "NAME", "help": "torch, tensorflow or all; default: all"},
+    "framework": {
+        "metavar": "NAME",
+        "help": "torch, tensorflow, jax, or all, which is the first two; default: all",
+    },
     "mode": {
         "metavar": "MODE",
         "help": "eager, compiled (torch), graph, xla (tensorflow); default: eager, graph",

@@ -352,7 +352,7 @@ def subjects_of(
     for mode in [] if wanted is None or "all" in ",".join(modes or ()).split(",") else wanted:
         if mode not in valid:
             has = f"{' and '.join(named)} {'has' if len(named) == 1 else 'have'}"
-            near = valid[_place(mode)]
+            near = valid[min(_place(mode), len(valid) - 1)]
             raise UsageError(f"--mode {mode}: {has} no such mode; nearest: {near}")
     found: list[tuple[str, str]] = []
     notes = []
@@ -360,7 +360,8 @@ def subjects_of(
         own = FRAMEWORK_MODES[name]
         fitting = list(own[:1]) if wanted is None else [mode for mode in own if mode in wanted]
         if not fitting and frameworks:
-            places = sorted({_place(mode) for mode in wanted or ()})
+            # One that has its compiler only runs that, whatever is asked for.
+            places = sorted({min(_place(mode), len(own) - 1) for mode in wanted or ()})
             fitting = [own[place] for place in places]
             notes.append(
                 f"{name} has no mode {', '.join(wanted or ())}; its own are taken: "
@@ -373,7 +374,7 @@ def subjects_of(
 
 
 def _place(mode: str) -> int:
-    """Return 0 for a framework's plain way to run, 1 for its compiler."""
+    """Return 0 for a framework's plain way to run, 1 for its compiler, which JAX has alone."""
     return next(own.index(mode) for own in FRAMEWORK_MODES.values() if mode in own)
 
 

@@ -67,7 +67,7 @@ class StepSpec(Record, frozen=True, kw_only=True):
         batch: images per step; None is the model's own.
         phase: ``forward``, ``forward-backward`` (gradients of all weights) or ``training`` (L2
             terms and an update besides).
-        framework: ``torch`` or ``tensorflow``; of ``FILE.onnx`` ``onnxruntime``.
+        framework: ``torch``, ``tensorflow`` or ``jax``; of ``FILE.onnx`` ``onnxruntime``.
         mode: ``eager`` or ``compiled``, ``graph`` or ``xla``, ``optimized`` or ``unoptimized``;
             None is the first of its framework.
         precision: of the products, one of ``pydlbench.words.PRECISIONS``.
@@ -127,6 +127,11 @@ class StepSpec(Record, frozen=True, kw_only=True):
         check_device(self.device)
         if self.batch is not None and self.batch < 1:
             raise UsageError(f"--batch {self.batch}: no images; nearest: 1")
+        if self.own is not None and self.framework == "jax":
+            raise UsageError(
+                f"--framework jax: runs models of the catalogue, not {self.model}; nearest: "
+                "--framework torch"
+            )
         if self.own is not None and self.phase == "training" and self.own.optimizer == "none":
             raise UsageError(
                 "--optimizer none: training needs one; nearest: --optimizer sgd, or "

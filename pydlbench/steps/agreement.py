@@ -1,4 +1,4 @@
-"""PyTorch and TensorFlow held against each other: same weights, same images, same numbers."""
+"""Two frameworks held against each other: same weights, same images, same numbers."""
 
 from __future__ import annotations
 
@@ -93,23 +93,30 @@ class Agreement(Record, frozen=True, kw_only=True):
         return Check(name="agreement", status="failed" if wrong else "ok", detail=text)
 
 
-def agree(case: StepSpec, session: Session, tolerance: float = TOLERANCE) -> Agreement:
-    """Run a step once in each framework and compare output and gradients, whole tensors.
+def agree(
+    case: StepSpec,
+    session: Session,
+    frameworks: tuple[str, str] = FRAMEWORKS,
+    tolerance: float = TOLERANCE,
+) -> Agreement:
+    """Run a step once in each of two frameworks and compare output and gradients, whole tensors.
 
     In float32, with dropout off, each framework in its first mode.
 
     Args:
         case: model, batch and phase; the rest is as said.
         session: whose workers are used.
+        frameworks: which two; the errors are relative to the first one.
         tolerance: see :class:`Agreement`.
 
     Raises:
         PydlbenchError: a framework is missing or refuses.
     """
+    first, other = frameworks
     with tempfile.TemporaryDirectory() as name:
-        second = Path(name) / FRAMEWORKS[1]
-        _saved(case, FRAMEWORKS[1], session, second)
-        return agree_with(second, case, FRAMEWORKS[0], session, tolerance)
+        second = Path(name) / other
+        _saved(case, other, session, second)
+        return agree_with(second, case, first, session, tolerance)
 
 
 def agree_with(

@@ -235,6 +235,10 @@ def prepare_calls(
         from pydlbench.steps.tensorflow.operators import prepare_signatures as of_tensorflow
 
         return of_tensorflow(backend, step, signatures)
+    if step.framework == "jax":
+        from pydlbench.steps.jax.operators import prepare_signatures as of_jax
+
+        return of_jax(backend, step, signatures)
     if step.framework == ONNX_FRAMEWORK:
         from pydlbench.steps.onnxruntime.replay import prepare_calls as of_onnx
 
@@ -283,13 +287,17 @@ def prepare_allocation(backend: FrameworkBackend, framework: str, size: int) -> 
 
     Args:
         backend: of the worker.
-        framework: ``torch``, ``tensorflow`` or ``onnxruntime``.
+        framework: ``torch``, ``tensorflow``, ``jax`` or ``onnxruntime``.
         size: of the block, in bytes.
     """
     if framework == "torch":
         from pydlbench.steps.torch.operators import prepare_allocation as prepare_torch
 
         return prepare_torch(backend, size)
+    if framework == "jax":
+        from pydlbench.steps.jax.operators import prepare_allocation as prepare_jax
+
+        return prepare_jax(backend, size)
     if framework == ONNX_FRAMEWORK:
         from pydlbench.steps.onnxruntime.replay import prepare_allocation as prepare_onnx
 

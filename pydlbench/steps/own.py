@@ -32,7 +32,7 @@ from pydlbench.errors import (
 )
 from pydlbench.models.own import find_own
 from pydlbench.records.own import DTYPES, OwnInput
-from pydlbench.words import FRAMEWORK_MODES
+from pydlbench.words import FRAMEWORKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -208,7 +208,7 @@ def parts_of(name: str, made: Any, framework: str) -> tuple[Any, Any, Any]:
             "torch.nn.Module, a Keras model, (model, inputs) or (model, inputs, loss function)"
         )
     if found != framework:
-        runs = found in FRAMEWORK_MODES
+        runs = found in FRAMEWORKS
         near = f"--framework {found}" if runs else "the environment KERAS_BACKEND=tensorflow"
         raise UnsupportedError(
             f"{name}: returns {type(parts[0]).__name__} of {found}; nearest: {near}"

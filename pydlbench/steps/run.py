@@ -19,7 +19,7 @@ from pydlbench.steps import operations
 from pydlbench.timing.policy import Policy, gpu_policy
 from pydlbench.timing.visits import VISITS, joined, taken_again, visit_policy
 from pydlbench.units import format_bytes
-from pydlbench.words import FRAMEWORK_MODES
+from pydlbench.words import FRAMEWORK_MODES, FRAMEWORKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -82,7 +82,7 @@ def settled(cases: Sequence[StepSpec], session: Session) -> list[StepSpec]:
     first = cases[0]
     worker = session.worker(first.framework, first.device)
     found = worker.call(operations.find_framework, lambda _: None, case=first.to_dict())
-    if found == first.framework or found not in FRAMEWORK_MODES:
+    if found == first.framework or found not in FRAMEWORKS:
         return list(cases)
     worker.close()  # it has both frameworks by now
     places = FRAMEWORK_MODES[first.framework]

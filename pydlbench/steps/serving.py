@@ -40,7 +40,7 @@ def prepare_model(
     """Make a step of a given graph ready.
 
     Args:
-        backend: PyTorch's or TensorFlow's.
+        backend: PyTorch's, TensorFlow's or JAX's.
         model: the graph; the case's name and options are not looked at.
         case: how it is run.
         preparation: with which checks.
@@ -111,6 +111,11 @@ def build_step(
         from pydlbench.steps.torch.step import TorchModel
 
         made, inspect = TorchModel(model, weights, case, batch), TorchInspection
+    elif case.framework == "jax":
+        from pydlbench.steps.jax.inspection import JaxInspection
+        from pydlbench.steps.jax.step import JaxModel
+
+        made, inspect = JaxModel(model, weights, case, batch), JaxInspection
     else:
         from pydlbench.steps.tensorflow.inspection import TensorflowInspection
         from pydlbench.steps.tensorflow.step import TensorflowModel

@@ -38,11 +38,11 @@ class StepSession(Session):
         how = StepPreparation(checks=checks)
         return run_in_turn(cases, self, preparation=how, progress=progress)
 
-    def agreement(self, case: StepSpec) -> Agreement:
-        """Hold the two frameworks' numbers of a step against each other."""
+    def agreement(self, case: StepSpec, frameworks: tuple[str, str]) -> Agreement:
+        """Hold two frameworks' numbers of a step against each other."""
         from pydlbench.steps.agreement import agree
 
-        return agree(case, self)
+        return agree(case, self, frameworks)
 
     def protocol(
         self, case: ProtocolSpec, write: Callable[[str], None], note: Callable[[str], None]

@@ -97,10 +97,10 @@ class FakeSession:
             profile=self.profile,
         )
 
-    def agreement(self, case: Any) -> Agreement:
+    def agreement(self, case: Any, frameworks: tuple[str, str]) -> Agreement:
         assert case.model
         return Agreement(
-            frameworks=("torch", "tensorflow"),
+            frameworks=frameworks,
             output=self.error,
             gradients=None,
             worst=None,
@@ -228,6 +228,17 @@ def test_agreement_is_a_line_and_decides_the_exit_code(session, capsys):
     session.error = 1.0
     assert command.run(parse("mnist", "--agree"), session.open) == 1
     assert says(capsys.readouterr().out, "failed", "output 1")
+
+
+def test_any_two_frameworks_can_be_held_against_each_other(session, capsys):
+    words = ("mnist", "--framework", "jax,torch", "--agree", "--json", "-")
+    assert command.run(parse(*words), session.open) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["agreements"][0]["frameworks"] == ["torch", "jax"]
+    assert [(one["framework"], one["mode"]) for one in found["steps"]] == [
+        ("jax", "xla"),
+        ("torch", "eager"),
+    ]
 
 
 def test_formats(session, capsys, tmp_path):
@@ -381,6 +392,9 @@ def test_a_file_that_does_not_tell_its_framework_is_asked_in_a_worker(
         (("my_model.py:build", "--batch", "8"), "nearest: --input 8x3x224x224"),
         (("my_model.py:build", "--option", "lrn=off"), "nearest: --arg NAME=VALUE"),
         (("my_model.py:build", "--agree", "--framework", "all"), "--agree: for models of the cat"),
+        (("my_model.py:build", "--framework", "jax"), "models of the catalogue, not my_model.py"),
+        (("mnist", "--agree", "--framework", "jax"), "--agree: needs two frameworks"),
+        (("mnist", "--mode", "eager", "--framework", "jax"), "jax has no such mode; nearest: xla"),
         (("my_model.py:build", "--feed", "host"), "--feed host: for models of the catalogue"),
         (("my_model.py:build", "--train-mode", "--eval-mode"), "nearest: leave one out"),
         (("my_model.py:build", "--autocast", "bf16", "--precision", "bf16"), "says it already"),

@@ -1,4 +1,4 @@
-"""PyTorch and TensorFlow compute the same, for every operation, in every phase and mode."""
+"""Frameworks compute the same, for every operation, in every phase and mode."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pydlbench.models.graph import Model
 
 CLOSE = 1e-4
+#: Who is held against PyTorch; XLA compiles each of JAX's steps.
+OTHERS = ("tensorflow", pytest.param("jax", marks=pytest.mark.deep))
 
 
 def saved(backend: Any, model: Model, folder: Path, **words: Any) -> Path:
@@ -33,16 +35,15 @@ def saved(backend: Any, model: Model, folder: Path, **words: Any) -> Path:
 
 @pytest.mark.product
 @pytest.mark.parametrize("phase", ["forward", "forward-backward", "training"])
+@pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.parametrize("name", tiny.MODELS)
 def test_frameworks_agree(
-    backend: Callable[[str], Any], tmp_path: Path, name: str, phase: str
+    backend: Callable[[str], Any], tmp_path: Path, name: str, other: str, phase: str
 ) -> None:
     model = tiny.MODELS[name]()
     if phase == "training" and model.optimizer.kind == "none":
         pytest.skip("this model is not trained")
-    folders = [
-        saved(backend(one), model, tmp_path / one, phase=phase) for one in ("torch", "tensorflow")
-    ]
+    folders = [saved(backend(one), model, tmp_path / one, phase=phase) for one in ("torch", other)]
     found = compare(*folders)
     trained = [one for one in make_weights(model) if "/running_" not in one]
     assert set(found.tensors) == {"output", *(trained if phase != "forward" else ())}
@@ -57,6 +58,7 @@ def test_frameworks_agree(
         ("torch", {"feed": "host"}),
         pytest.param("tensorflow", {"mode": "xla"}, marks=pytest.mark.deep),
         ("tensorflow", {"feed": "host"}),
+        pytest.param("jax", {"layout": "nchw", "feed": "host"}, marks=pytest.mark.deep),
     ],
 )
 def test_ways_to_run_agree(
@@ -70,21 +72,21 @@ def test_ways_to_run_agree(
     assert max(compare(*folders).tensors.values()) < CLOSE
 
 
+@pytest.mark.parametrize("other", OTHERS)
 def test_running_statistics_differ_from_the_batch(
-    backend: Callable[[str], Any], tmp_path: Path
+    backend: Callable[[str], Any], tmp_path: Path, other: str
 ) -> None:
     model = tiny.branches()
     words = {"phase": "forward-backward", "running_statistics": True}
-    folders = [
-        saved(backend(one), model, tmp_path / one, **words) for one in ("torch", "tensorflow")
-    ]
+    folders = [saved(backend(one), model, tmp_path / one, **words) for one in ("torch", other)]
     batch = saved(backend("torch"), model, tmp_path / "batch", phase="forward-backward")
     running = np.load(folders[0] / "0.npy")
     assert np.abs(np.load(batch / "0.npy") - running).max() > 0.01 * np.abs(running).max()
     assert max(compare(*folders).tensors.values()) < CLOSE
 
 
-def test_updates_agree(backend: Callable[[str], Any]) -> None:
+@pytest.mark.parametrize("other", OTHERS)
+def test_updates_agree(backend: Callable[[str], Any], other: str) -> None:
     # Momentum shows in the second step only; running statistics in the first.
     model = tiny.branches()
     momentum = dataclasses.replace(model.optimizer, kind="momentum", rate=0.05)
@@ -92,29 +94,29 @@ def test_updates_agree(backend: Callable[[str], Any]) -> None:
     from pydlbench.steps.inputs import make_batch
 
     weights, after = make_weights(model), {}
-    for name in ("torch", "tensorflow"):
+    for name in ("torch", other):
         case = StepSpec(model=model.name, phase="training", framework=name)
         backend(name)
         found = build_step(model, weights, case, make_batch(model))
         found.model.initialize()
         for _ in range(3):
             found.descend(0.05)
-        net = found.model.net
-        tensors = net.tensors() if name == "torch" else net.variables
-        numpy = {key: np.asarray(_array(value)) for key, value in tensors.items()}
-        after[name] = {key: net.plain(key, _own(name, tensors[key])) for key in numpy}
+        after[name] = _plain(name, found.model)
     for key, ours in after["torch"].items():
-        np.testing.assert_allclose(after["tensorflow"][key], ours, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(after[other][key], ours, rtol=1e-4, atol=1e-5)
         moved = np.abs(ours - weights[key]).max()
         assert moved > 1e-5, key
 
 
-def _array(value: Any) -> Any:
-    return value.detach().numpy() if hasattr(value, "detach") else value.numpy()
-
-
-def _own(name: str, value: Any) -> Any:
-    return value if name == "torch" else value.numpy()
+def _plain(name: str, model: Any) -> dict[str, Any]:
+    """Return weights and running statistics by name, as they are in the graph."""
+    net = model.net
+    if name == "torch":
+        return {key: net.plain(key, one) for key, one in net.tensors().items()}
+    if name == "tensorflow":
+        return {key: net.plain(key, one.numpy()) for key, one in net.variables.items()}
+    tensors = {**model.state["trained"], **model.state["buffers"]}
+    return {key: net.plain(np.asarray(one)) for key, one in tensors.items()}
 
 
 def write(folder: Path, **tensors: list[float]) -> Path:

@@ -47,7 +47,9 @@ def tiny():
 @pytest.mark.parametrize(
     "phase", [*(pytest.param(x, marks=pytest.mark.deep) for x in PHASES[:-1]), PHASES[-1]]
 )
-@pytest.mark.parametrize(("framework", "mode"), [("torch", "compiled"), ("tensorflow", "graph")])
+@pytest.mark.parametrize(
+    ("framework", "mode"), [("torch", "compiled"), ("tensorflow", "graph"), ("jax", "xla")]
+)
 def test_every_operator_is_made_of_its_signature_and_has_a_time(framework, mode, phase):
     if importlib.util.find_spec(framework) is None:
         pytest.skip(f"{framework} is not installed")

@@ -23,7 +23,8 @@ from pydlbench.workers.channel import encode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FRAMEWORKS = ("torch", "tensorflow")
+# XLA compiles each of JAX's steps.
+FRAMEWORKS = ("torch", "tensorflow", pytest.param("jax", marks=pytest.mark.deep))
 BF16 = {"avx512_bf16", "amx_bf16"} & set(read_cpu_facts().isa)
 
 
@@ -132,7 +133,7 @@ def test_narrow_types_learn_too(backend: Callable[[str], Any], framework: str, c
     case = StepSpec(
         model="branches", phase="training", framework=framework, precision="bf16", cast=cast
     )
-    if not BF16:
+    if not BF16 or framework == "jax":
         with pytest.raises(UnsupportedError, match="bf16"):
             prepare_model(backend(framework), tiny.branches(), case, StepPreparation())
         return

@@ -1,0 +1,180 @@
+"""A model's graph as a function of JAX: of images and weights to outputs and moved statistics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jax import lax, nn, random
+from jax import numpy as jnp
+
+from pydlbench.backends.frameworks.layouts import arranged, plain
+from pydlbench.backends.jax.layers import FILTERS, convolution, pooling, product
+from pydlbench.models.graph import INPUT, cropped
+from pydlbench.steps.inputs import weight_shapes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from pydlbench.layers.pointwise import Pointwise
+    from pydlbench.models.graph import Model, Node
+    from pydlbench.steps.definition import StepDefinition
+
+__all__ = ["Net", "Run"]
+
+
+@dataclass(slots=True)
+class Run:
+    """One pass forward through a network, while it is traced.
+
+    Attributes:
+        tensors: weights and running statistics by ``<node>/<role>``.
+        definition: what the step does.
+        key: of what dropout draws; None where nothing is dropped.
+        moved: running statistics as the pass has moved them, by name.
+    """
+
+    tensors: Mapping[str, Any]
+    definition: StepDefinition
+    key: Any
+    moved: dict[str, Any]
+
+
+class Net:
+    """A model as a function.
+
+    Args:
+        model: the graph.
+        images: their layout: ``nhwc`` or ``nchw``.
+        computed: type of activations; what normalisations keep is float32.
+    """
+
+    def __init__(self, model: Model, images: str, computed: str) -> None:
+        self.model = model
+        self.images = images
+        self.channels = 3 if images == "nhwc" else 1
+        self.computed = jnp.dtype(computed)
+        #: Shapes of the nodes' outputs, as the last tracing found them, NCHW.
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self._operations: Mapping[str, Callable[[Pointwise, Sequence[Any]], Any]] = {
+            "relu": lambda _, inputs: nn.relu(inputs[0]),
+            "relu6": lambda _, inputs: nn.relu6(inputs[0]),
+            "hardsigmoid": lambda _, inputs: nn.hard_sigmoid(inputs[0]),
+            "hardswish": lambda _, inputs: nn.hard_swish(inputs[0]),
+            "scale": lambda _, inputs: inputs[0] * inputs[1],
+            "add": lambda _, inputs: inputs[0] + inputs[1],
+            "concat": lambda _, inputs: jnp.concatenate(inputs, self.channels),
+            "lrn": lambda layer, inputs: self._local_response(layer, inputs[0]),
+        }
+
+    def arranged(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return a plain tensor by its name's role as the functions want it: filters turned."""
+        return arranged(array, FILTERS[self.images]) if array.ndim == 4 else array
+
+    def plain(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return what :meth:`arranged` made (or its gradient) as a plain tensor."""
+        return plain(array, FILTERS[self.images]) if array.ndim == 4 else array
+
+    def output(self, images: Any, run: Run) -> Any:
+        """Return the output for images, in the type of activations."""
+        values = self.values({INPUT: images.astype(self.computed)}, run)
+        self.shapes = {node.name: self._logical(values[node.name].shape) for node in self.model}
+        return values[self.model.output.name]
+
+    def values(
+        self, known: Mapping[str, Any], run: Run, names: Iterable[str] | None = None
+    ) -> dict[str, Any]:
+        """Return the outputs of nodes by name, beside those that are known.
+
+        Args:
+            known: outputs that are there; the images are ``INPUT``.
+            run: weights, and what happens besides.
+            names: of the nodes that are to be run, in the order of the graph; None is all.
+        """
+        found = dict(known)
+        for node in self.model.nodes if names is None else map(self.model.__getitem__, names):
+            found[node.name] = self._apply(node, [found[one] for one in node.inputs], run)
+        return found
+
+    def _apply(self, node: Node, inputs: Sequence[Any], run: Run) -> Any:
+        own = {role: run.tensors[f"{node.name}/{role}"] for role in weight_shapes(node)}
+        layer: Any = node.layer
+        if node.op in ("flatten", "shift", "crop"):
+            return self._moved(node, inputs[0])
+        if node.op == "dropout":
+            return self._dropped(node, inputs[0], run)
+        if node.op == "batchnorm":
+            return self._normalised(node, inputs[0], own, run)
+        if node.op == "pool":
+            return pooling(layer, self.images)(inputs[0])
+        if node.op in self._operations:
+            return self._operations[node.op](layer, inputs)
+        compute = product(layer) if node.op == "linear" else convolution(layer, self.images)
+        found = compute(inputs[0], own["weights"].astype(self.computed))
+        if "bias" not in own:
+            return found
+        return found + self._along_channels(own["bias"].astype(self.computed), found.ndim)
+
+    def _moved(self, node: Node, images: Any) -> Any:
+        """Return images as features in the order channel, row, column; or in another frame."""
+        if node.op == "flatten":
+            if images.ndim == 4 and self.images == "nhwc":
+                images = images.transpose(0, 3, 1, 2)
+            return images.reshape(images.shape[0], -1)
+        left, right, above, below = (
+            (1, -1, 1, -1) if node.op == "shift" else cropped(self.model, node)
+        )
+        # A negative width of padding drops so much.
+        pads = [(0, 0, 0)] * 4
+        first = 1 if self.images == "nhwc" else 2
+        pads[first : first + 2] = (-above, -below, 0), (-left, -right, 0)
+        return lax.pad(images, jnp.zeros((), images.dtype), pads)
+
+    def _dropped(self, node: Node, images: Any, run: Run) -> Any:
+        if not run.definition.drops:
+            return images
+        keep = node.layer.keep  # type: ignore[union-attr]  # a dropout's
+        key = random.fold_in(run.key, self.model.nodes.index(node))
+        kept = random.bernoulli(key, keep, images.shape)
+        return jnp.where(kept, images / keep, jnp.zeros((), images.dtype))
+
+    def _normalised(self, node: Node, images: Any, own: Mapping[str, Any], run: Run) -> Any:
+        """Return normalised images; statistics are taken, and kept, in float32."""
+        layer: Any = node.layer
+        exact = images.astype(jnp.float32)
+        mean, variance = own["running_mean"], own["running_variance"]
+        if run.definition.batch_statistics:
+            axes = tuple(axis for axis in range(images.ndim) if axis != self.channels)
+            mean, variance = jnp.mean(exact, axes), jnp.var(exact, axes)
+            count = images.size // images.shape[self.channels]
+            unbiased = variance * (count / max(count - 1, 1))
+            for role, new in (("running_mean", mean), ("running_variance", unbiased)):
+                run.moved[f"{node.name}/{role}"] = own[role] + layer.momentum * (new - own[role])
+        factor = lax.rsqrt(variance + layer.epsilon)
+        factor = factor * own["weights"] if "weights" in own else factor
+        mean, factor, offset = (
+            self._along_channels(one, images.ndim) for one in (mean, factor, own["bias"])
+        )
+        return ((exact - mean) * factor + offset).astype(images.dtype)
+
+    def _local_response(self, layer: Pointwise, images: Any) -> Any:
+        window, pads = [1] * 4, [(0, 0)] * 4
+        window[self.channels] = layer.local_size
+        pads[self.channels] = (layer.local_size // 2,) * 2
+        sums = lax.reduce_window(images * images, 0.0, lax.add, window, [1] * 4, pads)
+        return images * (layer.k + layer.alpha / layer.local_size * sums) ** -layer.beta
+
+    def _along_channels(self, vector: Any, dimensions: int) -> Any:
+        """Return one element per channel, to be combined with images or features."""
+        outer = 1 if self.channels == 1 and dimensions == 4 else dimensions - 1
+        shape = [1] * dimensions
+        shape[outer] = -1
+        return vector.reshape(shape)
+
+    def _logical(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        if len(shape) == 4 and self.images == "nhwc":
+            return shape[0], shape[3], shape[1], shape[2]
+        return tuple(int(one) for one in np.asarray(shape))

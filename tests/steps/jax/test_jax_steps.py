@@ -1,0 +1,160 @@
+"""What JAX's steps have of their own: state that is given away, parts of a step, a GPU's queue."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import tiny
+
+from pydlbench.errors import UnsupportedError
+from pydlbench.records.step import StepPreparation, StepSpec
+from pydlbench.steps.definition import StepDefinition, definition_of
+from pydlbench.steps.inputs import make_batch, make_weights
+from pydlbench.steps.serving import prepare_model
+from pydlbench.steps.signatures import OperatorRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pydlbench.models.graph import Model
+
+pytest.importorskip("jax")
+
+
+def built(model: Model, **words: Any) -> Any:
+    """Return a model in JAX, and the definition of a case's step."""
+    from pydlbench.steps.jax.step import JaxModel
+
+    case = StepSpec(model=model.name, framework="jax", **words)
+    made = JaxModel(model, make_weights(model), case, make_batch(model))
+    return made, definition_of(case, model)
+
+
+def test_an_update_takes_the_memory_of_what_it_replaces() -> None:
+    """Weights, velocities and the key of dropout are given to the step, and it gives new ones."""
+    made, definition = built(tiny.chain(), phase="training")
+    before = dict(made.state["trained"]), made.state["key"]
+    made.prepare(definition)()
+    assert all(one.is_deleted() for one in before[0].values())
+    assert before[1].is_deleted()
+    assert not any(one.is_deleted() for one in made.state["trained"].values())
+    made.initialize()
+    np.testing.assert_array_equal(
+        made.net.plain(np.asarray(made.state["trained"]["conv1/weights"])),
+        make_weights(made.model)["conv1/weights"],
+    )
+
+
+def test_dropout_draws_anew_in_each_step_and_scales_what_it_keeps() -> None:
+    from pydlbench.steps.jax.net import Run
+
+    made, definition = built(tiny.chain(), phase="forward-backward")
+    from pydlbench.backends.jax.settings import jax
+
+    ones = jax.numpy.ones((64, 16))
+
+    def dropped(seed: int) -> Any:
+        run = Run({}, definition, jax.random.key(seed), {})
+        return np.asarray(made.net.values({"fc1/relu": ones}, run, ["drop1"])["drop1"])
+
+    kept = dropped(1)
+    assert set(np.unique(kept)) == {0.0, 2.0}
+    assert 0.4 < (kept > 0).mean() < 0.6
+    assert (kept != dropped(2)).any()
+    step = made.prepare(definition)
+    first = np.asarray(jax.random.key_data(made.state["key"]))
+    step()
+    assert (np.asarray(jax.random.key_data(made.state["key"])) != first).any()
+
+
+def test_a_part_of_a_step_computes_what_the_step_does() -> None:
+    """All nodes as one operator, under gradients of one: the gradients of the output's sum."""
+    from pydlbench.steps.jax.operators import _subgraph
+    from pydlbench.steps.jax.step import JaxStep
+
+    model = dataclasses.replace(tiny.maps("sum"), input_gradient=False)
+    made, definition = built(model, phase="forward-backward")
+    names = tuple(node.name for node in model)
+    asked = OperatorRequest(name="all", kind="layer", nodes=names, outputs=names[-1:])
+    step = made.prepare(definition)
+    body = _subgraph(JaxStep(made, definition), asked, ["input"])
+    shape = (model.batch, *model.output.shape[1:], model.output.shape[0])
+    output, *gradients = body(made.state, made.resident[0], np.ones(shape, np.float32))
+    wanted = step.run()["gradients"]
+    assert output.shape == shape
+    for name, found in zip(sorted(wanted), gradients, strict=True):
+        np.testing.assert_allclose(found, wanted[name], rtol=1e-5, atol=1e-5)
+
+
+def test_repetitions_have_operands_of_their_own_and_share_a_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from pydlbench.backends.jax.settings import jax, place_of
+    from pydlbench.steps.jax import operators
+
+    seen: list[Any] = []
+
+    def body(state: dict[str, Any], value: Any) -> list[Any]:
+        seen.append(value)
+        return [value * state["two"]]
+
+    operand = jax.numpy.ones(3)
+    place = place_of("cpu", "fp32")
+    cost = operators.CallCost(lambda: 1.0)
+    part = operators.RepeatedOperator(
+        place, body, {"two": jax.numpy.asarray(2.0)}, [[operand], [operand]], cost
+    )
+    assert len(seen) == 2
+    monkeypatch.setattr(operators.TimedCall, "run", lambda _: 5.0)
+    assert part.run() == (5.0 - 1.0) / 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"loss": "output", "phase": "backward-data"},
+        {"zero_fill": True},
+        {"weights": "host"},
+    ],
+)
+def test_what_published_scripts_do_is_refused(words: dict[str, Any]) -> None:
+    made, _ = built(tiny.chain())
+    definition = StepDefinition(**{"name": "script", "phase": "forward", **words})
+    with pytest.raises(UnsupportedError, match="step script: published scripts"):
+        made.prepare(definition)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("precision", ["tf32", "bf16-tc"])
+def test_a_step_on_a_gpu_is_queued_and_waited_for(
+    backend: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    """A GPU that is none: the platform is the CPU's, all else as on a card."""
+    from pydlbench.backends.jax import settings
+
+    device = settings.choose("cpu")
+    monkeypatch.setattr(settings, "choose", lambda _: device)
+    model = tiny.branches()
+    case = StepSpec(
+        model=model.name, phase="training", framework="jax", precision=precision, device="cuda:0"
+    )
+    kernel = prepare_model(backend("jax"), model, case, StepPreparation())
+    assert {one.name: one.detail for one in kernel.facts.checks if one.status != "ok"} == {}
+    assert kernel.facts.timing == "host-sync"
+    assert kernel.facts.environment["gpu"]["name"] == device.device_kind
+    made, definition = built(
+        model, phase="training", precision=precision, device="cuda:0", cast="whole"
+    )
+    step = made.prepare(definition)
+    step()
+    waited: list[bool] = []
+    step._last = type("Loss", (), {"block_until_ready": lambda _: waited.append(True)})()
+    made.synchronize()
+    assert waited == [True]
+    narrow = {"tf32": "float32", "bf16-tc": "bfloat16"}[precision]
+    types = {name: str(one.dtype) for name, one in made.state["trained"].items()}
+    assert types["right/weights"] == narrow
+    assert types["stem/bn/bias"] == "float32"
