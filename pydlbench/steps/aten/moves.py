@@ -101,19 +101,23 @@ def _floating(dtype: str) -> None:
 
 def _made(call: Call) -> Found:
     """A tensor of given values; one that is an operand says the shape only."""
+    tensors = call.tensors if call.operator.startswith("_foreach") else call.tensors[:1]
+    shapes: list[Sequence[int]] = []
+    if call.operator in _FILLED:
+        shapes = [one.shape for one in tensors] or [call.arguments[0]]
+        if call.operator.startswith("new"):
+            shapes = [call.arguments[1]]
+        if not any(map(math.prod, shapes)):
+            return _view(call)
 
     def layers() -> Iterator[Work]:
         if call.operator not in _FILLED:
             raise UnsupportedError(_NO_COPY)
-        tensors = call.tensors if call.operator.startswith("_foreach") else call.tensors[:1]
         wanted = call.keywords.get("dtype")
         typed = call.operator != "full" or wanted is not None
         if not typed and isinstance(call.arguments[1], int):
             raise UnsupportedError(_WHOLE)
         _floating(wanted.text if wanted else tensors[0].dtype if tensors else "float32")
-        shapes = [one.shape for one in tensors] or [call.arguments[0]]
-        if call.operator.startswith("new"):
-            shapes = [call.arguments[1]]
         for shape in shapes:
             yield call.work(Move(op="fill", src=(math.prod(shape),)))
 

@@ -533,6 +533,12 @@ def test_a_list_of_tensors_is_a_layer_for_each_of_them_and_overwrites_them():
     assert [one for one, _ in layers(scaled)] == ["elementwise:mul:3:1", "elementwise:mul:4:1"]
 
 
+def test_a_tensor_without_elements_is_made_of_nothing():
+    found = work_of(call("zeros.default([0], device=torch.device('cpu'))"))
+    assert (found.kind, found.layers, found.flops, found.bytes) == ("view", (), 0, 0)
+    assert found.layers_missing is None
+
+
 def test_zeros_of_no_named_type_are_of_the_default_one():
     assert work_of(call("zeros.default([4, 6])")).dtypes == ("float32",)
 
