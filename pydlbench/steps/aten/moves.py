@@ -131,6 +131,9 @@ def _joined(call: Call) -> Found:
     def layers() -> Iterator[Work]:
         _floating(tensors[0].dtype)
         shape = tensors[0].shape
+        if len(tensors) == 1:
+            yield call.work(_turned(tensors[0], range(len(shape))))
+            return
         along = call.get(1, "dim", 0) % (len(shape) + 1)
         joined = math.prod(shape[:along]), len(tensors), *shape[along:]
         yield call.work(on_images("concat", joined, sources=(1,) * len(tensors)))

@@ -668,6 +668,12 @@ def test_least_bytes_are_what_is_read_and_written(text, results, expected):
     assert work_of(call(text, results)).bytes == expected
 
 
+def test_a_stack_of_one_is_a_copy():
+    assert layers(work_of(call(f"stack.default([{tensor(3, 8)}])"))) == [
+        ("move:copy:24", "forward")
+    ]
+
+
 def test_what_is_padded_is_filled_and_copied():
     found = work_of(call(f"constant_pad_nd.default({tensor(2, 3, 4)}, [1, 2, 0, 1], 0.0)"))
     assert layers(found) == [("move:fill:56", "forward"), ("move:copy:24", "forward")]
