@@ -43,7 +43,7 @@ REFUSED = [
         "--shape mb99999999ic99999999ih9999oc9kh1",
         None,
     ),
-    ("layers --shape mb99999ic999ih999oc99kh3", "mb99999ic999ih999oc99oh997kh3", "--batch 1"),
+    ("layers --shape mb99999ic9ih999oc99kh3", "mb99999ic9ih999oc99oh997kh3", ...),
     ("layers --model alexnet/conv3", "--model alexnet/conv3", "--shape alexnet/conv3"),
     ("layers --shape pool1 --pass backward-weights", "--pass backward-weights", None),
     (
