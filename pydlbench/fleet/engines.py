@@ -30,6 +30,8 @@ __all__ = ["Engine", "Finished", "open_engine", "split_cpus"]
 _INSTALL: Final = "pip install 'pydlbench[fleet]'"
 _FORMS: Final = "local, dask://HOST:PORT, slurm"
 _CONNECT_S: Final = 10.0
+# What a client and a cluster have for their ends; a visit that is being ended may keep them.
+_CLOSE_S: Final = 10.0
 # Between two looks at jobs' files, which lie on a file system of the network.
 _POLL_S: Final = 0.2
 
@@ -271,10 +273,10 @@ class DaskEngine:
             with contextlib.suppress(Exception):
                 future.cancel()
         with contextlib.suppress(Exception):
-            self._client.close()
+            self._client.close(timeout=_CLOSE_S)
         if self._cluster is not None:
             with contextlib.suppress(Exception):
-                self._cluster.close()
+                self._cluster.close(timeout=_CLOSE_S)
 
 
 class SlurmEngine:
