@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pydlbench.records.run import RunRecord
 
-__all__ = ["MODEL", "Gpu", "GpuSession", "Work", "convolution"]
+__all__ = ["MODEL", "Gpu", "GpuSession", "Kernel", "Work", "Worker", "convolution"]
 
 MODEL = "mine.py:build"
 CLOCK_HZ = 1.98e9
@@ -74,6 +74,8 @@ class Gpu:
         fed_s: of the device, to bring a step's images from the host.
         blocks: that a step asks the driver for.
         uncapturable: whether capturing a graph raises.
+        record_s: of the host for each event.
+        event_s: of the device for each event.
     """
 
     steps: dict[str, list[Work]]
@@ -85,6 +87,8 @@ class Gpu:
     fed_s: float = 0.0
     blocks: int = 0
     uncapturable: bool = False
+    record_s: float = 0.0
+    event_s: float = 0.0
     host: float = 0.0
     stream: float = 0.0
     asked: int = 0
@@ -94,7 +98,9 @@ class Gpu:
     # --- the runtime --------------------------------------------------------------------------
 
     def record(self) -> float:
-        return max(self.stream, self.host)
+        self.host += self.record_s
+        self.stream = self._begin() + self.event_s
+        return self.stream
 
     def between(self, start: float, end: float) -> float:
         return end - start
@@ -103,7 +109,7 @@ class Gpu:
         self.host = max(self.host, self.stream)
 
     def sleep(self, seconds: float) -> None:
-        self.stream = self.record() + seconds
+        self.stream = self._begin() + seconds
 
     def now(self) -> float:
         return self.host
@@ -121,9 +127,13 @@ class Gpu:
 
         def replay() -> None:
             self.host += 5e-6
-            self.stream = self.record() + total * self.slower.get(self.running, 1.0)
+            self.stream = self._begin() + total * self.slower.get(self.running, 1.0)
 
         return SimpleNamespace(replay=replay)
+
+    def _begin(self) -> float:
+        """Return when the device begins with what the host puts into its queue now."""
+        return max(self.stream, self.host)
 
     # --- what runs on it ----------------------------------------------------------------------
 
@@ -133,7 +143,7 @@ class Gpu:
             return
         self.host += host_s
         if device_s:
-            self.stream = self.record() + device_s * self.slower.get(self.running, 1.0)
+            self.stream = self._begin() + device_s * self.slower.get(self.running, 1.0)
 
     def step(self, model: str, feed: str = "resident") -> None:
         self.host += self.once_s
