@@ -488,8 +488,8 @@ class _Check:
             tried, notes = device_experiments(case, ladder, laps, share)
             blocks = self._counted("step", "allocations")
             notes.append(allocation_note(blocks, median(_of(laps, "step"))))
-            timed_by = {n: one.gpu for n, one in self._visits.items() if isinstance(one, Sampled)}
-            notes += power_notes(timed_by)
+            seen = {n: one.gpu for n, one in self._visits.items() if isinstance(one, Sampled)}
+            notes += power_notes(seen)
             return tried, notes, {"allocations": blocks}
         sides = {"counted": "step", "kept": "step_kept"}
         faults = {name: self._counted(visit, "faults") for name, visit in sides.items()}
@@ -519,7 +519,8 @@ class _Check:
         if self._operators is None:
             return None
         if self._case.on_gpu:
-            return median(_of(self._laps.taken, "pipeline"))
+            known = _of(self._laps.taken, "pipeline")  # none where every call was refused
+            return median(known) if known else None
         return median(
             lap.seconds["operators"]
             + lap.seconds.get("feed", 0.0)

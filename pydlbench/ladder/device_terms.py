@@ -132,15 +132,22 @@ def compute_share(timed: Sequence[tuple[float, bool]]) -> float:
     return sum(seconds for seconds, bound in timed if bound) / total if total else 0.0
 
 
-def power_notes(readings: Mapping[str, GpuReadings | None]) -> list[str]:
-    """Return what held the clock down beside each visit, by its name, and at which power."""
+def power_notes(readings: Mapping[str, Sequence[GpuReadings]]) -> list[str]:
+    """Return what held the clock down in visits, by what was visited, and at which power.
+
+    Args:
+        readings: of each visit, by the name of what was visited.
+    """
     found = []
-    for name, one in readings.items():
-        reasons = [] if one is None else [word for word in one.reasons if word != "idle"]
-        if one is not None and reasons:
-            power = f" at {one.power_w:.0f} W" if one.power_w else ""
-            what = name.replace("_", " ")
-            found.append(f"{what}: the clock was held down ({', '.join(reasons)}){power}")
+    for name, visits in readings.items():
+        held = [one for one in visits if set(one.reasons) - {"idle"}]
+        if not held:
+            continue
+        reasons = dict.fromkeys(word for one in held for word in one.reasons if word != "idle")
+        watts = [one.power_w for one in held if one.power_w]
+        power = f", at {median(watts):.0f} W" if watts else ""
+        words = f"the clock was held down ({', '.join(reasons)}) in {len(held)} of {len(visits)}"
+        found.append(f"{name.replace('_', ' ')}: {words} visits{power}")
     return found
 
 

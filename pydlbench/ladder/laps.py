@@ -68,7 +68,7 @@ class Sampled:
         faults: page faults per execution, visit by visit.
         allocations: likewise blocks that a GPU's driver was asked for.
         clock_hz: that a GPU had in the last visit; None where nobody read it.
-        gpu: what else was read of it then.
+        gpu: what was read of it in each visit; those that nobody read are left out.
     """
 
     def __init__(self, name: str, kernel: Sampler, timing: str = "") -> None:
@@ -76,7 +76,7 @@ class Sampled:
         self.faults: list[float] = []
         self.allocations: list[float] = []
         self.clock_hz: float | None = None
-        self.gpu: GpuReadings | None = None
+        self.gpu: list[GpuReadings] = []
         self._kernel, self._timing = kernel, timing
         self._request: Request | None = None
 
@@ -90,7 +90,8 @@ class Sampled:
         if chunk.allocations is not None:
             self.allocations.append(chunk.allocations)
         self.clock_hz = median(chunk.clock_hz) if chunk.clock_hz else None
-        self.gpu = chunk.gpu
+        if chunk.gpu is not None:
+            self.gpu.append(chunk.gpu)
         found = {self.name: median(chunk.seconds)}
         return found | ({"step_enqueue": median(chunk.enqueue_s)} if chunk.enqueue_s else {})
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
 
 import pytest
-from invented_gpu import MODEL, Gpu, GpuSession, Work, convolution
+from invented_gpu import MODEL, Gpu, GpuSession, Kernel, Work, Worker, convolution
 
 from pydlbench.errors import UnsupportedError
 from pydlbench.ladder.check import check_step
+from pydlbench.ladder.device_terms import power_notes
 from pydlbench.ladder.forecast import forecast_step
 from pydlbench.records.check import CheckRecord
 from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.step import StepSpec
 from pydlbench.runner.session import Options, Session
 from pydlbench.steps import operations
+from pydlbench.steps.device import DeviceOperators
+from pydlbench.steps.operations import OperatorsFacts
+from pydlbench.timing.guards import GpuReadings
 
 CASE = StepSpec(model=MODEL, device="cuda:0")
 CALIBRATIONS = ("thin", "short", "plain", "units")
@@ -169,10 +174,20 @@ def test_a_rung_at_another_clock_is_told_by_its_cycles(slower, term):
     assert clock.seconds == pytest.approx(0.25 * total_device_s(gpu), rel=0.01)
     assert "1.98 GHz" in clock.how
     assert "1.58 GHz" in clock.how
-    held = {one.partition(":")[0] for one in found.notes if "(power cap) at 700 W" in one}
+    said = "(power cap) in 6 of 6 visits, at 700 W"
+    held = {one.partition(":")[0] for one in found.notes if said in one}
     chain = {"operator chain"} if "chain" in slower else set()
     assert held == {"step", "step events", "step graph"} | chain
     assert abs(found.unexplained) < 0.01
+
+
+def test_what_held_the_clock_down_is_told_of_every_visit_and_not_of_the_last_alone():
+    held = GpuReadings(reasons=("power cap",), power_w=690.0)
+    free = GpuReadings(reasons=("idle",), power_w=100.0)
+    hot = GpuReadings(reasons=("idle", "thermal"))
+    assert power_notes({"step_graph": [held, hot, free], "step": [free], "native": []}) == [
+        "step graph: the clock was held down (power cap, thermal) in 2 of 3 visits, at 690 W"
+    ]
 
 
 def test_launches_that_cost_twice_are_launch_gaps():
@@ -188,6 +203,19 @@ def test_blocks_of_the_driver_are_counted():
     found = checked(launch_bound(blocks=3))
     assert found.faults == {"allocations": 3.0}
     assert any("3.0 blocks" in one for one in found.notes)
+
+
+def test_a_step_of_which_no_call_can_be_made_ready_is_checked_without_additivity(monkeypatch):
+    def refusing(worker, signatures):
+        facts = OperatorsFacts(refused=dict.fromkeys(signatures, "no such operands"))
+        made = DeviceOperators([], facts, worker.gpu, contextlib.nullcontext)
+        return Kernel(worker.gpu, made, "operators")
+
+    monkeypatch.setattr(Worker, "_calls", refusing)
+    found = checked(launch_bound())
+    assert found.additivity_s is None
+    assert found.unreplayed.calls == 1.0
+    assert named(found)["launch gaps"].seconds > 0
 
 
 def test_without_a_graph_the_reason_stands_for_the_rung_and_for_the_term():
