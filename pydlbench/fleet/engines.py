@@ -8,7 +8,6 @@ node that is named, and nothing runs beside it.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import os
 import shlex
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pydlbench.errors import PydlbenchError, UsageError, WorkerError, nearest
-from pydlbench.fleet.node import Brought, Order, Slot, end_all, look, visit
+from pydlbench.fleet.node import Brought, Order, Slot, end_all, longest, look, visit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -151,9 +150,12 @@ def local_slots(text: str) -> list[Slot]:
 
 
 def split_cpus(cpus: Sequence[int], count: int) -> list[tuple[int, ...]]:
-    """Return CPUs in sets of nearly the same size, those beside each other together."""
-    ends = [round(len(cpus) * number / count) for number in range(count + 1)]
-    return [tuple(cpus[low:high]) for low, high in itertools.pairwise(ends)]
+    """Return CPUs in sets of the same size, those beside each other together; a rest is left out.
+
+    Slots of different sizes could not be compared.
+    """
+    size = len(cpus) // count
+    return [tuple(cpus[number * size : (number + 1) * size]) for number in range(count)]
 
 
 class DaskEngine:
@@ -220,7 +222,8 @@ class DaskEngine:
                 by_address = {worker.address: self._given[name] for name, worker in workers.items()}
                 self._seen.update({one: by_address[one] for one in fresh})
             elif fresh:
-                self._seen.update(self._client.run(look, workers=fresh, on_error="ignore"))
+                said = self._client.run(look, workers=fresh, on_error="return")
+                self._seen.update(_slots_said(said))
         self._seen = {one: slot for one, slot in self._seen.items() if one in threads}
         found: dict[str, Slot] = {}
         for slot in self._seen.values():
@@ -319,7 +322,12 @@ class SlurmEngine:
         return {name: Slot(name=name) for name in self._nodes}
 
     def parameters(self, node: str, limit_s: float) -> dict[str, Any]:
-        """Return what a job on a node is submitted with, by submitit's names."""
+        """Return what a job on a node is submitted with, by submitit's names.
+
+        Args:
+            node: by name.
+            limit_s: seconds that the job may take, waiting for its slot and for its end included.
+        """
         given = {name: value for name, value in self._options.items() if value is not False}
         options = {f"slurm_{name}": value for name, value in given.items()}
         minutes = max(1, int(-(-limit_s // 60)))
@@ -332,7 +340,7 @@ class SlurmEngine:
 
     def start(self, slot: Slot, order: Order) -> None:
         """Submit a job for a visit."""
-        self._executor.update_parameters(**self.parameters(slot.name, order.limit_s))
+        self._executor.update_parameters(**self.parameters(slot.name, longest(order)))
         try:
             self._running[slot.name] = self._executor.submit(visit, slot, order)
         except Exception as error:
@@ -362,6 +370,21 @@ class SlurmEngine:
         for job in self._running.values():
             with contextlib.suppress(Exception):
                 job.cancel()
+
+
+def _slots_said(said: Mapping[str, Any]) -> dict[str, Slot]:
+    """Return the slots among what workers have answered; one that is gone has none.
+
+    Raises:
+        UsageError: a worker is there and cannot say, as where pydlbench is not installed.
+    """
+    for address, one in said.items():
+        if not isinstance(one, (Slot, OSError)):
+            raise UsageError(
+                f"{address}: this worker cannot say what it has ({type(one).__name__}: {one}); "
+                "nearest: install the same pydlbench where it runs"
+            )
+    return {address: one for address, one in said.items() if isinstance(one, Slot)}
 
 
 def _slurm_values(options: Mapping[str, str]) -> dict[str, Any]:

@@ -27,7 +27,17 @@ from pydlbench.store.store import Store
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Brought", "Order", "Slot", "cpu_list", "end_all", "exclusive", "look", "visit"]
+__all__ = [
+    "Brought",
+    "Order",
+    "Slot",
+    "cpu_list",
+    "end_all",
+    "exclusive",
+    "longest",
+    "look",
+    "visit",
+]
 
 #: Where the locks of a node lie: all users of the node see it, and it is empty after a boot.
 LOCKS: Path = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())  # noqa: S108 - as the comment says
@@ -61,9 +71,11 @@ class Slot:
 
     @property
     def locks(self) -> list[str]:
-        """Names of the files whose locks hold it."""
-        card = [f"pydlbench-{re.sub(r'[^A-Za-z0-9-]', '_', self.gpu)}.lock"] if self.gpu else []
-        return [*card, *(f"pydlbench-cpu-{number}.lock" for number in sorted(self.cpus))]
+        """Names of the files whose locks hold it, in an order that all slots have in common."""
+        cards = sorted({one.strip() for one in self.gpu.split(",") if one.strip()})
+        plain = [re.sub(r"[^A-Za-z0-9-]", "_", one) for one in cards]
+        numbers = [f"cpu-{number}" for number in sorted(self.cpus)]
+        return [f"pydlbench-{name}.lock" for name in (*plain, *numbers)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +175,11 @@ def visit(slot: Slot, order: Order) -> Brought:
     )
 
 
+def longest(order: Order) -> float:
+    """Return the seconds after which a visit has ended by itself: it waits, runs, and is ended."""
+    return order.wait_s + order.limit_s + 2 * _GRACE_S
+
+
 def store_name(node: str, number: int) -> str:
     """Return the file name of a visit's store; no two nodes have the same."""
     plain = re.sub(r"[^A-Za-z0-9.-]+", "_", node)[:80]
@@ -214,7 +231,11 @@ def _opened(path: Path) -> int:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         with contextlib.suppress(FileExistsError):
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+            fresh = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+            try:
+                os.fchmod(fresh, 0o644)  # other users have to open it, whatever the umask is
+            finally:
+                os.close(fresh)
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 

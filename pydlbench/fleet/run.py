@@ -119,15 +119,16 @@ def run_rounds(
         began = time.monotonic()
         while left.waiting or left.running:
             _begin(engine, plan, left, seen)
+            # What waits now was not there a moment ago, however long visits take to be kept.
+            for gone in _given_up(plan, left, seen):
+                _keep(store, plan, gone)
+                done[gone.node, number] = False
             for one in engine.finished(_LOOK_S):
                 seen[one.node] = time.monotonic()
                 visit = _kept(store, plan, left, one)
                 if visit is not None:
                     done[one.node, number] = visit.status == "ok"
                     _refuse(visit, one, done)
-            for gone in _given_up(plan, left, seen):
-                _keep(store, plan, gone)
-                done[gone.node, number] = False
         names = [name for name in order if not done.get((name, number))]
         for name in names:
             tell(f"round {number + 1}: {name}: not whole: {left.reasons.get(name, 'not there')}")

@@ -192,7 +192,8 @@ def _again(
     if metric == len(table.metrics):
         metric = int(np.nanargmax(effects.log[node, :metric]))
     value = visit["values"].get(table.metrics[metric], {})
-    return f"{visit.get('prefix', '')}{value.get('command', '')}"
+    command = value.get("command")  # the node's last visit may lack this row
+    return f"{visit.get('prefix', '')}{command}" if command else ""
 
 
 def _evidence(

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +18,13 @@ from invented_runs import RUN
 
 from pydlbench.errors import PydlbenchError, UsageError, WorkerError
 from pydlbench.fleet import node
-from pydlbench.fleet.engines import DaskEngine, SlurmEngine, open_engine, split_cpus
+from pydlbench.fleet.engines import (
+    DaskEngine,
+    SlurmEngine,
+    _slots_said,
+    open_engine,
+    split_cpus,
+)
 from pydlbench.fleet.gather import TABLE
 from pydlbench.fleet.node import Order, Slot, store_name
 from pydlbench.fleet.run import Plan, run_rounds
@@ -43,8 +50,9 @@ def order(path, **changes):
 
 
 def ended(engine, count=1):
-    found = []
+    found, end = [], time.monotonic() + 120
     while len(found) < count:
+        assert time.monotonic() < end, "no visit has ended"
         found += engine.finished(1.0)
     return found
 
@@ -89,9 +97,16 @@ def test_an_engine_that_is_not_installed_says_how_to_get_it(name, tmp_path, monk
         open_engine(text, nodes=("a",) if text == "slurm" else (), folder=tmp_path)
 
 
-def test_cpus_are_shared_out_whole():
-    assert split_cpus(range(8), 3) == [(0, 1, 2), (3, 4), (5, 6, 7)]
+def test_cpus_are_shared_out_in_sets_that_can_be_compared():
+    assert split_cpus(range(8), 3) == [(0, 1), (2, 3), (4, 5)]
     assert split_cpus((4, 6), 2) == [(4,), (6,)]
+
+
+def test_a_worker_that_cannot_say_what_it_has_is_named_and_one_that_is_gone_is_not():
+    slot = Slot(name="a", cpus=(0,))
+    assert _slots_said({"tcp://a:1": slot, "tcp://b:1": OSError("gone")}) == {"tcp://a:1": slot}
+    with pytest.raises(UsageError, match=r"tcp://c:1: .*No module named .*nearest: install"):
+        _slots_said({"tcp://c:1": ModuleNotFoundError("No module named 'pydlbench'")})
 
 
 # -----------------------------------------------------------------------------
@@ -346,6 +361,18 @@ def test_what_sbatch_is_given(tmp_path, monkeypatch):
     assert "#SBATCH --time=61" in lines
     assert "#SBATCH --job-name=pydlbench-fleet" in lines
     assert not any("exclusive" in line for line in lines)
+
+
+def test_a_job_lives_longer_than_its_sweep_may(tmp_path):
+    """Slurm ends a job without asking what of its sweep is to be kept."""
+    pytest.importorskip("submitit")
+    engine = SlurmEngine(tmp_path, ("a",), {}, cluster="local")
+    given = {}
+    engine._executor = SimpleNamespace(
+        update_parameters=given.update, submit=lambda *_: SimpleNamespace()
+    )
+    engine.start(engine.slots()["a"], order(tmp_path, limit_s=600.0, wait_s=600.0))
+    assert given["timeout_min"] * 60 > 1200
 
 
 def test_a_job_that_is_refused_is_an_error_with_its_node(tmp_path):

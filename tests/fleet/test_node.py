@@ -57,6 +57,22 @@ def test_two_slots_that_share_nothing_do_not_wait(slot):
         pass
 
 
+def test_each_of_a_slot_s_gpus_is_held(slot):
+    two = Slot(name="two", cpus=slot.cpus, gpu="GPU-1,GPU-2")
+    with exclusive(two, 0), pytest.raises(WorkerError), exclusive(Slot(name="x", gpu="GPU-2"), 0):
+        pass
+
+
+def test_a_lock_can_be_asked_for_by_other_users_whatever_the_umask_is(slot):
+    before = os.umask(0o077)
+    try:
+        with exclusive(slot, 0):
+            (file,) = node.LOCKS.iterdir()
+            assert file.stat().st_mode & 0o777 == 0o644
+    finally:
+        os.umask(before)
+
+
 def test_the_lock_lives_as_long_as_the_sweep_whoever_dies(slot):
     """A sweep has the descriptors too: its parent may be killed."""
     with exclusive(slot, 0) as held:

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import time
 from collections import Counter
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ from invented_fleet import FILE, write_store
 from invented_runs import RUN
 
 from pydlbench.errors import StoreError, UsageError, WorkerError
+from pydlbench.fleet import run
 from pydlbench.fleet.engines import Finished
 from pydlbench.fleet.gather import TABLE
 from pydlbench.fleet.node import Brought, Order, Slot
@@ -145,6 +147,25 @@ def test_a_visit_that_dies_is_tried_again(store, plan, tmp_path):
     assert run_rounds(engine, store, plan, print) == (12, 0)
     assert kept(store)["node-3", 1]["tries"] == 2
     assert Counter(engine.begun)["node-3", 1] == 2
+
+
+def test_a_node_that_is_there_is_not_given_up_while_other_visits_are_kept(
+    store, plan, tmp_path, monkeypatch
+):
+    """Of a large fleet, what one look brings may take longer to keep than patience lasts."""
+    engine = InventedEngine(tmp_path / "nodes")
+    first = engine.begun
+    engine.answers = lambda node, _, tries: "died" if (node, tries) == (first[0][0], 1) else None
+    really, clock = run.gathered, [0.0]
+
+    def slowly(path):
+        clock[0] += 10 * plan.patience_s
+        return really(path)
+
+    monkeypatch.setattr(run, "gathered", slowly)
+    invented = SimpleNamespace(monotonic=lambda: clock[0], time=time.time, sleep=time.sleep)
+    monkeypatch.setattr(run, "time", invented)
+    assert run_rounds(engine, store, plan, print) == (12, 0)
 
 
 def test_a_node_that_always_dies_costs_its_rounds_and_is_named(store, plan, tmp_path):
