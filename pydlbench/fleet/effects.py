@@ -188,11 +188,11 @@ def moderated(own: NDArray[Any], freedom: NDArray[Any]) -> tuple[NDArray[Any], N
     scale and degrees of freedom are estimated from the logarithms of the variances.
 
     Args:
-        own: variance between the rounds of each node; NaN where there is none.
+        own: variance between the rounds of each node; NaN where it has fewer than two.
         freedom: its degrees of freedom; 0 or less where there is none.
 
     Returns:
-        Variances, NaN where nothing is known, and whole degrees of freedom, at least 1.
+        Variances, NaN where the node has none of its own, and whole degrees of freedom, at least 1.
     """
     variance, total = own.copy(), np.maximum(freedom, 1)
     known = (freedom > 0) & ~np.isnan(own)
@@ -221,7 +221,8 @@ def moderated(own: NDArray[Any], freedom: NDArray[Any]) -> tuple[NDArray[Any], N
     shared = np.clip(most - mine, 0, prior)
     both = shared + mine
     pooled = (shared * math.exp(scale) + mine * np.where(known, own, 0)) / np.maximum(both, 1)
-    use = near & (both >= 1)
+    # Whether a single round was disturbed cannot be told, however alike the others' rounds are.
+    use = near & known & (both >= 1)
     variance[use] = pooled[use]
     total[use] = np.minimum(both[use], MOST_FREEDOM).astype(int)
     return variance, total

@@ -131,8 +131,12 @@ def _table(visits: Sequence[Mapping[str, Any]]) -> _Table:
             if value.get("step"):
                 steps.add(at[2])
     # Rounds that other work disturbed count only where hardly any others are there.
-    enough = ((~contended) & ~np.isnan(seconds)).sum(axis=0) >= 2
-    seconds[contended & enough] = np.nan
+    left_out = contended & (((~contended) & ~np.isnan(seconds)).sum(axis=0) >= 2)
+    # What was read in a round that does not count explains nothing.
+    for values in (seconds, clock, bandwidth, heat):
+        values[left_out] = np.nan
+    for flags in (contended, *held.values()):
+        flags[left_out] = False
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = [np.log(one) for one in (seconds, clock, bandwidth)]
     log_s, log_clock, log_bandwidth = logs
@@ -227,7 +231,7 @@ def _evidence(
             said.append(FleetEvidence(what="other work", share=None, text=text))
         if not said:
             known = "" if math.isnan(clock) else f"clock {percent(math.expm1(clock), signed=True)}"
-            text = f"nothing that was read beside it differs{f' ({known})' if known else ''}"
+            text = f"nothing that was read accounts for it{f' ({known})' if known else ''}"
             said.append(FleetEvidence(what="unexplained", share=None, text=text))
         found[node, metric] = tuple(said)
     return found

@@ -68,6 +68,17 @@ def test_a_single_disturbed_round_is_no_slow_node():
     assert (effects.verdict != SLOW).all()
 
 
+def test_a_single_round_is_no_slow_node():
+    """Whether it was disturbed only other rounds of the same node could tell."""
+    log_s = np.random.default_rng(6).normal(0, 0.005, (3, 200, 2))
+    log_s[:2, 11] = np.nan
+    log_s[2, 11] += 0.3
+    effects = judge(log_s, np.zeros(200, dtype=int), 0.03)
+    assert effects.log[11] == pytest.approx(0.3, abs=0.05)
+    assert (effects.verdict[11] == UNCLEAR).all()
+    assert (effects.verdict != SLOW).all()
+
+
 def test_margins_are_margins():
     """A node that is certainly slower, but by less than the margin, is none to be sent back."""
     log_s = np.random.default_rng(7).normal(0, 0.001, (5, 100, 1))

@@ -103,6 +103,17 @@ def test_rows_that_other_work_disturbed_count_only_where_there_are_no_others(som
     assert [one.what for one in slow.evidence] == ["other work"]
 
 
+def test_a_round_that_does_not_count_explains_nothing(some):
+    change(some, None, clock_hz=4e9)
+    for visit in some:
+        if visit["node"] == f"node-{SLOW}" and visit["round"] == 2:
+            for value in visit["values"].values():
+                value.update(clock_hz=2e9, throttle=["power cap"], contended=True)
+    found = of(judge_visits(some, 0.03), f"node-{SLOW}")
+    assert (found.verdict, found.rounds) == ("SLOW", 4)
+    assert [one.what for one in found.evidence] == ["unexplained"]
+
+
 def test_the_command_is_that_of_the_slowest_metric_on_that_slot(some):
     verdict = judge_visits(some, 0.03)
     slow = [one for one in verdict.slow if one.metric != WHOLE]
