@@ -61,7 +61,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         parser.add_argument_group("what is checked"),
         *("framework", "mode", "phase", "batch", "precision", "layout", "feed", "option"),
         many=("framework", "mode"),
-        framework={"help": "torch, tensorflow or all; default: those that are installed"},
+        framework={"help": "torch, tensorflow, jax, or all: the first two, if installed (default)"},
         precision={"type": (one_of, PRECISIONS), "default": "fp32"},
     )
     add_own(parser)
