@@ -158,9 +158,12 @@ class Resize(Kind):
 
 def _touched(mode: str, size: int, out: int) -> int:
     """Return how many positions of a side the result is made of."""
-    # Every third one, say: the centres of the result are those of pixels.
-    centred = size % (2 * out) == out
-    return min(size, out if mode == "nearest" or centred else 2 * out)
+    if mode == "nearest" or size <= 2 * out:
+        return min(size, out) if mode == "nearest" else size
+    # Two for each, none of them of two; but one where a centre of the result is that of a pixel.
+    common = math.gcd(size, out)
+    centred = common if size // common % 2 and out // common % 2 else 0
+    return 2 * out - centred
 
 
 def taps(mode: str, size: int, out: int) -> list[tuple[int, int, float]]:

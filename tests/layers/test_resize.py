@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 
 import pytest
@@ -53,6 +54,14 @@ def test_taps_lie_around_the_centre(size, out):
     for to, (low, high, weight) in enumerate(taps("nearest", size, out)):
         assert (low, weight) == (high, 0)
         assert low <= (to + Fraction(1, 2)) * size / out < low + 1
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_pixels_that_nothing_is_made_of_are_not_read(mode):
+    for size, out in itertools.product(range(1, 25), repeat=2):
+        layer = parse_problem(f"resize:{mode}:mb1ic1ih{size}oh{out}iw1ow1")
+        touched = {at for low, high, _ in taps(mode, size, out) for at in (low, high)}
+        assert layer.bytes("forward", 1) == len(touched) + out, (size, out)
 
 
 def test_what_is_counted():
