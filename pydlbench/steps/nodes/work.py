@@ -637,12 +637,14 @@ def _view(one: _Read) -> Found:
 
 def _copy(one: _Read) -> Found:
     """What is written and not computed: zeros, the same in another order of dimensions."""
+    if not one.result.elements:
+        return _view(one)
 
     def layers() -> list[Work]:
         if not one.result.floating:
             raise UnsupportedError("whole numbers have no layer")
         if one.node.operator in _FILLS:
-            return [one.work(Move(op="fill", src=(max(1, one.result.elements),)))]
+            return [one.work(Move(op="fill", src=(one.result.elements,)))]
         order = one.node.inputs[-1].values
         if one.node.operator != "Transpose" or order is None:
             raise UnsupportedError(f"{one.node.op} has no layer")
