@@ -256,7 +256,11 @@ def _resized(reader: _Reader) -> Iterable[str]:
     node, old, new = reader.node, reader[0].shape, reader.result.shape
     how = node.get("coordinate_transformation_mode", "half_pixel")
     mode = node.get("mode", "nearest")
-    # Another one only where the result has a single pixel.
+    # Another one only where the result has a single pixel: the first.
+    if how == "pytorch_half_pixel" and any(
+        one == 1 < was for was, one in zip(old, new, strict=True)
+    ):
+        mode = f"{mode}, one pixel"
     found = _RESIZES.get((mode, "half_pixel" if how == "pytorch_half_pixel" else how))
     rounding = node.get("nearest_mode", "round_prefer_floor")
     own = found is not None and not node.get("antialias", 0) and old[:2] == new[:2]
@@ -268,7 +272,13 @@ def _resized(reader: _Reader) -> Iterable[str]:
         own = own and rounding == "floor"
     # Sizes that are rounded down belong to another factor than their quotient.
     exact = multiple or all(not big % small for big, small in zip(old, new, strict=True))
-    if found is None or len(old) != 4 or not own or not (exact or reader.optional(3)):
+    scales = reader.optional(2)
+    if reader.optional(3):
+        exact = node.get("keep_aspect_ratio_policy", "stretch") == "stretch"
+    elif scales is not None and scales.values is not None and len(scales.values) == len(old):
+        asked = zip(scales.values, old, new, strict=True)
+        exact = all(math.isclose(by * was, one, rel_tol=1e-6) for by, was, one in asked)
+    if found is None or len(old) != 4 or not own or not exact:
         raise UnsupportedError(f"{node.name}: no rule for this way to find pixels ({mode}, {how})")
     yield f"aten.{found[0]}.default({reader.text(0)}, {list(new[2:])}{found[1]})"
 

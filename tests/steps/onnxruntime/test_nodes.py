@@ -320,6 +320,38 @@ def test_resized_images_are_told_where_pixels_are_found_alike(size, attributes, 
     assert bool(found.layers_missing) != bool(problem)
 
 
+@pytest.mark.parametrize(
+    ("scale", "size", "attributes", "problem"),
+    [
+        (2.0, 16, {}, "linear:mb2ic16ih8oh16"),
+        (1.375, 11, {}, "linear:mb2ic16ih8oh11"),
+        # Rounded down to a multiple, or to a size that is none.
+        (2.1, 16, {}, None),
+        (1.4, 11, {}, None),
+        (None, 11, {}, "linear:mb2ic16ih8oh11"),
+        (None, 11, {"keep_aspect_ratio_policy": "not_larger"}, None),
+        (None, 11, {"keep_aspect_ratio_policy": "stretch"}, "linear:mb2ic16ih8oh11"),
+        (None, 1, {}, "linear:mb2ic16ih8oh1"),
+        # The first pixel, and not those in the middle.
+        (None, 1, {"coordinate_transformation_mode": "pytorch_half_pixel"}, None),
+    ],
+)
+def test_resized_images_are_told_by_the_factor_that_is_asked_for(scale, size, attributes, problem):
+    given = [None, Tensor(dtype="float32", shape=(4,), constant=True, values=(1, 1, scale, scale))]
+    if scale is None:
+        given = [None, None, Tensor(dtype="int64", shape=(4,), constant=True)]
+    node = Node(
+        operator="Resize",
+        version=18,
+        inputs=(IMAGES, *given),
+        outputs=(Tensor(dtype="float32", shape=(2, 16, size, size)),),
+        attributes={name: (3, text) for name, text in {"mode": "linear", **attributes}.items()},
+    )
+    found = work_of(RecordedCall(signature=node.signature, operator=node.name, names=("n",)))
+    assert [one.layer.problem for one in found.layers] == [f"resize:{problem}"] * bool(problem)
+    assert bool(found.layers_missing) != bool(problem)
+
+
 def test_a_gather_is_of_rows_on_the_first_axis_only():
     table = Tensor(dtype="float32", shape=(8, 16), constant=True)
     ids = Tensor(dtype="int64", shape=(4,))
