@@ -182,7 +182,9 @@ class DaskEngine:
             threads_per_worker=1,
             processes=False,
             memory_limit=0,
-            dashboard_address=None,
+            # No dashboard; what is left of its server takes any port that is free.
+            dashboard_address="localhost:0",
+            scheduler_kwargs={"dashboard": False},
             silence_logs=logging.CRITICAL,
         )
         client = distributed.Client(cluster)

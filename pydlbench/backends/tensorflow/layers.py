@@ -726,8 +726,13 @@ def resize_recipes(layer: Resize, case: KernelSpec) -> list[Recipe]:
     """Return the one way to compute a pass of a resize.
 
     Raises:
-        UnsupportedError: a linear one of other numbers than float32.
+        UnsupportedError: in XLA, or a linear one of other numbers than float32.
     """
+    if case.mode == "xla":
+        raise UnsupportedError(
+            "XLA's ResizeBilinear gives other values, and ResizeNearestNeighborGrad does not "
+            "compile; nearest: --mode graph"
+        )
     if layer.mode == "linear" and case.precision != "fp32":
         raise UnsupportedError("TensorFlow's ResizeBilinear gives float32 only; nearest: fp32")
     calls = Resizing(layer)
