@@ -70,9 +70,11 @@ def install(folder: Path, site: Path) -> None:
 
 def _wheel(folder: Path, work: Path, version: str) -> None:
     """Build the package's wheel for one version of Python; only its bindings are compiled anew."""
-    python = shutil.which(f"python{version}")
-    if python is None:
-        raise SystemExit(f"python{version} is not on PATH; nearest: --python with another one")
+    python = shutil.which(f"python{version}") or ""
+    # What is on PATH may be a version manager's, which runs only where that version is chosen.
+    asked = [python, "-m", "pip", "--version"]
+    if not python or subprocess.run(asked, capture_output=True, check=False).returncode:
+        raise SystemExit(f"no python{version} that runs pip is on PATH; nearest: --python X.Y")
     tools = work / "tools"
     if not tools.exists():
         _pip("install", "--target", tools, *_TOOLS)
