@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pydlbench.backends.verification.cells import backward, forward
 from pydlbench.backends.verification.inputs import make_inputs, round_to
+from pydlbench.backends.verification.recurrent import backward, forward
 from pydlbench.backends.verification.verify import verify
 from pydlbench.layers.descriptor import parse_problem
 
