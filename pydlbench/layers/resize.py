@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from pydlbench.errors import UsageError
 from pydlbench.layers.base import Kind, check_pass, check_total, elements, malformed, set_integers
 from pydlbench.layers.tensors import check_operator
 from pydlbench.layers.window import read_fields
 
-__all__ = ["RESIZES", "Resize", "taps"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["RESIZES", "Resize", "flops_of_pixel", "taps"]
 
 #: How an element of the result is made, by benchdnn's names.
 RESIZES: Final = ("nearest", "linear")
@@ -135,11 +138,9 @@ class Resize(Kind):
         Backward each element of ``dst`` is added to all pixels that it came from.
         """
         check_pass(pass_, self.passes, self.kind)
-        results = math.prod(self.shapes()["dst"])
-        if self.mode == "nearest":
-            return 0 if pass_ == "forward" else results
-        weighted = math.prod(2 if size != out else 1 for size, out in self.sides)
-        return results * (2 * weighted - (pass_ == "forward"))
+        per_side = 1 if self.mode == "nearest" else 2
+        each = flops_of_pixel(per_side, self.sides, backward=pass_ != "forward")
+        return math.prod(self.shapes()["dst"]) * each
 
     def flops_executed(self, pass_: str) -> int:
         """Return the same as :meth:`flops`: nothing is left out."""
@@ -154,6 +155,20 @@ class Resize(Kind):
             touched = self.batch * self.channels
             touched *= math.prod(_touched(self.mode, size, out) for size, out in self.sides)
         return itemsize * (touched + shapes["dst"])
+
+
+def flops_of_pixel(per_side: int, sides: Iterable[tuple[int, int]], *, backward: bool) -> int:
+    """Return the FLOPs of each pixel of the result.
+
+    Args:
+        per_side: pixels of the source along a side that it is a weighted sum of; of one it is a
+            copy.
+        sides: sizes of source and result; along equal ones nothing is weighted.
+        backward: its gradient is added to all of them, the first among them.
+    """
+    if per_side == 1:
+        return int(backward)
+    return 2 * math.prod(per_side if size != out else 1 for size, out in sides) - (not backward)
 
 
 def _touched(mode: str, size: int, out: int) -> int:

@@ -9,7 +9,7 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.deconv import Deconv2d
 from pydlbench.layers.pool import Pool2d
-from pydlbench.layers.resize import Resize
+from pydlbench.layers.resize import Resize, flops_of_pixel
 from pydlbench.layers.resize import taps as taps_of
 from pydlbench.steps.aten.call import Found, least_bytes, on_images
 
@@ -355,9 +355,7 @@ def _resized(per_side: int) -> Callable[[Call], Found]:
             why = "resized by a factor only"
             return Found(kind="resize", lacks=why, unknown=why)
         sides = list(zip(shape[2:], size, strict=True))
-        taps = math.prod(per_side if one != out else 1 for one, out in sides)
-        # Each one is multiplied and added, but the first, forward, and what has no weight.
-        each = 2 * taps - (not backward) if per_side > 1 else int(backward)
+        each = flops_of_pixel(per_side, sides, backward=backward)
 
         def layers() -> list[Work]:
             if len(sides) > 2 or per_side > 2:

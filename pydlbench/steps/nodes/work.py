@@ -22,7 +22,7 @@ from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pointwise_ops import OPERATIONS
 from pydlbench.layers.pool import Pool2d
 from pydlbench.layers.reduction import REDUCTIONS, Reduction
-from pydlbench.layers.resize import Resize
+from pydlbench.layers.resize import Resize, flops_of_pixel
 from pydlbench.models.work import Work
 from pydlbench.steps.aten.call import Found, on_images
 from pydlbench.steps.aten.windows import check_centres
@@ -289,9 +289,7 @@ def _resized(mode: str, pass_: str) -> Callable[[_Read], Found]:
             source, result = result, source
         batch, *sizes, channels = source
         sides = list(zip(sizes, result[1:3], strict=True))
-        taps = math.prod(2 if size != out else 1 for size, out in sides)
-        # Each one is multiplied and added, but the first, forward, and what has no weight.
-        each = int(backward) if mode == "nearest" else 2 * taps - (not backward)
+        each = flops_of_pixel(1 if mode == "nearest" else 2, sides, backward=backward)
 
         def layers() -> list[Work]:
             how = "centres" if one.node.flag("half_pixel_centers") else "whole"
