@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 # Keywords of models of the user's own.
 _OWN: Final = ("inputs", "loss", "optimizer", "train")
 
-__all__ = ["check", "compare_runs", "diagnose_step", "e2e", "forecast", "to_dataframe"]
-
 
 def e2e(model: str, *, options: Options | None = None, **step: Any) -> StepRecord:
     """Time a real step of a framework, as ``pydlbench e2e`` does.

@@ -12,20 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = [
-    "BackendMissingError",
-    "DeviceLostError",
-    "InsufficientMemoryError",
-    "ModelError",
-    "PrimitiveError",
-    "PydlbenchError",
-    "StoreError",
-    "UnsupportedError",
-    "UsageError",
-    "WorkerError",
-    "nearest",
-]
-
 
 class PydlbenchError(Exception):
     """Base class of everything that pydlbench raises on purpose."""

@@ -9,21 +9,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "Scale",
-    "format_bytes",
-    "format_flops",
-    "format_hz",
-    "format_seconds",
-    "number",
-    "percent",
-    "printable",
-    "scientific",
-    "si",
-    "time_in",
-    "time_unit",
-]
-
 # C0, DEL and C1, but what whitespace there is among them.
 _CONTROLS: Final = dict.fromkeys({*range(32), *range(0x7F, 0xA0)} - {9, 10, 13})
 

@@ -17,30 +17,6 @@ from pydlbench.errors import UsageError, nearest
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = [
-    "CACHES",
-    "CASTS",
-    "CODE_LIMIT_S",
-    "CPU_PRECISIONS",
-    "FEEDS",
-    "FRAMEWORKS",
-    "FRAMEWORK_MODES",
-    "FUSIONS",
-    "GPU_FRAMEWORK",
-    "GPU_PRECISIONS",
-    "IMAGE_LAYOUTS",
-    "LAYOUTS",
-    "ONNX_FRAMEWORK",
-    "PASSES",
-    "PHASES",
-    "PRECISIONS",
-    "PROPAGATIONS",
-    "TIMINGS",
-    "check_device",
-    "check_gpu_framework",
-    "check_word",
-]
-
 #: Seconds that a request may take in which the user's own code runs, unless told otherwise.
 CODE_LIMIT_S: Final = 600.0
 

@@ -19,17 +19,6 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.verification.verify import Verdict
 
-__all__ = [
-    "CPU_BRIEF_EFFORT",
-    "CPU_EFFORT",
-    "GPU_EFFORT",
-    "HOPELESS",
-    "Autotuner",
-    "Candidate",
-    "Effort",
-    "Runnable",
-]
-
 # A candidate whose first execution takes longer than the best so far by this factor and by the
 # effort's allowance more is not run again.
 HOPELESS = 1.15

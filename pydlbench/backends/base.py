@@ -15,20 +15,6 @@ if TYPE_CHECKING:
     from pydlbench.records.specs import KernelSpec
     from pydlbench.timing.chunk import Chunk, Request
 
-__all__ = [
-    "DEFAULT_WORKSPACE",
-    "INSTRUCTION_SETS",
-    "Backend",
-    "Kernel",
-    "KernelFacts",
-    "Preparation",
-    "check_case",
-    "check_not_emulated",
-    "check_precision",
-    "insufficient_memory",
-    "is_out_of_memory",
-]
-
 #: What frameworks allow a convolution at the most, in bytes, if nobody says otherwise.
 DEFAULT_WORKSPACE = 1 << 33
 

@@ -25,19 +25,6 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.base import Backend
 
-__all__ = [
-    "Capabilities",
-    "default_device",
-    "environment",
-    "every",
-    "installed_version",
-    "is_there",
-    "load",
-    "modes",
-    "names",
-    "of",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from pydlbench.timing.chunk import Request
     from pydlbench.timing.guards import GpuReadings
 
-__all__ = ["Account", "HostClock", "Operator", "Watcher", "page_faults", "watched"]
-
 _TASKS = Path("/proc/self/task")
 _STAT = Path("/proc/stat")
 # Columns of a CPU's line in /proc/stat: user, nice, system, interrupts of both kinds; stolen.

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.capabilities import Capabilities
 
-__all__ = ["add_parser", "run"]
-
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add the command's options."""

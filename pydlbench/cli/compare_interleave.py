@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pydlbench.compare.rerun import RerunPair
     from pydlbench.compare.rows import Row, Side
 
-__all__ = ["interleaved"]
-
 _PASSES = 10
 _BUDGET_S = 0.3
 

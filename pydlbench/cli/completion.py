@@ -9,8 +9,6 @@ from pydlbench.errors import UsageError
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["add_parser", "run"]
-
 _SHELLS: Final = ("bash", "zsh")
 
 _BASH: Final = """\

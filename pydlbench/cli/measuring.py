@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pydlbench.runner.execute import Results
     from pydlbench.runner.tasks import Task
 
-__all__ = ["ended", "measure", "recorder_of", "run_to_resume"]
-
 
 def measure(
     args: argparse.Namespace,

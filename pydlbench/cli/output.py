@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepRecord
     from pydlbench.report.text import Block
 
-__all__ = ["Outputs", "print_report", "reading_runs", "row_warnings", "without_collection"]
-
 _FORMATS: Final = ("json", "csv", "md")
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from pydlbench.report.page.page import Page
     from pydlbench.report.page.runs import PageRun
 
-__all__ = ["add_parser", "run"]
-
 _DEFAULT = "pydlbench-report.html"
 _KINDS = ("png", "svg")
 

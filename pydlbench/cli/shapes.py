@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from pydlbench.layers.layer import Layer
     from pydlbench.report.text import Block
 
-__all__ = ["add_parser", "run"]
-
 _ITEMSIZE = 4  # fp32
 _ALL = "*/*"
 

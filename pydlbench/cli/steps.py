@@ -29,24 +29,6 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.execute import View
 
-__all__ = [
-    "EXPECTED_NODES",
-    "OWN_OPTIONS",
-    "ModelTask",
-    "add_own",
-    "check_layout",
-    "check_phase",
-    "code_limit",
-    "fields_of",
-    "frameworks_of",
-    "read_model",
-    "read_options",
-    "read_steps",
-    "subjects_of",
-    "summands",
-    "values_of",
-]
-
 
 def read_options(given: Sequence[str] | None, option: str = "--option") -> dict[str, str]:
     """Return the values of ``--option`` by name; which there are, the model knows.

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from tqdm import tqdm
 
-__all__ = ["Progress", "repair_streams", "silence_stdout", "tell"]
-
 
 # -----------------------------------------------------------------------------
 # Standard streams that are closed, full or of another encoding: no reason for a traceback.

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from pydlbench.compare.match import Pair
     from pydlbench.compare.rows import Row, Side
 
-__all__ = ["OTHER_CLOCK", "Difference", "differences"]
-
 _SHOWN: Final = 3
 # Facts of a machine that a kernel's time depends on, with their names in words.
 _FACTS: Final = {

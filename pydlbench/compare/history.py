@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunInfo
     from pydlbench.store.reader import Reader
 
-__all__ = ["repeats", "replicates"]
-
 # Twenty replicates tell a standard deviation to 16 %; more would only take time to read.
 _RUNS: Final = 20
 _ROWS: Final = 20_000

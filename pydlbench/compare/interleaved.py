@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from pydlbench.compare.match import Matching
     from pydlbench.compare.rows import Side
 
-__all__ = ["LEAST_PASSES", "Passes", "compare_interleaved"]
-
 #: With fewer the interval of their mean is many times as wide as they differ.
 LEAST_PASSES: Final = 4
 

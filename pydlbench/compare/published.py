@@ -19,18 +19,6 @@ if TYPE_CHECKING:
 
     from pydlbench.store.documents import Loaded
 
-__all__ = [
-    "Beside",
-    "Figure",
-    "Own",
-    "Source",
-    "beside",
-    "find_figures",
-    "own_figures",
-    "read_figures",
-    "read_sources",
-]
-
 
 # -----------------------------------------------------------------------------
 # The figures as they were published, read from the package's own files.

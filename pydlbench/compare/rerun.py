@@ -31,15 +31,6 @@ if TYPE_CHECKING:
     from pydlbench.timing.procedure import Samples
     from pydlbench.workers.host import RemoteKernel
 
-__all__ = [
-    "RerunPair",
-    "RerunSide",
-    "measured_sides",
-    "policy",
-    "spec_of",
-    "take_pass",
-]
-
 
 # -----------------------------------------------------------------------------
 # From a stored row back to what it measured.

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from pydlbench.store.documents import Loaded
     from pydlbench.store.reader import Reader
 
-__all__ = ["Row", "Side", "read_side", "side_of"]
-
 # Seconds of an execution, far beyond what any kernel can take and any clock can tell.
 _LEAST_S: Final = 1e-15
 _MOST_S: Final = 1e15

@@ -26,18 +26,6 @@ if TYPE_CHECKING:
     from pydlbench.compare.match import Pair
     from pydlbench.compare.rows import Row
 
-__all__ = [
-    "LEAST_ROWS",
-    "Replicates",
-    "between_runs",
-    "is_disturbed",
-    "kinds_of",
-    "moderated",
-    "of_replicates",
-    "of_visits",
-    "visits_of",
-]
-
 #: What rows have in common is their median; of fewer, the rows themselves are most of it.
 LEAST_ROWS: Final = 5
 # Of a variance by kind: of two rows, neither says which of them is the unusual one.

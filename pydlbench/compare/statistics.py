@@ -16,17 +16,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = [
-    "MOST_FREEDOM",
-    "Evidence",
-    "detectable",
-    "holm",
-    "judge",
-    "quantile",
-    "quantiles",
-    "two_sided",
-]
-
 
 # -----------------------------------------------------------------------------
 # Student's t for whole degrees of freedom, and Holm's correction; arrays in, arrays out.

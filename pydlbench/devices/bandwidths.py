@@ -21,18 +21,6 @@ if TYPE_CHECKING:
 
     from pydlbench.devices.cpu.record import DeviceRecord
 
-__all__ = [
-    "LEVELS",
-    "PATTERNS",
-    "Probe",
-    "add_windows",
-    "extend_bandwidths",
-    "probe_bandwidths",
-    "probe_levels",
-    "probe_once_more",
-]
-
-
 #: Runs a native probe: ``probe("fma_peak", precision=..., cpus=..., seconds=...)``.
 Probe = Callable[..., Mapping[str, Any]]
 

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["read_environment"]
-
 _PACKAGES = ("pydlbench", "numpy", "onednn-cpu-gomp", "pybind11")
 _PREFIXES = (
     *("OMP_", "GOMP_", "KMP_", "DNNL_", "ONEDNN_", "MKL_", "OPENBLAS_", "BLIS_"),

@@ -14,21 +14,6 @@ from pydlbench.units import si
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-__all__ = [
-    "TOLERANCE",
-    "Advice",
-    "Bandwidth",
-    "FlopRate",
-    "ImpossiblePeakError",
-    "Limits",
-    "PrecisionPeak",
-    "ProbedDevice",
-    "Reading",
-    "TheoreticalPeak",
-    "check_peak",
-    "peak_beside_theory",
-]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from pydlbench.devices.cpu.facts import CpuFacts
 
-__all__ = ["AGREES", "VARIABLE", "Kept", "kept_path", "machine_key"]
-
 #: Environment variable that names the file, or ``none``.
 VARIABLE: Final = "PYDLBENCH_PROBES"
 #: A reading agrees with a kept one from this share of it on, up to the reciprocal. Readings of a

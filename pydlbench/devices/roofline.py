@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Level", "Roof", "memory_time", "roof", "with_launch"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:

@@ -17,8 +17,6 @@ from pydlbench.devices.findings import ImpossiblePeakError, PrecisionPeak
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["better_of", "try_peak"]
-
 # Three are the fewest of which two can agree without the third; the best of seven with pauses is
 # 3 s where two threads share a core for good.
 _LEAST = 3

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepRecord, StepSpec
     from pydlbench.runner.session import Session
 
-__all__ = ["Excess", "Observations", "Site", "like", "observe"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
 
-__all__ = ["fitted", "visited_step"]
-
 # Seconds of sampling of a step in a visit where nobody says otherwise, and bounds of its samples.
 _STEP_S = 0.4
 _LEAST, _MOST = 5, 60

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from pydlbench.timing.chunk import Request
     from pydlbench.workers.host import RemoteKernel
 
-__all__ = ["CallVisits"]
-
 # Operands of all calls lie in memory together if they take no more than this share of what is
 # available; else calls are made ready anew in each lap, as many as there is room for.
 _ROOM: Final = 1 / 4

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from pydlbench.runner.session import Session
     from pydlbench.workers.host import RemoteKernel
 
-__all__ = ["choices_of", "prepare_native_chain"]
-
 
 def prepare_native_chain(
     case: StepSpec,

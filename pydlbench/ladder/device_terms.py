@@ -22,15 +22,6 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
     from pydlbench.timing.guards import GpuReadings
 
-__all__ = [
-    "DEVICE_HOWS",
-    "LAUNCH_GAPS",
-    "allocation_note",
-    "compute_share",
-    "device_experiments",
-    "power_notes",
-]
-
 #: The term of the time in which the device waits for the host.
 LAUNCH_GAPS: Final = "launch gaps"
 #: What a rung is measured on, where that is another thing than on a CPU.

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.laps import Effort
 
-__all__ = ["half_width_s", "sharing"]
-
 # Laps that all rows share: fewer visits have no deviation to speak of.
 _SHARED: Final = 3
 # Of the variance of the sum: what may be left to the rows that are visited no more.

@@ -25,16 +25,6 @@ if TYPE_CHECKING:
     from pydlbench.runner.session import Session
     from pydlbench.workers.host import Worker
 
-__all__ = [
-    "DISPATCH",
-    "FRESH_MEMORY",
-    "OWN_REORDERS",
-    "REORDERS",
-    "ask_log",
-    "experiments",
-    "keeps_pages",
-]
-
 #: The term of pages that are touched for the first time.
 FRESH_MEMORY: Final = "fresh memory"
 #: And of starting operators.

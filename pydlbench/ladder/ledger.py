@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from pydlbench.records.check import Lap
 
-__all__ = ["LEAST", "Experiment", "Findings", "Ladder", "conclude", "refused"]
-
 #: Fewer laps have no interval at 95 %.
 LEAST: Final = 6
 # How far a visit's canary and its clock may be from the middle of its lap. An undisturbed canary

@@ -30,20 +30,6 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
 
-__all__ = [
-    "MappedCall",
-    "compute_bound",
-    "computes_together",
-    "kernels_of",
-    "known",
-    "layerless",
-    "map_calls",
-    "map_step",
-    "module_parts",
-    "recorded_kernels",
-    "recorded_plan",
-]
-
 # Parts of calls are fractions.
 _ROUNDING: Final = 1e-6
 #: The precisions that keep elements in a type of PyTorch's, by its name; those of tensor cores

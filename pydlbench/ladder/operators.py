@@ -33,19 +33,6 @@ if TYPE_CHECKING:
     from pydlbench.runner.session import Session
     from pydlbench.steps.signatures import Subgraph
 
-__all__ = [
-    "LAYERS",
-    "cut",
-    "group_name",
-    "kind_of",
-    "listed",
-    "recorded",
-    "requests_of",
-    "singles",
-    "subgraphs",
-    "with_gradient",
-]
-
 #: What the operators of a graph that libraries compute are called; all others are pointwise.
 LAYERS: Final = ("conv", "deconv", "linear", "pool")
 # And those of PyTorch, without the ends that say how: a backward pass, a device.

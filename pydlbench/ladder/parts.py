@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from pydlbench.records.check import OperatorRow
 
-__all__ = ["MODEL", "Module", "Part", "module_tree", "parts_of"]
-
 # Parts of calls are sums of fractions.
 _DIGITS = 6
 #: What operators outside of any module belong to.

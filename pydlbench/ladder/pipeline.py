@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from pydlbench.records.operator import RecordedCall
 
-__all__ = ["STEPS", "Enqueued", "enqueued", "makespan", "period"]
-
 #: Steps that are enqueued behind one another before the host waits for the device.
 STEPS: Final = 10
 # Launches that CUDA takes before a further one waits until the first of them begins.

@@ -29,17 +29,6 @@ if TYPE_CHECKING:
     from pydlbench.timing.chunk import Chunk
     from pydlbench.workers.host import RemoteKernel
 
-__all__ = [
-    "BLOCKS",
-    "Rows",
-    "batches",
-    "blocks_call",
-    "measure_rows",
-    "now_utc",
-    "stored_rows",
-    "undisturbed",
-]
-
 #: The operator that stands for the page faults of a step.
 BLOCKS: Final = "page faults"
 

@@ -19,8 +19,6 @@ from pydlbench.layers.window import (
 if TYPE_CHECKING:
     from pydlbench.layers.deconv import Deconv2d
 
-__all__ = ["Conv2d", "check_groups"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conv2d(Windowed, Product):

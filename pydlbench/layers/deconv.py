@@ -17,8 +17,6 @@ from pydlbench.layers.window import (
     spatial,
 )
 
-__all__ = ["Deconv2d"]
-
 _PREFIX: Final = "deconv:"
 #: The pass of the convolution that computes a pass of this layer.
 _PASS_OF_CONVOLUTION: Final = {

@@ -16,8 +16,6 @@ from pydlbench.layers.layer import KINDS
 if TYPE_CHECKING:
     from pydlbench.layers.layer import Layer
 
-__all__ = ["POOL_MODES", "check_pool", "looks_like_problem", "parse_problem"]
-
 #: What ``--pool`` takes: benchdnn's algorithms; ``avg`` is ``avg_np``, which leaves padding out.
 POOL_MODES: Final = ("max", "avg", "avg_np", "avg_p")
 

@@ -21,8 +21,6 @@ from pydlbench.layers.tensors import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["ELEMENTWISE", "Elementwise", "Operator"]
-
 _ROLES: Final = ("src", "src2", "src3")
 
 

@@ -9,8 +9,6 @@ from pydlbench.errors import UsageError
 from pydlbench.layers.base import check_pass, check_total, elements, set_integers
 from pydlbench.layers.tensors import Shape, Tensors, check_operator, joined, read
 
-__all__ = ["GATHERS", "Gather"]
-
 GATHERS: Final = ("rows", "add-rows")
 _INDEX_BYTES: Final = 4  # int32
 #: Inputs are float32 arrays, in which all whole numbers up to here are.

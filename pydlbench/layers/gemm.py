@@ -17,8 +17,6 @@ from pydlbench.layers.base import (
     set_integers,
 )
 
-__all__ = ["ORDERS", "Gemm"]
-
 #: How weights may lie: as the library likes best, or by rows or columns, outermost letter first.
 ORDERS: Final = ("any", "kn", "nk")
 

@@ -17,8 +17,6 @@ from pydlbench.layers.reduction import Reduction
 from pydlbench.layers.resize import Resize
 from pydlbench.layers.tensors import Tensors
 
-__all__ = ["ITEM_BYTES", "KINDS", "MEMORY_BOUND", "Layer", "result_role"]
-
 #: Every kind there is. One whose descriptors others would take for theirs stands before these.
 Layer: TypeAlias = (
     Gemm

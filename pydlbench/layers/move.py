@@ -13,8 +13,6 @@ from pydlbench.layers.tensors import Shape, Tensors, check_operator, joined, rea
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["MOVES", "Move"]
-
 MOVES: Final = ("copy", "permute", "fill")
 
 

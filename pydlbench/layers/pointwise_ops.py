@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["OPERATIONS", "SPELLINGS", "Operation", "Step"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:

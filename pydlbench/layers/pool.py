@@ -16,8 +16,6 @@ from pydlbench.layers.window import (
     spatial,
 )
 
-__all__ = ["Pool2d"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool2d(Windowed):

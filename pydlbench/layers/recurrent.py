@@ -19,8 +19,6 @@ from pydlbench.layers.base import (
 )
 from pydlbench.layers.tensors import check_operator
 
-__all__ = ["GATES", "Recurrent"]
-
 #: Products with the source, and with the state, in each step of a cell.
 GATES: Final = {"lstm": 4, "gru": 3}
 _FIELD: Final = re.compile("mb|slc|dhc|l|d|t")

@@ -13,8 +13,6 @@ from pydlbench.layers.tensors import Shape, Tensors, check_operator, joined, rea
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-__all__ = ["REDUCTIONS", "Reduction"]
-
 #: FLOPs of each element of the source, by operator: a norm squares them first.
 REDUCTIONS: Final[Mapping[str, int]] = {"sum": 1, "mean": 1, "max": 1, "min": 1, "norm": 2}
 

@@ -14,8 +14,6 @@ from pydlbench.layers.window import read_fields
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["RESIZES", "Resize", "flops_of_pixel", "taps"]
-
 #: How an element of the result is made, by benchdnn's names.
 RESIZES: Final = ("nearest", "linear")
 _PREFIX: Final = "resize:"

@@ -28,20 +28,6 @@ from pydlbench.layers.base import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "Axis",
-    "Padding",
-    "Windowed",
-    "derived_pad",
-    "extent",
-    "looks_like_windows",
-    "output_size",
-    "read_fields",
-    "read_windows",
-    "spatial",
-    "trailing_pad",
-]
-
 
 # -----------------------------------------------------------------------------
 # Counting along one spatial axis of a sliding window, in closed form.

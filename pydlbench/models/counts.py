@@ -13,8 +13,6 @@ from pydlbench.models.work import check_phase, work
 if TYPE_CHECKING:
     from pydlbench.models.graph import Model, Node
 
-__all__ = ["macs", "memory", "parameters", "summary"]
-
 _FLOAT32: Final = 4
 
 

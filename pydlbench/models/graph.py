@@ -12,21 +12,6 @@ if TYPE_CHECKING:
 
     from pydlbench.layers.layer import Layer
 
-__all__ = [
-    "INPUT",
-    "Decay",
-    "Init",
-    "Loss",
-    "Model",
-    "Node",
-    "Op",
-    "Optimizer",
-    "buffers",
-    "cropped",
-    "trained_tensors",
-    "weight_decays",
-]
-
 #: The name that nodes call the images by.
 INPUT: Final = "input"
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from pydlbench.models.graph import Model
 
-__all__ = ["build_with", "choice"]
-
 # Options of every model; they change what is done with the graph and not the graph itself.
 _COMMON: Final = ("loss", "optimizer", "decay", "input_gradient")
 _LOSSES: Final = ("cross-entropy", "l2", "sum")

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from pydlbench.layers.layer import Layer
 
-__all__ = ["TRANSFORMERS", "Transformer"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transformer:

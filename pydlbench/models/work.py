@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pydlbench.layers.layer import Layer
     from pydlbench.models.graph import Model, Node
 
-__all__ = ["LOSS", "Work", "check_phase", "work"]
-
 #: What the loss goes by where a node's name is expected.
 LOSS: Final = "loss"
 

@@ -7,8 +7,6 @@ import msgspec
 from pydlbench.records.record import Record
 from pydlbench.records.step import Check
 
-__all__ = ["ChainFacts", "ChainStep"]
-
 
 class ChainStep(Record, frozen=True, kw_only=True):
     """One kernel or conversion of a chain.

@@ -15,20 +15,6 @@ from pydlbench.records.record import Record, one_of
 from pydlbench.records.specs import Precision
 from pydlbench.records.step import Framework, Phase
 
-__all__ = [
-    "RUNGS",
-    "CheckRecord",
-    "CheckResult",
-    "Known",
-    "Lap",
-    "LedgerTerm",
-    "OperatorRow",
-    "Rung",
-    "Rungs",
-    "Unmapped",
-    "Unreplayed",
-]
-
 #: From what the hardware needs to the step that was measured; fields of :class:`Rungs`.
 RUNGS: Final = ("limit", "native", "native_chain", "operators", "operator_chain", "step")
 

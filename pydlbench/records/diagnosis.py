@@ -14,18 +14,6 @@ from pydlbench.records.step import StepRecord
 if TYPE_CHECKING:
     from pydlbench.diagnose.ablation import Experiment
 
-__all__ = [
-    "ALL",
-    "WORTH",
-    "Cause",
-    "Diagnosis",
-    "Finding",
-    "Hypothesis",
-    "Saving",
-    "Tried",
-    "overlap",
-]
-
 #: Stands for every part of a step.
 ALL: Final = "*"
 #: What saves a smaller share of the step is no finding.

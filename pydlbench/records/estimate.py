@@ -13,8 +13,6 @@ from pydlbench.records.record import Record
 from pydlbench.records.specs import Precision
 from pydlbench.records.step import Phase
 
-__all__ = ["EstimatedLayer", "EstimatedStep", "Recorded", "StepEstimate"]
-
 
 class EstimatedStep(Record, frozen=True, kw_only=True):
     """The sum of the layers.

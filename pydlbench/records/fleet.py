@@ -9,16 +9,6 @@ import msgspec
 
 from pydlbench.records.record import Record, one_of
 
-__all__ = [
-    "FleetEffect",
-    "FleetEvidence",
-    "FleetMetric",
-    "FleetNode",
-    "FleetStep",
-    "FleetVerdict",
-    "FleetVisit",
-]
-
 
 class FleetVisit(Record, frozen=True, kw_only=True):
     """One sweep on one slot in one round; the rows themselves lie in a store beside the fleet's.

@@ -15,15 +15,6 @@ from pydlbench.records.specs import Precision
 from pydlbench.records.step import Framework, Phase
 from pydlbench.timing.statistics import median, median_interval
 
-__all__ = [
-    "CalibratedStep",
-    "CalibrationRecord",
-    "ForecastRecord",
-    "ForecastTerm",
-    "OperatorTime",
-    "Place",
-]
-
 # Raised when times are taken in another way: older rows are not used then.
 _METHOD: Final = 1
 

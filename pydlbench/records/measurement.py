@@ -23,27 +23,6 @@ from pydlbench.records.specs import Cache, LayerKind, PassName, Precision, Propa
 from pydlbench.timing.statistics import median, median_interval, quantile
 from pydlbench.units import number, percent, si
 
-__all__ = [
-    "MATERIAL",
-    "METRIC",
-    "METRICS",
-    "SLOW",
-    "TABLE_METRICS",
-    "UNCERTAIN_LEGEND",
-    "Correctness",
-    "Measurement",
-    "Peaks",
-    "Roofline",
-    "Status",
-    "TimeSummary",
-    "disturbed_share",
-    "fewer_flops",
-    "is_tied",
-    "is_uncertain",
-    "less_exact",
-    "time_summary",
-]
-
 # As libraries name them: wino, winograd, jit_wino_4x3; fft, FFT_TILING; no part of another word.
 _FEWER_FLOPS: Final = (("Winograd", r"(?<![a-z])wino"), ("FFT", r"(?<![a-z])fft(?![a-z])"))
 

@@ -9,8 +9,6 @@ from pydlbench.records.record import Record, one_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["DIRECTIONS", "Direction", "RecordedCall"]
-
 #: Where in a step a call is made.
 DIRECTIONS = ("forward", "loss", "backward", "optimizer")
 Direction = Annotated[str, one_of(*DIRECTIONS)]

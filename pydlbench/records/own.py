@@ -11,8 +11,6 @@ from pydlbench.errors import UsageError
 from pydlbench.records.record import Record, one_of
 from pydlbench.words import check_word
 
-__all__ = ["DTYPES", "FUSED", "LOSSES", "OPTIMIZERS", "OwnInput", "OwnSpec"]
-
 #: Types of an input's elements; the first is the default.
 DTYPES: Final = ("float32", "int64", "int32", "bool", "float64", "bfloat16", "float16")
 #: Losses that are known by a word; any other is ``package.module:FUNCTION``.

@@ -9,8 +9,6 @@ import msgspec
 
 from pydlbench.records.record import Record
 
-__all__ = ["ProtocolNumber", "ProtocolOptions"]
-
 
 class ProtocolOptions(Record, frozen=True, kw_only=True):
     """Which published script is run, and how.

@@ -15,16 +15,6 @@ from typing import Annotated, Any, ClassVar, Final, Self, get_args, get_origin
 
 import msgspec
 
-__all__ = [
-    "SCHEMA_VERSION",
-    "SCHEMA_VERSIONS",
-    "Document",
-    "Record",
-    "one_of",
-    "plain",
-    "version",
-]
-
 #: Of a document that a command writes.
 SCHEMA_VERSION: Final = 1
 #: Of those whose fields mean something else than they once did, by the command.

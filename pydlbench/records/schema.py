@@ -21,8 +21,6 @@ from pydlbench.records.record import Record
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["load_schema", "schema_text"]
-
 _PLACE: Final = "#/$defs/{name}"
 _ATTRIBUTE: Final = re.compile(r"^ {4}(\w+): (.*(?:\n {8,}.*)*)", re.MULTILINE)
 _MARKUP: Final = re.compile(r":\w+:`[~.]*([^`]*)`|``([^`]*)``")

@@ -23,8 +23,6 @@ from pydlbench.words import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Cache", "KernelSpec", "LayerKind", "PassName", "Precision", "Propagation"]
-
 LayerKind = Annotated[str, one_of(*KINDS)]
 PassName = Annotated[str, one_of(*PASSES)]
 Precision = Annotated[str, one_of(*PRECISIONS)]

@@ -31,22 +31,6 @@ if TYPE_CHECKING:
     from pydlbench.records.check import CheckRecord
     from pydlbench.timing.chunk import Chunk, Request
 
-__all__ = [
-    "Check",
-    "Framework",
-    "Phase",
-    "ProfiledOperator",
-    "StepFacts",
-    "StepKernel",
-    "StepPreparation",
-    "StepProfile",
-    "StepRecord",
-    "StepSpec",
-    "framework_text",
-    "options_text",
-    "step_words",
-]
-
 
 # -----------------------------------------------------------------------------
 # A step of a whole model: which model, which phase, in which framework, and how it is run.

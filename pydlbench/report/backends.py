@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from pydlbench.records.measurement import Measurement
 
-__all__ = ["interleaved_legend", "interleaved_table"]
-
 # Characters of an algorithm's name.
 _MOST: Final = 40
 _CONTENDED, _UNCERTAIN, _OTHER_SUMS, _FEWER_FLOPS, _INTERRUPTED = "!", "~", "a", "f", "i"

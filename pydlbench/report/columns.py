@@ -16,19 +16,6 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
 
-__all__ = [
-    "AXES",
-    "OF_BACKENDS",
-    "axis_values",
-    "by_problem",
-    "columns",
-    "common_model",
-    "device_name",
-    "heading",
-    "label",
-    "varying",
-]
-
 
 # -----------------------------------------------------------------------------
 # What tells the rows of a table apart, and what they share and is said once above it.

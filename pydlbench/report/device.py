@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from pydlbench.devices.gpu.record import GpuRecord
     from pydlbench.report.text import Block
 
-__all__ = ["PricedCard", "cards_report", "device_report", "price_cards"]
-
-
 _CPU_LEVELS: Final = {
     "memory": "memory",
     "llc": "last-level cache",

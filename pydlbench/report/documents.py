@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from pydlbench.report.text import Block
 
-__all__ = ["document_tables", "dominant", "time_text"]
-
 
 def document_tables(entries: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Block]:
     """Return a title and a table for each table of the store that has documents.

@@ -29,16 +29,6 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.report.text import Block
 
-__all__ = [
-    "algorithms_report",
-    "disagreement",
-    "evidence",
-    "explanations",
-    "gpu_notes",
-    "layers_page",
-    "layers_report",
-]
-
 
 def layers_report(
     run: RunRecord,

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.report.text import Block
 
-__all__ = ["model_conclusion", "model_report", "summary_report"]
-
 _PASSES: Final = {
     "forward": "forward",
     "backward-data": "bwd data",

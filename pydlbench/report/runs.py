@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from pydlbench.records.run import RunInfo
 
-__all__ = ["command_text", "runs_table"]
-
 # Characters of a command that are shown.
 _WIDE: Final = 60
 

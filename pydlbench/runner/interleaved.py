@@ -34,17 +34,6 @@ if TYPE_CHECKING:
     from pydlbench.timing.procedure import Samples
     from pydlbench.workers.host import RemoteKernel
 
-__all__ = [
-    "REST_S",
-    "clock_beside",
-    "random_order",
-    "ratios",
-    "releasing",
-    "rest",
-    "sample_interleaved",
-    "saved_s",
-]
-
 #: GNU OpenMP's threads spin for some milliseconds after their work: on the cores of the next one.
 REST_S = 0.012
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     #: See :class:`Laps`.
     Effort = Callable[[Sequence[KernelSpec], Mapping[KernelSpec, Measurement]], str | None]
 
-__all__ = ["Laps", "label"]
-
 # Kernels that stay prepared between laps take so much of the memory that is free, at the most.
 _KEPT_SHARE = 0.25
 # A row that wants more visits than there were to be at least is done to this part.

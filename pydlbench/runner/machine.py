@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from pydlbench.records.specs import KernelSpec
     from pydlbench.workers.host import Worker
 
-__all__ = ["Devices", "Workers"]
-
 
 class Workers:
     """One process per backend, device and environment.

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pydlbench.layers.layer import Layer
     from pydlbench.records.measurement import Measurement
 
-__all__ = ["measure", "probe_device"]
-
 
 def measure(
     layer: Layer | str,

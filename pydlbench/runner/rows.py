@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pydlbench.records.specs import KernelSpec
     from pydlbench.timing.procedure import Samples
 
-__all__ = ["cached_bytes", "empty_row", "measured_row", "summary_of", "with_limits"]
-
 # Fewer rounds have no interval at 95 %.
 _ROUNDS = 6
 

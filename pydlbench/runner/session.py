@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pydlbench.runner.laps import Effort
     from pydlbench.workers.host import RemoteKernel, Worker
 
-__all__ = ["Options", "Session"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:

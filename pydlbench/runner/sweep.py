@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from pydlbench.runner.tasks import Row
 
-__all__ = ["Key", "Rule", "SweepFile", "Table", "apply_rules", "parse_sweep"]
-
 # So many combinations of axes in a table; so many parts of a key, which TOML allows without end.
 _MOST_REQUESTS = 2_000
 _MOST_PARTS = 32

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from pydlbench.runner.execute import View
 
-__all__ = ["KernelTask", "Result", "Row", "Task"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
     from pydlbench.steps.definition import Fetch, LossKind, Step
 
-__all__ = ["Inspection", "run_checks"]
-
 #: Steps of the descent, and by how much the first of them is to lower the loss at the most.
 _STEPS = 4
 _SHARE = 0.05

@@ -35,17 +35,6 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepFacts
     from pydlbench.steps.operations import OperatorsFacts
 
-__all__ = [
-    "HOW",
-    "WAYS",
-    "DeviceCall",
-    "DeviceChain",
-    "DeviceOperators",
-    "StepClock",
-    "runtime_of",
-    "step_kernel",
-]
-
 #: The ways in which a step on a GPU is timed: by the host, which waits for the device behind the
 #: last of several; one by one, from the first kernel to the last, with the host's own time beside
 #: it; and replayed from a graph, in which the host launches nothing.

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from pydlbench.models.graph import Init, Model, Node
 
-__all__ = ["Batch", "make_batch", "make_weights", "trained", "weight_shapes"]
-
 
 @dataclass(frozen=True, slots=True)
 class Batch:

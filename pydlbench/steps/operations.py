@@ -33,19 +33,6 @@ if TYPE_CHECKING:
     from pydlbench.steps.device import DeviceChain, DeviceOperators
     from pydlbench.steps.operators import OperatorsKernel
 
-__all__ = [
-    "OperatorsFacts",
-    "find_framework",
-    "prepare_allocation",
-    "prepare_calls",
-    "prepare_chain",
-    "prepare_lifetimes",
-    "prepare_log",
-    "prepare_native_chain",
-    "prepare_step",
-    "record_calls",
-]
-
 
 class OperatorsFacts(Record, frozen=True, kw_only=True):
     """What is known of the operators besides their times.

@@ -24,16 +24,6 @@ if TYPE_CHECKING:
     from pydlbench.backends.frameworks.verbose import Execution
     from pydlbench.timing.chunk import Chunk, Request
 
-__all__ = [
-    "CallCost",
-    "Lifetimes",
-    "OperatorsKernel",
-    "TimedCall",
-    "TimedOperator",
-    "lifetimes",
-    "summary",
-]
-
 
 class TimedOperator(Protocol):
     """An operator of a step with its operands in place."""

@@ -39,19 +39,6 @@ if TYPE_CHECKING:
 
     from pydlbench.models.own import OwnSource
 
-__all__ = [
-    "LossTensors",
-    "call_own",
-    "chosen_loss",
-    "framework_of",
-    "input_texts",
-    "load_own",
-    "own_code",
-    "own_line",
-    "part_of",
-    "parts_of",
-]
-
 _WORDS: Final = {"true": True, "false": False, "none": None}
 _HERE: Final = Path(pydlbench.__file__).parent
 #: What makes a terminal print boldly, as Keras does in what it raises.

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from pydlbench.steps.checks import Inspection
     from pydlbench.steps.inputs import Batch
 
-__all__ = ["build_step", "prepare_model"]
-
 
 def prepare_model(
     backend: FrameworkBackend,

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from pydlbench.steps.agreement import Agreement
     from pydlbench.steps.protocols.runner import ProtocolResult, ProtocolSpec
 
-__all__ = ["StepSession"]
-
 
 class StepSession(Session):
     """Times steps, holds frameworks against each other, runs published protocols."""

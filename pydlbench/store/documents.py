@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from pydlbench.store.reader import Reader
 
-__all__ = ["Loaded", "load"]
-
 # A run of 100,000 layers with their candidates; what is larger is no document of a command.
 _MOST_BYTES = 1 << 28
 

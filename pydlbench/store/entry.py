@@ -18,25 +18,6 @@ from pydlbench.units import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = [
-    "ANSWERED",
-    "BEING_WRITTEN",
-    "LAYER_COLUMNS",
-    "TABLES",
-    "UNTIMED",
-    "Entry",
-    "is_gone",
-    "layer_values",
-    "pack",
-    "pack_samples",
-    "samples_crc",
-    "this_process",
-    "unpack",
-    "unpack_samples",
-    "without_controls",
-]
-
-
 #: Kinds of entries: a timed layer; the estimate of a step (computed, not measured); a timed
 #: framework step, two frameworks' results held against each other, a published script's numbers;
 #: a check; what ``diagnose`` found; a forecast (computed), the operators timed for it, and steps

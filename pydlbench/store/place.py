@@ -10,18 +10,6 @@ from typing import Any, Final
 
 from pydlbench.errors import UsageError
 
-__all__ = [
-    "NOWHERE",
-    "VARIABLE",
-    "chosen_path",
-    "cpu_identity",
-    "default_path",
-    "gpu_name",
-    "machine_name",
-    "user_path",
-]
-
-
 # -----------------------------------------------------------------------------
 # What a list calls a machine, and what makes two machines the same.
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from pydlbench.records.run import RunRecord
 
-__all__ = ["continued", "refuse_differences"]
-
 _MISSING = object()
 _SHOWN = 3
 

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
     from pydlbench.records.run import RunRecord
 
-__all__ = ["Store"]
-
-
 _ENDS = ("done", "interrupted", "failed")
 
 

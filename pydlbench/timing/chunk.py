@@ -8,8 +8,6 @@ import msgspec
 
 from pydlbench.timing.guards import GpuReadings
 
-__all__ = ["Chunk", "Request"]
-
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What a kernel is asked to run next.

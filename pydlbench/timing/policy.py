@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 
 from pydlbench.errors import UsageError
 
-__all__ = ["Policy", "estimate_policy", "gpu_policy"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:

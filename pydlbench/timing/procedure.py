@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Sequence
 
-__all__ = ["Round", "Samples", "Sampling", "interleave"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:

@@ -10,18 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-__all__ = [
-    "Interval",
-    "Ratio",
-    "half_width_of_few",
-    "interval_ranks",
-    "median",
-    "median_interval",
-    "paired_ratio",
-    "paired_ratios",
-    "quantile",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:

@@ -14,18 +14,6 @@ from pydlbench.timing.statistics import median, median_interval
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "AnyOf",
-    "Budget",
-    "MaxSamples",
-    "MedianPrecision",
-    "SteadyNoise",
-    "StoppingRule",
-    "Warmup",
-    "WarmupOutcome",
-    "default_rule",
-]
-
 
 # -----------------------------------------------------------------------------
 # Stopping rules: pure objects that are fed with numbers and say when enough is enough.

@@ -26,16 +26,6 @@ if TYPE_CHECKING:
 
     from pydlbench.timing.policy import Policy
 
-__all__ = [
-    "VISITS",
-    "joined",
-    "more_wanted",
-    "taken_again",
-    "visit_of",
-    "visit_policy",
-    "visit_ratio",
-]
-
 #: The fewest that have an interval at 95 %.
 VISITS: Final = 6
 # Rounds of a visit, at least. Six samples, the fewest with an interval, of a kernel of 10 ms.

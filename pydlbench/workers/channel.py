@@ -28,28 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import BinaryIO
 
-__all__ = [
-    "HEARTBEAT_S",
-    "Build",
-    "Call",
-    "Describe",
-    "EndOfWorkerError",
-    "Operation",
-    "OverdueError",
-    "Probe",
-    "Release",
-    "ReplyReader",
-    "ReplyWriter",
-    "Sample",
-    "SilentError",
-    "decode",
-    "decode_request",
-    "encode",
-    "error_reply",
-    "is_fatal",
-    "raise_error",
-]
-
 
 class _Operation(msgspec.Struct, frozen=True, tag_field="op", tag=str.lower):
     """What all requests have in common: their name in lower case tells them apart."""

@@ -30,8 +30,6 @@ from pydlbench.workers.channel import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["main", "prepare", "serve"]
-
 
 def prepare(backend: Backend, case: dict[str, Any], preparation: dict[str, Any]) -> Kernel:
     """Make a layer's kernel ready: what ``Worker.prepare`` asks for.

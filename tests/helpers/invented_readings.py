@@ -9,8 +9,6 @@ from pydlbench.devices.findings import Bandwidth, Reading
 if TYPE_CHECKING:
     from pydlbench.devices.roofline import Level
 
-__all__ = ["bandwidth", "reading"]
-
 
 def reading(per_second: float, clock_hz: float = 3.7e9) -> Reading:
     """Return what a probe of arithmetic reached, in FLOP/s."""

@@ -6,8 +6,6 @@ from typing import Any
 
 from pydlbench.records.measurement import Correctness, Measurement, Peaks, Roofline, TimeSummary
 
-__all__ = ["measurement", "row_of", "time_of"]
-
 
 def time_of(median: float, n: int = 24) -> TimeSummary:
     """A time with a spread of 1 %."""

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
 
-__all__ = ["InventedSession", "stop_after"]
-
 
 def stop_after(count: int, error: BaseException | None = None) -> Callable[[int], None]:
     """What ends a session once it has measured so many: Ctrl-C, or an error."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunInfo
     from pydlbench.store.entry import Entry
 
-__all__ = ["FILE", "LAYERS", "Sessions", "counts", "entries", "parse", "sweep"]
-
 #: A row of every kind.
 FILE = """
 title = "everything"

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["execute"]
-
 
 def execute(path: Path, statement: str, *values: Any) -> list[tuple[Any, ...]]:
     """Run one statement on the file, and return its rows."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["says"]
-
 
 def says(text: str, *values: str) -> bool:
     """Whether these stand in a text, in this order, each as a word or phrase of its own."""

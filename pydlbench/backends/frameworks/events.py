@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pydlbench.backends.host_clock import Operator, Watcher
     from pydlbench.timing.chunk import Request
 
-__all__ = ["EventClock", "EventRuntime", "GraphRuntime"]
-
 # The sleep is as long as the launches took, and so much more.
 _SLEEP_FACTOR = 1.5
 _SLEEP_LEAST_S = 50e-6

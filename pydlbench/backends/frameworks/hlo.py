@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["detail", "kernels"]
-
 # XLA's instructions that are worth naming; the rest is layout and arithmetic on elements.
 _HEAVY = re.compile(
     r"= (?P<type>\w+)\[[^\]]*\]\S* "

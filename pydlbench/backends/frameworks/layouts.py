@@ -14,15 +14,6 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-__all__ = [
-    "arranged",
-    "arranged_matrices",
-    "arranged_shape",
-    "layout_of_images",
-    "plain",
-    "plain_matrices",
-]
-
 # Where the axes of a plain tensor go, by the word for the layout: images are plain as NCHW, filters
 # as (outputs, inputs, rows, columns).
 _AXES = {"nchw": (0, 1, 2, 3), "nhwc": (0, 2, 3, 1), "oihw": (0, 1, 2, 3), "hwio": (2, 3, 1, 0)}

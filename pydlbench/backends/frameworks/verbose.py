@@ -21,18 +21,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "Execution",
-    "Turn",
-    "evidence",
-    "kernels",
-    "last_call",
-    "middle_turn",
-    "parse",
-    "remarks",
-    "total_s",
-]
-
 _MKL = re.compile(r"MKL_VERBOSE (\w+)\(([^)]*)\) ([\d.]+)(ns|us|ms|s)\b(?:.*\bNThr:(\d+))?")
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _DESCRIPTOR = re.compile(r"(\w+):(\w+):[^:]*:[^:]*:(\w*)")

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from pydlbench.layers.layer import Layer
     from pydlbench.records.specs import KernelSpec
 
-__all__ = ["fused_inputs", "judge"]
-
 # The bias of a fused call has a random stream of its own.
 _BIAS_STREAM = 91
 # A fair draw is further off than this many standard deviations once in 10**12 times.

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.jax.settings import Place
 
-__all__ = ["JaxOperator"]
-
 # Readings of what a launch costs, and executions in each.
 _READINGS, _LAUNCHES = 20, 10
 

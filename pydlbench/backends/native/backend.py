@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.base import Backend
 
-__all__ = ["create", "native_module"]
-
 
 def create(device: str) -> Backend:
     """Create the backend for ``cpu`` or ``cuda:N``.

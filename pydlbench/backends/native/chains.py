@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from pydlbench.records.specs import KernelSpec
 
-__all__ = ["Chain", "ChainLink", "Chains", "LinkArguments", "Load", "Step"]
-
 
 class LinkArguments(TypedDict):
     """What a native module's ``Link`` takes, but for its word for the pass."""

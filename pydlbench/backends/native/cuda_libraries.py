@@ -14,8 +14,6 @@ from typing import Any
 from pydlbench.backends.native.backend import native_module
 from pydlbench.errors import BackendMissingError, UnsupportedError
 
-__all__ = ["find", "load"]
-
 # A file named here is taken as it is; for another copy than the environment's.
 _OVERRIDES = {"cudnn": "PYDLBENCH_CUDNN", "cublasLt": "PYDLBENCH_CUBLASLT"}
 

@@ -19,8 +19,6 @@ from pydlbench.timing.statistics import median
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Monitor"]
-
 # NVML's own sensors are renewed every 20 to 100 ms.
 _PERIOD_S = 0.02
 # NVML_FI_DEV_POWER_INSTANT. Without it the reading is the mean over a second, twenty chunks long.

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from pydlbench.backends.host_clock import Operator
     from pydlbench.records.specs import KernelSpec
 
-__all__ = ["NumbaBackend", "compiled_code", "create", "in_words"]
-
 
 # -----------------------------------------------------------------------------
 # What LLVM made of a kernel: how wide its arithmetic is, and where it takes its operands from.

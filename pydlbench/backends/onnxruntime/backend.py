@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from pydlbench.backends.host_clock import Operator
     from pydlbench.records.specs import KernelSpec
 
-__all__ = ["OnnxruntimeBackend", "create"]
-
 # Of onnxruntime's log: errors, which it raises as well.
 _ERRORS: Final = 3
 

@@ -20,21 +20,6 @@ if TYPE_CHECKING:
     from pydlbench.backends.tensorflow.settings import Arithmetic
     from pydlbench.records.specs import KernelSpec
 
-__all__ = [
-    "FORMATS",
-    "FunctionOperator",
-    "InNetwork",
-    "LayerCalls",
-    "Phase",
-    "Recipe",
-    "as_array",
-    "as_they_are",
-    "only",
-    "pads_around",
-    "spatial",
-    "upload",
-]
-
 #: Layouts of images, in the order of preference: CPUs often have the first one only.
 FORMATS = ("NHWC", "NCHW")
 

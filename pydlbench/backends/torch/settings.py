@@ -15,17 +15,6 @@ if TYPE_CHECKING:
 
     from pydlbench.records.specs import KernelSpec
 
-__all__ = [
-    "DTYPES",
-    "check_precision",
-    "choose",
-    "emulated",
-    "guard",
-    "in_words",
-    "stored",
-    "tf32",
-]
-
 #: Data type of all tensors by precision.
 DTYPES = {
     "fp32": torch.float32,

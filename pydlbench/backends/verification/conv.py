@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from pydlbench.layers.conv import Conv2d
     from pydlbench.layers.deconv import Deconv2d
 
-__all__ = ["check_conv", "check_deconv"]
-
 
 def check_conv(layer: Conv2d, computed: Computed) -> dict[str, Comparison]:
     """Compare the result of a convolution's pass with the reference."""

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from pydlbench.backends.verification.checksums import Computed
     from pydlbench.layers.gemm import Gemm
 
-__all__ = ["check_gemm"]
-
 _POINT_MACS = 20_000_000
 _MIN_SIDE = 3
 _MOST_BATCHES = 4

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from pydlbench.backends.verification.checksums import Computed
     from pydlbench.layers.pool import Pool2d
 
-__all__ = ["check_pool"]
-
 
 def check_pool(layer: Pool2d, computed: Computed) -> dict[str, Comparison]:
     """Compare the result of a pooling's pass with the reference."""

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pydlbench.backends.verification.checksums import Computed
     from pydlbench.layers.resize import Resize
 
-__all__ = ["check_resize"]
-
 #: Elements of some channels of an image that are compared at a time.
 _PIECE: Final = 1 << 18
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from pydlbench.layers.move import Move
     from pydlbench.layers.reduction import Reduction
 
-__all__ = ["check_elementwise", "check_gather", "check_move", "check_reduction"]
-
 
 # -----------------------------------------------------------------------------
 # Element-wise arithmetic. Each formula gives the values and the terms whose sum they are.

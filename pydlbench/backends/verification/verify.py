@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.verification.checksums import Comparison
 
-__all__ = ["TENSOR_ACCUMULATOR", "Verdict", "tolerance", "verify"]
-
 
 # -----------------------------------------------------------------------------
 # How far a correct result may be from the exact one.

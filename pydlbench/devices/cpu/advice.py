@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from pydlbench.devices.cpu.facts import CpuFacts
 
-__all__ = ["assumption_advice", "cpu_advice", "peak_advice", "unprobed_advice"]
-
 # The FMA probe loses a few per cent to its start and to interrupts; much more has another cause.
 _EXPECTED_SHARE = 0.90
 

@@ -21,8 +21,6 @@ from pydlbench.devices.cpu.kernel_files import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["Cache", "CpuFacts", "LogicalCpu", "NumaNode", "read_cpu_facts", "read_nominal_clock"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LogicalCpu:

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["parse_cpu_list", "parse_size", "read_cpuinfo", "read_number", "read_text"]
-
 
 def read_text(path: Path) -> str | None:
     """Return the stripped text of ``path``, or None if it is absent, unreadable or empty."""

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from pydlbench.devices.findings import Bandwidth
     from pydlbench.devices.kept import Kept
 
-__all__ = ["DeviceRecord", "extend_record", "precision_peak", "revisit", "start_record"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRecord(ProbedDevice):

@@ -9,15 +9,6 @@ if TYPE_CHECKING:
 
     from pydlbench.devices.cpu.facts import Cache, CpuFacts
 
-__all__ = [
-    "cache_working_set",
-    "last_level_bytes",
-    "memory_working_set",
-    "nearer_level_bytes",
-    "private_level_bytes",
-    "private_working_set",
-]
-
 # Where the caches are not told: as much as large desktop chips have.
 _ASSUMED_LAST_LEVEL = 64 << 20
 

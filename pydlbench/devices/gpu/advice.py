@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pydlbench.devices.findings import PrecisionPeak
     from pydlbench.devices.gpu.facts import GpuFacts
 
-__all__ = ["assumption_advice", "gpu_advice", "gpu_peak_advice", "unknown_advice"]
-
 # Loops of multiply-adds lose next to nothing; the library's products some tenths.
 _EXPECTED_SHARE = {False: 0.90, True: 0.60}
 # Large products sit at the power cap by nature; a plain loop that runs this slowly does not.

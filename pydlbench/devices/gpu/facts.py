@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["GpuFacts"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFacts:

@@ -15,19 +15,6 @@ if TYPE_CHECKING:
 
     from pydlbench.devices.gpu.facts import GpuFacts
 
-__all__ = [
-    "PRECISIONS",
-    "GpuPeak",
-    "accumulator",
-    "flop_rate",
-    "lacks",
-    "on_tensor_cores",
-    "other_accumulators",
-    "rated_clock",
-    "theoretical_peak",
-    "unknown_capability",
-]
-
 
 # -----------------------------------------------------------------------------
 # FLOP per clock and multiprocessor, from the number and the width of its arithmetic units.

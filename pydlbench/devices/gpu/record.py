@@ -43,19 +43,6 @@ if TYPE_CHECKING:
     from pydlbench.devices.findings import Advice, Bandwidth, Limits
     from pydlbench.devices.gpu.facts import GpuFacts
 
-__all__ = [
-    "LEVELS",
-    "PATTERNS",
-    "GpuRecord",
-    "LaunchCost",
-    "extend_record",
-    "gpu_peak",
-    "l2_working_set",
-    "memory_working_set",
-    "revisit",
-    "start_record",
-]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchCost:

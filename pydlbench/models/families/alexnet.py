@@ -22,8 +22,6 @@ from pydlbench.models.options import choice
 if TYPE_CHECKING:
     from pydlbench.models.graph import Model
 
-__all__ = ["build"]
-
 
 @family("alexnet", "alexnet-owt", "alexnet-tfcnn")
 def build(

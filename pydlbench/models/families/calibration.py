@@ -16,8 +16,6 @@ from pydlbench.models.graph import Optimizer
 if TYPE_CHECKING:
     from pydlbench.models.graph import Model
 
-__all__ = ["build"]
-
 _UNITS = 16
 
 

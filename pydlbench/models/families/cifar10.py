@@ -18,8 +18,6 @@ from pydlbench.models.graph import Decay, Init, Optimizer
 if TYPE_CHECKING:
     from pydlbench.models.graph import Model
 
-__all__ = ["build"]
-
 _BATCH: Final = 128
 _CONV: Final = Init(kind="normal", value=5e-2)
 _LOCAL: Final = Init(kind="normal", value=0.04)

@@ -14,8 +14,6 @@ from pydlbench.models.graph import Optimizer
 if TYPE_CHECKING:
     from pydlbench.models.graph import Model
 
-__all__ = ["build"]
-
 _BATCH: Final = 16
 # Layers in each block, new maps per layer, maps of the first convolution.
 _FORMS: Final = {

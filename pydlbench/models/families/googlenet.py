@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pydlbench.models.builder import Pad
     from pydlbench.models.graph import Model
 
-__all__ = ["build"]
-
 # Channels of 1x1, 3x3 (reduced, full), 5x5 (reduced, full), behind the pooling.
 _MODULES: Final = {
     "3a": (64, 96, 128, 16, 32, 32),

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     Step: TypeAlias = tuple[int, int | tuple[int, int]]
 
-__all__ = ["build"]
-
 _BATCH: Final = 32
 _DECAY: Final = 4e-5
 _ACROSS: Final = (1, 7)

@@ -11,8 +11,6 @@ from pydlbench.models.graph import Decay, Init, Optimizer
 if TYPE_CHECKING:
     from pydlbench.models.graph import Model
 
-__all__ = ["build"]
-
 _BATCH: Final = 64
 _DECAY: Final = 5e-4
 _WEIGHTS: Final = Init(kind="normal", value=0.1)

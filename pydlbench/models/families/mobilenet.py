@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pydlbench.models.builder import Activation
     from pydlbench.models.graph import Model
 
-__all__ = ["build"]
-
 _BATCH: Final = 64
 # The papers train with RMSProp; this is descent with the same momentum, at the rate that the first
 # of them has for 96 images.

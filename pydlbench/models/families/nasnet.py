@@ -17,8 +17,6 @@ from pydlbench.models.graph import Optimizer
 if TYPE_CHECKING:
     from pydlbench.models.graph import Model
 
-__all__ = ["build"]
-
 _DECAY: Final = 4e-5
 
 

@@ -11,8 +11,6 @@ from pydlbench.models.graph import Optimizer
 if TYPE_CHECKING:
     from pydlbench.models.graph import Model
 
-__all__ = ["build"]
-
 _BATCH: Final = 128
 
 

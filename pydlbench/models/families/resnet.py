@@ -18,8 +18,6 @@ from pydlbench.models.graph import Optimizer
 if TYPE_CHECKING:
     from pydlbench.models.graph import Model
 
-__all__ = ["build"]
-
 _UNITS: Final = {
     "resnet18": (2, 2, 2, 2),
     "resnet50": (3, 4, 6, 3),

@@ -11,8 +11,6 @@ from pydlbench.models.graph import Optimizer
 if TYPE_CHECKING:
     from pydlbench.models.graph import Model
 
-__all__ = ["build"]
-
 _BATCH: Final = 64
 _CHANNELS: Final = (64, 128, 256, 512, 512)
 # Convolutions in each of the five stages, and the column of the paper's table.

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from pydlbench.report.page.runs import PageRun
 
-__all__ = ["differences", "environment"]
-
 # What a run was asked for, as rows and steps name it.
 _SETTINGS: Final = (
     *("batch", "phase", "pass", "precision", "device", "threads", "cache", "fuse", "layout"),

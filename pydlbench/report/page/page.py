@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from pydlbench.report.page.figures.canvas import Chart
     from pydlbench.report.page.runs import PageRun
 
-__all__ = ["Page", "build_page"]
-
 # In the order of the page, below the picture that opens it.
 _SECTIONS = (
     differences,

@@ -16,19 +16,6 @@ from pydlbench.backends import capabilities
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "DARK",
-    "KINDS",
-    "LIGHT",
-    "LINES",
-    "Look",
-    "css_variables",
-    "kind_look",
-    "line_looks",
-    "looks",
-    "themed",
-]
-
 LIGHT: Final = {
     "paper": "#ffffff",
     "raised": "#f4f5f7",

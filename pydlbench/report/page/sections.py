@@ -66,19 +66,6 @@ if TYPE_CHECKING:
     from pydlbench.report.page.ladders import DrawnLadder, Rate
     from pydlbench.report.page.runs import PageRun
 
-__all__ = [
-    "batches",
-    "by_framework",
-    "comparison",
-    "conclusion",
-    "findings",
-    "layers",
-    "method",
-    "roofline",
-    "samples",
-    "step",
-]
-
 
 def conclusion(runs: Sequence[PageRun]) -> Section:
     """Return what follows from each run: the sentences that its command prints."""

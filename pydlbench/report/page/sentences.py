@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pydlbench.report.e2e import StepRow
     from pydlbench.report.page.runs import PageRun
 
-__all__ = ["Conclusion", "conclusions"]
-
 # Of a run with whole steps the rows are parts, and their sum is no conclusion.
 _OF_PARTS = ("model", "check", "diagnose")
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pydlbench.steps.aten.call import Call
     from pydlbench.steps.aten.text import TensorText
 
-__all__ = ["RULES"]
-
 _SOFTMAX: Final = OPERATIONS["softmax"].steps
 # Of each pair of a query and a key: an exponential of a difference is its probability again.
 _AGAIN: Final = 2

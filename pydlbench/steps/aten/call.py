@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pydlbench.layers.layer import Layer
     from pydlbench.records.operator import RecordedCall
 
-__all__ = ["Call", "Found", "broadcast", "least_bytes", "on_images"]
-
 _FLOATS: Final = ("float", "bfloat")
 _TYPES: Final = (*_FLOATS, "bool", "complex", "int", "uint")
 

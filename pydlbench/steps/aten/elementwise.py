@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from pydlbench.models.work import Work
     from pydlbench.steps.aten.call import Call
 
-__all__ = ["RULES"]
-
 
 # -----------------------------------------------------------------------------
 # FLOPs for each element of the result, whether it is a new one, overwrites, or is one of a list.

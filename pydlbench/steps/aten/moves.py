@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pydlbench.models.work import Work
     from pydlbench.steps.aten.call import Call
 
-__all__ = ["RULES"]
-
 #: What makes no kernel run: other sights of the same memory, memory without values, questions.
 _VIEWS: Final = (
     *("_reshape_alias", "_unsafe_view", "alias", "as_strided", "detach", "diagonal", "expand"),

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pydlbench.steps.aten.call import Call
     from pydlbench.steps.aten.text import TensorText
 
-__all__ = ["RULES"]
-
 
 def _alone(call: Call) -> Found:
     """``mm``, ``bmm``: left, right."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pydlbench.models.work import Work
     from pydlbench.steps.aten.call import Call
 
-__all__ = ["RULES"]
-
 
 # -----------------------------------------------------------------------------
 # Normalisations: sums of elements and of squares, and what follows from them.

@@ -16,8 +16,6 @@ from pydlbench.errors import UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["CallText", "TensorText", "Word", "leaves", "mapped", "read_call"]
-
 _CONSTANTS: Final = {"inf": math.inf, "nan": math.nan}
 _BITS: Final = re.compile(r"[a-z]+([0-9]+)")
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pydlbench.steps.aten.call import Call
     from pydlbench.steps.aten.text import TensorText
 
-__all__ = ["RULES", "check_centres"]
-
 
 # -----------------------------------------------------------------------------
 # Convolutions. Those of one side are images of height 1.

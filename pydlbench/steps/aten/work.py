@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pydlbench.models.work import Work
     from pydlbench.records.operator import RecordedCall
 
-__all__ = ["CallWork", "work_of"]
-
 _RULES: Final[Mapping[str, Callable[[Call], Found]]] = {
     **products.RULES,
     **windows.RULES,

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["generate"]
-
 _SHAPES: Final = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
 #: Images as published: to train (MNIST's with those for validation), to test.
 _COUNTS: Final = {"mnist": (60_000, 10_000), "cifar10": (50_000, 10_000)}

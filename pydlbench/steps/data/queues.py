@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 
     from pydlbench.steps.data.datasets import Split
 
-__all__ = ["CROP", "Prefetch", "ShuffleQueue", "distort", "standardize"]
-
-
 _Item = TypeVar("_Item")
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["JaxInspection"]
-
 
 class JaxInspection(Inspection[JaxModel]):
     """Looks at a step of JAX; see :class:`pydlbench.steps.checks.Inspection`."""

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from pydlbench.models.graph import Model, Node
     from pydlbench.steps.definition import StepDefinition
 
-__all__ = ["Net", "Run"]
-
 
 @dataclass(slots=True)
 class Run:

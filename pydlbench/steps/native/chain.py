@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
     from pydlbench.steps.native.links import Link, Listing
 
-__all__ = ["NativeChain", "check_kernels", "prepare_model"]
-
 #: A way is tried so often, after one run that nobody times; or once, if that took so long.
 _TRIES: Final = 5
 _ENOUGH_S: Final = 2.0

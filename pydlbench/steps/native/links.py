@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pydlbench.models.graph import Model, Node
     from pydlbench.models.work import Work
 
-__all__ = ["LABELS", "Link", "Listing", "list_step", "problem_text"]
-
 #: The tensor of labels.
 LABELS: Final = "labels"
 _ONES: Final = "ones"

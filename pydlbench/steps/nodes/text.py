@@ -11,8 +11,6 @@ import msgspec
 
 from pydlbench.records.record import Record
 
-__all__ = ["Node", "NodeTensor", "is_graph_node"]
-
 #: Bytes of an element where its type's name does not say them.
 _SIZES: Final = {"bool": 1}
 

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from pydlbench.records.operator import RecordedCall
     from pydlbench.steps.nodes.text import NodeTensor
 
-__all__ = ["LIBRARY_NODES", "work_of_graph_node"]
-
 
 def work_of_graph_node(recorded: RecordedCall) -> CallWork:
     """Return what a node computes.

@@ -19,8 +19,6 @@ from pydlbench.steps.inputs import make_weights, weight_shapes
 if TYPE_CHECKING:
     from pydlbench.models.graph import Model, Node
 
-__all__ = ["written"]
-
 #: Of the operators, and of the file.
 _VERSION, _FORMAT = 17, 8
 _PLAIN: Final = {"relu": "Relu", "add": "Add", "flatten": "Flatten"}

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
     from pydlbench.steps.onnxruntime.recording import Recording
 
-__all__ = ["NodeChain", "prepare_chain"]
-
 #: Of the chain's time, what starting its sessions may take at the most.
 _MOST: Final = 0.1
 #: How often the two are run for that, after a run that is not counted.

@@ -12,8 +12,6 @@ from pydlbench.errors import PydlbenchError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["told", "words"]
-
 # What onnxruntime puts around its sentences: the error's number and name, and its place in the
 # source.
 _NUMBER: Final = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")

@@ -11,8 +11,6 @@ from pydlbench.steps.onnxruntime.errors import told
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["parameters", "read_graph", "types_of"]
-
 # Types of weights, by ONNX's number of each: TensorProto.FLOAT is 1.
 _FLOATS: Final = {1: "fp32", 10: "fp16", 16: "bf16", 11: "fp64"}
 _QUANTISED: Final = {

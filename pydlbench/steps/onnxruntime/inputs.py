@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pydlbench.records.own import OwnInput
     from pydlbench.records.step import StepSpec
 
-__all__ = ["made_inputs"]
-
 # By onnxruntime's words.
 _DTYPES: Final = {
     "tensor(float)": "float32",

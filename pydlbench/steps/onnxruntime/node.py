@@ -14,8 +14,6 @@ import msgspec
 
 from pydlbench.errors import UnsupportedError
 
-__all__ = ["Node", "Tensor", "is_node"]
-
 _MARK: Final = "onnx:"
 
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from pydlbench.steps.onnxruntime.step import OnnxModel
 
-__all__ = ["profile", "read_profile"]
-
 #: Steps before those that count: the first allocate.
 _UNTIMED: Final = 3
 _STEPS: Final = 11

@@ -38,17 +38,6 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
     from pydlbench.steps.onnxruntime.node import Tensor
 
-__all__ = [
-    "ALIASES",
-    "ONNX",
-    "FileOperator",
-    "list_calls",
-    "node_operator",
-    "one_file",
-    "prepare_allocation",
-    "prepare_calls",
-]
-
 #: What is timed, in words.
 _HOW: Final = (
     "each node alone in a file of its own, on operands made up from its signature, its first input "

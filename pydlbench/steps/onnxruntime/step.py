@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from pydlbench.backends.onnxruntime.backend import OnnxruntimeBackend
     from pydlbench.records.step import StepPreparation, StepSpec
 
-__all__ = ["OnnxModel", "prepare_step"]
-
 
 class OnnxModel(Guarded):
     """An ONNX file in a session, with its inputs.

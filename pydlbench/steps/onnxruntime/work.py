@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     Rule = Callable[["_Reader"], Iterable[str]]
 
-__all__ = ["work_of"]
-
 #: What makes no kernel run: the same memory under another shape.
 _VIEWS: Final = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Shape", "Size")
 

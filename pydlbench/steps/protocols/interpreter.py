@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pydlbench.steps.inputs import Batch
     from pydlbench.steps.protocols.protocol import Run
 
-__all__ = ["error_rate", "run_protocol", "summary"]
-
 #: Images of the data sets that scripts count epochs by.
 _EPOCH: Final = {"imagenet": 1_281_167, "cifar10": 50_000}
 _CIFAR_SIZE: Final = 32

@@ -20,19 +20,6 @@ if TYPE_CHECKING:
     from pydlbench.steps.data.datasets import Dataset
     from pydlbench.steps.definition import FrameworkModel, StepDefinition
 
-__all__ = [
-    "FIELDS",
-    "Figure",
-    "LogStream",
-    "Protocol",
-    "Quirk",
-    "Run",
-    "Settings",
-    "Subject",
-    "TimedLoop",
-    "TrainingLoop",
-]
-
 #: What templates of lines may name. Seconds are of one step.
 FIELDS: Final[Mapping[str, str]] = {
     # Of every line.

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pydlbench.steps.data.datasets import Dataset
     from pydlbench.steps.protocols.protocol import Protocol, Settings
 
-__all__ = ["ProtocolResult", "ProtocolSpec", "activations", "run_here", "run_in_worker"]
-
 
 class ProtocolSpec(ProtocolOptions, frozen=True, kw_only=True):
     """What is run, and how.

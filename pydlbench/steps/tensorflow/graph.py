@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from pydlbench.records.operator import Direction
 
-__all__ = ["LOSS", "OPTIMIZER", "Replayed", "controls", "executed", "listed"]
-
 #: Scopes that a step puts what is not forward into.
 LOSS: Final = "step_loss"
 OPTIMIZER: Final = "step_optimizer"

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["TensorflowInspection"]
-
 # Where each operator's gradient (or image) and filter are among its inputs; -1 is its output.
 _FILTERS = {
     "Conv2D": (-1, 1),

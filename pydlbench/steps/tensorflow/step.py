@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from pydlbench.steps.definition import LossKind, Step
     from pydlbench.steps.inputs import Batch
 
-__all__ = ["TensorflowModel", "TensorflowStep", "Tracer"]
-
 
 @dataclass(frozen=True, slots=True)
 class Tracer:

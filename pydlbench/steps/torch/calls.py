@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from pydlbench.steps.torch.net import Net
     from pydlbench.steps.torch.recording import Naming, Recorder, Recording
 
-__all__ = ["list_calls", "prepare_calls", "prepare_chain", "record_model"]
-
 
 # -----------------------------------------------------------------------------
 # A step of a model of the catalogue, recorded.

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from pydlbench.steps.definition import Step, StepDefinition
 
-__all__ = ["TorchInspection"]
-
 
 class TorchInspection(Inspection[TorchModel]):
     """Looks at a step of PyTorch; see :class:`pydlbench.steps.checks.Inspection`."""

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from pydlbench.models.graph import Model, Node
 
-__all__ = ["Net"]
-
 # Our roles by PyTorch's names.
 _ROLES = {
     "weights": "weight",

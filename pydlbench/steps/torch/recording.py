@@ -34,17 +34,6 @@ if TYPE_CHECKING:
 
     from pydlbench.records.operator import Direction
 
-__all__ = [
-    "Call",
-    "Naming",
-    "RecordedStep",
-    "Recorder",
-    "Recording",
-    "Slot",
-    "by_module",
-    "record",
-]
-
 _aten: Any = torch.ops.aten
 # Modules between whoever calls an operator and the recorder.
 _BETWEEN: Final = (__name__, "torch._compile", "torch._dynamo", "torch.utils._python_dispatch")

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from pydlbench.steps.torch.signature import ParsedCall
 
-__all__ = ["HOW", "CallOperator", "make_ready"]
-
 _aten: Any = torch.ops.aten
 
 #: What is timed, in words.

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from pydlbench.steps.definition import LossKind, Step
     from pydlbench.steps.inputs import Batch
 
-__all__ = ["TorchModel", "TorchStep", "autocast"]
-
 
 def autocast(case: StepSpec) -> contextlib.AbstractContextManager[Any]:
     """Return a new context in which the forward phase runs: autocast, or none."""

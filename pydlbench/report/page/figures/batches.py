@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from pydlbench.report.page.runs import PageRun
 
-__all__ = ["BATCHES_NEED", "batch_sweeps"]
-
 #: The command whose runs have what this figure needs.
 BATCHES_NEED: Final = "pydlbench layers --shape conv3 --batch 1 2 4 8 16 32"
 

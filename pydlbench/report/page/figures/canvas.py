@@ -21,28 +21,6 @@ if TYPE_CHECKING:
     from pydlbench.report.page.palette import Look
     from pydlbench.report.page.runs import PageRun
 
-__all__ = [
-    "CONTENDED",
-    "WIDTH",
-    "Chart",
-    "bar",
-    "beside",
-    "drawing",
-    "figure",
-    "label_points",
-    "legend",
-    "lines_of",
-    "log_ticks",
-    "mark",
-    "mark_row",
-    "marker",
-    "patch",
-    "place",
-    "points",
-    "ring",
-    "row_notes",
-]
-
 #: What a caption says of :func:`ring` and of stars at numbers.
 CONTENDED: Final = "A ring or a star: other work disturbed it, and its time is an upper bound."
 #: Inches; what a page in print is wide.

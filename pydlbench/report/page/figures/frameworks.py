@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pydlbench.report.page.palette import Look
     from pydlbench.report.page.runs import PageRun
 
-__all__ = ["FRAMEWORKS_NEED", "frameworks"]
-
 #: The command whose runs have what this figure needs.
 FRAMEWORKS_NEED: Final = "pydlbench e2e alexnet-owt --framework all --phase forward training"
 _PHASES: Final = {

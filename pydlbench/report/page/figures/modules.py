@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pydlbench.records.check import CheckRecord
     from pydlbench.report.page.runs import PageRun
 
-__all__ = ["modules"]
-
 # Narrower bars than this share of the step are not drawn: nobody could point at them.
 _LEAST: Final = 0.002
 _DEEPEST: Final = 12

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.report.page.runs import PageRun
 
-__all__ = ["PEAKS_NEED", "against_peaks"]
-
 #: The command whose runs have what this figure needs.
 PEAKS_NEED: Final = "pydlbench layers --model alexnet-owt --backend all"
 _MOST_LINES: Final = 40

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import TimeSummary
     from pydlbench.report.page.runs import PageRun
 
-__all__ = ["SAMPLES_NEED", "distributions"]
-
 #: The command whose runs have what this figure needs.
 SAMPLES_NEED: Final = "pydlbench layers --model alexnet-owt --samples --json FILE"
 _HOW: Final = (

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from pydlbench.report.page.ladders import DrawnLadder, DrawnRung
     from pydlbench.report.page.runs import PageRun
 
-__all__ = ["STEP_NEEDS", "steps"]
-
 #: The command whose runs have what this figure needs.
 STEP_NEEDS: Final = "pydlbench check alexnet-owt"
 _HOW: Final = (
