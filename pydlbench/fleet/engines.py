@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["Engine", "Finished", "open_engine", "split_cpus"]
+__all__ = ["Engine", "Finished", "open_engine"]
 
 _INSTALL: Final = "pip install 'pydlbench[fleet]'"
 _FORMS: Final = "local, dask://HOST:PORT, slurm"
@@ -122,7 +122,7 @@ def local_slots(text: str) -> list[Slot]:
     Raises:
         UsageError: there are fewer cores, or no GPUs.
     """
-    from pydlbench.devices.cpu.affinity import choose_cpus, physical_cores
+    from pydlbench.devices.cpu.affinity import choose_cpus, physical_cores, split_cpus
     from pydlbench.devices.cpu.facts import read_cpu_facts
 
     facts = read_cpu_facts()
@@ -147,15 +147,6 @@ def local_slots(text: str) -> list[Slot]:
         raise UsageError(f"--slots gpus: nvidia-smi lists none ({error}); nearest: 1") from error
     parts = split_cpus(cpus, len(listed))
     return [Slot(name=card, cpus=part, gpu=card) for card, part in zip(listed, parts, strict=True)]
-
-
-def split_cpus(cpus: Sequence[int], count: int) -> list[tuple[int, ...]]:
-    """Return CPUs in sets of the same size, those beside each other together; a rest is left out.
-
-    Slots of different sizes could not be compared.
-    """
-    size = len(cpus) // count
-    return [tuple(cpus[number * size : (number + 1) * size]) for number in range(count)]
 
 
 class DaskEngine:

@@ -35,6 +35,8 @@ _TELLING = {
 
 # Commands that write a list of what their tables are called by.
 _SEVERAL = {"check": "checks", "forecast": "forecasts"}
+# Commands whose document is one entry, and its table; of all others it is ``findings``.
+_ALONE = {"model": "estimate", "collectives": "collectives"}
 
 
 class Loaded:
@@ -192,7 +194,7 @@ def _entries(document: Mapping[str, Any]) -> Iterator[Entry]:
         for one in document.get(_SEVERAL[kind], [rest]):
             yield Entry.of(kind, one)
     elif kind != "layers":
-        yield Entry("estimate" if kind == "model" else "findings", rest)
+        yield Entry(_ALONE.get(kind, "findings"), rest)
 
 
 def _swept(document: Mapping[str, Any]) -> Iterator[Entry]:

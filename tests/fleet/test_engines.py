@@ -23,7 +23,6 @@ from pydlbench.fleet.engines import (
     SlurmEngine,
     _slots_said,
     open_engine,
-    split_cpus,
 )
 from pydlbench.fleet.gather import TABLE
 from pydlbench.fleet.node import Order, Slot, store_name
@@ -95,11 +94,6 @@ def test_an_engine_that_is_not_installed_says_how_to_get_it(name, tmp_path, monk
     text = "local" if name == "distributed" else "slurm"
     with pytest.raises(UsageError, match=r"not installed; nearest: pip install 'pydlbench\[fleet"):
         open_engine(text, nodes=("a",) if text == "slurm" else (), folder=tmp_path)
-
-
-def test_cpus_are_shared_out_in_sets_that_can_be_compared():
-    assert split_cpus(range(8), 3) == [(0, 1), (2, 3), (4, 5)]
-    assert split_cpus((4, 6), 2) == [(4,), (6,)]
 
 
 def test_a_worker_that_cannot_say_what_it_has_is_named_and_one_that_is_gone_is_not():

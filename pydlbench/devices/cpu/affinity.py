@@ -12,7 +12,7 @@ from pydlbench.devices.cpu.kernel_files import parse_cpu_list, read_number, read
 from pydlbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
     from pydlbench.devices.cpu.facts import CpuFacts
 
@@ -26,6 +26,7 @@ __all__ = [
     "read_cpu_limit",
     "read_memory_limit",
     "remember",
+    "split_cpus",
 ]
 
 
@@ -66,6 +67,18 @@ def physical_cores(facts: CpuFacts, cpus: Collection[int]) -> int:
     """Return the number of physical cores behind ``cpus``."""
     siblings = {cpu.index: cpu.siblings for cpu in facts.cpus}
     return len({siblings.get(index, (index,)) for index in cpus})
+
+
+def split_cpus(cpus: Sequence[int], count: int) -> list[tuple[int, ...]]:
+    """Return CPUs in sets of the same size, those beside each other together; a rest is left out.
+
+    Sets of different sizes could not be compared, and ranks would wait for the smaller ones. Where
+    there are more sets than CPUs, all of them have all CPUs.
+    """
+    size = len(cpus) // count
+    if size == 0:
+        return [tuple(cpus)] * count
+    return [tuple(cpus[number * size : (number + 1) * size]) for number in range(count)]
 
 
 def _ranked(facts: CpuFacts) -> list[int]:

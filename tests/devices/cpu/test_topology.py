@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydlbench.devices.cpu.affinity import choose_cpus, format_cpus, physical_cores
+from pydlbench.devices.cpu.affinity import choose_cpus, format_cpus, physical_cores, split_cpus
 from pydlbench.devices.cpu.facts import CpuFacts, LogicalCpu
 from pydlbench.devices.cpu.kernel_files import parse_cpu_list
 from pydlbench.errors import UsageError
@@ -73,3 +73,9 @@ def test_as_many_distinct_allowed_cpus_as_asked_for(cores, smt, data):
 @given(st.sets(st.integers(0, 300), min_size=1))
 def test_cpus_are_listed_the_kernels_way(cpus):
     assert parse_cpu_list(format_cpus(cpus)) == tuple(sorted(cpus))
+
+
+def test_cpus_are_shared_out_in_sets_that_can_be_compared():
+    assert split_cpus(range(8), 3) == [(0, 1), (2, 3), (4, 5)]
+    assert split_cpus((4, 6), 2) == [(4,), (6,)]
+    assert split_cpus((4, 6), 3) == [(4, 6)] * 3
