@@ -10,7 +10,7 @@ import contextlib
 import math
 import random
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -32,7 +32,13 @@ if TYPE_CHECKING:
     from pydlbench.timing.chunk import Chunk, Request
     from pydlbench.timing.policy import Policy
     from pydlbench.timing.procedure import Samples
-    from pydlbench.workers.host import RemoteKernel
+
+    class Releasable(Protocol):
+        """What holds memory elsewhere."""
+
+        def release(self) -> None:
+            """Free it."""
+
 
 #: GNU OpenMP's threads spin for some milliseconds after their work: on the cores of the next one.
 REST_S = 0.012
@@ -49,7 +55,7 @@ def random_order(seed: int) -> random.Random:
 
 
 @contextlib.contextmanager
-def releasing(kernels: Iterable[RemoteKernel[Any] | None]) -> Iterator[None]:
+def releasing(kernels: Iterable[Releasable | None]) -> Iterator[None]:
     """Release all kernels at the end, also those that join the collection meanwhile."""
     try:
         yield
