@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydlbench.cli.options import add, one_of, taking, whole_number
+from pydlbench.cli.options import (
+    Several,
+    add,
+    one_of,
+    reading_store,
+    taking,
+    whole_number,
+    wholes,
+)
 from pydlbench.cli.steps import ModelTask, add_own, code_limit, frameworks_of, read_steps
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.runner.tasks import Result, Row, Task
@@ -46,6 +55,15 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         many=("framework", "mode"),
         framework={"help": "torch, tensorflow, jax, or all: the first two, if installed (default)"},
         precision={"type": (one_of, PRECISIONS), "default": "fp32"},
+    )
+    parser.add_argument(
+        "--ranks",
+        metavar="N",
+        nargs="+",
+        action=Several,
+        type=taking("--ranks", wholes, 2),
+        help="the same step on so many ranks, data-parallel: 2,4,8; --threads is of each, and "
+        "messages cost what a stored run of pydlbench collectives says",
     )
     add_own(parser)
     how = parser.add_argument_group("where the operators' times come from")
@@ -120,7 +138,9 @@ def read_tasks(
         UsageError: a value is bad.
         BackendMissingError: no framework is named and none is installed.
     """
-    _, rows, notes = read_steps(args)
+    _, rows, notes = read_steps(args, ["torch"] if args.ranks else None)
+    if args.ranks:
+        _check_ranks(args, rows)
     _, guessed = frameworks_of(args)
     tasks: list[Task] = [
         ForecastTask(
@@ -129,11 +149,32 @@ def read_tasks(
             options={"threads": args.threads, "seed": args.seed, **code_limit(args)},
             measures=not args.known_only,
             visits=args.visits,
+            ranks=tuple(args.ranks or ()),
             forecaster=forecaster,
         )
         for row in rows
     ]
     return tasks, notes
+
+
+def _check_ranks(args: argparse.Namespace, rows: Sequence[Row]) -> None:
+    """Make sure that steps on ranks can be forecast, before anything is measured.
+
+    Raises:
+        UsageError: they share nothing, or nobody has measured what messages cost.
+    """
+    import msgspec
+
+    from pydlbench.devices.cpu.facts import read_cpu_facts
+    from pydlbench.ladder.ranks import stored_links
+
+    for row in rows:
+        msgspec.structs.replace(row.case, ranks=args.ranks[0])
+    if rows[0].case.on_gpu:  # whose name is known once it is used
+        return
+    store = reading_store(args)
+    with contextlib.nullcontext() if store is None else store:
+        stored_links(store, read_cpu_facts().name, "cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +184,7 @@ class ForecastTask(ModelTask):
     Attributes:
         measures: measure the operators that the store lacks.
         visits: processes that each of them is timed in.
+        ranks: that the step is forecast for besides.
         forecaster: takes the place of ``pydlbench.ladder.forecast.forecasting``.
     """
 
@@ -151,6 +193,7 @@ class ForecastTask(ModelTask):
     opens: ClassVar[str] = "forecast"
     measures: bool
     visits: int
+    ranks: tuple[int, ...] = ()
     forecaster: Callable[..., Any] | None = None
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
@@ -165,9 +208,9 @@ class ForecastTask(ModelTask):
         def tell(what: str) -> None:
             view.advance(0, 1, f"{step.framework} {step.mode}: {what}")
 
-        found = (self.forecaster or forecasting)(
-            step, session, view.store, measures=self.measures, visits=self.visits, tell=tell
-        )
+        how: dict[str, Any] = {"ranks": self.ranks} if self.ranks else {}
+        how |= {"measures": self.measures, "visits": self.visits, "tell": tell}
+        found = (self.forecaster or forecasting)(step, session, view.store, **how)
         try:
             while True:
                 one = next(found)

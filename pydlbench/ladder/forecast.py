@@ -27,6 +27,7 @@ from pydlbench.ladder.calibration import fitted, visited_step
 from pydlbench.ladder.experiments import keeps_pages
 from pydlbench.ladder.operators import listed, recorded
 from pydlbench.ladder.pipeline import Enqueued, enqueued, period
+from pydlbench.ladder.ranks import ranked, stored_links
 from pydlbench.ladder.rows import BLOCKS, Rows, blocks_call, measure_rows, now_utc, stored_rows
 from pydlbench.records.forecast import (
     CalibratedStep,
@@ -104,23 +105,30 @@ def forecasting(
     measures: bool = True,
     visits: int = VISITS,
     tell: Callable[[str], None] = lambda _: None,
+    ranks: Sequence[int] = (),
 ) -> Generator[OperatorTime | CalibrationRecord, None, ForecastRecord]:
     """Yield what is measured as soon as it is finished, and return the forecast.
 
-    Arguments and errors: see :func:`forecast_step`; ``tell`` is called with what is done next.
+    Arguments and errors: see :func:`forecast_step`; ``tell`` is called with what is done next, and
+    ``ranks`` are those that the step is forecast for besides, see :mod:`pydlbench.ladder.ranks`.
     """
     if case.on_gpu and not recorded(case):
         raise UnsupportedError(
             f"{case.framework} {case.mode}: on a GPU calls are forecast one by one, as PyTorch's "
             "eager mode makes them; nearest: --framework torch --mode eager"
         )
+    links = stored_links(store, session.processor(case.device), case.device) if ranks else {}
     tell("operators of the step")
     made = _Forecaster(session, store, measures, visits, tell)
     place = made.place(case)
     found, blocks = made.listed(case, place)
     rows = yield from made.rows(case, place, [*found.calls, *blocks])
     calibration = yield from made.calibration(case, place)
-    return conclude(case, place, found, blocks, rows, calibration, uncalibrated=made.uncalibrated)
+    record = conclude(case, place, found, blocks, rows, calibration, uncalibrated=made.uncalibrated)
+    if not ranks or record.status != "ok":
+        return record
+    scaling = ranked(ranks, record, found, rows, links)
+    return msgspec.structs.replace(record, scaling=scaling)
 
 
 class _Forecaster:
@@ -279,7 +287,7 @@ def conclude(
     faults_s = summed(blocks) if blocks and all(one.signature in times for one in blocks) else None
     overhead_s = calibration.call_s * number + calibration.step_s if calibration else 0.0
     single = sum(times[one.signature].ci_low is None for one in there)
-    device: dict[str, float] = {}
+    device: dict[str, Any] = {}
     if on_gpu:
         seconds, low, high, device = _pipelined(found, rows, calibration)
     else:

@@ -92,7 +92,8 @@ def listed(case: StepSpec, session: Session, *, nodes: bool = False) -> Operator
     found: OperatorsFacts = session.recorded[key]
     fed = _fed(case)
     order = (*range(len(fed)), *(len(fed) + place for place in found.order))
-    return msgspec.structs.replace(found, calls=(*fed, *found.calls), order=order)
+    ready = tuple((len(fed) + made, size) for made, size in found.gradients)
+    return msgspec.structs.replace(found, calls=(*fed, *found.calls), order=order, gradients=ready)
 
 
 def kind_of(call: RecordedCall) -> str:

@@ -6,6 +6,7 @@ import inspect
 import json
 
 import pytest
+from check_records import forecast_of
 from invented_session import InventedSession
 from said import says
 
@@ -15,8 +16,17 @@ from pydlbench.cli.parser import Parser
 from pydlbench.errors import UnsupportedError
 from pydlbench.ladder.forecast import conclude, forecasting
 from pydlbench.ladder.rows import Rows
-from pydlbench.records.forecast import CalibratedStep, CalibrationRecord, OperatorTime, Place
+from pydlbench.records.forecast import (
+    CalibratedStep,
+    CalibrationRecord,
+    ForecastRecord,
+    OperatorTime,
+    Place,
+    RankedForecast,
+)
 from pydlbench.records.operator import RecordedCall
+from pydlbench.report.forecast import forecast_report
+from pydlbench.report.text import as_text
 from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.store.store import Store
 
@@ -132,3 +142,40 @@ def test_a_model_of_ones_own_is_forecast_in_torch(session, tmp_path, monkeypatch
     assert "nchw" not in out
     assert main(["runs", "show", "last"]) == 0
     assert capsys.readouterr().out.endswith(out)
+
+
+def test_ranks_ask_for_a_run_of_collectives_first(capsys):
+    line = ["forecast", "mnist", "--framework", "torch", "--phase", "training", "--ranks", "2,4"]
+    assert main(line) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("pydlbench: --ranks: ")
+    assert said.endswith("nearest: pydlbench collectives --ranks 2")
+    assert main([*line[:4], "--ranks", "2"]) == 2
+    assert capsys.readouterr().err.strip().endswith("nearest: --phase forward-backward")
+
+
+def test_the_scaling_curve_says_what_it_takes_for_granted(run_record):
+    scaling = tuple(
+        RankedForecast(
+            ranks=ranks,
+            seconds=0.5,
+            ci_low=0.4,
+            ci_high=0.6,
+            compute_s=0.4,
+            communication_s=0.2,
+            exposed_s=0.1,
+            hidden=0.5,
+            efficiency=0.8,
+            buckets=(1 << 20, 25 << 20),
+            measured_at=2,
+        )
+        for ranks in (2, 8)
+    )
+    record = forecast_of("mnist", 0.4, scaling=scaling)
+    assert ForecastRecord.from_dict(record.to_dict()) == record
+    text = as_text(forecast_report(run_record, [record.to_dict()]))
+    figures = ("8", "500.0 ms", "400.0 .. 600.0 ms", "200.0 ms", "50 %", "100.0 ms", "80 %")
+    assert says(text, *figures, "6.40 x")
+    assert says(text, "2 buckets", "1.05 MB", "26.2 MB", "2 ranks", "8")
+    plain = forecast_of("mnist", 0.4)
+    assert "scaling" not in plain.to_dict()
