@@ -65,7 +65,9 @@ class CallOperator:
         with torch.no_grad():
             _fit(parsed.function, self.arguments, self.keywords)
         written = _written(parsed.function, self.arguments, self.keywords)
-        self._restored = [(one, one.clone()) for one in written]
+        self._restored = [
+            (one, one.clone(), (one.shape, one.stride(), one.storage_offset())) for one in written
+        ]
         floats = [one for one in made if one.dtype.is_floating_point]
         self._first = floats[0] if floats and floats[0].numel() else None
 
@@ -74,9 +76,9 @@ class CallOperator:
         return self._function(*self.arguments, **self.keywords)
 
     def settle(self) -> None:
-        """Restore what it overwrites, and read its first tensor."""
-        for one, values in self._restored:
-            one.copy_(values)
+        """Restore what it overwrites, the shape that it turns too, and read its first tensor."""
+        for one, values, place in self._restored:
+            one.as_strided_(*place).copy_(values)
         if self._first is not None:
             self._first.sum()
 
@@ -116,6 +118,7 @@ def make_ready(
         try:
             made = CallOperator(parse(text), device, seed, wait)
             made.run()
+            made.settle()  # as before each later run
         except UnsupportedError as error:
             refused[text] = str(error)
         except Exception as error:  # noqa: BLE001 - an operator raises what it likes; it costs this call only

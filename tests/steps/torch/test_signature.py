@@ -125,3 +125,21 @@ def test_what_cannot_be_made_up_is_refused_with_its_reason_and_costs_no_other():
 def test_a_text_that_is_none_is_refused():
     with pytest.raises(UnsupportedError):
         parse("aten.relu.default(float32[3](1)")
+
+
+def test_an_operand_that_is_turned_in_place_is_turned_back():
+    calls = [
+        text_of(aten.transpose_.default, torch.empty(4, 6), 0, 1),
+        text_of(aten.unsqueeze_.default, torch.empty(4, 6), 0),
+        text_of(aten.squeeze_.default, torch.empty(4, 1, 6)),
+        text_of(aten.resize_.default, torch.empty(4, 6), [8, 6]),
+    ]
+    ready, refused = make_ready(calls, "cpu")
+    assert refused == {}
+    for text, made in ready.items():
+        before = made.arguments[0].clone()
+        for _ in range(2):
+            made.run()
+        made.settle()
+        assert text_of(made._function, *made.arguments) == text
+        assert torch.equal(made.arguments[0], before)
