@@ -257,7 +257,7 @@ class Worker:
         return os.pread(descriptor, size - self._said, self._said).decode(errors="replace")
 
     def close(self, kill: bool = False) -> None:
-        """End the process: politely, or at once with ``kill``."""
+        """End the process, politely, or at once with ``kill``; and all that it has started."""
         process, self._process = self._process, None
         if self._replies is not None:
             self._replies.close()
@@ -274,6 +274,9 @@ class Worker:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        # What code of the user's has forked there goes on without it, on cores that are timed.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         if process.stdout is not None:
             process.stdout.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import select
 import signal
 import sys
 import threading
@@ -123,6 +124,19 @@ def test_an_exception_costs_the_row_not_the_process(worker, prepare, deed, kind,
         kernel.sample(ONE)
     assert prepare().sample(ONE)
     assert worker.generation == 1
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_what_it_has_forked_ends_with_it(make_worker, prepare_in, tmp_path, kill):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    worker = make_worker(environment={"INVENTED_PIPE": str(pipe)})
+    prepare_in(worker, "now forks")
+    with pipe.open("rb", buffering=0) as held:  # once the child has opened it, too
+        worker.close(kill=kill)
+        ready, _, _ = select.select([held], [], [], 60)
+        assert ready
+        assert held.read() == b""  # nobody has it open any more
 
 
 @pytest.mark.parametrize("when", ["now", "later"])

@@ -54,6 +54,13 @@ def allocate():
         resource.setrlimit(resource.RLIMIT_AS, (resource.getrlimit(resource.RLIMIT_AS)[1],) * 2)
 
 
+def fork():
+    """Leave a child behind that holds a pipe open."""
+    if os.fork() == 0:
+        with Path(os.environ["INVENTED_PIPE"]).open("w"):
+            time.sleep(3600)
+
+
 def fail(error):
     raise error
 
@@ -70,6 +77,7 @@ DEEDS = {
     "is stopped": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "is killed": lambda: signal.raise_signal(signal.SIGKILL),
     "allocates": allocate,
+    "forks": fork,
     "lacks": lambda: fail(errors.UnsupportedError("this machine has no such thing")),
     "refuses": lambda: fail(errors.PrimitiveError("oneDNN convolution: run-time error")),
     "loses the device": lambda: fail(errors.DeviceLostError("an illegal memory access")),
