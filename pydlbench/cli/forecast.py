@@ -15,7 +15,14 @@ from pydlbench.cli.options import (
     whole_number,
     wholes,
 )
-from pydlbench.cli.steps import ModelTask, add_own, code_limit, frameworks_of, read_steps
+from pydlbench.cli.steps import (
+    ModelTask,
+    add_own,
+    code_limit,
+    frameworks_of,
+    mistaken,
+    read_steps,
+)
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.runner.tasks import Result, Row, Task
 from pydlbench.words import PRECISIONS
@@ -118,8 +125,9 @@ def run(
             found = [one.document for one in results.outcomes]
             show(results.run, found, outputs, early=results.early, explain=args.explain)
 
-    # Without the GPU no step of the run has a forecast.
-    tolerant = not any(row.case.on_gpu for task in tasks for row in task.rows)
+    # Without the GPU, or a model, no step of the run has a forecast.
+    steps = [row.case for task in tasks for row in task.rows]
+    tolerant = not any(one.on_gpu or one.own is not None for one in steps)
     how: dict[str, Any] = {"sessions": session_factory, "what": "forecasts"}
     code, _ = measure(args, "forecast", tasks, shown, tolerant=tolerant, **how)
     return code
@@ -218,6 +226,8 @@ class ForecastTask(ModelTask):
         except StopIteration as end:
             record = end.value
         except PydlbenchError as error:
+            if mistaken(row.case, error):
+                raise
             status = "skipped" if isinstance(error, UnsupportedError) else "failed"
             yield self.refused(row, status, " ".join(str(error).split()))
             return

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from pydlbench.cli.options import add, check_threads, choices, device_of, one_of, refuse
-from pydlbench.errors import BackendMissingError, UsageError
+from pydlbench.errors import BackendMissingError, PydlbenchError, UsageError
 from pydlbench.runner.tasks import Result, Row, Task
 from pydlbench.words import (
     CODE_LIMIT_S,
@@ -181,6 +181,14 @@ def code_limit(args: argparse.Namespace) -> dict[str, float]:
     from pydlbench.models.own import is_own
 
     return {"code_limit_s": args.time_limit or CODE_LIMIT_S} if is_own(args.model) else {}
+
+
+def mistaken(step: StepSpec, error: PydlbenchError) -> bool:
+    """Whether an error is a mistake in what the user has said of a model of their own.
+
+    It shows only when the model is built, and is no matter of the row: all others would end so.
+    """
+    return step.own is not None and isinstance(error, UsageError)
 
 
 def check_phase(model: Model | None, phase: str) -> None:

@@ -206,8 +206,9 @@ def dominating(record: ForecastRecord) -> str:
 
 
 def _name(term: ForecastTerm) -> str:
-    of = f" ({term.names[0]}{f' and {len(term.names) - 1} more' * (len(term.names) > 1)})"
-    return term.operator + (of if term.names else "")
+    first, *others = (*term.names, "")
+    more = f" and {len(term.names) - 1} more" * (len(others) > 1)
+    return f"{term.operator} ({first}{more})" if first else term.operator
 
 
 def age(then: str, now: str) -> str:

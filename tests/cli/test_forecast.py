@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from types import SimpleNamespace
 
 import pytest
 from check_records import forecast_of
@@ -13,19 +14,20 @@ from said import says
 from pydlbench.cli import forecast as command
 from pydlbench.cli import main
 from pydlbench.cli.parser import Parser
-from pydlbench.errors import UnsupportedError
+from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.ladder.forecast import conclude, forecasting
 from pydlbench.ladder.rows import Rows
 from pydlbench.records.forecast import (
     CalibratedStep,
     CalibrationRecord,
     ForecastRecord,
+    ForecastTerm,
     OperatorTime,
     Place,
     RankedForecast,
 )
 from pydlbench.records.operator import RecordedCall
-from pydlbench.report.forecast import forecast_report
+from pydlbench.report.forecast import dominating, forecast_report
 from pydlbench.report.text import as_text
 from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.store.store import Store
@@ -97,6 +99,20 @@ def test_a_forecast_is_printed_kept_and_shown_again(session, tmp_path, capsys):
     assert "forecast 65.00 ms" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        ((), "aten.gt makes"),
+        (("gate",), "aten.gt (gate) makes"),
+        (("a", "b", "c"), "(a and 2 more)"),
+    ],
+)
+def test_what_dominates_is_named_after_its_modules_if_it_has_any(names, told):
+    term = ForecastTerm(operator="aten.gt", signature="{}", names=names, seconds=1.0, share=1.0)
+    record = SimpleNamespace(terms=(term,))
+    assert told in dominating(record)
+
+
 def test_missing_rows_are_named_and_end_with_1(session, capsys):
     words = ("mnist", "--batch", "4", "--framework", "torch", "--known-only")
     assert command.run(parse(*words), session.open, invented) == 1
@@ -127,6 +143,22 @@ def test_bad_input_is_one_line(words, said, capsys):
     err = capsys.readouterr().err
     assert said in err
     assert len(err.splitlines()) == 1
+
+
+def test_a_mistake_in_a_model_of_ones_own_is_bad_input_and_costs_more_than_a_row(
+    session, tmp_path, monkeypatch
+):
+    (tmp_path / "net.py").write_text("import torch\ndef build(width): pass\n")
+    monkeypatch.chdir(tmp_path)
+
+    def forecaster(*_, **__):
+        yield from ()
+        raise UsageError("net.py:build: missing a required argument: 'width'")
+
+    with pytest.raises(UsageError, match="'width'"):
+        command.run(parse("net.py:build"), session.open, forecaster)
+    words = ("mnist", "--batch", "4", "--framework", "torch")
+    assert command.run(parse(*words), session.open, forecaster) == 1
 
 
 def test_a_model_of_ones_own_is_forecast_in_torch(session, tmp_path, monkeypatch, capsys):
