@@ -71,8 +71,8 @@ def check_report(
         run: for the device's name.
         results: checks of the same step.
         native: the native rows behind them, which other work may have disturbed.
-        explain: how each term was measured, all operators and laps.
-        depth: join modules below this level; None joins none.
+        explain: how each term was measured, all parts, operators and laps.
+        depth: join modules below this level, and show the table of parts; None joins none.
     """
     blocks: list[Block] = []
     for one in results:
@@ -83,7 +83,8 @@ def check_report(
             blocks.append(Lines([f"{step}  {one.status}: {reason}"], alarm=True, listed=True))
         else:
             blocks += _one_check(run, one.record, native, depth)
-            blocks += _explanation(one.record, depth) if explain or depth else []
+            blocks += _explanation(one.record, depth) if explain else []
+            blocks += [_parts_table(one.record, depth)] if depth and not explain else []
     records = [one.record for one in results if one.record is not None]
     if len(records) > 1:
         blocks.append(Table.of(checks_columns(records), records))
@@ -388,17 +389,22 @@ def _explanation(record: CheckRecord, depth: int | None) -> list[Block]:
     how = record.calibration.get("how")
     if costs:
         lines.append(f"  calls: {', '.join(costs)}{f'; {how}' if how else ''}")
-    parts = parts_of(record.operators, record.native_parts, depth)
-    ranked = sorted(parts, key=lambda one: one.total_s, reverse=True)
     calls = sorted(record.operators, key=lambda one: one.count * one.seconds, reverse=True)
     laps = list(enumerate(record.laps, start=1))
     return [
         Lines(lines),
-        Table.of(_part_columns(scale, record.measured.median), ranked),
+        _parts_table(record, depth),
         Table.of(_kind_columns(scale, record.measured.median), _by_operator(calls)),
         Table.of(_operator_columns(scale, record.measured.median), calls),
         Table.of(_lap_columns(record, scale), laps),
     ]
+
+
+def _parts_table(record: CheckRecord, depth: int | None) -> Table:
+    scale = Scale.of(record.measured.median)
+    parts = parts_of(record.operators, record.native_parts, depth)
+    ranked = sorted(parts, key=lambda one: one.total_s, reverse=True)
+    return Table.of(_part_columns(scale, record.measured.median), ranked)
 
 
 def _part_columns(scale: Scale, measured_s: float) -> list[Column[Part]]:
@@ -512,8 +518,7 @@ def check_conclusion(
     if not sum_is_disturbed(native):
         loss = largest_loss(record)
         lines += [*_dominant(record, depth), _loss_sentence(record, loss)]
-    # There is no diagnosis yet of a step without a graph.
-    unexplained = record.own is not None or (loss is not None and loss.kind == "unexplained")
+    unexplained = loss is not None and loss.kind == "unexplained"
     lines.append(f"next: pydlbench {_check_again(record) if unexplained else _diagnose(record)}")
     return lines
 

@@ -35,10 +35,10 @@ def test_what_dominates_has_its_interval_and_its_rivals():
     assert "24.0 %" not in unclear
 
 
-def test_a_model_of_one_s_own_is_checked_again_and_not_diagnosed():
+def test_a_model_of_one_s_own_is_diagnosed_with_its_loss_and_not_its_batch():
     record = make_record(model="mine.py:build", own=OwnSpec(loss="sum"), reorders_s=0.014)
     words = check_conclusion(record)[-1].split()
-    assert words[:4] == ["next:", "pydlbench", "check", "mine.py:build"]
+    assert words[:4] == ["next:", "pydlbench", "diagnose", "mine.py:build"]
     assert words[words.index("--loss") + 1] == "sum"
     assert "--batch" not in words
 

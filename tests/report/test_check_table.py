@@ -218,6 +218,8 @@ def test_the_explanation_has_terms_operators_by_size_and_laps(run_record):
     assert len(laps.splitlines()) == 10
     assert {"limit", "step", "canary"} <= set(laps.splitlines()[0].split())
     assert "116.8 ms" in laps.splitlines()[5]
+    plain = rendered(run_record, result(make_record())).split("\n\n")
+    assert rendered(run_record, result(make_record()), depth=9).split("\n\n") == [*plain, parts]
 
 
 def test_markdown_has_ladder_ledger_and_failures(run_record):
