@@ -54,7 +54,9 @@ def work_of_graph_node(recorded: RecordedCall) -> CallWork:
             )
         if node.operator not in _RULES:
             raise UnsupportedError(f"{node.op}: no rule for this operator")
-        if any(each.shape is None for each in (*node.inputs, *node.outputs[:1])):
+        # Behind a maximum pooling's gradient lies oneDNN's note of the forward pass.
+        read = node.inputs[: 3 if node.operator == "MaxPoolGrad" else None]
+        if any(each.shape is None for each in (*read, *node.outputs[:1])):
             raise UnsupportedError(f"{node.op}: not all of its shapes are known")
         found = _RULES[node.operator](one)
     except UnsupportedError as error:
@@ -535,7 +537,15 @@ def _each(one: _Read) -> Found:
     node = one.node
     floating = any(each.floating for each in node.inputs)
     flops = _EACH[node.operator] * one.result.elements if floating else 0
-    return Found.of("elementwise", lambda: [_arithmetic(one)], flops=flops)
+
+    def layers() -> list[Work]:
+        if node.operator != "SquaredDifference":
+            return [_arithmetic(one)]
+        shapes = [each.shape or () for each in node.inputs]
+        square = Elementwise.of("square", one.result.shape or ())
+        return [one.work(each) for each in (Elementwise.of("add", *shapes, number=-1), square)]
+
+    return Found.of("elementwise", layers, flops=flops)
 
 
 #: Ours for TensorFlow's, with the same operands, and the number of those that have one.
