@@ -86,7 +86,10 @@ def call_own(name: str, options: Mapping[str, Any]) -> Any:
     if framework_of(found) is not None:
         return found
     if not callable(found):
-        raise UsageError(f"{name}: is of type {type(found).__name__}, which cannot be called")
+        raise UsageError(
+            f"{name}: is of type {type(found).__name__}, which cannot be called; nearest: a "
+            "function that returns it"
+        )
     values = {key: _value(value) for key, value in options.items()}
     with own_code(name):
         _check_arguments(name, found, values)
@@ -201,12 +204,23 @@ def parts_of(name: str, made: Any, framework: str) -> tuple[Any, Any, Any]:
             f"{name}: returns {type(parts[0]).__name__} of {found}; nearest: {near}"
         )
     model, inputs, loss = (*parts, None, None)[:3]
-    if loss is not None and not callable(loss):
+    if loss is not None and not _takes_output(loss):
         raise UsageError(
             f"{name}: returns {type(loss).__name__} as third; nearest: a function of the output "
-            "that returns the loss"
+            "alone that returns the loss: lambda output: criterion(output, labels)"
         )
     return model, inputs, loss
+
+
+def _takes_output(loss: Any) -> bool:
+    """Whether a loss can be called with an output alone, as far as it tells."""
+    try:
+        inspect.signature(getattr(loss, "forward", loss)).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # of code that is not Python's
+        return True
+    return True
 
 
 def input_texts(given: Iterable[tuple[str | None, Sequence[int], str]]) -> tuple[str, ...]:
@@ -226,6 +240,25 @@ def input_texts(given: Iterable[tuple[str | None, Sequence[int], str]]) -> tuple
     return tuple(
         OwnInput(shape=tuple(shape), dtype=dtype, name=name).text for name, shape, dtype in given
     )
+
+
+def batch_of(name: str, shape: Sequence[int] | None) -> int:
+    """Return the images or sequences of a step.
+
+    Args:
+        name: of the model.
+        shape: of its first input; None of a model without any.
+
+    Raises:
+        UsageError: there are none.
+    """
+    if not shape:
+        return 1
+    if not shape[0]:
+        sizes = "x".join(map(str, shape))
+        near = "x".join(map(str, (1, *shape[1:])))
+        raise UsageError(f"{name}: its first input is {sizes}: a batch of nothing; nearest: {near}")
+    return shape[0]
 
 
 # -----------------------------------------------------------------------------
@@ -340,9 +373,9 @@ def own_code(name: str) -> Iterator[None]:
     process = os.getpid()
     try:
         yield
-    except PydlbenchError:
+    except (PydlbenchError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:  # the user's code may raise anything
+    except BaseException as error:  # the user's code may raise anything
         raise _told(error, name) from error
     finally:
         if os.getpid() != process:

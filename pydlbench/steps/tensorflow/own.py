@@ -28,6 +28,7 @@ from pydlbench.steps.inputs import make_batch, make_weights
 from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.steps.operators import OperatorsKernel
 from pydlbench.steps.own import (
+    batch_of,
     call_own,
     chosen_loss,
     input_texts,
@@ -119,7 +120,7 @@ class OwnModel(Guarded):
     def batch(self) -> int:
         """The first number of the first input's shape; 1 without any."""
         first = next(iter(self._operands()), None)
-        return 1 if first is None or not len(first.shape) else int(first.shape[0])
+        return batch_of(self._name, None if first is None else tuple(first.shape))
 
     def run(self) -> Any:
         """Run the step once; return output, gradients and loss, or what of these the phase has."""

@@ -28,6 +28,7 @@ from pydlbench.records.step import Check, StepFacts
 from pydlbench.steps.definition import Guarded
 from pydlbench.steps.device import step_kernel
 from pydlbench.steps.own import (
+    batch_of,
     call_own,
     chosen_loss,
     input_texts,
@@ -100,7 +101,10 @@ class OwnModel(Guarded):
             if case.layout == "nhwc":
                 self._to_channels_last()
             trains = case.backward if self.own.train is None else self.own.train
-            self.module.train(trains)
+            try:
+                self.module.train(trains)
+            except NotImplementedError:  # of torch.export's programs
+                self.notes.append("an exported program: it trains or not as it was exported")
             if self.own.loss is not None and ":" in self.own.loss:
                 self._criterion = load_own(self.own.loss)
         self.parameters = [one for one in self.module.parameters() if one.requires_grad]
@@ -122,7 +126,7 @@ class OwnModel(Guarded):
     def batch(self) -> int:
         """The first number of the first input's shape; 1 without any."""
         first = next(_tensors([self.arguments, self.keywords]), None)
-        return 1 if first is None or not first.ndim else len(first)
+        return batch_of(self._name, None if first is None else tuple(first.shape))
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -260,6 +260,17 @@ def test_what_the_code_sets_for_the_whole_process_is_set_back(own, backend):
     assert any(f"{before + 1} threads" in one for one in notes)
 
 
+def test_an_exported_program_stays_in_its_mode(own, backend):
+    text = """
+    def build():
+        images = torch.randn(2, 4)
+        return torch.export.export(nn.Linear(4, 3).eval(), (images,)).module(), images
+"""
+    kernel = operations.prepare_step(backend, own(text), {})
+    assert kernel.facts.output == (2, 3)
+    assert any("exported" in one for one in kernel.facts.notes)
+
+
 # What the user's code may do, and what is to come of it.
 RAISED = {
     "in the callable": (
@@ -267,6 +278,10 @@ RAISED = {
         ":6: ValueError: no weights",
     ),
     "at the import": ("1 / 0", ":5: ZeroDivisionError: division by zero"),
+    "an exception of its own kind": (
+        "class Odd(BaseException): pass\n\n    def build():\n        raise Odd('why')",
+        ":8: Odd: why",
+    ),
     "an exit": ("def build():\n        exit(3)", ":6: SystemExit: 3"),
     "a missing library": ("import not_there_at_all", ":5: ModuleNotFoundError: No module named"),
     "in forward": (
@@ -317,9 +332,19 @@ def test_what_is_raised_while_the_clock_runs_is_told_likewise(own, backend):
         ("def build():\n        return nn.Linear(2, 2)", {}, "--input 8x3x224x224"),
         ("def build():\n        return 'resnet50'", {}, "returns str; nearest: a torch.nn.Module"),
         ("def build():\n        return nn.ReLU(), 1, 2", {}, "returns int as third"),
+        (
+            "def build():\n        return nn.ReLU(), torch.ones(2), nn.MSELoss()",
+            {},
+            "returns MSELoss as third; nearest: a function of the output alone",
+        ),
         ("def build(size): pass", {}, "nearest: --arg size=VALUE"),
         ("def build(size=1): pass", {"options": {"sise": "2"}}, "nearest: --arg size=VALUE"),
         ("build = 3", {}, "of type int"),
+        (
+            "def build():\n        return nn.ReLU(), torch.ones(0, 4)",
+            {},
+            "its first input is 0x4: a batch of nothing; nearest: 1x4",
+        ),
         (ALONE, {"phase": "training"}, "no weights to train"),
         (CONVOLVED, {"phase": "training", "own": OwnSpec(optimizer="none")}, "--optimizer sgd"),
         (
