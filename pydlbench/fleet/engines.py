@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pydlbench.errors import PydlbenchError, UsageError, WorkerError, nearest
-from pydlbench.fleet.node import Brought, Order, Slot, end_all, longest, look, visit
+from pydlbench.fleet.node import Brought, Order, Slot, allow, end_all, longest, look, visit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -168,6 +168,7 @@ class DaskEngine:
     def local(cls, slots: Sequence[Slot]) -> DaskEngine:
         """Start one worker per slot in threads of this process, which wait for their sweeps."""
         distributed = _distributed()
+        allow()
         cluster = distributed.LocalCluster(
             n_workers=len(slots),
             threads_per_worker=1,

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +32,7 @@ __all__ = [
     "Brought",
     "Order",
     "Slot",
+    "allow",
     "cpu_list",
     "end_all",
     "exclusive",
@@ -46,6 +48,17 @@ _LOOK_S: Final = 0.2
 # What a sweep has for keeping what it finished when it is told to end.
 _GRACE_S: Final = 30.0
 _LOG_BYTES: Final = 4096
+_NO_MORE: Final = "the run was ended"
+# Becomes the program that it is given, which the kernel tells to end (1 is PR_SET_PDEATHSIG) when
+# the thread that has started it is gone: a sweep without its visit would hold the slot for hours.
+# A thread other than the first may not run Python between fork and exec, so this stands in between.
+_TIED: Final = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("its visit was killed")
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +204,8 @@ def store_name(node: str, number: int) -> str:
 def exclusive(slot: Slot, wait_s: float) -> Iterator[tuple[int, ...]]:
     """Hold a slot against everybody else on the node who asks, whatever an engine believes.
 
-    A process that inherits the descriptors holds it as well: a sweep whose parent was killed.
+    A process that inherits the descriptors holds it as well: a sweep that is being ended because
+    its visit was killed.
 
     Args:
         slot: whose CPUs and GPU are held.
@@ -218,7 +232,8 @@ def exclusive(slot: Slot, wait_s: float) -> Iterator[tuple[int, ...]]:
                             f"{slot.name}: somebody else holds {LOCKS / name} for more than "
                             f"{wait_s:g} s: two runs on one slot"
                         ) from error
-                    time.sleep(_LOOK_S)
+                    if _ended.wait(_LOOK_S):
+                        raise WorkerError(_NO_MORE) from error
         yield tuple(held)
     finally:
         for one in held:
@@ -254,7 +269,7 @@ def _sweep(slot: Slot, order: Order, path: Path, locks: tuple[int, ...]) -> tupl
     file = path.with_suffix(".toml")
     file.write_text(order.text, encoding="utf-8")
     begun, status = _begun(path)
-    if status == "done":  # by a sweep that has outlived its parent
+    if status == "done":  # and its visit was killed before it could say so
         return _whole(path)
     if status == "running":  # written, as it seems, in another container; but the slot is ours
         with Store.open(path) as store:
@@ -299,14 +314,24 @@ def _begun(path: Path) -> tuple[str, str]:
     return (runs[0].id, runs[0].status) if runs else ("", "")
 
 
-# Sweeps that this process has started, for the end of an engine that lives in it.
+# Sweeps that this process has started, for the end of an engine that lives in it; and whether that
+# has ended: a visit that comes to its sweep later must not start it, as nobody would end it.
 _running: set[subprocess.Popen[bytes]] = set()
+_ended = threading.Event()
+_starting = threading.Lock()
+
+
+def allow() -> None:
+    """Let visits in this process start sweeps, again after :func:`end_all`."""
+    _ended.clear()
 
 
 def end_all() -> None:
     """Tell the sweeps that this process has started to end; what they have finished is kept."""
-    for one in list(_running):
-        one.terminate()
+    with _starting:
+        _ended.set()
+        for one in _running:
+            one.terminate()
 
 
 def _run(
@@ -317,20 +342,24 @@ def _run(
     environment = {**os.environ, **({"CUDA_VISIBLE_DEVICES": slot.gpu} if slot.gpu else {})}
     before = os.sched_getaffinity(0)
     with path.with_suffix(".log").open("w+b") as log:
-        # A process inherits what the thread that starts it is bound to; this thread only waits.
-        os.sched_setaffinity(0, slot.cpus)
-        try:
-            process = subprocess.Popen(
-                [*program, *words],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                env=environment,
-                pass_fds=locks,
-            )
-        finally:
-            os.sched_setaffinity(0, before)
-        _running.add(process)
+        tied = (sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid()))
+        with _starting:
+            if _ended.is_set():
+                raise WorkerError(_NO_MORE)
+            # A process inherits what the thread that starts it is bound to; this thread only waits.
+            os.sched_setaffinity(0, slot.cpus)
+            try:
+                process = subprocess.Popen(
+                    [*tied, *program, *words],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=log,
+                    env=environment,
+                    pass_fds=locks,
+                )
+            finally:
+                os.sched_setaffinity(0, before)
+            _running.add(process)
         try:
             code = _wait(process, order.limit_s)
         finally:

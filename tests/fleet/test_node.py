@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 from invented_fleet import FILE, PROGRAM, VARIABLE, write_store
@@ -84,6 +85,73 @@ def test_the_lock_lives_as_long_as_the_sweep_whoever_dies(slot):
     process.communicate(b"\n")
     with exclusive(slot, 0):
         pass
+
+
+_VISITOR = """
+import sys
+from pathlib import Path
+from pydlbench.fleet import node
+node.LOCKS = Path(sys.argv[1])
+endless = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
+program = (sys.executable, "-c", endless, sys.argv[2] + "/begun")
+slot = node.Slot(name="one", cpus=(int(sys.argv[3]),))
+node.visit(slot, node.Order(fleet="f", round=0, text="", folder=sys.argv[2], program=program))
+"""
+
+
+def test_a_sweep_ends_with_its_visit(tmp_path, slot):
+    """A worker that is killed leaves nobody behind who holds the slot."""
+    words = [sys.executable, "-c", _VISITOR, str(node.LOCKS), str(tmp_path), str(slot.cpus[0])]
+    visitor = subprocess.Popen(words)
+    end = time.monotonic() + 120
+    while not (tmp_path / "begun").exists():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    with pytest.raises(WorkerError), exclusive(slot, 0):
+        pass
+    visitor.kill()
+    visitor.wait()
+    with exclusive(slot, 120):
+        pass
+
+
+_FULL = """
+import json, resource, sys
+from pathlib import Path
+from pydlbench.fleet import node
+node.LOCKS = Path(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (20000, resource.RLIM_INFINITY))
+slot = node.Slot(name="one", cpus=(int(sys.argv[3]),))
+order = node.Order(
+    fleet="f", round=0, text=sys.argv[4], folder=sys.argv[2], program=json.loads(sys.argv[5])
+)
+print(node.visit(slot, order).reason)
+"""
+
+
+def test_a_disk_that_is_full_is_a_reason_and_nothing_is_lost_by_it(tmp_path, slot):
+    """As far as a limit of files' sizes is a full disk: what is written fails in the same place."""
+    words = [str(node.LOCKS), str(tmp_path), str(slot.cpus[0]), FILE, json.dumps(PROGRAM)]
+    done = subprocess.run(
+        [sys.executable, "-c", _FULL, *words], capture_output=True, text=True, check=False
+    )
+    reason = done.stdout.strip()
+    assert reason not in ("", "None"), done.stderr
+    assert "Traceback" not in done.stderr
+    assert visit(slot, order(tmp_path)).reason is None
+    assert rows(tmp_path / store_name("one", 0))[0] == "done"
+
+
+def test_a_visit_that_is_late_for_the_end_begins_no_sweep(tmp_path, slot):
+    """Nobody would end it: the engine in this process is gone."""
+    node.end_all()
+    try:
+        assert visit(slot, order(tmp_path)).reason == "the run was ended"
+        with exclusive(slot, 0):
+            assert visit(slot, order(tmp_path)).reason == "the run was ended"
+    finally:
+        node.allow()
+    assert visit(slot, order(tmp_path)).reason is None
 
 
 def test_a_visit_runs_the_sweep_on_its_cpus_and_says_what_came_of_it(tmp_path, slot):
