@@ -7,6 +7,9 @@ times what users wait for: `runs`, `compare` and `report`, each in a process of 
 start-up that `pydlbench --version` has as well taken off, and of `report` the import of matplotlib.
 The same number of rows in a single run shows what `columns` takes, and its page (no limit). Ends
 with 1 if anything else takes a second or more on top of start-up.
+
+Then an invented fleet of 1,000 nodes, 20 metrics and three rounds, some nodes 5 % slower: `fleet
+verdict` and `report` of it have two seconds each, start-up included.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 LIMIT_S = 1.0
 SAMPLES = 24
 TIMES = 5
+NODES, METRICS, FLEET_LIMIT_S = 1000, 20, 2.0
 PEAK_TFLOPS = 0.6
 GBPS = 20.0
 CASES = tuple(
@@ -68,6 +72,7 @@ def main() -> int:
         words = ["report", "last", "-o", str(Path(folder) / "page.html"), "--store", str(big)]
         seconds = wait(words) - wait_for_matplotlib()
         print(f"report of it: {seconds:.2f} s on top of start-up")
+        slow |= fleets(Path(folder))
     return int(slow)
 
 
@@ -198,6 +203,63 @@ def columns(path: Path) -> bool:
     seconds = statistics.median(taken)
     print(f"columns of one run with {len(rows):,} rows: {seconds:.2f} s")
     return seconds >= LIMIT_S
+
+
+def fleets(folder: Path) -> bool:
+    """Time what is said of a large fleet; return whether that is too slow."""
+    path = folder / "fleet.sqlite"
+    dice = random.Random(0)
+    run = RunRecord(id="20300101-f1ee0000", created_utc="2030-01-01T00:00:00+00:00")
+    base = [dice.uniform(1e-4, 1e-1) for _ in range(METRICS)]
+    with Store.open(path) as store:
+        store.begin(run, "fleet", request={"text": ""})
+        visits = (visit(dice, base, number, node) for number in range(3) for node in range(NODES))
+        store.add_all(
+            run.id,
+            (
+                Entry("fleet-visit", one, key=f"visit/{one['round']}/{one['node']}")
+                for one in visits
+            ),
+        )
+        store.finish(run, "done")
+    slow = False
+    for words in (["fleet", "verdict", "last"], ["report", "last", "-o", str(folder / "f.html")]):
+        seconds = wait([*words, "--store", str(path)])
+        slow |= seconds >= FLEET_LIMIT_S
+        mark = "" if seconds < FLEET_LIMIT_S else "  too slow"
+        what = f"{' '.join(words[:2])}, {NODES:,} nodes x {METRICS} metrics"
+        print(f"{what}: {seconds:.2f} s, start-up included{mark}")
+    return slow
+
+
+def visit(dice: random.Random, base: Sequence[float], number: int, node: int) -> dict[str, Any]:
+    """Return an invented visit: its nodes scatter by half a per cent, each 100th is 5 % slower."""
+    factor = 1.05 if node % 100 == 17 else 1.0
+    values = {
+        f"layer{metric} forward fp32 batch 8": {
+            "time_s": seconds * factor * dice.gauss(1, 0.005),
+            "clock_hz": 4e9 / factor * dice.gauss(1, 0.002),
+            "command": f"pydlbench layers --shape layer{metric}",
+        }
+        for metric, seconds in enumerate(base[1:])
+    }
+    values["alexnet-owt step training fp32 torch eager batch 8"] = {
+        "time_s": base[0] * factor * dice.gauss(1, 0.005),
+        "step": True,
+        "command": "pydlbench e2e alexnet-owt",
+    }
+    return {
+        "node": f"node-{node:04d}",
+        "round": number,
+        "status": "ok",
+        "reason": None,
+        "machine": "Invented 9000",
+        "kind": "one",
+        "versions": {"numpy": "2"},
+        "prefix": "taskset -c 0 ",
+        "clock_offset_s": 0.0,
+        "values": values,
+    }
 
 
 def wait_for_matplotlib() -> float:

@@ -13,8 +13,10 @@ from pydlbench.errors import UsageError
 if TYPE_CHECKING:
     import argparse
 
+    from pydlbench.records.fleet import FleetVerdict
     from pydlbench.report.page.page import Page
     from pydlbench.report.page.runs import PageRun
+    from pydlbench.store.documents import Loaded
 
 _DEFAULT = "pydlbench-report.html"
 _KINDS = ("png", "svg")
@@ -91,7 +93,16 @@ def _read(args: argparse.Namespace) -> list[PageRun]:
 
     with reading_store(args) or contextlib.nullcontext() as store:
         loaded = [load(text, store) for text in dict.fromkeys(args.runs)]
-        return [read_run(one, number) for number, one in enumerate(loaded, start=1)]
+        return [read_run(one, number, _fleet(one)) for number, one in enumerate(loaded, start=1)]
+
+
+def _fleet(run: Loaded) -> FleetVerdict | None:
+    """Return what is said of a fleet's nodes; None where the run is another command's."""
+    if run.info.kind != "fleet":
+        return None
+    from pydlbench.cli.fleet import judged
+
+    return judged(run)
 
 
 def _measured(run: PageRun) -> bool:
@@ -99,7 +110,8 @@ def _measured(run: PageRun) -> bool:
     steps = any(one.record.ok for one in run.steps)
     checks = any(one.record is not None for one in run.checks)
     forecasts = run.forecast_records
-    return bool(run.timed or steps or checks or run.findings or forecasts or run.protocols)
+    several = (run.timed, run.findings, forecasts, run.protocols, run.fleet)
+    return steps or checks or any(several)
 
 
 def _check_folder(option: str, text: str) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.compare.match import LAYER_KINDS, describe, key
 from pydlbench.compare.rows import Row, side_of
-from pydlbench.errors import StoreError
+from pydlbench.errors import PydlbenchError, StoreError, UsageError
+from pydlbench.records.fleet import FleetVisit
 from pydlbench.runner.execute import kernel_of
 from pydlbench.store.documents import Loaded
 from pydlbench.store.place import cpu_identity, gpu_name, machine_name
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from pydlbench.records.run import RunRecord
 
-__all__ = ["STEPS", "TABLE", "gathered", "visit_key"]
+__all__ = ["STEPS", "TABLE", "collected", "gathered", "visit_key"]
 
 #: Of the store: visits of a fleet.
 TABLE: Final = "fleet-visit"
@@ -66,10 +67,49 @@ def gathered(path: Path) -> dict[str, Any]:
     return {
         "started_utc": record.created_utc,
         "machine": machine_name(record.device),
+        "host": machine_name(record.device.get("host")),
         "kind": _kind(record),
         "versions": _versions(record),
         "values": values,
     }
+
+
+def collected(folder: Path) -> list[FleetVisit]:
+    """Return the visits whose stores lie in a folder, named by node and round: ``n07.0.sqlite``.
+
+    Args:
+        folder: such as the volume that a Job of Kubernetes has left them on.
+
+    Raises:
+        UsageError: there is none.
+    """
+    found = []
+    for path in sorted(folder.glob("*.*.sqlite")):
+        node, _, number = path.name.removesuffix(".sqlite").rpartition(".")
+        if not number.isdecimal():
+            continue
+        try:
+            facts, reason = gathered(path), None
+        except PydlbenchError as error:
+            facts, reason = {}, f"its store cannot be read: {error}"
+        status = "ok" if facts.get("values") else "failed"
+        reason = reason or (None if status == "ok" else "no row of its sweep has a time")
+        found.append(
+            FleetVisit(
+                node=node,
+                round=int(number),
+                status=status,
+                reason=reason,
+                store=str(path.absolute()),
+                **facts,
+            )
+        )
+    if not found:
+        raise UsageError(
+            f"{folder}: has no stores named NODE.ROUND.sqlite; nearest: the folder that the nodes' "
+            "sweeps were kept in"
+        )
+    return found
 
 
 def _name(row: Row) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,7 +35,17 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["WHOLE", "judge_visits"]
+__all__ = [
+    "WHOLE",
+    "Fleet",
+    "Table",
+    "few",
+    "fractions",
+    "judge_visits",
+    "node_means",
+    "or_none",
+    "tabled",
+]
 
 #: The name of all metrics together.
 WHOLE: Final = "all metrics"
@@ -55,7 +66,7 @@ _NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class Table:
     """Visits as arrays, rounds x nodes x metrics; NaN is what is not there."""
 
     nodes: list[str]
@@ -82,6 +93,49 @@ def judge_visits(
     Raises:
         UsageError: no visit is whole, or no metric is a step of the model.
     """
+    fleet = tabled(visits, beyond)
+    table, groups, effects, latest = fleet.table, fleet.groups, fleet.effects, fleet.latest
+    kinds, names = fleet.kinds, fleet.names
+    found = _effects(table, names, groups, effects, latest)
+    return FleetVerdict(
+        beyond=beyond,
+        nodes=tuple(_nodes(visits, latest, kinds, found)),
+        metrics=tuple(_metrics(table, names, groups, effects, beyond)),
+        effects=tuple(found),
+        steps=tuple(_steps(table, groups, effects, model)),
+        notes=tuple(_notes(latest, kinds, fleet.mixed)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """A fleet's whole visits as arrays, and what is known of each node.
+
+    Attributes:
+        table: of the visits.
+        names: of the metrics, all of them together as the last where there are several.
+        groups: of each node the number of its kind.
+        kinds: their digests.
+        effects: of each node in each metric.
+        latest: each node's last visit.
+        mixed: nodes that were changed between rounds.
+    """
+
+    table: Table
+    names: list[str]
+    groups: NDArray[Any]
+    kinds: list[str]
+    effects: Effects
+    latest: Mapping[str, Mapping[str, Any]]
+    mixed: list[str]
+
+
+def tabled(visits: Sequence[Mapping[str, Any]], beyond: float) -> Fleet:
+    """Return a fleet's visits as arrays, judged.
+
+    Raises:
+        UsageError: no visit is whole.
+    """
     whole = [one for one in visits if one["status"] == "ok" and one["values"]]
     if not whole:
         raise UsageError("RUN: none of its visits is whole; see: pydlbench runs")
@@ -92,20 +146,18 @@ def judge_visits(
     kinds = list(dict.fromkeys(one["kind"] for one in latest.values()))
     table = _table(whole)
     groups = np.array([kinds.index(latest[name]["kind"]) for name in table.nodes])
-    effects = judge(table.log_s, groups, beyond)
-    names = [*table.metrics, WHOLE] if len(table.metrics) > 1 else table.metrics
-    found = _effects(table, names, groups, effects, latest)
-    return FleetVerdict(
-        beyond=beyond,
-        nodes=tuple(_nodes(visits, latest, kinds, found)),
-        metrics=tuple(_metrics(table, names, groups, effects, beyond)),
-        effects=tuple(found),
-        steps=tuple(_steps(table, groups, effects, model)),
-        notes=tuple(_notes(latest, kinds, mixed)),
+    return Fleet(
+        table=table,
+        names=[*table.metrics, WHOLE] if len(table.metrics) > 1 else table.metrics,
+        groups=groups,
+        kinds=kinds,
+        effects=judge(table.log_s, groups, beyond),
+        latest=latest,
+        mixed=mixed,
     )
 
 
-def _table(visits: Sequence[Mapping[str, Any]]) -> _Table:
+def _table(visits: Sequence[Mapping[str, Any]]) -> Table:
     nodes = list(dict.fromkeys(one["node"] for one in visits))
     metrics = list(dict.fromkeys(name for one in visits for name in one["values"]))
     rounds = sorted({int(one["round"]) for one in visits})
@@ -140,7 +192,7 @@ def _table(visits: Sequence[Mapping[str, Any]]) -> _Table:
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = [np.log(one) for one in (seconds, clock, bandwidth)]
     log_s, log_clock, log_bandwidth = logs
-    return _Table(
+    return Table(
         nodes=nodes,
         metrics=metrics,
         log_s=log_s,
@@ -154,7 +206,7 @@ def _table(visits: Sequence[Mapping[str, Any]]) -> _Table:
 
 
 def _effects(
-    table: _Table,
+    table: Table,
     names: Sequence[str],
     groups: NDArray[Any],
     effects: Effects,
@@ -163,8 +215,8 @@ def _effects(
     """Return what is known of each node in each metric, node by node."""
     slow = np.argwhere(effects.verdict == SLOW)
     reasons = _evidence(table, groups, effects, slow) if len(slow) else {}
-    log, low, high = (_fractions(one) for one in (effects.log, effects.low, effects.high))
-    q = _or_none(effects.q)
+    log, low, high = (fractions(one) for one in (effects.log, effects.low, effects.high))
+    q = or_none(effects.q)
     rounds, verdicts = effects.rounds.tolist(), effects.verdict.tolist()
     found = []
     for node, name in enumerate(table.nodes):
@@ -189,9 +241,7 @@ def _effects(
     return found
 
 
-def _again(
-    table: _Table, visit: Mapping[str, Any], effects: Effects, node: int, metric: int
-) -> str:
+def _again(table: Table, visit: Mapping[str, Any], effects: Effects, node: int, metric: int) -> str:
     """Return the command that shows a slowness again; of all metrics that of the slowest one."""
     if metric == len(table.metrics):
         metric = int(np.nanargmax(effects.log[node, :metric]))
@@ -201,7 +251,7 @@ def _again(
 
 
 def _evidence(
-    table: _Table, groups: NDArray[Any], effects: Effects, slow: NDArray[Any]
+    table: Table, groups: NDArray[Any], effects: Effects, slow: NDArray[Any]
 ) -> dict[tuple[int, int], tuple[FleetEvidence, ...]]:
     """Return why nodes are slow, as far as what was read beside their rows tells."""
     count = len(table.metrics)
@@ -237,7 +287,7 @@ def _evidence(
     return found
 
 
-def _held(table: _Table, node: int, others: NDArray[Any], here: slice) -> tuple[str, str] | None:
+def _held(table: Table, node: int, others: NDArray[Any], here: slice) -> tuple[str, str] | None:
     """Return what a GPU's driver says held its clock down, where it says so less of others."""
     for what, reported in table.held.items():
         mine = _share(reported, [node], here)
@@ -284,6 +334,7 @@ def _nodes(
                 rounds=len(own) - len(failed),
                 failed=len(failed),
                 reason=failed[-1]["reason"] if failed else None,
+                versions={} if last is None else last["versions"],
                 verdict=next((one for one in (SLOW, FAST, UNCLEAR) if one in said), SAME),
             )
         )
@@ -291,13 +342,13 @@ def _nodes(
 
 
 def _metrics(
-    table: _Table,
+    table: Table,
     names: Sequence[str],
     groups: NDArray[Any],
     effects: Effects,
     beyond: float,
 ) -> list[FleetMetric]:
-    resolutions = _or_none(detectable(effects, beyond))
+    resolutions = or_none(detectable(effects, beyond))
     found = []
     for group in np.unique(groups):
         rows = np.flatnonzero(groups == group)
@@ -308,7 +359,7 @@ def _metrics(
                 continue
             seconds = None
             if metric < len(table.metrics):
-                each = _node_means(table.log_s[:, rows, metric])
+                each = node_means(table.log_s[:, rows, metric])
                 known = each[~np.isnan(each)]
                 seconds = math.exp(float(np.median(known))) if known.size else None
             deviation = np.abs(values - np.median(values))
@@ -327,7 +378,7 @@ def _metrics(
     return found
 
 
-def _node_means(log_s: NDArray[Any]) -> NDArray[Any]:
+def node_means(log_s: NDArray[Any]) -> NDArray[Any]:
     """Return each node's mean over its rounds; NaN where it has none."""
     known = ~np.isnan(log_s)
     count = known.sum(axis=0)
@@ -337,7 +388,7 @@ def _node_means(log_s: NDArray[Any]) -> NDArray[Any]:
 
 
 def _steps(
-    table: _Table, groups: NDArray[Any], effects: Effects, model: str | None
+    table: Table, groups: NDArray[Any], effects: Effects, model: str | None
 ) -> list[FleetStep]:
     """Return what synchronous steps lose, for the largest kind of nodes; nodes' effects are used.
 
@@ -361,7 +412,7 @@ def _steps(
         known = rows[~np.isnan(own)]
         if known.size < 2:
             continue
-        seconds = _node_means(table.log_s[:, rows, metric])
+        seconds = node_means(table.log_s[:, rows, metric])
         slowest = int(known[np.argmax(effects.log[known, metric])])
         slowest_s = math.exp(float(seconds[rows == slowest][0]))
         others = [one for one in known.tolist() if effects.verdict[one, metric] != SLOW]
@@ -407,29 +458,44 @@ def _notes(
                 if one["versions"].get(name) != value
             ]
             what = ", ".join(differs) or one["machine"] or "other hardware"
-            found.append(f"{_few(members[kind])}: {what}")
+            found.append(f"{few(members[kind])}: {what}")
     alone = [names[0] for names in members.values() if len(names) == 1]
     if alone:
-        found.append(f"{_few(alone)}: the only node of its kind, there is nothing to compare with")
+        found.append(f"{few(alone)}: the only node of its kind, there is nothing to compare with")
+    for names in members.values():
+        found += _hosts({name: latest[name].get("host", "") for name in names})
     if mixed:
-        found.append(f"{_few(mixed)}: changed between rounds; only its latest rounds count")
+        found.append(f"{few(mixed)}: changed between rounds; only its latest rounds count")
     late = [n for n, one in latest.items() if abs(one.get("clock_offset_s", 0.0)) > _CLOCK_S]
     if late:
-        found.append(f"{_few(late)}: clock differs by more than {_CLOCK_S:g} s; set it by NTP")
+        found.append(f"{few(late)}: clock differs by more than {_CLOCK_S:g} s; set it by NTP")
     return found
 
 
-def _few(names: Sequence[str]) -> str:
+def _hosts(hosts: Mapping[str, str]) -> list[str]:
+    """Return whose cards are in other hosts: what a host does counts to its card's rows, too."""
+    usual = Counter(hosts.values()).most_common(1)[0][0]
+    return [
+        f"{few([name for name, own in hosts.items() if own == host])}: the card is in another "
+        f"host, {host} (the others: {usual})"
+        for host in dict.fromkeys(hosts.values())
+        if host != usual
+    ]
+
+
+def few(names: Sequence[str]) -> str:
+    """Name a few nodes and count the others."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more
 
 
-def _fractions(logs: NDArray[Any]) -> list[Any]:
+def fractions(logs: NDArray[Any]) -> list[Any]:
     """Return logarithms of ratios as fractions; None where they are not known."""
-    return _or_none(np.expm1(np.minimum(logs, 700.0)))
+    return or_none(np.expm1(np.minimum(logs, 700.0)))
 
 
-def _or_none(values: NDArray[Any]) -> list[Any]:
+def or_none(values: NDArray[Any]) -> list[Any]:
+    """Return numbers as lists, with None for those that are not known."""
     found = values.astype(object)
     found[np.isnan(values)] = None
     every: list[Any] = found.tolist()

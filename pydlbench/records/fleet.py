@@ -23,6 +23,7 @@ class FleetVisit(Record, frozen=True, kw_only=True):
         seconds: that the visit took.
         clock_offset_s: the node's clock less that of whoever started the fleet, in seconds.
         machine: short name of the CPU or GPU.
+        host: of a GPU, short name of the CPU beside it; it is not in the kind.
         kind: digest of the hardware and of all versions: nodes of one kind can be compared.
         versions: of the libraries, and the digest of the code that times.
         prefix: what stands before a command line that is to run on this slot.
@@ -40,6 +41,7 @@ class FleetVisit(Record, frozen=True, kw_only=True):
     seconds: float = 0.0
     clock_offset_s: float = 0.0
     machine: str = ""
+    host: str = ""
     kind: str = ""
     versions: Mapping[str, str] = msgspec.field(default_factory=dict)
     prefix: str = ""
@@ -57,6 +59,7 @@ class FleetNode(Record, frozen=True, kw_only=True):
         rounds: how many of its rounds are whole.
         failed: how many are not.
         reason: why the last of these is not.
+        versions: of its libraries, and the digest of the code that times.
         verdict: SLOW if it is in any metric; UNCLEAR if nothing else can be said.
     """
 
@@ -66,6 +69,7 @@ class FleetNode(Record, frozen=True, kw_only=True):
     rounds: int
     failed: int
     reason: str | None
+    versions: Mapping[str, str] = msgspec.field(default_factory=dict)
     verdict: Annotated[str, one_of("SLOW", "FAST", "SAME", "UNCLEAR")]
 
 
@@ -185,3 +189,76 @@ class FleetVerdict(Record, frozen=True, kw_only=True):
         """Those that are SLOW, the slowest first."""
         found = [one for one in self.effects if one.verdict == "SLOW"]
         return sorted(found, key=lambda one: -(one.effect or 0.0))
+
+
+class FleetChange(Record, frozen=True, kw_only=True):
+    """What became of a node in a metric from one fleet to another.
+
+    Attributes:
+        node: its name.
+        metric: what was timed.
+        before_s: mean of its rounds in the first fleet, in seconds; null of all metrics together.
+        after_s: in the second.
+        change: by which fraction it became slower against the others of its kind.
+        ci_low: lower end of a 95 % interval, for this node and metric alone.
+        ci_high: upper end.
+        q: the least rate of false discoveries at which it would be called slower.
+        verdict: SLOWER, FASTER, SAME or UNCLEAR.
+    """
+
+    node: str
+    metric: str
+    before_s: float | None
+    after_s: float | None
+    change: float | None
+    ci_low: float | None
+    ci_high: float | None
+    q: float | None
+    verdict: Annotated[str, one_of("SLOWER", "FASTER", "SAME", "UNCLEAR")]
+
+
+class FleetCommon(Record, frozen=True, kw_only=True):
+    """What all nodes of a kind changed by together, which is in none of their changes.
+
+    Attributes:
+        metric: what was timed.
+        group: number of the kind of nodes.
+        nodes: how many are in both fleets.
+        change: median over them of the fraction by which they became slower.
+        least: of the node with the least.
+        most: of the one with the most.
+    """
+
+    metric: str
+    group: int
+    nodes: int
+    change: float
+    least: float
+    most: float
+
+
+class FleetComparison(Record, frozen=True, kw_only=True):
+    """Two runs of a fleet, node by node.
+
+    Attributes:
+        beyond: what counts as a change, as a fraction.
+        nodes: those that are in both, by name and by CPU or card.
+        gone: those that are in the first one only.
+        came: those that are in the second one only.
+        changes: of each node in each metric that both fleets have.
+        common: what all nodes changed by.
+        notes: what a reader has to know: versions that differ.
+    """
+
+    beyond: float
+    nodes: tuple[str, ...]
+    gone: tuple[str, ...]
+    came: tuple[str, ...]
+    changes: tuple[FleetChange, ...]
+    common: tuple[FleetCommon, ...]
+    notes: tuple[str, ...]
+
+    def of(self, verdict: str) -> list[FleetChange]:
+        """Return the changes of a verdict, the largest first."""
+        found = [one for one in self.changes if one.verdict == verdict]
+        return sorted(found, key=lambda one: -abs(one.change or 0.0))

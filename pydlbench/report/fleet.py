@@ -10,6 +10,9 @@ from pydlbench.units import format_seconds, percent
 
 if TYPE_CHECKING:
     from pydlbench.records.fleet import (
+        FleetChange,
+        FleetCommon,
+        FleetComparison,
         FleetEffect,
         FleetMetric,
         FleetNode,
@@ -18,7 +21,18 @@ if TYPE_CHECKING:
     )
     from pydlbench.report.text import Block
 
-__all__ = ["fleet_report"]
+__all__ = [
+    "SLOW_COLUMNS",
+    "SPREAD_COLUMNS",
+    "fleet_comparison",
+    "fleet_conclusion",
+    "fleet_report",
+    "signed",
+    "slow_rows",
+    "some_metrics",
+    "title_of",
+    "whole_of",
+]
 
 # Metrics of a slow node, metrics of the fleet, and nodes with failed rounds that are shown.
 _OF_NODE: Final = 4
@@ -27,21 +41,63 @@ _FAILED: Final = 12
 _WIDE: Final = 48
 
 
-def fleet_report(verdict: FleetVerdict) -> list[Block]:
-    """Return the report, the slow nodes first."""
-    shown = _shown(verdict)
+def fleet_report(verdict: FleetVerdict, early: str = "") -> list[Block]:
+    """Return the report, the slow nodes first.
+
+    Args:
+        verdict: on the fleet.
+        early: how its run has ended before its end; empty where it has not.
+    """
+    shown = slow_rows(verdict, _OF_NODE)
     commands = {one.node: one.command for one in reversed(shown) if one.command}
+    part = [f"this run is {early}: it is not all that was asked for"] if early else []
     blocks: list[Block] = [
         Heading([_summary(verdict), _what(verdict)], bold=1),
-        Table.of(_SLOW, shown),
+        Lines(part, alarm=True),
+        Table.of(SLOW_COLUMNS, shown),
         Lines([f"try: {command}  # on {node}" for node, command in reversed(commands.items())]),
         Lines([_step(one) for one in verdict.steps]),
-        Table.of(_SPREAD, verdict.metrics[:_METRICS]),
+        Table.of(SPREAD_COLUMNS, verdict.metrics[:_METRICS]),
         Lines(_more(verdict)),
         Lines(_failed(verdict.nodes), alarm=True),
         Lines([f"note: {one}" for one in verdict.notes]),
     ]
     return [one for one in blocks if not isinstance(one, Table) or one.cells]
+
+
+def fleet_conclusion(verdict: FleetVerdict) -> list[str]:
+    """Return the report's sentences without its tables, the one to be remembered first."""
+    return [
+        f"{_summary(verdict)}.",
+        f"{_what(verdict)}.",
+        *(f"{_step(one)}." for one in verdict.steps),
+        *(f"{one}." for one in (*_failed(verdict.nodes), *verdict.notes)),
+    ]
+
+
+def whole_of(verdict: FleetVerdict) -> list[FleetEffect]:
+    """Return the nodes' effects in all metrics together, or in the only one."""
+    groups = {one.node: one.group for one in verdict.nodes}
+    wholes = {(one.group, one.metric) for one in _wholes(verdict)}
+    return [one for one in verdict.effects if (groups[one.node], one.metric) in wholes]
+
+
+def _wholes(verdict: FleetVerdict) -> list[FleetMetric]:
+    """Return the last metric of each kind of nodes."""
+    return list({one.group: one for one in verdict.metrics}.values())
+
+
+def some_metrics(verdict: FleetVerdict) -> tuple[list[FleetMetric], int]:
+    """Return the metrics that are shown, all together first, and how many are left out."""
+    wholes = _wholes(verdict)
+    rest = [one for one in verdict.metrics if one not in wholes]
+    return [*wholes, *rest][:_METRICS], max(0, len(verdict.metrics) - _METRICS)
+
+
+def title_of(metric: FleetMetric, verdict: FleetVerdict) -> str:
+    """Return a metric's name, with the number of its kind of nodes where there are several."""
+    several = len({one.group for one in verdict.metrics}) > 1
+    return cut(metric.metric, _WIDE) + (f", kind {metric.group + 1}" if several else "")
 
 
 def _summary(verdict: FleetVerdict) -> str:
@@ -69,27 +125,32 @@ def _what(verdict: FleetVerdict) -> str:
     return ", ".join(words)
 
 
-def _shown(verdict: FleetVerdict) -> list[FleetEffect]:
-    """Return the slow nodes' slowest metrics, node by node; all metrics together come first."""
+def slow_rows(verdict: FleetVerdict, most: int | None = None) -> list[FleetEffect]:
+    """Return the slow nodes' metrics, node by node; all metrics together come first.
+
+    Args:
+        verdict: on the fleet.
+        most: metrics of a node; all by default.
+    """
     whole = verdict.metrics[-1].metric if verdict.metrics else ""
     by_node: dict[str, list[FleetEffect]] = {}
     for one in verdict.slow:
         by_node.setdefault(one.node, []).append(one)
     ordered = [sorted(own, key=lambda one: one.metric != whole) for own in by_node.values()]
-    return [one for own in ordered for one in own[:_OF_NODE]]
+    return [one for own in ordered for one in own[:most]]
 
 
 def _step(one: FleetStep) -> str:
     interval = ""
     if one.ci_low is not None and one.ci_high is not None:
-        interval = f" (95 % {_signed(one.ci_low)} .. {_signed(one.ci_high)})"
+        interval = f" (95 % {signed(one.ci_low)} .. {signed(one.ci_high)})"
     text = (
         f"{one.metric}: a synchronous step on {one.nodes} nodes waits for {one.slowest}: "
-        f"{format_seconds(one.slowest_s)}, {_signed(one.loss)}{interval} over the others' "
+        f"{format_seconds(one.slowest_s)}, {signed(one.loss)}{interval} over the others' "
         f"{format_seconds(one.median_s)}, communication apart"
     )
     if one.without_slow is not None:
-        text += f"; without the SLOW nodes {_signed(one.without_slow)}"
+        text += f"; without the SLOW nodes {signed(one.without_slow)}"
     return text
 
 
@@ -107,32 +168,98 @@ def _more(verdict: FleetVerdict) -> list[str]:
     return [f"... and {left} more metrics: --json has them"] if left > 0 else []
 
 
-def _signed(fraction: float | None) -> str:
+def signed(fraction: float | None) -> str:
+    """Return a fraction in percent with its sign."""
     return percent(fraction, signed=True)
 
 
 def _interval(one: FleetEffect) -> str:
-    return f"{_signed(one.ci_low)} .. {_signed(one.ci_high)}"
+    return f"{signed(one.ci_low)} .. {signed(one.ci_high)}"
 
 
 def _ends(one: FleetMetric) -> str:
-    return f"{_signed(one.least)} .. {_signed(one.most)}"
+    return f"{signed(one.least)} .. {signed(one.most)}"
 
 
-_SLOW: Final[tuple[Column[FleetEffect], ...]] = (
+SLOW_COLUMNS: Final[tuple[Column[FleetEffect], ...]] = (
     Column("slow node", lambda one: one.node, right=False),
     Column("metric", lambda one: cut(one.metric, _WIDE), right=False),
-    Column("slower by", lambda one: _signed(one.effect)),
+    Column("slower by", lambda one: signed(one.effect)),
     Column("95 % CI", _interval),
     Column("rounds", lambda one: str(one.rounds)),
     Column("read beside it", lambda one: "; ".join(x.text for x in one.evidence), right=False),
 )
-_SPREAD: Final[tuple[Column[FleetMetric], ...]] = (
+SPREAD_COLUMNS: Final[tuple[Column[FleetMetric], ...]] = (
     Column("metric", lambda one: cut(one.metric, _WIDE), right=False),
     Column("kind", lambda one: str(one.group + 1)),
     Column("nodes", lambda one: str(one.nodes)),
-    Column("median", lambda one: "-" if one.median_s is None else format_seconds(one.median_s)),
+    Column("median", lambda one: _time(one.median_s)),
     Column("spread", lambda one: percent(one.spread)),
     Column("fastest .. slowest", _ends),
     Column("found from", lambda one: percent(one.resolution)),
+)
+
+
+# -----------------------------------------------------------------------------
+# Two runs of a fleet.
+
+
+def fleet_comparison(found: FleetComparison) -> list[Block]:
+    """Return the report on two runs, the nodes that became slower first."""
+    shown = [one for verdict in ("SLOWER", "FASTER") for one in _of_nodes(found, verdict)]
+    blocks: list[Block] = [
+        Heading([_changed(found), _compared(found)], bold=1),
+        Table.of(_CHANGES, shown),
+        Table.of(_COMMON, found.common[:_METRICS]),
+        Lines([f"note: {one}" for one in found.notes]),
+    ]
+    return [one for one in blocks if not isinstance(one, Table) or one.cells]
+
+
+def _of_nodes(found: FleetComparison, verdict: str) -> list[FleetChange]:
+    by_node: dict[str, list[FleetChange]] = {}
+    for one in found.of(verdict):
+        by_node.setdefault(one.node, []).append(one)
+    whole = found.changes[-1].metric
+    ordered = [sorted(own, key=lambda one: one.metric != whole) for own in by_node.values()]
+    return [one for own in ordered for one in own[:_OF_NODE]]
+
+
+def _changed(found: FleetComparison) -> str:
+    said = []
+    for verdict in ("SLOWER", "FASTER"):
+        names = list(dict.fromkeys(one.node for one in found.of(verdict)))
+        if names:
+            said.append(f"{len(names)} {verdict} than before: {some_names(names)}")
+    margin = percent(found.beyond)
+    return "; ".join(said) or f"no node is known to have changed against the others by {margin}"
+
+
+def _compared(found: FleetComparison) -> str:
+    words = [f"{len(found.nodes)} nodes in both runs", f"margin {percent(found.beyond)}"]
+    for what, names in (("gone", found.gone), ("new", found.came)):
+        if names:
+            words.append(f"{len(names)} {what}: {some_names(names)}")
+    return ", ".join(words)
+
+
+def _time(seconds: float | None) -> str:
+    return "-" if seconds is None else format_seconds(seconds)
+
+
+_CHANGES: Final[tuple[Column[FleetChange], ...]] = (
+    Column("node", lambda one: one.node, right=False),
+    Column("metric", lambda one: cut(one.metric, _WIDE), right=False),
+    Column("before", lambda one: _time(one.before_s)),
+    Column("after", lambda one: _time(one.after_s)),
+    Column("against the others", lambda one: signed(one.change)),
+    Column("95 % CI", lambda one: f"{signed(one.ci_low)} .. {signed(one.ci_high)}"),
+    Column("verdict", lambda one: one.verdict, right=False),
+)
+_COMMON: Final[tuple[Column[FleetCommon], ...]] = (
+    Column("all nodes together", lambda one: cut(one.metric, _WIDE), right=False),
+    Column("kind", lambda one: str(one.group + 1)),
+    Column("nodes", lambda one: str(one.nodes)),
+    Column("median change", lambda one: signed(one.change)),
+    Column("least .. most", lambda one: f"{signed(one.least)} .. {signed(one.most)}"),
 )

@@ -149,6 +149,14 @@ def test_a_node_of_its_own_kind_and_one_that_was_changed_are_named(some):
     assert of(verdict, "node-9").rounds == 4
 
 
+def test_cards_in_other_hosts_are_compared_and_their_hosts_named(some):
+    for visit in some:
+        visit["host"] = "Host 2" if visit["node"] == "node-2" else "Host 1"
+    verdict = judge_visits(some, 0.03)
+    assert verdict.notes == ("node-2: the card is in another host, Host 2 (the others: Host 1)",)
+    assert of(verdict, "node-2").verdict == "SAME"
+
+
 def test_clocks_that_disagree_and_rounds_that_failed_are_named(some):
     some[0]["clock_offset_s"] = some[20]["clock_offset_s"] = 90.0
     for visit in some:

@@ -13,6 +13,7 @@ from pydlbench.report.page.blocks import Facts, Figure, Section, plain
 from pydlbench.report.page.environment import differences, environment
 from pydlbench.report.page.figures.canvas import drawing
 from pydlbench.report.page.figures.svg import draw_png, file_svg, inline_svg
+from pydlbench.report.page.fleets import fleets
 from pydlbench.report.page.palette import css_variables
 from pydlbench.report.page.sections import (
     batches,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 _SECTIONS = (
     differences,
     conclusion,
+    fleets,
     comparison,
     findings,
     step,
@@ -96,7 +98,9 @@ def build_page(runs: Sequence[PageRun], title: str | None = None) -> Page:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     with drawing():
         made = [make(runs) for make in _SECTIONS]
-        missing = Facts([(one.title, one.command) for one in made if not one.blocks])
+        alone = all(run.fleet is not None for run in runs)
+        lacking = [] if alone else [one for one in made if not one.blocks and one.ident != "fleets"]
+        missing = Facts([(one.title, one.command) for one in lacking])
         sections = [one for one in _opened(made) if one.blocks]
         html = template.render(
             title=plain(title or _title(runs), 160),
@@ -131,6 +135,9 @@ def _data(name: str) -> str:
 
 
 def _title(runs: Sequence[PageRun]) -> str:
+    nodes = [len(run.fleet.nodes) for run in runs if run.fleet is not None]
+    if len(nodes) == len(runs):
+        return f"A fleet of {max(nodes)} nodes"
     models = list(dict.fromkeys(model for run in runs for model in run.models))
     machines = list(dict.fromkeys(run.machine for run in runs))
     more = f" and {len(models) - 3} more" if len(models) > 4 else ""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pydlbench.compare.rows import Side
+    from pydlbench.records.fleet import FleetVerdict
     from pydlbench.records.run import RunInfo, RunRecord
     from pydlbench.store.documents import Loaded
 
@@ -223,6 +224,7 @@ class PageRun:
         left_timed: timed rows that the run has besides ``rows``.
         left_untimed: rows without a time that it has besides.
         side: all of it, as a comparison sees it; None where that cannot be read.
+        fleet: what is said of its nodes, where it is of a fleet.
     """
 
     number: int
@@ -240,6 +242,7 @@ class PageRun:
     left_timed: int = 0
     left_untimed: int = 0
     side: Side | None = None
+    fleet: FleetVerdict | None = None
 
     @property
     def whole(self) -> bool:
@@ -307,12 +310,13 @@ def node_name(layer: str) -> str:
     return layer.partition("/")[2] or layer
 
 
-def read_run(loaded: Loaded, number: int = 1) -> PageRun:
+def read_run(loaded: Loaded, number: int = 1, fleet: FleetVerdict | None = None) -> PageRun:
     """Read what a store or a JSON document holds of a run.
 
     Args:
         loaded: of ``pydlbench.store.documents.load``, with samples where they are there.
         number: of the run on the page.
+        fleet: what is said of its nodes, where it is of a fleet.
     """
     found: dict[str, list[Any]] = {}
     troubles: dict[str, int] = {}
@@ -348,6 +352,7 @@ def read_run(loaded: Loaded, number: int = 1) -> PageRun:
         left_timed=choice.left_timed,
         left_untimed=choice.left_untimed,
         side=_side(number, loaded),
+        fleet=fleet,
     )
 
 

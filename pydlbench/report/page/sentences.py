@@ -46,6 +46,7 @@ def conclusions(run: PageRun) -> list[Conclusion]:
         _steps,
         _protocols,
         _layers,
+        _fleet,
     )
     for part in parts:
         try:
@@ -156,6 +157,13 @@ def _protocols(run: PageRun) -> Iterator[Conclusion]:
     for one in run.protocols:
         printed = "what the published script prints; it has no figures here."
         yield Conclusion(_step(one), [f"{one.protocol}: {printed}"])
+
+
+def _fleet(run: PageRun) -> Iterator[Conclusion]:
+    from pydlbench.report.fleet import fleet_conclusion
+
+    if run.fleet is not None:
+        yield Conclusion(f"fleet of {len(run.fleet.nodes)} nodes", fleet_conclusion(run.fleet))
 
 
 def _agreement(found: AgreementRow) -> str:
