@@ -23,6 +23,8 @@ __all__ = ["add_parser", "run"]
 # What asks for other things than the published figures, or than a comparison of stored runs.
 _WITH_PUBLISHED = ("interleave", "fail_on", "same", "passes", "budget", "seed", "all")
 _WITH_INTERLEAVE = ("passes", "budget", "seed")
+# What counts as a change of a node, as it does for being slow.
+_FLEETS_BEYOND = 0.03
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -30,8 +32,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser = subparsers.add_parser(
         "compare",
         description="Compare B with A row by row: SAME, FASTER, SLOWER or UNCLEAR. Both are runs "
-        "of the store or files that --json wrote. With --published, own results stand beside "
-        "published figures instead.",
+        "of the store or files that --json wrote; two runs of fleet are compared node by node. "
+        "With --published, own results stand beside published figures instead.",
     )
     parser.add_argument(
         "runs",
@@ -122,6 +124,11 @@ def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -
             f"RUN: {len(args.runs)} given, two are compared; nearest: pydlbench compare last~1 last"
         )
     with without_collection():
+        if not args.interleave:
+            with reading_runs(args.runs):
+                code = _fleets(args, outputs)
+            if code is not None:
+                return code
         if args.interleave:
             from pydlbench.cli.compare_interleave import interleaved
 
@@ -136,6 +143,61 @@ def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -
         if interrupted:
             return 130
         return 0 if args.fail_on is None else _judged(found, args.fail_on[1])
+
+
+def _fleets(args: argparse.Namespace, outputs: Outputs) -> int | None:
+    """Compare two runs of a fleet node by node; return the exit code, or None where they are none.
+
+    Raises:
+        UsageError: only one of them is a fleet's, or they have no node in common.
+    """
+    from pydlbench.cli.options import FOUND, UNDECIDED, reading_store
+    from pydlbench.store.documents import load
+
+    with reading_store(args) or contextlib.nullcontext() as store:
+        runs = [load(text, store) for text in args.runs]
+        fleets = [one for one in runs if one.info.kind == "fleet"]
+        if not fleets:
+            return None
+        if len(fleets) == 1:
+            other = next(one.info for one in runs if one.info.kind != "fleet")
+            raise UsageError(
+                f"run {other.id}: is of {other.kind}, the other one of fleet; nearest: two of fleet"
+            )
+        from pydlbench.fleet.compare import compare_fleets
+        from pydlbench.fleet.gather import TABLE
+        from pydlbench.report.fleet import fleet_comparison
+        from pydlbench.report.json import dump
+        from pydlbench.report.text import as_markdown
+
+        for one, text in zip(runs, args.runs, strict=True):
+            if one.table("fleet"):
+                raise UsageError(
+                    f"{text}: a verdict has no times of nodes; nearest: the run itself, "
+                    f"{one.info.id}"
+                )
+        before, after = ([entry.document for entry in one.table(TABLE)] for one in runs)
+    threshold = args.fail_on[1] if args.fail_on else None
+    beyond = next(one for one in (threshold, args.same, _FLEETS_BEYOND) if one is not None)
+    found = compare_fleets(before, after, beyond)
+    head = {"kind": "compare-fleets", "runs": [one.info.id for one in runs]}
+    outputs.write(
+        {
+            "json": lambda: dump({**head, **found.to_dict()}),
+            "md": lambda: as_markdown(fleet_comparison(found)),
+        },
+        lambda: fleet_comparison(found),
+    )
+    if args.fail_on is None:
+        return 0
+    slower = {one.node for one in found.of("SLOWER")}
+    if slower:
+        tell(f"--fail-on: {len(slower)} nodes are slower by more than {100 * beyond:g} %")
+        return FOUND
+    if not (found.of("SAME") or found.of("FASTER")):
+        tell("--fail-on: of no node is it known whether it changed; more --rounds would tell")
+        return UNDECIDED
+    return 0
 
 
 def _stored(args: argparse.Namespace, settings: Settings) -> Comparison:

@@ -33,6 +33,7 @@ __all__ = [
     "UNCLEAR",
     "Effects",
     "against_others",
+    "changed",
     "detectable",
     "false_discovery",
     "judge",
@@ -110,6 +111,39 @@ def judge(log_s: NDArray[Any], groups: NDArray[Any], beyond: float) -> Effects:
             variance[rows, metric], freedom[rows, metric] = found
     with np.errstate(invalid="ignore", divide="ignore"):
         se = np.sqrt(variance / np.where(rounds, rounds, np.nan))
+    return _judged(effect, se, freedom, rounds, beyond)
+
+
+def changed(before: Effects, after: Effects, beyond: float) -> Effects:
+    """Judge what nodes' effects have changed by from one fleet to another.
+
+    What all nodes of a kind have in common is in no effect, and so in no change.
+
+    Args:
+        before: of the same nodes and metrics as ``after``.
+        after: of the later fleet.
+        beyond: what counts as a change, as a fraction.
+
+    Returns:
+        SLOW is slower than before; the rounds are those of the fleet that has fewer.
+    """
+    squares = before.se**2, after.se**2
+    total = squares[0] + squares[1]
+    with np.errstate(invalid="ignore", divide="ignore"):  # Welch and Satterthwaite
+        worth = total**2 / (squares[0] ** 2 / before.freedom + squares[1] ** 2 / after.freedom)
+    freedom = np.clip(np.nan_to_num(worth, nan=1.0), 1, MOST_FREEDOM).astype(int)
+    rounds = np.minimum(before.rounds, after.rounds)
+    return _judged(after.log - before.log, np.sqrt(total), freedom, rounds, beyond)
+
+
+def _judged(
+    effect: NDArray[Any],
+    se: NDArray[Any],
+    freedom: NDArray[Any],
+    rounds: NDArray[Any],
+    beyond: float,
+) -> Effects:
+    """Say which effects lie beyond a margin by more than chance gives all of them."""
     margin = math.log1p(beyond)
     slow, fast = (_beyond(sign * effect, se, freedom, margin) for sign in (1, -1))
     reach = quantiles(_CONFIDENCE, freedom) * se

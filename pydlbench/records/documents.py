@@ -19,7 +19,7 @@ from pydlbench.records.collectives import CollectiveFit, CollectivesResult
 from pydlbench.records.comparison import CompareDocument
 from pydlbench.records.diagnosis import Diagnosis
 from pydlbench.records.estimate import StepEstimate
-from pydlbench.records.fleet import FleetVerdict
+from pydlbench.records.fleet import FleetComparison, FleetVerdict
 from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.measurement import Measurement, Status
 from pydlbench.records.protocol import ProtocolNumber, ProtocolOptions
@@ -674,6 +674,22 @@ class CollectivesDocument(RunDocument, frozen=True, kw_only=True):
     embedded = ("result",)
 
 
+class FleetComparisonDocument(Document, frozen=True, kw_only=True):
+    """Two runs of a fleet, node by node.
+
+    Attributes:
+        kind: compare-fleets.
+        runs: ids of the two.
+        comparison: its fields stand in the document itself.
+    """
+
+    kind: str
+    runs: tuple[str, ...]
+    comparison: FleetComparison
+
+    embedded = ("comparison",)
+
+
 #: By the name that ``export --schema`` knows them by.
 DOCUMENTS: Final[Mapping[str, type[Document]]] = MappingProxyType(
     {
@@ -681,6 +697,7 @@ DOCUMENTS: Final[Mapping[str, type[Document]]] = MappingProxyType(
         "check": CheckDocument,
         "collectives": CollectivesDocument,
         "compare": CompareDocument,
+        "compare-fleets": FleetComparisonDocument,
         "compare-published": PublishedDocument,
         "device": DeviceDocument,
         "diagnose": DiagnoseDocument,

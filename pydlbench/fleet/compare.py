@@ -1,0 +1,175 @@
+"""Two runs of a fleet, node by node: which became slower or faster, and what all have in common.
+
+A node's change is that of its effect: how much slower it is than the others of its kind, in the
+second run less in the first. So what a day, an update or a room's temperature did to all of them
+is in no node's change; it stands beside them, and no verdict can tell which of these it was.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from pydlbench.errors import UsageError
+from pydlbench.fleet.effects import FAST, SLOW, changed
+from pydlbench.fleet.verdict import WHOLE, few, fractions, node_means, or_none, tabled
+from pydlbench.records.fleet import FleetChange, FleetCommon, FleetComparison
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from pydlbench.fleet.effects import Effects
+    from pydlbench.fleet.verdict import Fleet
+
+__all__ = ["compare_fleets"]
+
+_WORDS: Final = {SLOW: "SLOWER", FAST: "FASTER"}
+
+
+def compare_fleets(
+    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], beyond: float
+) -> FleetComparison:
+    """Compare two runs of a fleet.
+
+    Args:
+        before: JSON objects of :class:`~pydlbench.records.fleet.FleetVisit`.
+        after: likewise, of the later run.
+        beyond: what counts as a change, as a fraction.
+
+    Raises:
+        UsageError: a run has no whole visit, or they have no node or no metric in common.
+    """
+    first, second = tabled(before, beyond), tabled(after, beyond)
+    names = [sorted(fleet.latest) for fleet in (first, second)]
+    both = [
+        name
+        for name in second.table.nodes
+        if name in first.latest and _machine(first, name) == _machine(second, name)
+    ]
+    metrics = [name for name in second.names if name in first.names]
+    if not both or not metrics:
+        lacking = "metric" if both else "node"
+        raise UsageError(
+            f"RUN: the two fleets have no {lacking} in common; nearest: two runs of one file on "
+            "the same nodes"
+        )
+    found = changed(_part(first, both, metrics), _part(second, both, metrics), beyond)
+    seconds = [_seconds(fleet, both, metrics) for fleet in (first, second)]
+    groups = np.array([second.groups[second.table.nodes.index(name)] for name in both])
+    return FleetComparison(
+        beyond=beyond,
+        nodes=tuple(both),
+        gone=tuple(name for name in names[0] if name not in both),
+        came=tuple(name for name in names[1] if name not in both),
+        changes=tuple(_changes(both, metrics, found, seconds)),
+        common=tuple(_common(metrics, groups, seconds[1] - seconds[0])),
+        notes=tuple(_notes(first, second, both)),
+    )
+
+
+def _machine(fleet: Fleet, name: str) -> str:
+    return str(fleet.latest[name]["machine"])
+
+
+def _part(fleet: Fleet, nodes: Sequence[str], metrics: Sequence[str]) -> Effects:
+    """Return what is known of some nodes in some metrics."""
+    at = np.ix_(
+        [fleet.table.nodes.index(name) for name in nodes],
+        [fleet.names.index(name) for name in metrics],
+    )
+    own = fleet.effects
+    arrays = {name: getattr(own, name)[at] for name in type(own).__dataclass_fields__}
+    return replace(own, **arrays)
+
+
+def _seconds(fleet: Fleet, nodes: Sequence[str], metrics: Sequence[str]) -> NDArray[Any]:
+    """Return logarithms of seconds, nodes x metrics; NaN of all metrics together."""
+    rows = [fleet.table.nodes.index(name) for name in nodes]
+    means = node_means(fleet.table.log_s)
+    unknown = np.full(len(rows), np.nan)
+    columns = [
+        unknown if name == WHOLE else means[rows, fleet.table.metrics.index(name)]
+        for name in metrics
+    ]
+    return np.stack(columns, axis=1)
+
+
+def _changes(
+    nodes: Sequence[str],
+    metrics: Sequence[str],
+    found: Effects,
+    seconds: Sequence[NDArray[Any]],
+) -> list[FleetChange]:
+    change, low, high = (fractions(one) for one in (found.log, found.low, found.high))
+    before, after = (or_none(np.exp(one)) for one in seconds)
+    q, verdicts = or_none(found.q), found.verdict.tolist()
+    return [
+        FleetChange(
+            node=name,
+            metric=title,
+            before_s=before[node][metric],
+            after_s=after[node][metric],
+            change=change[node][metric],
+            ci_low=low[node][metric],
+            ci_high=high[node][metric],
+            q=q[node][metric],
+            verdict=_WORDS.get(verdicts[node][metric], verdicts[node][metric]),
+        )
+        for node, name in enumerate(nodes)
+        for metric, title in enumerate(metrics)
+        if found.rounds[node, metric]
+    ]
+
+
+def _common(
+    metrics: Sequence[str], groups: NDArray[Any], ratios: NDArray[Any]
+) -> list[FleetCommon]:
+    """Return what nodes changed by together; ``ratios`` are logarithms of after over before."""
+    found = []
+    for group in np.unique(groups):
+        own = ratios[groups == group]
+        for metric, name in enumerate(metrics):
+            values = own[:, metric]
+            values = values[~np.isnan(values)]
+            if values.size:
+                found.append(
+                    FleetCommon(
+                        metric=name,
+                        group=int(group),
+                        nodes=int(values.size),
+                        change=math.expm1(float(np.median(values))),
+                        least=math.expm1(float(values.min())),
+                        most=math.expm1(float(values.max())),
+                    )
+                )
+    return found
+
+
+def _notes(first: Fleet, second: Fleet, nodes: Sequence[str]) -> list[str]:
+    """Return which nodes run other versions, and which have become others under an old name."""
+    found: dict[str, list[str]] = {}
+    for name in nodes:
+        old, new = (fleet.latest[name]["versions"] for fleet in (first, second))
+        for library in sorted({*old, *new}):
+            if old.get(library) != new.get(library):
+                text = f"{library} {old.get(library, 'none')} -> {new.get(library, 'none')}"
+                found.setdefault(text, []).append(name)
+    notes = [
+        f"{'all nodes' if len(names) == len(nodes) else few(names)}: {text}"
+        for text, names in found.items()
+    ]
+    others = [name for name in second.latest if name in first.latest and name not in nodes]
+    if others:
+        machines = {f"{_machine(first, name)} -> {_machine(second, name)}" for name in others}
+        notes.append(
+            f"{few(others)}: another machine, not compared ({'; '.join(sorted(machines))})"
+        )
+    missing = sorted({*first.names} ^ {*second.names})
+    if missing:
+        notes.append(f"in one of the fleets only, not compared: {few(missing)}")
+    return notes
