@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import sys
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.cli.options import (
@@ -22,21 +23,28 @@ from pydlbench.cli.options import (
 )
 from pydlbench.cli.terminal import tell
 from pydlbench.errors import PydlbenchError, UsageError, nearest
+from pydlbench.store.documents import Loaded
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
-    from pathlib import Path
 
     from pydlbench.cli.output import Outputs
     from pydlbench.records.fleet import FleetVerdict
     from pydlbench.records.run import RunInfo, RunRecord
-    from pydlbench.store.documents import Loaded
     from pydlbench.store.store import Store
 
-__all__ = ["add_parser", "run", "show_stored"]
+__all__ = ["add_parser", "judged", "run", "show_stored"]
 
-_ACTIONS: Final = {"run": "FILE.toml", "verdict": "RUN"}
+_ACTIONS: Final = {
+    "run": "FILE.toml",
+    "verdict": "RUN",
+    "collect": "FOLDER",
+    "export": "FILE.toml",
+}
+_FORMS: Final = ("reframe", "kubernetes")
+# Of an export only, with what they are unless they are given.
+_EXPORTED: Final[Mapping[str, Any]] = {"as": None, "run": None, "image": None, "output": None}
 _MOST_SLOTS: Final = 4096
 #: What a node is said to be slow beyond.
 _BEYOND: Final = 0.03
@@ -68,6 +76,19 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     forms = ", ".join(f"{name} {words}" for name, words in _ACTIONS.items())
     parser.add_argument("action", nargs="?", metavar="ACTION", help=forms)
     parser.add_argument("what", nargs="?", metavar="WHAT", help="the file, or the run")
+    export = parser.add_argument_group("with export")
+    export.add_argument(
+        "--as",
+        metavar="FORM",
+        help="reframe: a test class of ReFrame; kubernetes: a Job with --slots N pods",
+    )
+    export.add_argument(
+        "--run", metavar="RUN", help="reframe: whose medians the nodes have to reach"
+    )
+    export.add_argument(
+        "--image", metavar="NAME", help="kubernetes: of containers with pydlbench in it"
+    )
+    export.add_argument("-o", "--output", metavar="FILE", help="where to; default: standard output")
     where = parser.add_argument_group("where and how often")
     where.add_argument("--on", metavar="ENGINE", help="local (default), dask://HOST:PORT or slurm")
     where.add_argument(
@@ -153,9 +174,12 @@ def run(args: argparse.Namespace) -> int:
             f"{args.action or 'ACTION'}: expected one of {', '.join(_ACTIONS)}; nearest: "
             f"pydlbench fleet {near[0]} {_ACTIONS[near[0]]}"
         )
+    if args.action == "export":
+        return _export(args)
+    refuse(args, list(_EXPORTED), f"with {args.action}")
     outputs = Outputs.from_args(args)
-    if args.action == "run":
-        code, name = _measure(args, outputs)
+    if args.action in ("run", "collect"):
+        code, name = (_measure if args.action == "run" else _collect)(args, outputs)
         if code:
             return code
         kept = reading_store(args)
@@ -335,12 +359,86 @@ def _folder(path: Path) -> None:
 
 
 # -----------------------------------------------------------------------------
+# ``fleet collect`` and ``fleet export``: for engines that start nodes' sweeps by themselves.
+
+
+def _collect(args: argparse.Namespace, outputs: Outputs) -> tuple[int, str]:
+    """Keep what nodes have left in a folder as a run of a fleet."""
+    from pydlbench.fleet.gather import TABLE, collected, visit_key
+    from pydlbench.store.entry import Entry
+    from pydlbench.store.place import chosen_path, user_path
+    from pydlbench.store.store import Store
+
+    refuse(args, [*_ASKED, "resume"], "with collect")
+    if args.what is None:
+        raise UsageError("FOLDER: none given; nearest: pydlbench fleet collect FOLDER")
+    path, by = chosen_path(args.store)
+    if path is None:
+        raise UsageError(f"{by} none: a fleet's visits have to be kept; nearest: leave it out")
+    visits = collected(user_path(args.what))
+    for one in visits:
+        if one.reason is not None:
+            outputs.note(f"round {one.round + 1}: {one.node}: not whole: {one.reason}")
+    record = _record()
+    with Store.open(path if by else None) as store:
+        store.begin(record, "fleet", request={"folder": args.what})
+        store.add_all(
+            record.id,
+            [Entry(TABLE, one.to_dict(), key=visit_key(one.node, one.round)) for one in visits],
+        )
+        store.finish(record, "done")
+    return 0, record.id
+
+
+def _export(args: argparse.Namespace) -> int:
+    """Write a file's sweep for another engine."""
+    from pydlbench import __version__
+    from pydlbench.cli.options import choices
+    from pydlbench.cli.sweep import read_text, table_keys
+    from pydlbench.fleet.export import kubernetes, references, reframe
+    from pydlbench.report.text import STDOUT, check_writable, write_text
+    from pydlbench.runner.sweep import parse_sweep
+
+    if getattr(args, "as") is None:
+        raise UsageError(f"--as: none given, of {', '.join(_FORMS)}; nearest: --as reframe")
+    form = choices("--as", [getattr(args, "as")], _FORMS)[0]
+    others = {"reframe": ("image", "slots", "rounds", "tries"), "kubernetes": ("run", "beyond")}
+    unused = {*_ASKED, "resume", "json", "md", "fail_on", "model"} - {*others["reframe"]}
+    refuse(args, sorted({*unused, *others[form]}), f"with --as {form}", idle={"beyond": _BEYOND})
+    if args.what is None:
+        raise UsageError("FILE: none given; nearest: pydlbench fleet export FILE.toml")
+    path, text = read_text(args.what)
+    parse_sweep(path, text, table_keys())
+    file = Path(path).name
+    target = args.output or STDOUT
+    check_writable("--output", target)
+    if form == "kubernetes":
+        pods, image = args.slots or "1", args.image or f"pydlbench:{__version__}"
+        if not pods.isdecimal():
+            raise UsageError(f"--slots {pods}: of Kubernetes the number of nodes; nearest: 1")
+        rounds, tries = (getattr(args, name) or _ASKED[name] for name in ("rounds", "tries"))
+        content = kubernetes(
+            file, text, image, pods=int(pods), rounds=rounds, tries=tries, claim="pydlbench-results"
+        )
+    elif args.run is None:
+        content = reframe(file, text, __version__)
+    else:
+        store = reading_store(args)
+        if store is None:
+            raise UsageError(f"--run {args.run}: no runs are kept yet; nearest: leave it out")
+        with store:
+            info = _find(store, args.run)
+            found = judged(Loaded(info, store.record(info.id), store), args.beyond)
+        content = reframe(file, text, __version__, references(found), info.id)
+    write_text(target, content)
+    return 0
+
+
+# -----------------------------------------------------------------------------
 # ``fleet verdict``.
 
 
 def _verdict(args: argparse.Namespace, store: Store, name: str, outputs: Outputs) -> int:
-    from pydlbench.store.documents import Loaded
-
     loaded = Loaded(store.info(name), store.record(name), store)
     found = _show(loaded, outputs, args.beyond, args.model)
     if args.fail_on is None:
@@ -354,15 +452,36 @@ def _verdict(args: argparse.Namespace, store: Store, name: str, outputs: Outputs
     return 0
 
 
-def _show(loaded: Loaded, outputs: Outputs, beyond: float, model: str | None) -> FleetVerdict:
+def judged(run: Loaded, beyond: float = _BEYOND, model: str | None = None) -> FleetVerdict:
+    """Return what is said of a fleet's nodes.
+
+    Args:
+        run: of a store, or the document that ``fleet verdict --json`` wrote, which is as it is.
+        beyond: what counts as slow, as a fraction.
+        model: of the steps that are told of; all by default.
+
+    Raises:
+        UsageError: no visit is whole, or no metric is a step of the model.
+    """
     from pydlbench.fleet.gather import TABLE
     from pydlbench.fleet.verdict import judge_visits
+    from pydlbench.records.fleet import FleetVerdict
+
+    for entry in run.table("fleet"):
+        return FleetVerdict.from_dict(entry.document)
+    return judge_visits([entry.document for entry in run.table(TABLE)], beyond, model)
+
+
+def _show(loaded: Loaded, outputs: Outputs, beyond: float, model: str | None) -> FleetVerdict:
     from pydlbench.report.fleet import fleet_report
     from pydlbench.report.json import dump
     from pydlbench.report.text import as_markdown, run_lines
 
-    visits = [entry.document for entry in loaded.table(TABLE)]
-    found = judge_visits(visits, beyond, model)
+    found = judged(loaded, beyond, model)
+    report = [
+        *fleet_report(found, early=loaded.info.status if loaded.info.early else ""),
+        run_lines(loaded.record),
+    ]
 
     def document() -> str:
         head = {"kind": "fleet", "interrupted": loaded.info.early, "run": loaded.record.to_dict()}
@@ -371,9 +490,9 @@ def _show(loaded: Loaded, outputs: Outputs, beyond: float, model: str | None) ->
     outputs.write(
         {
             "json": document,
-            "md": lambda: as_markdown([*fleet_report(found), run_lines(loaded.record)]),
+            "md": lambda: as_markdown(report),
         },
-        lambda: [*fleet_report(found), run_lines(loaded.record)],
+        lambda: report,
     )
     return found
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from invented_fleet import FILE, PROGRAM, fleet, visits
+from invented_fleet import FILE, PROGRAM, fleet, visits, write_store
 from invented_runs import RUN
 
 from pydlbench.cli import main
@@ -61,6 +61,18 @@ REFUSED = [
     ("fleet run some.toml --store none", "--store none", "leave it out"),
     ("fleet run none.toml", "none.toml", ...),
     ("fleet run --resume last --rounds 4", "--rounds 4", "leave it out"),
+    ("fleet run some.toml --as reframe", "--as reframe", "leave it out"),
+    ("fleet collect", "FOLDER", "pydlbench fleet collect FOLDER"),
+    ("fleet collect nowhere", "nowhere", ...),
+    ("fleet collect . --rounds 3", "--rounds 3", "leave it out"),
+    ("fleet export some.toml", "--as", "--as reframe"),
+    ("fleet export some.toml --as refram", "--as refram", ...),
+    ("fleet export --as reframe", "FILE", "pydlbench fleet export FILE.toml"),
+    ("fleet export none.toml --as reframe", "none.toml", ...),
+    ("fleet export some.toml --as reframe --slots 2", "--slots 2", "leave it out"),
+    ("fleet export some.toml --as kubernetes --run last", "--run last", "leave it out"),
+    ("fleet export some.toml --as kubernetes --slots gpus", "--slots gpus", "1"),
+    ("fleet export some.toml --as reframe --run last", "--run last", "leave it out"),
 ]
 
 
@@ -96,6 +108,89 @@ def test_a_verdict_is_text_json_or_an_exit_code(capsys):
     capsys.readouterr()
     assert main(["runs", "show", RUN.id]) == 0
     assert capsys.readouterr().out.endswith(out)
+
+
+@pytest.mark.usefixtures("_kept")
+def test_a_run_that_has_not_ended_is_said_to_be_a_part(capsys):
+    words = "not all that was asked for"
+    assert main(["fleet", "verdict", "last"]) == 0
+    assert words not in capsys.readouterr().out
+    with Store.open() as store:
+        store.finish(RUN, "interrupted")
+    assert main(["fleet", "verdict", "last"]) == 0
+    assert f"this run is interrupted: it is {words}" in capsys.readouterr().out
+
+
+def another(log_s, name="20300102-00000abc"):
+    """Keep a later run of the same nodes."""
+    later = RunRecord(id=name, created_utc="2030-01-02T00:00:00+00:00")
+    with Store.open() as store:
+        store.begin(later, "fleet", request={"text": FILE})
+        for one in visits(log_s):
+            store.add(name, Entry(TABLE, one, key=visit_key(one["node"], one["round"])))
+        store.finish(later, "done")
+    return name
+
+
+@pytest.mark.usefixtures("_kept")
+def test_two_fleets_are_compared_node_by_node(here, capsys):
+    rng = np.random.default_rng(1)
+    own = {"nodes": 12, "metrics": 2, "rounds": 5, "noise": 0.002}
+    later = another(fleet(rng, **own, slow={3: 1.06, 5: 1.2}))
+    assert main(["compare", RUN.id, later]) == 0
+    assert capsys.readouterr().out.splitlines()[0].startswith("1 SLOWER than before: node-5")
+    assert main(["compare", RUN.id, later, "--json", "-"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["runs"] == [RUN.id, later]
+    slower = {one["node"] for one in document["changes"] if one["verdict"] == "SLOWER"}
+    assert slower == {"node-5"}
+    assert main(["compare", RUN.id, later, "--fail-on", "slower:5%"]) == 3
+    assert main(["compare", RUN.id, later, "--fail-on", "slower:40%"]) == 0
+    with Store.open() as store:
+        store.begin(RunRecord(id="20300103-00000001", created_utc="2030-01-03"), "sweep")
+    capsys.readouterr()
+    assert main(["compare", RUN.id, "20300103-00000001"]) == 2
+    assert "nearest: two of fleet" in capsys.readouterr().err
+    assert main(["fleet", "verdict", later, "--json", "verdict.json"]) == 0
+    assert main(["compare", RUN.id, "verdict.json"]) == 2
+    assert "a verdict has no times of nodes" in capsys.readouterr().err
+    assert (here / "verdict.json").is_file()
+
+
+@pytest.mark.usefixtures("_kept")
+def test_the_page_of_a_fleet_is_that_of_its_verdict(here, capsys):
+    assert main(["fleet", "verdict", "last", "--json", "verdict.json"]) == 0
+    for run in ("last", "verdict.json"):
+        assert main(["report", run, "-o", "page.html"]) == 0
+        html = (here / "page.html").read_text(encoding="utf-8")
+        assert 'data-node="node-3"' in html
+        assert "A fleet of 12 nodes" in html
+    capsys.readouterr()
+
+
+@pytest.mark.usefixtures("_kept")
+def test_a_fleet_s_sweep_is_written_for_other_engines(here, capsys):
+    words = ["fleet", "export", "some.toml"]
+    assert main([*words, "--as", "reframe", "--run", "last", "-o", "test.py"]) == 0
+    text = (here / "test.py").read_text(encoding="utf-8")
+    compile(text, "test.py", "exec")
+    assert "layer1_forward_fp32" in text
+    assert main([*words, "--as", "kubernetes", "--slots", "7", "--rounds", "4"]) == 0
+    out = capsys.readouterr().out
+    assert "completions: 7" in out
+    assert "for round in 0 1 2 3;" in out
+
+
+def test_what_nodes_have_left_in_a_folder_is_a_fleet(here, capsys):
+    (here / "left").mkdir()
+    for name in ("a", "b"):
+        for number in range(3):
+            write_store(here / "left" / f"{name}.{number}.sqlite", 1e-3 * (1 + 1e-4 * number))
+    assert main(["fleet", "collect", "left"]) == 0
+    assert "no node is known to be slower" in capsys.readouterr().out
+    assert main(["fleet", "verdict", "last", "--json", "-"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [(one["node"], one["rounds"]) for one in document["nodes"]] == [("a", 3), ("b", 3)]
 
 
 def test_one_node_alone_decides_nothing(capsys):
