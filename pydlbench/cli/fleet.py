@@ -23,7 +23,6 @@ from pydlbench.cli.options import (
 )
 from pydlbench.cli.terminal import tell
 from pydlbench.errors import PydlbenchError, UsageError, nearest
-from pydlbench.store.documents import Loaded
 
 if TYPE_CHECKING:
     import argparse
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from pydlbench.cli.output import Outputs
     from pydlbench.records.fleet import FleetVerdict
     from pydlbench.records.run import RunInfo, RunRecord
+    from pydlbench.store.documents import Loaded
     from pydlbench.store.store import Store
 
 __all__ = ["add_parser", "judged", "run", "show_stored"]
@@ -398,6 +398,7 @@ def _export(args: argparse.Namespace) -> int:
     from pydlbench.fleet.export import kubernetes, references, reframe
     from pydlbench.report.text import STDOUT, check_writable, write_text
     from pydlbench.runner.sweep import parse_sweep
+    from pydlbench.store.documents import Loaded
 
     if getattr(args, "as") is None:
         raise UsageError(f"--as: none given, of {', '.join(_FORMS)}; nearest: --as reframe")
@@ -439,6 +440,8 @@ def _export(args: argparse.Namespace) -> int:
 
 
 def _verdict(args: argparse.Namespace, store: Store, name: str, outputs: Outputs) -> int:
+    from pydlbench.store.documents import Loaded
+
     loaded = Loaded(store.info(name), store.record(name), store)
     found = _show(loaded, outputs, args.beyond, args.model)
     if args.fail_on is None:
