@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["fleets"]
 
+# Metrics of a slow node.
+_OF_NODE: Final = 4
 _ORDER: Final = ("SLOW", "FAST", "UNCLEAR", "SAME")
 
 
@@ -65,7 +67,10 @@ def _of_fleet(fleet: FleetVerdict, ident: str, which: str) -> Iterator[Table]:
             for one in SLOW_COLUMNS
         ]
         found.append(Column("shows it again on the node", lambda one: one.command, style="code"))
-        yield Table(f"What is SLOW, and why{which}", found, slow_rows(fleet), f"slow{ident}")
+        rows = slow_rows(fleet, _OF_NODE)
+        left = len(fleet.slow) - len(rows)
+        more = f". {left} more metrics of these nodes are SLOW, too" if left else ""
+        yield Table(f"What is SLOW, and why{which}{more}", found, rows, f"slow{ident}")
     if fleet.steps:
         yield Table(
             f"What a synchronous step loses to its slowest node, communication apart{which}",
@@ -77,7 +82,7 @@ def _of_fleet(fleet: FleetVerdict, ident: str, which: str) -> Iterator[Table]:
     yield Table(f"Metrics over the nodes{which}", spread, fleet.metrics, f"metrics{ident}")
     whole = {one.node: one for one in whole_of(fleet)}
     nodes = sorted(fleet.nodes, key=lambda one: (_ORDER.index(one.verdict), -_of(whole, one)))
-    yield Table(f"Nodes{which}", _node_columns(whole), nodes, f"nodes{ident}")
+    yield Table(f"Nodes{which}", _node_columns(fleet, whole), nodes, f"nodes{ident}")
 
 
 def _effect(one: FleetEffect) -> float | None:
@@ -109,7 +114,9 @@ _STEPS: Final = (
 )
 
 
-def _node_columns(whole: dict[str, FleetEffect]) -> list[Column]:
+def _node_columns(fleet: FleetVerdict, whole: dict[str, FleetEffect]) -> list[Column]:
+    """Return the columns of a table of nodes; what is the same of all has none."""
+
     def effect(one: FleetNode) -> float | None:
         found = whole.get(one.node)
         return None if found is None else found.effect
@@ -119,17 +126,23 @@ def _node_columns(whole: dict[str, FleetEffect]) -> list[Column]:
         known = found is not None and found.ci_low is not None
         return f"{signed(found.ci_low)} .. {signed(found.ci_high)}" if found and known else "-"
 
-    return [
+    columns = [
         Column("node", lambda one: one.node),
         Column("verdict", lambda one: one.verdict),
         number_column("slower by", effect, lambda one: "-" if one is None else signed(one)),
         Column("95 % CI", ends, right=True),
         number_column("rounds", lambda one: one.rounds),
-        number_column("not whole", lambda one: one.failed),
-        Column("why not", lambda one: one.reason or ""),
-        number_column("kind", lambda one: None if one.group is None else one.group + 1),
-        Column("machine", lambda one: one.machine),
     ]
+    if any(one.failed for one in fleet.nodes):
+        columns.append(number_column("not whole", lambda one: one.failed))
+        columns.append(Column("why not", lambda one: one.reason or ""))
+    if len({one.group for one in fleet.nodes}) > 1:
+        columns.append(
+            number_column("kind", lambda one: None if one.group is None else one.group + 1)
+        )
+    if len({one.machine for one in fleet.nodes}) > 1:
+        columns.append(Column("machine", lambda one: one.machine))
+    return columns
 
 
 def _history(runs: Sequence[PageRun]) -> Iterator[Table]:
