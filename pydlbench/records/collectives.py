@@ -171,6 +171,8 @@ class CollectivesResult(Record, frozen=True, kw_only=True):
         rows: by operation and size.
         pairs: of three ranks and more, the slowest first.
         overlap: None where nobody knows.
+        others: share of the ranks' cores that other processes had meanwhile; None on a GPU, and
+            where nobody counts.
         status: ``ok`` where some row is.
         reason: of the first that is not.
         stop_rule: ``interrupted`` where there were to be more visits.
@@ -179,6 +181,7 @@ class CollectivesResult(Record, frozen=True, kw_only=True):
     rows: tuple[CollectiveRow, ...]
     pairs: tuple[PairRow, ...] = ()
     overlap: OverlapRow | None = None
+    others: float | None = None
     status: Status = "ok"
     reason: str | None = None
     stop_rule: str | None = None

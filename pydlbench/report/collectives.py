@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # From this error of the line on at a size, it is said that it does not hold there.
 _WRONG: Final = 0.25
 _PAIRS: Final = 12
+# As in the timing's policy: less than a disturbed chunk would lose.
+_OTHERS: Final = 0.05
 
 CSV_COLUMNS: Final = (
     *("run_id", "created_utc", "operation", "bytes", "ranks", "hosts", "device", "library"),
@@ -53,16 +55,22 @@ def collectives_report(found: CollectivesResult, fits: Sequence[CollectiveFit]) 
         Heading([_who(rows[0])], bold=1),
         Table.of(_columns(errors), timed),
         Lines([f"{one.case.label}: {one.status}: {one.reason}" for one in refused], alarm=True),
-        Lines(
-            ["* other work disturbed most samples: an upper bound"]
-            if any(one.contended for one in timed)
-            else []
-        ),
+        Lines(_disturbed(found)),
         Lines([line for one in fits for line in _fitted(one)]),
         Lines(_paired(pairs), alarm=any(one.slow for one in pairs)),
         Lines(_beside(overlap) if overlap is not None else []),
     ]
     return [one for one in blocks if not isinstance(one, Table) or one.cells]
+
+
+def _disturbed(found: CollectivesResult) -> list[str]:
+    lines = []
+    if any(one.contended for one in found.rows):
+        lines.append("* other work disturbed most samples: an upper bound")
+    if found.others is not None and found.others > _OTHERS:
+        share = percent(found.others)
+        lines.append(f"others had {share} of the ranks' cores: all times are upper bounds")
+    return lines
 
 
 def _who(row: CollectiveRow) -> str:

@@ -114,6 +114,8 @@ class _Run:
         self._taken = [_Taken() for _ in specs]
         self._pairs: dict[tuple[int, int], list[float]] = {}
         self._overlaps: list[list[dict[str, Any]]] = []
+        # CPU time that others had of the ranks' cores, and all there was.
+        self._others_s = self._whole_s = 0.0
         self._hosts: list[str] = []
         self._library = ""
         self._threads = 0
@@ -157,6 +159,10 @@ class _Run:
 
         def sample(request: Request) -> Chunk:
             last[:] = ranks.sample(number, request)
+            for one in last:
+                if one.others_s is not None:
+                    self._others_s += one.others_s
+                    self._whole_s += one.wall_s * one.threads
             return merged(last)
 
         canary = self._session.canary if self._device == "cpu" else None
@@ -204,10 +210,17 @@ class _Run:
             rows=rows,
             pairs=tuple(judged(self._pair_rows())),
             overlap=self._overlap(place),
+            others=self._share(),
             status="failed" if len(wrong) == len(rows) else "ok",
             reason=wrong[0] if wrong else None,
             stop_rule="interrupted" if visits < wanted else None,
         )
+
+    def _share(self) -> float | None:
+        """Return the others' share of the cores: ticks say it of a run, not of a row."""
+        if self._device != "cpu" or not self._whole_s:
+            return None
+        return max(0.0, self._others_s / self._whole_s)
 
     def _place(self) -> CollectivePlace:
         on_gpu = self._device != "cpu"

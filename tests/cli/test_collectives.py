@@ -103,7 +103,7 @@ def result(specs, visits=6):
     overlap = OverlapRow(
         bytes=25 << 20, place=place, compute=(0.5,), transfer=(0.6,), copy_s_per_byte=(1e-10,)
     )
-    return CollectivesResult(rows=tuple(rows), pairs=tuple(pairs), overlap=overlap)
+    return CollectivesResult(rows=tuple(rows), pairs=tuple(pairs), overlap=overlap, others=0.25)
 
 
 @pytest.fixture
@@ -148,6 +148,7 @@ def test_a_table_a_line_for_each_operation_and_the_slow_pair(invented, capsys):
     assert out.count("all-reduce  ") == 6
     assert "all-reduce: t = 100 us" in out.replace("102 us", "100 us")
     assert "ranks 1 and 2 (here and there): 2.00 times as long" in out
+    assert " 25 % " in out
     assert main(["runs", "show", "last"]) == 0
     assert "ranks 1 and 2" in capsys.readouterr().out
 

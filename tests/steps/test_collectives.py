@@ -74,6 +74,7 @@ def test_two_ranks_agree_on_every_element_and_are_timed():
         assert len(one.rank_s) == 2
         assert one.algorithm_gbps == pytest.approx(one.case.bytes / one.time.median / 1e9)
     assert found.pairs == ()
+    assert found.others is None or found.others >= 0
     assert 0 <= found.overlap.compute[0] <= 1
     assert found.overlap.copy_s_per_byte[0] > 0
 
