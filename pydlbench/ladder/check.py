@@ -22,7 +22,7 @@ from pydlbench.ladder.device_terms import (
 from pydlbench.ladder.estimate import plan
 from pydlbench.ladder.experiments import ask_log, experiments, keeps_pages
 from pydlbench.ladder.laps import Core, RungLaps, Sampled
-from pydlbench.ladder.ledger import LEAST, Ladder, conclude, refused
+from pydlbench.ladder.ledger import LEAST, Ladder, conclude, refused, settled
 from pydlbench.ladder.mapped import (
     compute_bound,
     computes_together,
@@ -74,8 +74,8 @@ _BEYOND = 3
 # What a rung is measured on.
 _HOWS = {
     "limit": "rooflines of the native rows, summed, at the clock of each lap",
-    "native": "the fastest native kernel of each layer alone, prepared anew in each lap, halfway "
-    "between hot and cold caches",
+    "native": "the fastest native kernel of each layer alone, prepared anew in each lap (the "
+    "smallest, a tenth together, in every third), halfway between hot and cold caches",
     "native_chain": "the native layers in the order of the step, on each other's results, reorders "
     "and packing in between",
     "operators": "the framework's calls, each distinct one alone with pages kept, on operands made "
@@ -101,7 +101,8 @@ def check_step(
     Args:
         case: the step; on a GPU in PyTorch.
         session: whose workers are used.
-        laps: at the most; six at least, whatever the time.
+        laps: at the most; six at least, whatever the time, and no more once all rungs and what
+            lies between them are known well enough (:func:`~pydlbench.ladder.ledger.settled`).
         time_limit_s: no lap after the sixth begins after so many seconds, but three where a rung
             was disturbed too often; finding the native kernels is not counted.
         native: the native rows of the same step, where they have been found already.
@@ -214,7 +215,8 @@ class _Check:
         # A model of the user's own may have made other calls when they were listed before.
         missing = [one for one in wanted.cases if one not in rows]
         if missing:
-            rows = {**rows, **dict(session.measure(missing))}
+            # The laps visit each again.
+            rows = {**rows, **dict(session.measure(missing, first_of=max(2, laps)))}
         self._rows = rows
         self._native = NativeVisits(wanted, rows, self._apart, laps)
         self._notes += [f"no native row: {one}" for one in self._native.sums().missing]
@@ -349,26 +351,21 @@ class _Check:
     def take(self, most: int, deadline: float) -> None:
         """Take laps until there are enough, or the time is over; then read the log."""
         order = random_order(self._session.options.seed)
-        self._laps = RungLaps(self._visits, order, self._core, watched=self._gpu_clock)
+        self._laps = RungLaps(
+            self._visits, order, self._core, watched=self._gpu_clock, inside=self._canary
+        )
         taken = self._laps.taken
         beyond = 0
         while len(taken) < max(LEAST, most):
-            if len(taken) >= LEAST and time.monotonic() > deadline:
-                if beyond == _BEYOND or not refused(taken):
-                    self._notes.append(f"{len(taken)} of {most} laps: the time limit")
+            if len(taken) >= LEAST:
+                if settled(taken, self._session.options.confidence):
                     break
-                beyond += 1
-            begin = time.monotonic()
-            number = len(taken) + 1
-            self._laps.take(functools.partial(self._tell_of, number))
-            last = time.monotonic() - begin
-            if number == 1 and begin + LEAST * last > deadline:
-                self._native.shorten()
-                if self._native.cut:
-                    self._notes.append(
-                        f"{self._native.cut} native kernels, 2 % of their sum together, were "
-                        "visited in the first lap only: the time limit"
-                    )
+                if time.monotonic() > deadline:
+                    if beyond == _BEYOND or not refused(taken):
+                        self._notes.append(f"{len(taken)} of {most} laps: the time limit")
+                        break
+                    beyond += 1
+            self._laps.take(functools.partial(self._tell_of, len(taken) + 1))
         if self._case.on_gpu:
             return
         self._tell("log")
@@ -387,6 +384,11 @@ class _Check:
         except PydlbenchError:
             return Core()
         return Core(found.get("share"), found.get("clock_hz"))
+
+    def _canary(self, name: str) -> float | None:
+        """Return what a visit of a name has read of the cores between its own samples."""
+        found: float | None = getattr(self._visits[name], "share", None)
+        return found
 
     def _gpu_clock(self, name: str) -> float | None:
         """Return the clock that a GPU had in the last visit of a name."""

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 _SHARED: Final = 3
 # Of the variance of the sum: what may be left to the rows that are visited no more.
 _TAIL: Final = 0.05
-# A kernel with cold caches that is so near to the one with hot caches adds half of that to the sum.
-_ALIKE: Final = 0.02
+#: A kernel with cold caches that is so near to the one with hot ones adds half of that to the sum.
+ALIKE: Final = 0.02
 
 
 def half_width_s(
@@ -114,7 +114,7 @@ def _is_like(cold: Measurement, hot: Measurement | None) -> bool:
     if hot is None or hot is cold or hot.time is None or cold.time is None or hot.contended:
         return False
     bound = hot.roofline.bound if hot.roofline else None
-    return bound == "compute" and abs(cold.time.median / hot.time.median - 1) <= _ALIKE
+    return bound == "compute" and abs(cold.time.median / hot.time.median - 1) <= ALIKE
 
 
 def _deviation(time: TimeSummary) -> float:

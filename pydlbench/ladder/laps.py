@@ -125,6 +125,8 @@ class RungLaps:
         core: reads canary and clock while all threads sleep; None where nobody can.
         rest: called before each visit and reading, so that the last one's threads fall asleep.
         watched: returns the clock that a GPU had in the last visit of a name; None without.
+        inside: returns the canary that the last visit of a name has read between its own samples;
+            None where it read none, and the one right before and after tells.
     """
 
     def __init__(
@@ -134,12 +136,14 @@ class RungLaps:
         core: Callable[[], Core] | None = None,
         rest: Callable[[], None] = sleep,
         watched: Callable[[str], float | None] = lambda _: None,
+        inside: Callable[[str], float | None] = lambda _: None,
     ) -> None:
         self._visits = dict(visits)
         self._order = order
         self._core = core
         self._rest = rest
         self._watched = watched
+        self._inside = inside
         self.taken: list[Lap] = []
 
     def take(self, tell: Callable[[str], None] = lambda _: None) -> Lap:
@@ -164,7 +168,9 @@ class RungLaps:
                 self._rest()
                 found = self._visits[name]()
                 after = self._read()
-                shares = [one.share for one in (before, after) if one.share is not None]
+                own = self._inside(name)
+                beside = (before.share, after.share) if own is None else (own,)
+                shares = [one for one in beside if one is not None]
                 clocks = [one.clock_hz for one in (before, after) if one.clock_hz is not None]
                 before = after
                 if not shares or min(shares) >= _POLICY.canary_share:

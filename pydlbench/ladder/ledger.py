@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.records.check import RUNGS, LedgerTerm, Rung, Rungs
@@ -30,6 +31,8 @@ LEAST: Final = 6
 # of 5 % would be as large as most of what a ledger explains.
 _CANARY: Final = 0.10
 _CLOCK: Final = 0.05
+# Of the step: no further lap would tell more once all intervals are as narrow.
+_SETTLED: Final = 0.01
 # What a visit of another name has measured.
 _VISIT: Final = {
     **dict.fromkeys(("limit", "native_hot", "native_cold"), "native"),
@@ -162,6 +165,23 @@ class Ladder:
 def refused(laps: Sequence[Lap]) -> set[str]:
     """Return what was measured, and in too few undisturbed visits to be known."""
     return {name for lap in laps for name in lap.seconds} - set(Ladder.of(laps).values)
+
+
+def settled(laps: Sequence[Lap], confidence: float = 0.95) -> bool:
+    """Whether the step and all differences are known to 1 % of the step, with nothing refused.
+
+    Args:
+        laps: all of them.
+        confidence: of the intervals.
+    """
+    ladder = Ladder.of(laps)
+    if "step" not in ladder.values or refused(laps):
+        return False
+    known = [name for name in RUNGS if name in ladder.values]
+    sets = [ladder.values["step"], *(ladder.between(*pair) for pair in pairwise(known))]
+    widest = 2 * _SETTLED * median(ladder.values["step"].values())
+    found = [median_interval(one.values(), confidence) for one in sets]
+    return all(one is not None and one.high - one.low <= widest for one in found)
 
 
 def _others(lap: Lap) -> dict[str, str]:

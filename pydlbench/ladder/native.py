@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from pydlbench.errors import PydlbenchError
+from pydlbench.ladder.effort import ALIKE
 from pydlbench.ladder.estimate import ZERO, Range
 from pydlbench.ladder.operators import LAYERS, group_name, subgraphs
 from pydlbench.models.work import LOSS
 from pydlbench.runner.interleaved import random_order, releasing, sample_interleaved
+from pydlbench.timing.chunk import Request
+from pydlbench.timing.guards import disturbed_by
 from pydlbench.timing.policy import Policy, estimate_policy, gpu_policy
 from pydlbench.timing.statistics import median
 from pydlbench.timing.visits import visit_policy
@@ -19,6 +23,7 @@ from pydlbench.timing.visits import visit_policy
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from pydlbench.backends.base import KernelFacts
     from pydlbench.ladder.estimate import Kernels, Term
     from pydlbench.models.graph import Model
     from pydlbench.models.work import Work
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
+    from pydlbench.workers.host import RemoteKernel
 
 __all__ = [
     "NativeRungs",
@@ -252,15 +258,47 @@ def native_parts(model: Model, case: StepSpec, native: NativeSum) -> dict[str, f
 # -----------------------------------------------------------------------------
 # The native rows as what a lap of a check visits: each kernel briefly, prepared anew.
 
-# Of the sum: kernels that are together no more than this are visited once where time is short.
-_TAIL: Final = 0.02
+# Of the sum: kernels that are together no more than this are visited in some laps only.
+_TAIL: Final = 0.10
+# Which are these, and those with cold caches that stand with their hot ones: every third. So they
+# have new addresses twice in six laps, and five times in fifteen.
+_EVERY: Final = 3
+# Visits of a kernel with cold caches before it is known how far from hot ones it is.
+_KNOWN: Final = 2
+# Samples of a kernel in a visit, at least, and at most.
+_LEAST: Final = 3
+_MOST: Final = 20
+
+
+class _Visited(NamedTuple):
+    """What a visit of a kernel saw.
+
+    Attributes:
+        seconds: of an execution, the median.
+        clock_hz: of the core or GPU; None where nobody read it.
+        share: of the canaries beside it, the lowest; None without one.
+        disturbed: somebody else used the cores.
+    """
+
+    seconds: float
+    clock_hz: float | None
+    share: float | None = None
+    disturbed: bool = False
 
 
 class NativeVisits:
-    """Visits each distinct native kernel of a step, in random order, and sums.
+    """Visits the distinct native kernels of a step, in random order, and sums.
 
-    In each lap each kernel is prepared anew from the variant that was found to be the fastest:
-    other addresses, other pages. On a CPU each lap has a process of its own.
+    A kernel is prepared anew in each visit, from the variant that was found to be the fastest:
+    other addresses, other pages. On a CPU each lap has a process of its own, and a visit is one
+    chunk of samples, as calibrating was the search's; one beside which somebody else used the cores
+    is made once more at the end of the lap, and then left out: the kernel stands in the sum of that
+    lap with its last time, in the first one with the search's.
+
+    The first lap visits all of them. In later ones two kinds of kernels have their turn in every
+    third lap: the smallest, which make a tenth of the sum together and stand with their last time
+    in the others; and those with cold caches that are bound by their arithmetic and as fast as with
+    hot ones, which stand with the hot one's time of that lap, times the ratio that the two had.
 
     Args:
         wanted: the step's work.
@@ -282,14 +320,19 @@ class NativeVisits:
         self._terms = [one for one in wanted.terms if _timed(rows[one.hot])]
         every = dict.fromkeys(case for one in self._terms for case in (one.hot, one.cold))
         self._cases = [case for case in every if _timed(rows[case])]
+        self._hot = {one.cold: one.hot for one in self._terms if one.cold != one.hot}
+        self._lap = 0
+        # Of undisturbed visits.
         self._seconds: dict[KernelSpec, list[float]] = {case: [] for case in self._cases}
+        # What stands for each in the sums of this lap.
+        self._now = {case: _median(rows[case]) for case in self._cases}
         self._reorders: dict[KernelSpec, Mapping[str, float]] = {}
         # Why visits failed, by kernel.
         self._failed: dict[KernelSpec, list[str]] = {}
-        #: How many kernels are visited in no further lap.
-        self.cut = 0
         #: Core clock beside the kernels of the last visit; None where nobody read it.
         self.clock_hz: float | None = None
+        #: Canary beside them, each with the weight that it has in the sum; None without one.
+        self.share: float | None = None
 
     @property
     def kernels(self) -> int:
@@ -297,40 +340,88 @@ class NativeVisits:
         return len(self._seconds)
 
     def __call__(self) -> dict[str, float]:
-        """Visit all kernels and return the sums of this lap.
+        """Visit the kernels whose turn it is, and return the sums of this lap.
 
         ``native_hot``, ``native_cold`` and their middle, ``native``; of that ``native_fusible``,
         all that is neither a product nor a convolution; and the ``limit``.
         """
         if not any(case.on_gpu for case in self._cases):  # its libraries take seconds to start
             self._session.worker("native", "cpu").close(kill=True)
-        self._order.shuffle(self._cases)
-        clocks = [clock for case in self._cases if (clock := self._visit(case)) is not None]
+        due = self._due()
+        seen = self._visit_all(due)
+        again = [case for case, one in seen.items() if one.disturbed]
+        seen |= self._visit_all(again)
+        for case, one in seen.items():
+            if not one.disturbed:
+                self._seconds[case].append(one.seconds)
+                self._now[case] = one.seconds
+        for case, hot in self._hot.items():
+            if case in self._now and case not in seen and (ratio := self._ratio(case)) is not None:
+                self._now[case] = ratio * self._now[hot]
+        self._lap += 1
+        clocks = [one.clock_hz for one in seen.values() if one.clock_hz is not None]
         self.clock_hz = median(clocks) if clocks else None
-        hot, cold = self._sums(self._terms)
+        self.share = self._shared(seen)
+        hot_s, cold_s = self._sums(self._terms)
         fusible = [one for one in self._terms if not one.work.layer.multiply_adds]
         return {
             "limit": sum(self._limit(one.hot) for one in self._terms),
-            "native": (hot + cold) / 2,
-            "native_hot": hot,
-            "native_cold": cold,
+            "native": (hot_s + cold_s) / 2,
+            "native_hot": hot_s,
+            "native_cold": cold_s,
             "native_fusible": sum(self._sums(fusible)) / 2,
         }
 
-    def shorten(self) -> None:
-        """Visit no more what hardly matters to the sum: it stays with the times that it has."""
-        weight = dict.fromkeys(self._cases, 0.0)
-        for one in self._terms:
-            weight[one.hot] += self._last(one.hot)
-            if one.cold in weight:
-                weight[one.cold] += self._last(one.cold)
+    def _due(self) -> list[KernelSpec]:
+        """Return the kernels whose turn it is in this lap."""
+        if self._lap == 0:
+            return list(self._cases)
+        weight = self._weights()
         left = _TAIL * sum(weight.values())
+        rarely = {case for case in self._cases if self._ratio(case) is not None}
         for case in sorted(weight, key=lambda one: weight[one]):
             left -= weight[case]
             if left < 0:
                 break
-            self._cases.remove(case)
-            self.cut += 1
+            rarely.add(case)
+        turn = self._lap % _EVERY
+        return [
+            case
+            for number, case in enumerate(self._cases)
+            if case not in rarely or number % _EVERY == turn
+        ]
+
+    def _weights(self) -> dict[KernelSpec, float]:
+        """Return the seconds that each kernel has in the sum, hot and cold ones together."""
+        weight = dict.fromkeys(self._cases, 0.0)
+        for one in self._terms:
+            weight[one.hot] += self._now[one.hot]
+            if one.cold in weight:
+                weight[one.cold] += self._now[one.cold]
+        return weight
+
+    def _ratio(self, case: KernelSpec) -> float | None:
+        """Return a kernel's time with cold caches over that with hot ones, if they are alike."""
+        hot = self._hot.get(case)
+        if hot is None or case not in self._seconds:
+            return None
+        cold_s, hot_s = self._seconds[case], self._seconds[hot]
+        roofline = self._rows[hot].roofline
+        if (
+            roofline is None
+            or roofline.bound != "compute"
+            or min(map(len, (cold_s, hot_s))) < _KNOWN
+        ):
+            return None
+        ratio = median(cold_s) / median(hot_s)
+        return ratio if abs(ratio - 1) <= ALIKE else None
+
+    def _shared(self, seen: Mapping[KernelSpec, _Visited]) -> float | None:
+        """Return the canaries' mean, weighted as the kernels are in the sum."""
+        weight = self._weights()
+        known = [(weight[case], one.share) for case, one in seen.items() if one.share is not None]
+        whole = sum(seconds for seconds, _ in known)
+        return sum(seconds * share for seconds, share in known) / whole if whole else None
 
     def sums(self) -> NativeSum:
         """Return the rows' sums by what they stand for, each kernel's median over the laps."""
@@ -364,55 +455,81 @@ class NativeVisits:
 
     def _sums(self, terms: Sequence[Term]) -> tuple[float, float]:
         """Return the seconds of this lap with hot and with cold caches."""
-        hot = sum(self._last(one.hot) for one in terms)
-        return hot, sum(self._last(one.cold, one.hot) for one in terms)
+        hot = sum(self._now[one.hot] for one in terms)
+        return hot, sum(self._now.get(one.cold, self._now[one.hot]) for one in terms)
 
-    def _visit(self, case: KernelSpec) -> float | None:
-        """Visit a kernel; return the clock that was read beside it."""
+    def _visit_all(self, cases: Sequence[KernelSpec]) -> dict[KernelSpec, _Visited]:
+        """Visit kernels in random order, those of one problem in a row: they share their inputs."""
+        problems: dict[KernelSpec, list[KernelSpec]] = {}
+        for case in cases:
+            problems.setdefault(self._hot.get(case, case), []).append(case)
+        groups = list(problems.values())
+        self._order.shuffle(groups)
+        for one in groups:
+            self._order.shuffle(one)
+        found = ((case, self._visit(case)) for one in groups for case in one)
+        return {case: visited for case, visited in found if visited is not None}
+
+    def _visit(self, case: KernelSpec) -> _Visited | None:
+        """Visit a kernel; None where that failed."""
         row = self._rows[case]
         variant = f"{row.algorithm} {row.layout}" if row.algorithm else None
         try:
             kernel = self._session.prepare(case, variant=variant)
+            with releasing([kernel]):
+                visited = (self._sampled if case.on_gpu else self._chunk)(case, kernel)
         except PydlbenchError as error:
-            self._fail(case, error)
+            self._failed.setdefault(case, []).append(" ".join(str(error).split()))
             return None
-        with releasing([kernel]):
-            policy = self._policy
-            if case.on_gpu:
-                policy = gpu_policy(policy, kernel.facts.timing, case.cache)
-            (samples,) = sample_interleaved([kernel.sample], [policy], self._order)
-        if isinstance(samples, PydlbenchError):
-            self._fail(case, samples)
-            return None
-        self._seconds[case].append(samples.median)
         self._reorders.setdefault(case, kernel.facts.reorder_s)
-        return samples.clock_hz
+        return visited
 
-    def _fail(self, case: KernelSpec, error: PydlbenchError) -> None:
-        """Note it: the sum of this lap has the last time that is known of the kernel."""
-        self._failed.setdefault(case, []).append(" ".join(str(error).split()))
+    def _chunk(self, case: KernelSpec, kernel: RemoteKernel[KernelFacts]) -> _Visited:
+        """Take a chunk of samples, as long as the time that is known of the kernel asks for."""
+        policy, once_s = self._policy, max(self._now[case], 1e-9)
+        inner = 1
+        if once_s < policy.min_sample_s:  # a fifth more, as it may be faster this time
+            inner = math.ceil(1.2 * policy.min_sample_s / once_s)
+        long = once_s >= policy.settle_limit_s
+        samples = min(_MOST, max(1 if long else _LEAST, round(policy.chunk_s / (once_s * inner))))
+        untimed = 0 if long else min(10_000, math.ceil(policy.settle_s / once_s))
+        chunk = kernel.sample(Request(samples=samples, inner=inner, untimed=untimed))
+        return _Visited(
+            seconds=median(chunk.seconds),
+            clock_hz=median(chunk.clock_hz) if chunk.clock_hz else None,
+            share=min(chunk.canary, default=None),
+            disturbed=disturbed_by(chunk, inner, policy) is not None,
+        )
+
+    def _sampled(self, case: KernelSpec, kernel: RemoteKernel[KernelFacts]) -> _Visited:
+        """Sample a GPU's kernel until its own stopping rule has enough."""
+        policy = gpu_policy(self._policy, kernel.facts.timing, case.cache)
+        (samples,) = sample_interleaved([kernel.sample], [policy], self._order)
+        if isinstance(samples, PydlbenchError):
+            raise samples
+        return _Visited(samples.median, samples.clock_hz)
 
     def notes(self) -> list[str]:
-        """Return which kernels failed in a lap, and what stands in the sums for them."""
-        return [
+        """Return which kernels failed or were disturbed, and what stands in the sums for them."""
+        never = [case for case, one in self._seconds.items() if self._lap and not one]
+        alone = [case for case in never if case not in self._failed]
+        said = []
+        if alone:
+            said.append(
+                f"native: somebody else used the cores beside all visits of {len(alone)} of "
+                f"{self.kernels} kernels: the search's times stand for {alone[0].label} and others"
+            )
+        return said + [
             f"native {case.label}: {len(why)} visits failed, {len(self._seconds[case])} made its "
             f"time, and the last one stands in the sums of those laps: {why[-1]}"
             for case, why in self._failed.items()
         ]
 
-    def _last(self, case: KernelSpec, otherwise: KernelSpec | None = None) -> float:
-        if known := self._seconds.get(case):
-            return known[-1]
-        row = self._rows[case]
-        if row.ok and row.time is not None:
-            return row.time.median
-        return 0.0 if otherwise is None else self._last(otherwise)
-
     def _limit(self, case: KernelSpec) -> float:
         """Return what the roofline allows at the clock of this lap; a row without one as it is."""
         row = self._rows[case]
         if row.roofline is None:
-            return self._last(case)
+            return self._now[case]
         if row.roofline.bound != "compute" or not row.clock_hz or not self.clock_hz:
             return row.roofline.time_s
         return row.roofline.time_s * row.clock_hz / self.clock_hz
@@ -420,3 +537,8 @@ class NativeVisits:
 
 def _timed(row: Measurement) -> bool:
     return row.ok and row.time is not None
+
+
+def _median(row: Measurement) -> float:
+    assert row.time is not None, "rows without a time are in no sum"
+    return row.time.median

@@ -158,6 +158,7 @@ class Session:
         *,
         effort: Effort | None = None,
         so_far: bool = False,
+        first_of: int | None = None,
     ) -> Iterator[tuple[KernelSpec, Measurement]]:
         """Measure cases and yield each with its row; one that cannot be measured says why in it.
 
@@ -170,13 +171,15 @@ class Session:
             effort: see :class:`pydlbench.runner.laps.Laps`.
             so_far: also yield rows after each of their visits, of what there is until then
                 (:attr:`Measurement.complete <pydlbench.records.measurement.Measurement>`).
+            first_of: find each kernel, and make only the first of so many visits: whoever asks
+                makes the others.
 
         Raises:
             UsageError: a case needs more memory than there is; before anything is measured.
             BackendMissingError: the CUDA module or a library is missing; no row could be measured.
             UnsupportedError: there is no driver or no such GPU; likewise.
         """
-        laps = self.laps(cases, effort=effort)
+        laps = self.laps(cases, effort=effort, visits=first_of)
 
         def show(label: str) -> None:
             if progress:
@@ -185,6 +188,8 @@ class Session:
         try:
             while not laps.finished:
                 for problem in laps.lap(show):
+                    if first_of and problem.taken and not problem.finished:
+                        problem.conclude()
                     if so_far or problem.finished:
                         yield from problem.results
         finally:

@@ -71,6 +71,19 @@ def test_the_reading_between_two_visits_belongs_to_both():
     assert [lap.clock_hz[name] for name in done] == [3.5e9, 2.5e9]
 
 
+def test_what_a_visit_has_read_between_its_samples_stands_for_what_was_read_around_it():
+    left = iter([Core(1.0, 4e9), Core(0.5, 4e9), Core(0.5, 4e9)])
+    done = []
+    visits = {"native": lambda: (done.append("native"), {"native": 1.0})[1]}
+    laps = RungLaps(
+        visits, random.Random(0), lambda: next(left), rest=lambda: None, inside={"native": 0.98}.get
+    )
+    lap = laps.take()
+    assert done == ["native"]
+    assert lap.retaken == ()
+    assert lap.canary == {"native": 0.98}
+
+
 def test_what_is_visited_next_is_told():
     laps, done = made()
     told = []

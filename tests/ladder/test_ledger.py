@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 
+import msgspec
 import pytest
 from invented_laps import RUNGS, laps
 
-from pydlbench.ladder.ledger import LEAST, Experiment, conclude, refused
+from pydlbench.ladder.ledger import LEAST, Experiment, conclude, refused, settled
 from pydlbench.timing.statistics import median
 
 ALL = ("limit", "native", "native_chain", "operators", "operator_chain", "step")
@@ -348,3 +349,35 @@ def test_without_any_row_of_a_layer_that_could_be_fused_nothing_is_excused():
 
 def test_a_step_that_is_not_below_its_layers_has_nothing_fused():
     assert conclude(laps(), fused=True).fused == ()
+
+
+def steady(count=8, drift=0.0, **changed):
+    """Laps of a machine that is slower by another drift at their end."""
+    return [
+        msgspec.structs.replace(
+            lap,
+            seconds={
+                name: seconds * (1 + drift * place / (count - 1)) / (1 + 0.2 * place / (count - 1))
+                for name, seconds in lap.seconds.items()
+            },
+        )
+        for place, lap in enumerate(laps(count, **changed))
+    ]
+
+
+@pytest.mark.parametrize(("drift", "enough"), [(0.0, True), (0.004, True), (0.05, False)])
+def test_laps_are_enough_once_all_intervals_are_narrow(drift, enough):
+    assert settled(steady(drift=drift)) is enough
+
+
+def test_laps_are_not_enough_while_a_rung_is_refused_or_a_difference_is_not_known():
+    assert settled(steady(6))
+    assert not settled(steady(5))
+    refusing = steady(canary={"step": 0.5})
+    assert "step" in refused(refusing)
+    assert not settled(refusing)
+    jumping = [
+        msgspec.structs.replace(one, seconds={**one.seconds, "operators": 0.1 + 0.01 * (n % 2)})
+        for n, one in enumerate(steady())
+    ]
+    assert not settled(jumping)
