@@ -23,6 +23,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
@@ -282,7 +283,16 @@ def forecast(step: StepSpec, session: Session, store: Store, visits: int) -> dic
 def checked(step: StepSpec, session: Session) -> dict[str, Any]:
     """Check a step as the command does; return the numbers that are judged."""
     begin = time.monotonic()
-    found = check_step(step, session, time_limit_s=_LAPS_S)
+    moments: list[tuple[float, str]] = []
+
+    def tell(what: str) -> None:
+        moments.append((time.monotonic(), what.rpartition(": ")[2]))
+
+    found = check_step(step, session, time_limit_s=_LAPS_S, tell=tell)
+    tell("end")
+    parts: dict[str, float] = {}
+    for (start, what), (end, _) in pairwise(moments):
+        parts[what] = parts.get(what, 0.0) + end - start
     told = found.to_dict()
     beside: dict[str, tuple[float, float]] = {}
     for one in found.operators:
@@ -297,6 +307,7 @@ def checked(step: StepSpec, session: Session) -> dict[str, Any]:
         "laps": len(found.laps),
         "operators": {name: beside[name] for name in above[:_NAMED]},
         "took_s": time.monotonic() - begin,
+        "parts_s": {name: round(seconds, 1) for name, seconds in parts.items()},
     }
 
 

@@ -503,9 +503,15 @@ class _Check:
             log=self._log,
             faults=faults,
             reorders_s=() if self._chain is None else self._chain.reorder_runs,
+            convolutions=self._convolutions(),
             allocating=self._recorded is None or self._recorded.allocates,
         )
         return tried, notes, faults
+
+    def _convolutions(self) -> tuple[int, float]:
+        """Return how many convolutions stand for those of a step, and their native seconds."""
+        single = self._case.framework == "torch" and recorded(self._case)
+        return self._native.convolutions() if single else (0, 0.0)  # elsewhere more is in a node
 
     def _counted(self, visit: str, what: str) -> float | None:
         """Return ``faults`` or ``allocations`` per execution of a visit: the laps' median."""

@@ -30,6 +30,8 @@ FRESH_MEMORY: Final = "fresh memory"
 #: And of starting operators.
 DISPATCH: Final = "dispatch"
 REORDERS: Final = "layout reorders"
+#: What the kernels that a framework's library takes for convolutions need longer than the fastest.
+CONVOLUTIONS: Final = "slower convolutions"
 #: Those that the native chain has as well.
 OWN_REORDERS: Final = "reorders of the native chain"
 
@@ -48,6 +50,7 @@ def experiments(
     log: Mapping[str, Any],
     faults: Mapping[str, float | None],
     reorders_s: Sequence[float] = (),
+    convolutions: tuple[int, float] = (0, 0.0),
     allocating: bool = True,
 ) -> tuple[list[Experiment], list[str]]:
     """Return what was tried, and notes on what could not be.
@@ -60,6 +63,7 @@ def experiments(
         log: what the framework's library logged of whole steps; empty without a log.
         faults: page faults per step: ``counted``, and with pages ``kept``.
         reorders_s: of the native chain, run by run: what lies above it has none of these.
+        convolutions: of the native rows that stand for single ones, how many and their seconds.
         allocating: whether the chain of calls asks for memory as the step does.
     """
     found: list[Experiment] = []
@@ -72,6 +76,9 @@ def experiments(
         )
         if any(reorders_s) and "native_chain" in ladder.values:
             found.append(_own_reorders(reorders_s))
+        slower, why = _convolutions(log, *convolutions)
+        found += slower
+        notes += why
     else:
         notes.append("no layout reorders: nothing logs them here")
     found += _dispatch(calls, facts)
@@ -101,6 +108,32 @@ def experiments(
         how = "the step fed from the host minus the same with its images lying there, pages kept"
         found.append(Experiment(term="host transfer", rung="step", seconds=fed, how=how))
     return found, notes
+
+
+def _convolutions(
+    log: Mapping[str, Any], count: int, native_s: float
+) -> tuple[list[Experiment], list[str]]:
+    """Return what the logged convolutions take longer than native rows, or why nobody knows.
+
+    Args:
+        log: of the framework's library.
+        count: of the native rows; none where they stand for something else than single ones.
+        native_s: their seconds.
+    """
+    logged: int = log.get("executions", {}).get("convolution", 0)
+    if not count or not logged:
+        return [], []
+    if logged != count:
+        said = f"the library ran {logged} in a step, native rows stand for {count}"
+        return [], [f"no {CONVOLUTIONS}: {said}"]
+    each = log["convolutions"]
+    how = (
+        f"{logged} convolutions in the library's log of {len(each)} steps, in the layouts and by "
+        "the kernels that the framework takes, minus the fastest native ones"
+    )
+    seconds = {number: one - native_s for number, one in enumerate(each)}
+    found = Experiment(term=CONVOLUTIONS, rung="operators", seconds=seconds, how=how, paired=False)
+    return [found], []
 
 
 def _own_reorders(seconds: Sequence[float]) -> Experiment:

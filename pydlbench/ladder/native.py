@@ -453,6 +453,16 @@ class NativeVisits:
             if not roles or role in roles
         )
 
+    def convolutions(self) -> tuple[int, float]:
+        """Return how many convolutions there are, and their seconds as :meth:`sums` has them."""
+        rows = self.measured()
+        found = [
+            (_median(rows[one.hot]) + _median(rows[one.cold if one.cold in rows else one.hot])) / 2
+            for one in self._terms
+            if one.work.layer.kind == "conv2d"
+        ]
+        return len(found), sum(found)
+
     def _sums(self, terms: Sequence[Term]) -> tuple[float, float]:
         """Return the seconds of this lap with hot and with cold caches."""
         hot = sum(self._now[one.hot] for one in terms)

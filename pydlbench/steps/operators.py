@@ -132,7 +132,7 @@ class CallCost:
 def summary(calls: list[list[Execution]]) -> dict[str, Any]:
     """Return seconds and executions by primitive of the call in the middle by its time.
 
-    Layout reorders also call by call, in seconds.
+    Layout reorders and convolutions also call by call, in seconds.
 
     Args:
         calls: the executions of each of several equal calls.
@@ -145,8 +145,17 @@ def summary(calls: list[list[Execution]]) -> dict[str, Any]:
     for one in middle:
         seconds[one.primitive] = seconds.get(one.primitive, 0.0) + one.seconds
         number[one.primitive] = number.get(one.primitive, 0) + 1
-    reorders = [total_s([one for one in call if one.primitive == "reorder"]) for call in calls]
-    return {"seconds": seconds, "executions": number, "calls": len(calls), "reorders": reorders}
+    reorders, convolutions = (
+        [total_s([one for one in call if one.primitive == name]) for call in calls]
+        for name in ("reorder", "convolution")
+    )
+    return {
+        "seconds": seconds,
+        "executions": number,
+        "calls": len(calls),
+        "reorders": reorders,
+        "convolutions": convolutions,
+    }
 
 
 # -----------------------------------------------------------------------------

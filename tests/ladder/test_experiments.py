@@ -29,6 +29,7 @@ def tried(
     feed="resident",
     log=None,
     reorders_s=(),
+    convolutions=(0, 0.0),
     allocating=True,
     **faults,
 ):
@@ -42,6 +43,7 @@ def tried(
         log=log or {},
         faults=faults,
         reorders_s=reorders_s,
+        convolutions=convolutions,
         allocating=allocating,
     )
     return {one.term: one for one in found}, notes
@@ -101,6 +103,36 @@ def test_what_a_library_logged_has_the_scatter_of_its_steps():
     found, notes = tried(laps())
     assert "layout reorders" not in found
     assert any("reorders" in one for one in notes)
+
+
+LOGGED = {
+    "reorders": [0.001] * 3,
+    "convolutions": [0.05, 0.07, 0.06],
+    "executions": {"convolution": 7, "reorder": 9},
+}
+
+
+def test_logged_convolutions_are_held_against_the_native_rows_that_stand_for_them():
+    found, _ = tried(laps(), log=LOGGED, convolutions=(7, 0.04))
+    slower = found["slower convolutions"]
+    assert (slower.rung, slower.paired) == ("operators", False)
+    assert list(slower.seconds.values()) == pytest.approx([0.01, 0.03, 0.02])
+
+
+@pytest.mark.parametrize(
+    ("log", "convolutions", "noted"),
+    [
+        (LOGGED, (6, 0.04), True),  # one of them is somebody else's
+        (LOGGED, (0, 0.0), False),
+        ({"reorders": [0.001] * 3, "convolutions": [0.0] * 3, "executions": {}}, (7, 0.04), False),
+    ],
+)
+def test_logged_convolutions_that_are_not_those_of_the_rows_explain_nothing(
+    log, convolutions, noted
+):
+    found, notes = tried(laps(), log=log, convolutions=convolutions)
+    assert "slower convolutions" not in found
+    assert any("slower convolutions" in one for one in notes) is noted
 
 
 def test_reorders_of_the_native_chain_are_in_the_rung_below_and_taken_off():
