@@ -188,6 +188,9 @@ class _Check:
         """List the step's calls, or say why there is no list."""
         case, session = self._case, self._session
         self._tell("calls")
+        if not case.on_gpu:  # both take seconds to start, which nobody times
+            for warm in (False, True):
+                session.worker(case.framework, case.device, warm=warm).launch()
         try:
             found = listed(case, session)
             self._calls, self._order, self._blocks = found.calls, found.order, found.blocks
