@@ -396,6 +396,23 @@ def test_visits_go_round_the_rows_in_processes_of_their_own(monkeypatch):
     assert labels[-1] == (2, "")
 
 
+def test_the_first_of_several_visits_is_a_row_that_is_done(session, monkeypatch):
+    sampled = []
+    sample = RemoteKernel.sample
+
+    def counting(kernel, request):
+        sampled.append(kernel.generation)
+        return sample(kernel, request)
+
+    monkeypatch.setattr(RemoteKernel, "sample", counting)
+    cases = [KernelSpec(layer=layer) for layer in (CONV, POOL)]
+    found = list(session.measure(cases, first_of=6))
+    assert [case for case, _ in found] == cases
+    assert all(one.ok and one.complete for _, one in found)
+    assert {one.time.visits for _, one in found} == {1}
+    assert len(set(sampled)) == 1
+
+
 def test_a_row_alone_has_its_visits_in_one_process(monkeypatch):
     generations = set()
     true_sample = RemoteKernel.sample
