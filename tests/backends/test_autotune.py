@@ -1,7 +1,5 @@
 """The choice among candidates, on invented ones: no library, no clock."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """What backends declare of themselves, and how one is found and loaded."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import importlib.util

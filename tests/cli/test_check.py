@@ -1,7 +1,5 @@
 """``check``: each framework's check, its document, and what an error costs."""
 
-from __future__ import annotations
-
 import inspect
 import json
 

@@ -1,7 +1,5 @@
 """Damaged documents and stores: a line that says so, a row that has failed, never a traceback."""
 
-from __future__ import annotations
-
 import json
 import math
 

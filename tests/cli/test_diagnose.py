@@ -1,7 +1,5 @@
 """``diagnose``: what it asks for, and how its findings are shown and kept."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 

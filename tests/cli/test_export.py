@@ -1,7 +1,5 @@
 """``pydlbench export``: runs of the store and files, in every format."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

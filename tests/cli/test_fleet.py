@@ -1,7 +1,5 @@
 """``pydlbench fleet``: from a file to a verdict, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

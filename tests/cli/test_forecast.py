@@ -1,7 +1,5 @@
 """``forecast``: from stored rows, what is missing, its document, and how it is kept."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """``device --known``: the known cards with their published figures."""
 
-from __future__ import annotations
-
 import argparse
 import json
 

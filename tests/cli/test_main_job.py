@@ -1,7 +1,5 @@
 """``python -m pydlbench layers``: the whole way, in processes of its own."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """``model``: its sum, the document, and what is kept of it."""
 
-from __future__ import annotations
-
 import json
 import re
 

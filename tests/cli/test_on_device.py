@@ -1,7 +1,5 @@
 """``check``, ``forecast`` and ``diagnose`` on an invented GPU; and where there is none."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Which framework a model of the user's own is run in, by every command that takes one."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.cli import check, diagnose, forecast, model

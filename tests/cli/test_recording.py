@@ -1,7 +1,5 @@
 """What commands keep while they measure: at once, and whatever becomes of the store."""
 
-from __future__ import annotations
-
 import argparse
 import sqlite3
 

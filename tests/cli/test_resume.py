@@ -1,7 +1,5 @@
 """``layers``: what is kept of a run, and going on with one."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """``runs show``: what is kept is printed as its command had printed it."""
 
-from __future__ import annotations
-
 import pytest
 from invented_rows import time_of
 from invented_sweep import Sessions

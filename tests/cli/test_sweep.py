@@ -1,7 +1,5 @@
 """``pydlbench sweep`` with invented sessions."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

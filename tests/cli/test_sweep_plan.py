@@ -1,7 +1,5 @@
 """``pydlbench sweep --dry-run``: what would be measured, and how long it would take."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """``pydlbench sweep --resume``: what was finished stays, the rest is measured."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

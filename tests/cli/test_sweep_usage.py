@@ -1,7 +1,5 @@
 """``pydlbench sweep``: mistakes are one line, and leave no trace."""
 
-from __future__ import annotations
-
 import pytest
 from invented_sweep import FILE, Sessions, sweep
 

@@ -1,7 +1,5 @@
 """Values of options: lists, choices, numbers and sizes, and the nearest valid one."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What differs between the machines and environments of two runs."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """Scatter: of visits, of replicates, of rows of the same kind, against what was planted."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

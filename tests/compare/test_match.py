@@ -1,7 +1,5 @@
 """Which rows of two runs are of one thing, and along which axis they differ."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.compare.match import describe, match

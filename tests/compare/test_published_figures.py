@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.compare.published import find_figures, read_figures, read_sources

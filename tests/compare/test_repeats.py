@@ -1,7 +1,5 @@
 """Simulated runs: false verdicts are counted, and what has really changed is found."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Rows of steps and checks: what they were visited for, and how often."""
 
-from __future__ import annotations
-
 import math
 
 import invented_runs as invented

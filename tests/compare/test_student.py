@@ -1,7 +1,5 @@
 """Quantiles of Student's distribution, against tables and closed forms."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

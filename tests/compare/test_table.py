@@ -1,7 +1,5 @@
 """The table of a comparison: its columns, and its lines."""
 
-from __future__ import annotations
-
 from pydlbench.compare.match import match
 from pydlbench.compare.stored import compare
 from pydlbench.records import comparison

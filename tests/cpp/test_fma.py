@@ -1,7 +1,5 @@
 """The FMA probe's kernels: each multiply-add is done and counted."""
 
-from __future__ import annotations
-
 import ctypes
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The bandwidth probe's kernels: each word is read, copied or written once."""
 
-from __future__ import annotations
-
 import ctypes
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Bandwidths that are kept between runs: believed where a reading agrees, probed anew elsewhere."""
 
-from __future__ import annotations
-
 import json
 import time
 

@@ -1,7 +1,5 @@
 """Which peaks and bandwidths of a CPU are probed, and which are taken from earlier runs."""
 
-from __future__ import annotations
-
 import pytest
 from said import says
 

@@ -1,7 +1,5 @@
 """Symptoms that make a machine's times unreliable, each with its remedy."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.devices.cpu.advice import cpu_advice, peak_advice

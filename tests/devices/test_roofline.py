@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.devices.roofline import Level, memory_time, roof, with_launch

@@ -1,7 +1,5 @@
 """An invented machine and framework: every fault is planted, and costs what is written here."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.runner import interleaved

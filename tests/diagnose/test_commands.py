@@ -1,7 +1,5 @@
 """Every command that a finding names is one that the real command line takes."""
 
-from __future__ import annotations
-
 import dataclasses
 import shlex
 

@@ -1,7 +1,5 @@
 """Ctrl-C in the middle of the experiments: what they have shown until then is not lost."""
 
-from __future__ import annotations
-
 import pytest
 from planted import World, run
 

@@ -1,7 +1,5 @@
 """Noise is no finding, and a step that was disturbed is known better later."""
 
-from __future__ import annotations
-
 import pytest
 from planted import World, run
 

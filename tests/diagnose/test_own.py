@@ -1,7 +1,5 @@
 """What is looked for in a step without a graph: its recorded calls, by the user's modules."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import msgspec

@@ -1,7 +1,5 @@
 """Each planted fault is named, with what it costs; where it is absent, nobody names it."""
 
-from __future__ import annotations
-
 import pytest
 from planted import KERNEL_S, Bench, World, checker, run
 from said import says

@@ -1,7 +1,5 @@
 """Two kernels in turn: disturbed rounds are left out, and made up for."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.diagnose.ablation import LEAST, in_turn, with_rounds

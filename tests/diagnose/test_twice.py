@@ -1,7 +1,5 @@
 """Which experiments run: what chance alone could be runs twice, and only what ends in time."""
 
-from __future__ import annotations
-
 import dataclasses
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The words by which rules ask for another way of running an operator are known to frameworks."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import pytest

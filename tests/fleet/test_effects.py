@@ -1,7 +1,5 @@
 """Statistics of nodes: what is found, and what is not."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

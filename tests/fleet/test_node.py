@@ -1,7 +1,5 @@
 """What runs on a node: locks, sweeps that are gone on with, and what a node can have wrong."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

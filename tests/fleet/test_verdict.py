@@ -1,7 +1,5 @@
 """Verdicts on invented visits: kinds of nodes, why one is slow, and what a step loses."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Invented calls of a step: a convolution in two modules, a view, an operator of the user's."""
 
-from __future__ import annotations
-
 from pydlbench.records.operator import RecordedCall
 
 __all__ = ["CALLS"]

@@ -1,7 +1,5 @@
 """Invented native rows, which the tests of sums share."""
 
-from __future__ import annotations
-
 from invented_rows import row_of
 
 from pydlbench.records.measurement import Peaks, Roofline, TimeSummary

@@ -1,7 +1,5 @@
 """A session without processes: steps, operators and native rows take invented times."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 from planted_world import KERNEL_S, World, summary

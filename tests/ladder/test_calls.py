@@ -1,7 +1,5 @@
 """The calls of a step, each alone: what could not be run, and why."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 from pydlbench.ladder.calls import CallVisits

@@ -1,7 +1,5 @@
 """A real check of the smallest model, in both frameworks."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import math

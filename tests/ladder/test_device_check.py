@@ -1,7 +1,5 @@
 """Checks and forecasts on an invented GPU, whose true step is known, and errors planted in it."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Which part of a sum dominates, from invented times: its share, its interval, its rivals."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """How sure a sum of rows is, and which rows are visited again, from invented visits."""
 
-from __future__ import annotations
-
 import math
 
 import msgspec

@@ -1,7 +1,5 @@
 """Which experiments a check has, and what it says where one shows nothing."""
 
-from __future__ import annotations
-
 import pytest
 from invented_laps import laps
 

@@ -1,7 +1,5 @@
 """Laps: everything is visited once in random order, with canary and clock beside each visit."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """The ledger on invented laps: differences, experiments, and errors that are planted."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Whatever was measured, refused and tried, the terms sum to the step."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from invented_laps import laps

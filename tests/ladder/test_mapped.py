@@ -1,7 +1,5 @@
 """What stands for recorded calls: native kernels, their seconds, and the share that is known."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Native rows: sorted by what they stand for, and visited lap by lap."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import msgspec

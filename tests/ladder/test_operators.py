@@ -1,7 +1,5 @@
 """Which operators a step has: subgraphs of its graph, each distinct one once; kinds of calls."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A check of a model of the user's own, which has no graph of ours."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 

@@ -1,7 +1,5 @@
 """A step's operators by what they belong to."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.ladder.parts import module_tree, parts_of

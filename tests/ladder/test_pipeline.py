@@ -1,7 +1,5 @@
 """The makespan of a step on a GPU: against its closed formula, and its bounds."""
 
-from __future__ import annotations
-
 import math
 from itertools import accumulate
 

@@ -1,7 +1,5 @@
 """Which kernels an estimate measures: one for each distinct piece of a model's work."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.errors import UsageError

@@ -1,7 +1,5 @@
 """Recurrent layers: descriptors, shapes, counts, and what cannot be."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.errors import UnsupportedError, UsageError

@@ -1,7 +1,5 @@
 """Images in another size: descriptors, positions, counts, and what cannot be."""
 
-from __future__ import annotations
-
 import itertools
 from fractions import Fraction
 

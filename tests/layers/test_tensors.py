@@ -1,7 +1,5 @@
 """Layers on tensors of any shape: descriptors, merged dimensions, counts, and what cannot be."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.errors import UnsupportedError, UsageError

@@ -1,7 +1,5 @@
 """Finding the user's own models without running them: files, modules, and the nearest names."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """Arenas and kernels: poison, views, cache states, samples."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """What the plans offer, and what they say of a problem that cannot be planned."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench import _cpu

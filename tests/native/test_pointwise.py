@@ -1,7 +1,5 @@
 """Memory-bound layers: every candidate of every operation, pass, precision and layout is right."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Recurrent layers: every candidate is right, in every pass, each time it runs, and hot or cold."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench import _cpu

@@ -1,7 +1,5 @@
 """Whatever oneDNN offers for a layer is verified: every candidate, every pass, every precision."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Layers on tensors of any shape: every candidate is right, and a wrong result is not."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench import _cpu

@@ -1,7 +1,5 @@
 """Which formats of sums are less exact than which."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.records.measurement import less_exact

@@ -1,7 +1,5 @@
 """Whether a ratio's interval says that two differ."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.records.measurement import is_tied, is_uncertain

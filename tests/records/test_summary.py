@@ -1,7 +1,5 @@
 """The summary of samples whose quantiles are known."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.records.measurement import time_summary

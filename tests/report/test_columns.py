@@ -1,7 +1,5 @@
 """Which columns a table has: what its rows differ in."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from said import says

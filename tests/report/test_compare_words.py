@@ -1,7 +1,5 @@
 """Numbers of a comparison as text."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.compare.comparison import Estimate

@@ -1,7 +1,5 @@
 """Files to be written: refused before anything is measured, replaced whole or not at all."""
 
-from __future__ import annotations
-
 import io
 import os
 import stat

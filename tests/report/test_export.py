@@ -1,7 +1,5 @@
 """One run as JSON, CSV and Markdown."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """What a table of GPU rows says of clocks, launches and units."""
 
-from __future__ import annotations
-
 import pytest
 from said import says
 

@@ -1,7 +1,5 @@
 """The printers: what foreign documents hold stays text in each of them."""
 
-from __future__ import annotations
-
 import csv
 import io
 

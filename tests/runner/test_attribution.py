@@ -1,7 +1,5 @@
 """Planted faults of known size: each is named with its seconds, and nothing else is."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.runner.attribution import Account, Evidence, causes, unexplained_s

@@ -1,7 +1,5 @@
 """What a session asks of workers beside its samples, with invented ones."""
 
-from __future__ import annotations
-
 import dataclasses
 from types import SimpleNamespace
 

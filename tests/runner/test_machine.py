@@ -1,7 +1,5 @@
 """The workers and devices of a session: what a death costs, and what it does not."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """Several backends in one table, one of them in trouble: it costs its rows and says what to do."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import itertools

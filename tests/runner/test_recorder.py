@@ -1,7 +1,5 @@
 """What waits while the store cannot be written."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.errors import StoreError

@@ -1,7 +1,5 @@
 """Kernels sampled in the same rounds, and the ratios of what the rounds took."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import random

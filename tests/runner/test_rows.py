@@ -1,7 +1,5 @@
 """From samples to a row: invented samples and devices, so that every number is known."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Rules take out what they match, and a rule with a typing error is no rule."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

@@ -1,7 +1,5 @@
 """What a call costs besides its operator."""
 
-from __future__ import annotations
-
 from pydlbench.steps.operators import CallCost
 
 

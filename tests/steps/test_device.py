@@ -1,7 +1,5 @@
 """Calls on a GPU, alone: what lies between two events is theirs; no GPU is needed."""
 
-from __future__ import annotations
-
 import contextlib
 from types import SimpleNamespace
 

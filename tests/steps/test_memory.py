@@ -1,7 +1,5 @@
 """Whether a step has room, and the largest batch that does."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Operators made of their signatures, here in this process: a tiny model with every oddity."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import warnings

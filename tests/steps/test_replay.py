@@ -1,7 +1,5 @@
 """A step's blocks played again, which tells what its page faults cost."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

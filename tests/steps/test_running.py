@@ -1,7 +1,5 @@
 """Steps of named models in their workers, timed in turn."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import json

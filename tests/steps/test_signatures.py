@@ -1,7 +1,5 @@
 """Signatures of subgraphs: canonical, free of names, and enough to build the subgraph again."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

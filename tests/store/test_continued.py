@@ -1,7 +1,5 @@
 """A run that was gone on with has in its record what both attempts found."""
 
-from __future__ import annotations
-
 from pydlbench.store.resume import continued
 
 FP32 = {"precision": "fp32", "measured_flops_per_s": 1e12, "reason": None}

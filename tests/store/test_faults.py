@@ -1,7 +1,5 @@
 """Whatever is wrong with a file is one line with what to do, and nothing finished is lost."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

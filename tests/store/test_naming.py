@@ -1,7 +1,5 @@
 """The names by which a run is found: id, tag, ``last~N``."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.errors import UsageError

@@ -1,7 +1,5 @@
 """Where the store is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

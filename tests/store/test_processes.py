@@ -1,7 +1,5 @@
 """Processes that die, are interrupted, or write at the same time."""
 
-from __future__ import annotations
-
 import os
 import signal
 

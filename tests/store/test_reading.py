@@ -1,7 +1,5 @@
 """A run from the store and one from a file are read alike."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Whether a run may go on: the same request on the same machine."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.errors import UsageError

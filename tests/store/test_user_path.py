@@ -1,7 +1,5 @@
 """Paths that people write; a ``~`` that stands for nobody is no reason for a traceback."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pydlbench.cli import main

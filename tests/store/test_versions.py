@@ -1,7 +1,5 @@
 """Stores of other versions are refused and left as they are."""
 
-from __future__ import annotations
-
 import sqlite3
 
 import pytest

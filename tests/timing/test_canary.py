@@ -1,7 +1,5 @@
 """Bursts of FMAs around chunks: whether the cores were ours, whatever is being timed."""
 
-from __future__ import annotations
-
 import itertools
 import random
 

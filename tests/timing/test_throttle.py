@@ -1,7 +1,5 @@
 """What a GPU's readings say against samples: heat, power, other processes."""
 
-from __future__ import annotations
-
 import json
 
 import msgspec

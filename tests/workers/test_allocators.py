@@ -1,7 +1,5 @@
 """Workers by allocator: what their C library is told, and what this machine has not."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.errors import UnsupportedError, UsageError

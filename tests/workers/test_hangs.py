@@ -1,7 +1,5 @@
 """Workers that hang, with and without signs of life. Limits are small, their order is judged."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

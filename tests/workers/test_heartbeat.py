@@ -1,7 +1,5 @@
 """Signs of life, on a stream of the test's own: when they come, and where they never do."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

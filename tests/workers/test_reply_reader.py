@@ -1,7 +1,5 @@
 """The host's ear on a pipe: what counts as a reply, and which limit ends the waiting."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

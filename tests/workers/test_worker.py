@@ -1,7 +1,5 @@
 """The worker process: whatever happens to it costs one row."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import select

@@ -1,7 +1,5 @@
 """What fails in a framework's search costs its variant, with a reason; the rest goes on."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

@@ -1,7 +1,5 @@
 """Reports of oneDNN and MKL, as they were printed."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.backends.frameworks.verbose import (

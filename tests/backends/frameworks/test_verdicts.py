@@ -1,7 +1,5 @@
 """Verdicts on what the reference alone has no word for, on results that are made up."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

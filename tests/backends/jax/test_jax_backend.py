@@ -1,7 +1,5 @@
 """JAX through the backend: every kind and pass on the CPU, and what it would do on a GPU."""
 
-from __future__ import annotations
-
 import problems
 import pytest
 

@@ -1,7 +1,5 @@
 """The native CPU backend in this process, on layers that take microseconds."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """What the search for a native CPU kernel tries, keeps and leaves out."""
 
-from __future__ import annotations
-
 import dataclasses
 from types import SimpleNamespace
 

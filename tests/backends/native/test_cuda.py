@@ -1,7 +1,5 @@
 """The GPU backend's choice among plans, on an invented native module."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import sys

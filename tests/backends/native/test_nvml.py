@@ -1,7 +1,5 @@
 """The monitor on an invented NVML: no GPU, no driver."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

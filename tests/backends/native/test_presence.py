@@ -1,7 +1,5 @@
 """Whether there is a GPU: the default device, and what is said where there is none."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Settings, modes, and what goes wrong."""
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -1,7 +1,5 @@
 """The GPU's side of the backend, as far as a CPU can run it: order of launches, facts, numbers."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from types import SimpleNamespace

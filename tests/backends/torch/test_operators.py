@@ -1,7 +1,5 @@
 """Every layer, pass, layout and mode gives the reference's result."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import problems

@@ -1,7 +1,5 @@
 """Memory-bound layers through PyTorch: every operation, pass, precision, layout and mode."""
 
-from __future__ import annotations
-
 import numpy as np
 import problems
 import pytest

@@ -1,7 +1,5 @@
 """What oneDNN and MKL print while PyTorch calls them, caught where they write it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 

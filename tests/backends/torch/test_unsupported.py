@@ -1,7 +1,5 @@
 """What PyTorch lacks costs a row, in one sentence."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

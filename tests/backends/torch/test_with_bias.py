@@ -1,7 +1,5 @@
 """Convolutions and products that add a bias in the same operator, or give its gradient."""
 
-from __future__ import annotations
-
 import problems
 import pytest
 

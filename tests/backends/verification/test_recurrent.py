@@ -1,7 +1,5 @@
 """Recurrent layers: right results of another implementation pass, and wrong ones do not."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Images in another size: right results of another implementation pass, and wrong ones do not."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

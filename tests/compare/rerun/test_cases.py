@@ -1,7 +1,5 @@
 """From a stored row back to the spec that it was measured with."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.compare.match import LAYER_KINDS, describe

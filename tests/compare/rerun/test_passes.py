@@ -1,7 +1,5 @@
 """Passes over invented kernels on a drifting machine."""
 
-from __future__ import annotations
-
 import math
 import statistics
 

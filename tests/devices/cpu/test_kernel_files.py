@@ -1,7 +1,5 @@
 """Reading the kernel's files: lists of CPUs, sizes, /proc/cpuinfo."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

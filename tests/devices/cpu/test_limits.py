@@ -1,7 +1,5 @@
 """CPU time and memory that a control group leaves."""
 
-from __future__ import annotations
-
 from pydlbench.devices.cpu.affinity import read_affinity, read_cpu_limit, read_memory_limit
 
 TOP = "sys/fs/cgroup"

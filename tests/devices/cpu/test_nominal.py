@@ -1,7 +1,5 @@
 """The nominal clock, and where it is read."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.devices.cpu.facts import read_nominal_clock

@@ -1,7 +1,5 @@
 """Facts of whole machines, from invented trees of files."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

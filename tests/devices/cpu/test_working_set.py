@@ -1,7 +1,5 @@
 """How much memory the bandwidth probes work on, level by level."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.devices.cpu.facts import Cache, CpuFacts

@@ -1,7 +1,5 @@
 """What a GPU's state and facts are warned of."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.devices.gpu.advice import gpu_advice

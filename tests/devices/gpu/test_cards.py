@@ -1,7 +1,5 @@
 """The table of known cards: figures, names, slices."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Which peaks and bandwidths of a GPU are probed, and what stands for those that are not."""
 
-from __future__ import annotations
-
 import pytest
 from said import says
 

@@ -1,7 +1,5 @@
 """Runs of every kind, and the page that comes of them: made once, and changed by no test."""
 
-from __future__ import annotations
-
 import invented_runs as invented
 import msgspec
 import pytest

@@ -1,7 +1,5 @@
 """What differs is never drawn as one: lines, bars and sums have all that tells them apart."""
 
-from __future__ import annotations
-
 import invented_runs as invented
 import msgspec
 import pytest

@@ -1,7 +1,5 @@
 """Which rows of a large run the page shows."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The modules of a checked step on its page: rows of bars, and a tree."""
 
-from __future__ import annotations
-
 import invented_runs as invented
 import pytest
 from page_reading import by_id, parse

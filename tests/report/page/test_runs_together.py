@@ -1,7 +1,5 @@
 """Several runs on a page: what they share is said once, what differs in one table."""
 
-from __future__ import annotations
-
 import invented_runs as invented
 import msgspec
 from invented_rows import time_of

@@ -1,7 +1,5 @@
 """Pages of documents with hostile strings, missing values and far too many rows."""
 
-from __future__ import annotations
-
 import math
 import re
 

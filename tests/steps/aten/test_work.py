@@ -1,7 +1,5 @@
 """What recorded calls compute: layers, passes, FLOPs and least bytes of invented signatures."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

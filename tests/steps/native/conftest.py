@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import importlib.util
 
 # test_chain.py imports the native module at its top.

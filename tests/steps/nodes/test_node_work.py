@@ -1,7 +1,5 @@
 """What nodes of TensorFlow's graphs compute: layers, passes, FLOPs and bytes of invented ones."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.ladder.mapped import map_calls

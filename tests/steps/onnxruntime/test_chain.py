@@ -1,7 +1,5 @@
 """The nodes of an ONNX step in their order, each in a session of its own."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Broken and hostile ONNX files: one line each that names the file, soon, and no crash."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

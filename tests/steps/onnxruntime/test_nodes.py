@@ -1,7 +1,5 @@
 """The nodes of an ONNX file: recorded, told by native layers, and each run alone."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 

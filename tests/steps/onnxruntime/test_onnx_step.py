@@ -1,7 +1,5 @@
 """ONNX files as steps: tiny ones, written here, run, profiled, and what is wrong with others."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Models of the user's own in TensorFlow and Keras: built, fed, run, recorded, run node by node."""
 
-from __future__ import annotations
-
 import textwrap
 import warnings
 

@@ -1,7 +1,5 @@
 """Whether a chain computes what its step computes, and says so where it cannot."""
 
-from __future__ import annotations
-
 import pytest
 
 torch = pytest.importorskip("torch")

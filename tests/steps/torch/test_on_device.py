@@ -1,7 +1,5 @@
 """Calls as a GPU's worker times them: in which order, settings and state; no GPU is needed."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

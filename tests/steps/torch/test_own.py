@@ -1,7 +1,5 @@
 """Models of the user's own: built from a file, fed, run, recorded, and what they raise."""
 
-from __future__ import annotations
-
 import textwrap
 from pathlib import Path
 

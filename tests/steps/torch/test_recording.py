@@ -1,7 +1,5 @@
 """What is recorded of a step: the calls that it makes, whose they are, and what they free."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """Signatures of calls: what is in them, and operands made up from them again."""
 
-from __future__ import annotations
-
 import pytest
 
 torch = pytest.importorskip("torch")

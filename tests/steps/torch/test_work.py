@@ -1,7 +1,5 @@
 """What calls compute, held against the graphs of our models and against PyTorch's own counter."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 

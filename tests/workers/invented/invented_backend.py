@@ -1,7 +1,5 @@
 """A backend for tests of the worker: does what the layer's name says, nothing else."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import resource

@@ -1,7 +1,5 @@
 """A backend for tests of interleaving: a machine that drifts by 10 %, and one kernel 3 % slower."""
 
-from __future__ import annotations
-
 import random
 import time
 
