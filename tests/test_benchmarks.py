@@ -1,7 +1,5 @@
 """The scripts in ``benchmarks/`` load against this package and read their command lines."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import subprocess

@@ -1,7 +1,5 @@
 """What the build says about itself, and the CUDA module on a machine without a GPU."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import subprocess

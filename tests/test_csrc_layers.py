@@ -1,7 +1,5 @@
 """The layers of ``csrc``, by what its files include: core, below cpu and cuda, below bind."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which tests of a product of parameters are in the default set."""
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The pages under docs/: commands parse, Python runs, sweeps can be read, links lead somewhere."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import shlex

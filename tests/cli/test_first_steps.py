@@ -1,7 +1,5 @@
 """What new users do: ask for help, complete words, pipe, and give files that are none."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

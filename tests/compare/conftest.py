@@ -1,7 +1,5 @@
 """Invented runs: what every row takes, and how far runs, rows and visits scatter, is known."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import dataclass, field

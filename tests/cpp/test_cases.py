@@ -1,7 +1,5 @@
 """The test cases that are written in C++, which ``ctest`` runs as well."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

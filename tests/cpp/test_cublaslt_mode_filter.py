@@ -1,7 +1,5 @@
 """Which algorithms belong to a mode, and how they are named."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 import sysconfig

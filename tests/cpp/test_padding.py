@@ -1,7 +1,5 @@
 """Padding and cropping kernels against NumPy, in both layouts and all packet widths."""
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any
 

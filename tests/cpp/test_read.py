@@ -1,7 +1,5 @@
 """The kernel that brings a buffer into the L2 cache: it reads every byte, and each once."""
 
-from __future__ import annotations
-
 import ctypes
 
 import numpy as np

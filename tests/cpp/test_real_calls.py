@@ -1,7 +1,5 @@
 """The sampler's calls on a GPU: the gate, the clock, the flush, the clean-up."""
 
-from __future__ import annotations
-
 import ctypes
 import shutil
 import subprocess

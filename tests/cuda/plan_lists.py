@@ -4,8 +4,6 @@ Arguments: the device properties, the libraries cuDNN and cuBLASLt, and the file
 (JSON). A process of its own, because the driver that cuDNN links to may be a stand-in.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

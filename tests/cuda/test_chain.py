@@ -1,7 +1,5 @@
 """Chains on a GPU: the same numbers as on a CPU, as a stream and as a graph."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

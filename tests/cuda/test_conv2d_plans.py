@@ -4,8 +4,6 @@ cuDNN makes plans from a GPU's serialised properties. Where there is no driver, 
 for libcuda.so.1 lets it load its library of compiled engines; nothing here runs a kernel.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import json

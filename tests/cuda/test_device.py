@@ -1,7 +1,5 @@
 """The module pydlbench._cuda with and without a GPU: what is there, and what is said where not."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

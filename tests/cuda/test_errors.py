@@ -1,7 +1,5 @@
 """What goes wrong on a GPU costs a row: memory that is not there, a context that is lost."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Kernels on a GPU: poisoned runs, samples, rotating sets, and what is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@ what is timed keeps its values in registers. No GPU is needed, but the module an
 (``pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm``).
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -5,8 +5,6 @@ about 2**-11 of its size, and so is the sum relative to ``s`` (see the tolerance
 less than a hundredth of that.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The GPU's probes: what they reach is near, and not above, what the card's facts allow."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The float64 reference on a GPU, held against NumPy, and kernels held against it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

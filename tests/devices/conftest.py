@@ -1,7 +1,5 @@
 """A machine out of text files: what a test writes is all that the readers find."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 

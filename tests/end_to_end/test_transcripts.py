@@ -20,8 +20,6 @@ After an intended change, ``python tests/end_to_end/test_transcripts.py [NAME ..
 transcripts anew, all of them or those named; the difference is for a person to read.
 """
 
-from __future__ import annotations
-
 import difflib
 import importlib.util
 import json

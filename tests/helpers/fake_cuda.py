@@ -1,7 +1,5 @@
 """An invented ``pydlbench._cuda``: plans of known times and known faults, no GPU."""
 
-from __future__ import annotations
-
 import enum
 import math
 from typing import ClassVar

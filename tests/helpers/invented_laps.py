@@ -1,7 +1,5 @@
 """Invented laps of a check, in which every rung has been visited."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pydlbench.records.check import Lap

@@ -1,7 +1,5 @@
 """Invented rows of measurements, and times, which the tests of all folders share."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pydlbench.records.measurement import Correctness, Measurement, Peaks, Roofline, TimeSummary

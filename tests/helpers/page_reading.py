@@ -1,7 +1,5 @@
 """Reading a page back with the standard library: what is on it, and what it would load."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 
 VOID = {"meta", "br", "hr", "link", "img", "input"}

@@ -1,7 +1,5 @@
 """An invented world: what is planted in it, and what steps and operators take there."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Reading a sentence for the names and numbers in it; its words are in the transcripts."""
 
-from __future__ import annotations
-
 import re
 
 

@@ -1,7 +1,5 @@
 """Tiny graphs that between them have every operation and every oddity."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from pydlbench.models.builder import Builder

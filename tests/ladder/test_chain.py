@@ -1,7 +1,5 @@
 """A native chain is held against a framework before anybody may time it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

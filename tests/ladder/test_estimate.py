@@ -1,7 +1,5 @@
 """The estimate of a step: every occurrence of every kernel, from invented rows."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Forecasts: rows by place, sums and intervals of invented rows, and the calibration."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

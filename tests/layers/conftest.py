@@ -3,8 +3,6 @@
 They are registered for their types: a test asks for ``st.from_type(Conv2d)``.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Transposed convolutions: what they count, how they are written, and what cannot be."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Taps of a window inside of the padded image, against brute force."""
 
-from __future__ import annotations
-
 from hypothesis import example, given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Padding arithmetic against brute force, and shapes against what TensorFlow and torch document."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

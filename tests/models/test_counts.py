@@ -1,7 +1,5 @@
 """The memory that a step needs."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.errors import UsageError

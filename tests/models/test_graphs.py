@@ -1,7 +1,5 @@
 """What holds of every model's graph, and the oddities of single ones."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """Names and options as typed, and the answers to near misses."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from typing import Any

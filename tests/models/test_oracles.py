@@ -4,8 +4,6 @@ torchvision's model metadata, Keras' parameter counts, the README of slim's NASN
 the layer tables of soumith/convnet-benchmarks and tf_cnn_benchmarks.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The list of what a step computes."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections import Counter

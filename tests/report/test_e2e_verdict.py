@@ -1,7 +1,5 @@
 """Whether a GPU works as its kind should, from invented steps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The loop under every command: what is kept, in which order, and what ends it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """Planted faults in an invented backend that logs nothing: each is named, with its seconds."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from said import says

@@ -1,7 +1,5 @@
 """Invented backends interleaved whose faults are planted: whose times are known to the digit."""
 
-from __future__ import annotations
-
 import os
 import signal
 from array import array

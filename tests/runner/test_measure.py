@@ -1,7 +1,5 @@
 """From a case to a record, with a real worker; short, because no time is judged here."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """From a GPU case to a record, with an invented worker: what the session makes of its answers."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """The TOML file: tables become requests, lists become axes, mistakes become one line."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.errors import UsageError

@@ -1,7 +1,5 @@
 """Words of a case, weights and images."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

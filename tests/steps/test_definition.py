@@ -1,7 +1,5 @@
 """From a case to the definition of its step."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Rounds over several kernels: paired, in changing order, each lost for itself."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

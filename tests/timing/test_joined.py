@@ -1,7 +1,5 @@
 """Visits: what a row makes of the medians of several, on invented samples."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.timing.policy import Policy

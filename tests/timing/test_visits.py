@@ -1,7 +1,5 @@
 """Visits joined into a row, from invented samples: which count, and when another one is wanted."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.timing.chunk import Chunk

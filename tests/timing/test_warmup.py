@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from said import says
 
 from pydlbench.timing.stopping import Warmup

@@ -1,7 +1,5 @@
 """CuPy's operators on NumPy's arrays, with the CUDA kernels compiled for the CPU."""
 
-from __future__ import annotations
-
 import importlib
 from types import SimpleNamespace
 from typing import Any

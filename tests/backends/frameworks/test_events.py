@@ -1,7 +1,5 @@
 """Clocks on invented devices: what is put into the stream, in which order, and what comes out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

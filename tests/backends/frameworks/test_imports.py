@@ -1,7 +1,5 @@
 """What all frameworks share is imported in processes that have none of them."""
 
-from __future__ import annotations
-
 import json
 import pkgutil
 import subprocess

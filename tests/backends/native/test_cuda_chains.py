@@ -1,7 +1,5 @@
 """The chain of a step on a GPU, from the graph to a kernel, on an invented native module."""
 
-from __future__ import annotations
-
 import fake_cuda
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Which outputs a tap leads to an input: the bounds of the loops."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

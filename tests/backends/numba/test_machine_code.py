@@ -1,7 +1,5 @@
 """What the machine code of a kernel tells, planted and Numba's own."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

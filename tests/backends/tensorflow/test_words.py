@@ -1,7 +1,5 @@
 """Padding, precisions, reasons and kernel names: what needs no computing."""
 
-from __future__ import annotations
-
 import pytest
 
 from pydlbench.errors import InsufficientMemoryError, PrimitiveError, UnsupportedError

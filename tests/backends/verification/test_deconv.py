@@ -1,7 +1,5 @@
 """Transposed convolutions: PyTorch in float64 says what is right, and what is not is found."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

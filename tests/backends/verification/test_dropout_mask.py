@@ -1,7 +1,5 @@
 """The mask of a dropout: the same whatever piece of it is asked for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Inputs: seeded, uniform, on the storage grid, and free of ties where ties have no answer."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

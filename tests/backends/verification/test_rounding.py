@@ -1,7 +1,5 @@
 """Rounding to storage precisions: nearest, ties to even, as the hardware does it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """One pass over a tensor of any strides equals the plain tensor product."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

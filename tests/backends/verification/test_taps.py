@@ -1,7 +1,5 @@
 """The table of taps, against known small windows."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

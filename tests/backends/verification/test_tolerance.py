@@ -1,7 +1,5 @@
 """The tolerance: what it consists of, and that it tells the precisions apart."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Machines that drift, kernels whose times are known, and processes that pretend to have them."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import dataclass, field

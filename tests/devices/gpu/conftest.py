@@ -1,7 +1,5 @@
 """GPUs as the driver would tell of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Figures of the page: their marks are the numbers of the rows, and their words say so."""
 
-from __future__ import annotations
-
 import re
 
 import invented_runs as invented

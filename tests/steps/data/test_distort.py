@@ -1,7 +1,5 @@
 """What images go through, each against a plain loop or a property that must hold."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

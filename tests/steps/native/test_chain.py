@@ -1,7 +1,5 @@
 """Chains of tiny models hold against PyTorch, in every way to lay tensors out."""
 
-from __future__ import annotations
-
 import dataclasses
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Which tensors each kernel of a step works on."""
 
-from __future__ import annotations
-
 import pytest
 import tiny
 

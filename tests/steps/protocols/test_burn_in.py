@@ -1,7 +1,5 @@
 """The AlexNet tutorial and its cousin in convnet-benchmarks: lines, sums, the dropped step."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """The CIFAR-10 tutorial's lines and what is between them."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

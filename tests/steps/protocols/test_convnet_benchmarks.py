@@ -1,7 +1,5 @@
 """convnet-benchmarks' Torch7 script: three loops, back to back, and their sums."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """deep-learning-benchmark: what counts, and the CSV."""
 
-from __future__ import annotations
-
 import csv
 from typing import Any
 

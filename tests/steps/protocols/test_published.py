@@ -1,7 +1,5 @@
 """Settings, names, quirks: what is refused and what the answer is."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

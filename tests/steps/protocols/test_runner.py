@@ -1,7 +1,5 @@
 """Every protocol on a tiny real run in each framework: lines as in the source documents."""
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 import json

@@ -1,7 +1,5 @@
 """tf_cnn_benchmarks: its heading, its rates, their uncertainty and jitter, the total."""
 
-from __future__ import annotations
-
 import re
 import statistics
 from typing import Any
