@@ -29,8 +29,6 @@ from pydlbench.records.measurement import Correctness
 from pydlbench.records.run import RunRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from pydlbench.records.measurement import Measurement
 
 
@@ -125,7 +123,7 @@ def _missing() -> str | None:
 
 
 @pytest.fixture(scope="session")
-def cpp_build(pytestconfig: pytest.Config) -> Path:
+def cpp_build(pytestconfig):
     """Build the C++ tests in ``tests/cpp`` and return where; later sessions compile what changed.
 
     Sessions and workers at the same time wait for one another.
@@ -149,20 +147,20 @@ def cpp_build(pytestconfig: pytest.Config) -> Path:
 
 
 @pytest.fixture(scope="session")
-def cpp_library(cpp_build: Path) -> ctypes.CDLL:
+def cpp_library(cpp_build):
     """The functions of ``tests/cpp``: code under test, to be given data from NumPy."""
     return ctypes.CDLL(str(cpp_build / "libpydlbench_tests.so"))
 
 
 @pytest.fixture(autouse=True)
-def _on_the_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _on_the_cpu(request, monkeypatch):
     """Where there is a GPU, only tests that are marked so may take it for the default device."""
     if request.node.get_closest_marker("gpu") is None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def _own_files(tmp_path_factory):
     """Keep what is measured and probed out of the user's own files, also for wider fixtures."""
     base = tmp_path_factory.getbasetemp()
     # All tests, of all processes of a parallel run, share what was probed: less to wait for.
@@ -174,7 +172,7 @@ def _own_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
-def store_path(_own_files: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def store_path(_own_files, monkeypatch):
     """Give each test a store of its own, which is made if it is used."""
     path = _own_files / f"store-{next(_NUMBERS)}.sqlite"
     monkeypatch.setenv("PYDLBENCH_STORE", str(path))
@@ -182,13 +180,13 @@ def store_path(_own_files: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def measurement() -> Callable[..., Measurement]:
+def measurement():
     """Build a measurement; ``median`` and ``roof`` in seconds, or any field."""
     return invented_rows.measurement
 
 
 @pytest.fixture
-def without_time() -> Callable[..., Measurement]:
+def without_time():
     """Build a skipped or failed measurement."""
 
     def build(status: str, reason: str, **changes: Any) -> Measurement:
@@ -202,7 +200,7 @@ def without_time() -> Callable[..., Measurement]:
 
 
 @pytest.fixture
-def run_record() -> RunRecord:
+def run_record():
     """A run on an invented processor."""
     return RunRecord(
         id="20300102-030405-abcd",

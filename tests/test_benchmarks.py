@@ -25,7 +25,7 @@ def _names(path: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("path", _FILES, ids=lambda path: path.relative_to(_FOLDER).as_posix())
-def test_what_a_script_imports_is_there(path: Path) -> None:
+def test_what_a_script_imports_is_there(path):
     for module, name in _names(path):
         there = importlib.import_module(module)
         assert hasattr(there, name) or importlib.util.find_spec(f"{module}.{name}"), (module, name)
@@ -33,7 +33,7 @@ def test_what_a_script_imports_is_there(path: Path) -> None:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("path", _SCRIPTS, ids=lambda path: path.stem)
-def test_a_script_reads_its_command_line(path: Path) -> None:
+def test_a_script_reads_its_command_line(path):
     done = subprocess.run(
         [sys.executable, str(path), "--help"], capture_output=True, text=True, check=False
     )

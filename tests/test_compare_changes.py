@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -23,15 +23,12 @@ from pydlbench.records.specs import KernelSpec
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 _BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 RUNS = 5
 
 
 @pytest.fixture
-def script() -> Iterator[Any]:
+def script():
     sys.path.insert(0, str(_BENCHMARKS))
     yield importlib.import_module("compare_changes")
     sys.path.remove(str(_BENCHMARKS))
@@ -68,14 +65,14 @@ def _measure(script: Any, store: Path, number: int, spread: float = 0.001) -> No
 
 
 @pytest.fixture
-def store(script: Any, tmp_path: Path) -> Path:
+def store(script, tmp_path):
     found = tmp_path / "store.sqlite"
     for number in range(RUNS):
         _measure(script, found, number)
     return found
 
 
-def test_every_change_is_more_images_and_every_problem_has_one_meaning(script: Any) -> None:
+def test_every_change_is_more_images_and_every_problem_has_one_meaning(script):
     assert len(script.STANDS_FOR) == len(script.LAYERS) * 4
     for layer in range(len(script.LAYERS)):
         usual = script.layer_of(layer)
@@ -85,7 +82,7 @@ def test_every_change_is_more_images_and_every_problem_has_one_meaning(script: A
             assert more.flops("forward") / usual.flops("forward") == pytest.approx(1 + change / 100)
 
 
-def test_what_is_planted_in_stored_runs_is_found_and_nothing_else(script: Any, store: Path) -> None:
+def test_what_is_planted_in_stored_runs_is_found_and_nothing_else(script, store):
     for alone in (True, False):
         rows = script.stored(store, alone=alone)
         assert Counter(abs(one.change) for one in rows) == {0: 96, 3: 8, 5: 8, 10: 8}
@@ -98,7 +95,7 @@ def test_what_is_planted_in_stored_runs_is_found_and_nothing_else(script: Any, s
         assert {one.change for one in rows} == {0, 3, -3, 5, -5, 10, -10}
 
 
-def test_rows_that_stand_for_usual_ones_have_replicates(script: Any, store: Path) -> None:
+def test_rows_that_stand_for_usual_ones_have_replicates(script, store):
     with Store.open(store, readonly=True) as opened:
         runs = [script.usual(read_side(script.tag(number), opened))[0] for number in (0, 1)]
         keys = [set(map(key, one.rows)) for one in runs]
@@ -110,7 +107,7 @@ def test_rows_that_stand_for_usual_ones_have_replicates(script: Any, store: Path
         assert set().union(*group) == keys[0]
 
 
-def test_what_is_planted_in_turns_is_found(script: Any, store: Path) -> None:
+def test_what_is_planted_in_turns_is_found(script, store):
     rng = random.Random(3)
     run = script.side_of(store, 0)
     pairs = script.pairs_of(1, run)
@@ -131,7 +128,7 @@ def test_what_is_planted_in_turns_is_found(script: Any, store: Path) -> None:
     assert {one.verdict for one in rows if not one.change} == {"SAME"}
 
 
-def test_each_verdict_counts_where_it_belongs(script: Any) -> None:
+def test_each_verdict_counts_where_it_belongs(script):
     told = script.Told
     rows = [
         *(told(3, 1.03, verdict, 1.02) for verdict in ("SLOWER", "FASTER", "SAME", "UNCLEAR")),
@@ -148,9 +145,7 @@ def test_each_verdict_counts_where_it_belongs(script: Any) -> None:
     assert lines[1][:6] == ["none", "2", "1", "0", "0", "1"]
 
 
-def test_it_goes_on_where_it_stopped(
-    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_it_goes_on_where_it_stopped(script, tmp_path, monkeypatch, capsys):
     done: list[str] = []
     clock = iter(range(10_000))
 

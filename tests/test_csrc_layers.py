@@ -33,12 +33,12 @@ def folder_of(path: Path) -> str:
     return path.relative_to(CSRC).parts[0]
 
 
-def test_every_folder_is_a_layer() -> None:
+def test_every_folder_is_a_layer():
     assert {folder_of(path) for path in FILES} == set(MAY_INCLUDE)
 
 
 @pytest.mark.parametrize("folder", MAY_INCLUDE)
-def test_a_folder_includes_only_from_those_below_it(folder: str) -> None:
+def test_a_folder_includes_only_from_those_below_it(folder):
     for path in FILES:
         if folder_of(path) != folder:
             continue
@@ -58,7 +58,7 @@ def test_a_folder_includes_only_from_those_below_it(folder: str) -> None:
 
 
 @pytest.mark.parametrize("module", ["cpu", "cuda"])
-def test_the_bindings_of_one_module_know_nothing_of_the_other(module: str) -> None:
+def test_the_bindings_of_one_module_know_nothing_of_the_other(module):
     other = {"cpu": "cuda", "cuda": "cpu"}[module]
     for path in (CSRC / "bind").glob(f"{module}_*.cpp"):
         own, _ = includes(path)

@@ -67,7 +67,7 @@ def default_set(folder: Path, text: str) -> list[dict[str, object]]:
     return collected.parameters
 
 
-def test_of_three_parameters_each_pair_of_values_is_seen(tmp_path: Path) -> None:
+def test_of_three_parameters_each_pair_of_values_is_seen(tmp_path):
     kept = default_set(tmp_path, _THREE)
     assert len(kept) == 4 * 3  # of 36; no fewer show the pairs of the two longest
     firsts, thirds = range(4), ("x", "y", "z")
@@ -79,7 +79,7 @@ def test_of_three_parameters_each_pair_of_values_is_seen(tmp_path: Path) -> None
         assert {(one[left], one[right]) for one in values} == set(itertools.product(first, second))
 
 
-def test_of_two_parameters_each_value_is_seen(tmp_path: Path) -> None:
+def test_of_two_parameters_each_value_is_seen(tmp_path):
     kept = default_set(tmp_path, _TWO)
     assert len(kept) == 4
     assert {one["first"] for one in kept} == set(range(4))

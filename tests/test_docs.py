@@ -215,7 +215,7 @@ def test_the_messages_on_sweeps_are_real():
         assert f"pydlbench: {caught.value}" == line
 
 
-def test_the_picture_of_the_house_shows_the_layers_that_the_linter_holds() -> None:
+def test_the_picture_of_the_house_shows_the_layers_that_the_linter_holds():
     """Arrows of the picture lead from each folder to the next one that may import it."""
     import tomllib
 

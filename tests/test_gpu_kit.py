@@ -12,14 +12,11 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from pydlbench.cli.parser import command_parser
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _FOLDER = Path(__file__).parents[1] / "benchmarks"
 
@@ -79,7 +76,7 @@ print("3 passed in 0.01s")
 
 
 @pytest.fixture
-def kit(monkeypatch: pytest.MonkeyPatch) -> Any:
+def kit(monkeypatch):
     """The kit's modules, which are scripts beside each other."""
     monkeypatch.syspath_prepend(str(_FOLDER))
     names = ("running", "steps", "summary")
@@ -88,7 +85,7 @@ def kit(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def step(kit: Any) -> Callable[..., Any]:
+def step(kit):
     def make(name: str, code: str, timeout_s: float = 60) -> Any:
         return kit.steps.Step(
             name=name,
@@ -105,7 +102,7 @@ def _perform(kit: Any, found: list[Any], out: Path, seconds: float = 600) -> tup
     return kit.running.perform(found, journal, out, seconds, dict(os.environ)), journal
 
 
-def test_a_step_that_fails_costs_itself_only(kit: Any, step: Any, tmp_path: Path) -> None:
+def test_a_step_that_fails_costs_itself_only(kit, step, tmp_path):
     found = [step("bad", "import sys; sys.exit('no such card')"), step("good", "print(7)")]
     done, journal = _perform(kit, found, tmp_path)
     assert done
@@ -113,9 +110,7 @@ def test_a_step_that_fails_costs_itself_only(kit: Any, step: Any, tmp_path: Path
     assert journal.get("good")["printed"] == 7
 
 
-def test_a_step_that_hangs_is_killed_with_all_that_it_has_started(
-    kit: Any, step: Any, tmp_path: Path
-) -> None:
+def test_a_step_that_hangs_is_killed_with_all_that_it_has_started(kit, step, tmp_path):
     sleep = "import time; time.sleep(600)"
     worker = f"subprocess.Popen([sys.executable, '-S', '-c', '{sleep}'], start_new_session=True)"
     code = f"import subprocess, sys; p = {worker}; open('pid', 'w').write(str(p.pid)); p.wait()"
@@ -129,9 +124,7 @@ def test_a_step_that_hangs_is_killed_with_all_that_it_has_started(
         time.sleep(0.01)
 
 
-def test_a_step_over_its_time_keeps_what_it_prints_when_interrupted(
-    kit: Any, step: Any, tmp_path: Path
-) -> None:
+def test_a_step_over_its_time_keeps_what_it_prints_when_interrupted(kit, step, tmp_path):
     # As the package does; a job in the background begins with the signal ignored.
     code = (
         "import signal, sys, time\n"
@@ -146,7 +139,7 @@ def test_a_step_over_its_time_keeps_what_it_prints_when_interrupted(
     assert "killed" in entry["error"]
 
 
-def test_what_cannot_be_read_costs_its_own_step_only(kit: Any, step: Any, tmp_path: Path) -> None:
+def test_what_cannot_be_read_costs_its_own_step_only(kit, step, tmp_path):
     def read(_: int, said: str) -> dict[str, Any]:
         return {"device": json.loads(said)["device"]}
 
@@ -157,9 +150,7 @@ def test_what_cannot_be_read_costs_its_own_step_only(kit: Any, step: Any, tmp_pa
     assert "TypeError" in journal.get("7")["error"]
 
 
-def test_what_the_end_of_the_call_cuts_off_is_begun_anew(
-    kit: Any, step: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_end_of_the_call_cuts_off_is_begun_anew(kit, step, tmp_path, monkeypatch):
     monkeypatch.setattr(kit.running, "_LEAST_S", 0.1)
     long = [step("long", "import time; time.sleep(60)")]
     for _ in range(4):
@@ -171,7 +162,7 @@ def test_what_the_end_of_the_call_cuts_off_is_begun_anew(
     assert journal.get("long")["printed"] == 1
 
 
-def test_a_step_that_ends_each_call_is_given_up(kit: Any, step: Any, tmp_path: Path) -> None:
+def test_a_step_that_ends_each_call_is_given_up(kit, step, tmp_path):
     journal = kit.journal.Journal(tmp_path / "journal.jsonl")
     journal.add("begun crash", {"times": 3})
     done, journal = _perform(kit, [step("crash", "print(1)")], tmp_path)
@@ -179,7 +170,7 @@ def test_a_step_that_ends_each_call_is_given_up(kit: Any, step: Any, tmp_path: P
     assert "3 times" in journal.get("crash")["error"]
 
 
-def test_tests_that_were_all_skipped_have_shown_nothing(kit: Any) -> None:
+def test_tests_that_were_all_skipped_have_shown_nothing(kit):
     read = kit.steps.read_tests
     assert read(0, "ss\n2 skipped in 0.1s")["error"]
     assert "error" not in read(0, "s.\n1 passed, 1 skipped in 0.1s")
@@ -189,9 +180,7 @@ def test_tests_that_were_all_skipped_have_shown_nothing(kit: Any) -> None:
     assert found["failed"] == ["FAILED a.py::b"]
 
 
-def test_targets_without_measurements_are_open_and_another_card_has_none(
-    kit: Any, tmp_path: Path
-) -> None:
+def test_targets_without_measurements_are_open_and_another_card_has_none(kit, tmp_path):
     journal = kit.journal.Journal(tmp_path / "journal.jsonl")
     assert {one.met for one in kit.summary.verdicts(journal)} == {None}
     rates = [{"level": "memory", "pattern": "read", "bytes_per_s": 4.3e12}]
@@ -203,7 +192,7 @@ def test_targets_without_measurements_are_open_and_another_card_has_none(
     assert bandwidth.met is None
 
 
-def test_the_package_takes_every_command_line(kit: Any, tmp_path: Path) -> None:
+def test_the_package_takes_every_command_line(kit, tmp_path):
     taken = set()
     for one in kit.steps.steps("cuda:0", tmp_path / "runs.sqlite"):
         if "pydlbench" in one.command:
@@ -213,12 +202,12 @@ def test_the_package_takes_every_command_line(kit: Any, tmp_path: Path) -> None:
     assert taken == {"device", "layers", "e2e", "model", "check"}
 
 
-def test_a_check_of_one_framework_is_kept(kit: Any) -> None:
+def test_a_check_of_one_framework_is_kept(kit):
     found = {"rungs": {"step": 1.0}, "ledger": [], "unexplained": 0.1, "measured_s": 2.0}
     assert kit.steps.read_document(0, json.dumps({"run": {}, **found})) == found
 
 
-def test_a_check_is_summed_up_in_its_rungs_and_terms(kit: Any) -> None:
+def test_a_check_is_summed_up_in_its_rungs_and_terms(kit):
     terms = [("launch gaps", "experiment", 0.25), ("context", "difference", 0.1)]
     ledger = [{"term": term, "kind": kind, "share": share} for term, kind, share in terms]
     rungs = {"native_chain": None, "operators": {"median": 0.002}, "step": {"median": 0.004}}
@@ -228,7 +217,7 @@ def test_a_check_is_summed_up_in_its_rungs_and_terms(kit: Any) -> None:
     assert found == ["check x: operators 2.00 ms, step 4.00 ms", "check x: launch gaps +25.0 %"]
 
 
-def test_what_was_timed_before_a_crash_is_kept(kit: Any, tmp_path: Path) -> None:
+def test_what_was_timed_before_a_crash_is_kept(kit, tmp_path):
     (profiler,) = (one for one in kit.steps.steps("cuda:0", tmp_path) if one.name == "profiler")
     lines = [
         {"seconds": {"a": 1.0}, "kernels": []},
@@ -257,16 +246,14 @@ def _pair(number: int, native_s: float, **words: Any) -> list[dict[str, Any]]:
         (_pair(2, 9.0, contended=True), [None, None]),
     ],
 )
-def test_only_undisturbed_rows_are_held_against_pytorch(
-    kit: Any, tmp_path: Path, pairs: list[dict[str, Any]], met: list[bool | None]
-) -> None:
+def test_only_undisturbed_rows_are_held_against_pytorch(kit, tmp_path, pairs, met):
     journal = kit.journal.Journal(tmp_path / "journal.jsonl")
     journal.add("layers", {"rows": pairs})
     found = [one.met for one in kit.summary.verdicts(journal) if "native/torch" in one.target]
     assert found == met
 
 
-def test_an_entry_that_is_not_understood_costs_its_own_lines(kit: Any, tmp_path: Path) -> None:
+def test_an_entry_that_is_not_understood_costs_its_own_lines(kit, tmp_path):
     journal = kit.journal.Journal(tmp_path / "journal.jsonl")
     journal.add("bad", {"rows": [{"status": "ok"}]})
     journal.add("none", {"estimate": {"time_s": None}, "dominant": "conv2"})
@@ -276,7 +263,7 @@ def test_an_entry_that_is_not_understood_costs_its_own_lines(kit: Any, tmp_path:
 
 
 @pytest.fixture
-def card(tmp_path: Path) -> Path:
+def card(tmp_path):
     """A folder with the invented package."""
     site = tmp_path / "site"
     for name, text in (
@@ -299,9 +286,7 @@ def _command(card: Path, out: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("what", ["no GPU", "another GPU"])
-def test_without_the_journals_gpu_nothing_is_begun(
-    kit: Any, card: Path, tmp_path: Path, what: str
-) -> None:
+def test_without_the_journals_gpu_nothing_is_begun(kit, card, tmp_path, what):
     out = tmp_path / "out"
     journal = kit.journal.Journal(out / "journal.jsonl")
     if what == "no GPU":
@@ -317,9 +302,7 @@ def test_without_the_journals_gpu_nothing_is_begun(
 
 
 @pytest.mark.deep
-def test_a_run_that_is_killed_twice_is_completed_by_the_third(
-    kit: Any, card: Path, tmp_path: Path
-) -> None:
+def test_a_run_that_is_killed_twice_is_completed_by_the_third(kit, card, tmp_path):
     tools, out = tmp_path / "bin", tmp_path / "out"
     tools.mkdir()
     (tools / "compute-sanitizer").write_text('#!/bin/sh\nshift\nexec "$@"\n')

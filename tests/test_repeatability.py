@@ -6,21 +6,18 @@ import importlib
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from invented_runs import RUN
 
 from pydlbench.store.store import Store
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 _BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
 @pytest.fixture
-def script() -> Iterator[Any]:
+def script():
     sys.path.insert(0, str(_BENCHMARKS))
     yield importlib.import_module("repeatability")
     sys.path.remove(str(_BENCHMARKS))
@@ -30,7 +27,7 @@ def _stage(script: Any, **rows: tuple[float, float | None, float | None, bool]) 
     return {(name, "forward"): script.Row(*row, algorithm="jit") for name, row in rows.items()}
 
 
-def test_a_median_is_held_by_the_interval_of_the_other_stage(script: Any) -> None:
+def test_a_median_is_held_by_the_interval_of_the_other_stage(script):
     first = _stage(script, a=(1.0, 0.9, 1.1, False), b=(1.0, 0.99, 1.01, True), c=(1, 0, 2, False))
     second = _stage(script, a=(1.1, 1.05, 1.2, False), b=(1.2, 0.9, 1.5, False))
     assert script.held(first, second) == (1, 2)  # a's own end counts; c has no second row
@@ -38,13 +35,13 @@ def test_a_median_is_held_by_the_interval_of_the_other_stage(script: Any) -> Non
     assert script.held(*script.quiet(first, second)) == (1, 1)
 
 
-def test_a_row_without_an_interval_is_in_no_count(script: Any) -> None:
+def test_a_row_without_an_interval_is_in_no_count(script):
     first = _stage(script, a=(1.0, None, None, False))
     assert script.held(first, _stage(script, a=(1.0, 0.9, 1.1, False))) == (0, 0)
     assert script.held(_stage(script, a=(1.0, 0.9, 1.1, False)), first) == (1, 1)
 
 
-def test_a_stage_begins_goes_on_and_is_kept(script: Any, tmp_path: Path) -> None:
+def test_a_stage_begins_goes_on_and_is_kept(script, tmp_path):
     words = script.words(tmp_path, 1, "mnist", None)
     assert words[:3] == ["layers", "--model", "mnist"]
     assert "--batch" not in words

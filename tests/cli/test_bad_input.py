@@ -4,19 +4,13 @@ What a message says word for word is in ``end_to_end/transcripts/bad_input.txt``
 the command line has its place once, however many commands have the option.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
-from typing import TYPE_CHECKING
 
 import pytest
 
 from pydlbench.cli import main
 from pydlbench.store.store import Store
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # The command line, what of it is named, and what is nearest: None where nothing is, ... where it
 # depends on the machine.
@@ -188,7 +182,7 @@ REFUSED = [
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """A working directory with a file in it, and a machine on which no process can be started."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.json").write_text("{}", encoding="utf-8")
@@ -197,14 +191,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(("line", "named", "near"), REFUSED, ids=[line for line, *_ in REFUSED])
-def test_it_is_named_with_the_nearest_choice(
-    line: str,
-    named: str,
-    near: str | None,
-    folder: Path,
-    store_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_it_is_named_with_the_nearest_choice(line, named, near, folder, store_path, capsys):
     assert main(shlex.split(line)) == 2
     out, err = capsys.readouterr()
     assert out == ""

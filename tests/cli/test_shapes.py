@@ -1,19 +1,11 @@
-from __future__ import annotations
-
 import json
 import re
 import shlex
-from typing import TYPE_CHECKING
 
 from pydlbench.cli import main
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-    import pytest
-
-
-def test_one_layer_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_layer_in_a_table(capsys):
     assert main(["shapes", "conv3"]) == 0
     *legend, headers, row = capsys.readouterr().out.splitlines()
     assert "forward, fp32" in legend[0]
@@ -24,7 +16,7 @@ def test_one_layer_in_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_a_line_for_each_model_without_a_pattern(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_for_each_model_without_a_pattern(capsys):
     assert main(["shapes"]) == 0
     output = capsys.readouterr().out
     rows = {line.split()[0]: line.split()[1:] for line in output.splitlines() if line}
@@ -37,7 +29,7 @@ def test_a_line_for_each_model_without_a_pattern(capsys: pytest.CaptureFixture[s
     assert max(map(len, output.splitlines())) <= 120
 
 
-def test_the_summarys_commands_list_layers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_summarys_commands_list_layers(capsys):
     assert main(["shapes"]) == 0
     commands = re.findall(r"pydlbench (shapes .*)", capsys.readouterr().out)
     shown = []
@@ -52,7 +44,7 @@ def test_the_summarys_commands_list_layers(capsys: pytest.CaptureFixture[str]) -
     assert "\nnasnet-large/" in everything
 
 
-def test_json_without_a_pattern_has_every_layer(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_without_a_pattern_has_every_layer(capsys):
     assert main(["shapes", "--json", "-"]) == 0
     whole = json.loads(capsys.readouterr().out)
     assert main(["shapes", "*", "--json", "-"]) == 0
@@ -60,7 +52,7 @@ def test_json_without_a_pattern_has_every_layer(capsys: pytest.CaptureFixture[st
     assert len(whole["layers"]) > 2000
 
 
-def test_the_whole_catalog(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_whole_catalog(capsys):
     assert main(["shapes", "*"]) == 0
     output = capsys.readouterr().out
     for name in ("alexnet/conv1", "alexnet-tfcnn/fc8", "vgg19/conv5_4", "convnet/L5"):
@@ -68,7 +60,7 @@ def test_the_whole_catalog(capsys: pytest.CaptureFixture[str]) -> None:
     assert "mb128ic64ih56oh27kh3sh2 max" in output
 
 
-def test_json_on_stdout_is_all_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_on_stdout_is_all_there_is(capsys):
     assert main(["shapes", "conv3,pool1", "--batch", "1", "--json", "-"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["schema_version"] == 1
@@ -88,9 +80,7 @@ def test_json_on_stdout_is_all_there_is(capsys: pytest.CaptureFixture[str]) -> N
     assert list(pool1["passes"]) == ["forward", "backward-data"]
 
 
-def test_json_in_a_file_leaves_the_table(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_in_a_file_leaves_the_table(tmp_path, capsys):
     target = tmp_path / "shapes.json"
     assert main(["shapes", "ic3ih8kh2sh2", "--pool", "avg_p", "--json", str(target)]) == 0
     (layer,) = json.loads(target.read_text(encoding="utf-8"))["layers"]
@@ -101,7 +91,7 @@ def test_json_in_a_file_leaves_the_table(
     assert "mb1ic3ih8oh4kh2sh2 avg_p" in capsys.readouterr().out
 
 
-def test_memory_bound_layers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_memory_bound_layers(capsys):
     assert main(["shapes", "relu:mb2ic96ih55", "concat:ic3+4", "lrn:ic3ls5"]) == 0
     relu, concat, lrn = capsys.readouterr().out.splitlines()[-3:]
     assert relu.split() == [
@@ -111,7 +101,7 @@ def test_memory_bound_layers(capsys: pytest.CaptureFixture[str]) -> None:
     assert lrn.split()[1:6] == ["lrn:mb1ic3", "42.0", "FLOP", "71.4", "%"]
 
 
-def test_memory_bound_layers_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_memory_bound_layers_in_json(capsys):
     assert main(["shapes", "bias:mb2ic3ih4", "--json", "-"]) == 0
     (layer,) = json.loads(capsys.readouterr().out)["layers"]
     assert (layer["kind"], layer["problem"], layer["pool"]) == ("pointwise", "bias:mb2ic3ih4", None)

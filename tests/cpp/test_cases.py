@@ -15,14 +15,14 @@ _CASES = [
 
 
 @pytest.mark.parametrize("name", _CASES)
-def test_case(cpp_build: Path, name: str) -> None:
+def test_case(cpp_build, name):
     done = subprocess.run(
         [cpp_build / "pydlbench_test_cases", name], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_case_is_built(cpp_build: Path) -> None:
+def test_every_case_is_built(cpp_build):
     """A file that CMake does not name would be listed here and run nowhere."""
     done = subprocess.run(
         [cpp_build / "pydlbench_test_cases"], capture_output=True, text=True, check=False

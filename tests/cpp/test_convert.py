@@ -133,7 +133,7 @@ class Converter:
 
 
 @pytest.fixture(scope="module")
-def converter(cpp_library: ctypes.CDLL) -> Converter:
+def converter(cpp_library):
     return Converter(cpp_library)
 
 
@@ -147,9 +147,7 @@ def strided(memory: NDArray[Any], dims: tuple[int, ...], strides: tuple[int, ...
 @pytest.mark.parametrize(
     "dims", [(7,), (3, 5), (2, 3, 4), (2, 3, 5, 4), (2, 3, 2, 2, 3), (1, 4, 1, 3)]
 )
-def test_each_element_is_rounded_into_its_place_and_comes_back(
-    converter: Converter, name: str, kind: str, dims: tuple[int, ...]
-) -> None:
+def test_each_element_is_rounded_into_its_place_and_comes_back(converter, name, kind, dims):
     rng = np.random.default_rng(math.prod(dims))
     dense = rng.uniform(-1, 1, dims).astype(np.float32)
     if name.startswith("int"):
@@ -161,7 +159,7 @@ def test_each_element_is_rounded_into_its_place_and_comes_back(
     np.testing.assert_array_equal(converter.download(memory, name, dims, strides), stored)
 
 
-def test_memory_between_the_elements_is_zero(converter: Converter) -> None:
+def test_memory_between_the_elements_is_zero(converter):
     dims = (3, 4)
     strides = storage_strides(dims, "gaps")
     memory = converter.upload(np.full(dims, 2.0, np.float32), "float32", strides)
@@ -170,7 +168,7 @@ def test_memory_between_the_elements_is_zero(converter: Converter) -> None:
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float8_e4m3"])
-def test_every_code_is_read_as_what_it_stands_for(converter: Converter, name: str) -> None:
+def test_every_code_is_read_as_what_it_stands_for(converter, name):
     dtype = TYPES[name][1]
     codes = np.arange(256).astype(dtype) * (257 if dtype == np.uint16 else 1)
     read = converter.download(codes.astype(dtype), name, (256,), (1,))
@@ -178,7 +176,7 @@ def test_every_code_is_read_as_what_it_stands_for(converter: Converter, name: st
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float8_e4m3"])
-def test_ties_and_the_ends_of_the_range_are_rounded_right(converter: Converter, name: str) -> None:
+def test_ties_and_the_ends_of_the_range_are_rounded_right(converter, name):
     dtype = TYPES[name][1]
     codes = np.arange(0, 0x7C00 if name == "float16" else 0x7F80 if name == "bfloat16" else 127)
     exact = decoded(name, codes[:: max(1, len(codes) // 300)].astype(dtype))
@@ -190,13 +188,13 @@ def test_ties_and_the_ends_of_the_range_are_rounded_right(converter: Converter, 
     np.testing.assert_array_equal(decoded(name, memory), nearest(name, values))
 
 
-def test_poison_is_nan_in_every_float_format(converter: Converter) -> None:
+def test_poison_is_nan_in_every_float_format(converter):
     for name in ("float32", "float16", "bfloat16", "float8_e4m3"):
         memory = np.full(4 * 5, 0xFF, np.uint8)
         assert np.isnan(converter.download(memory, name, (5,), (1,))).all()
 
 
-def test_more_elements_than_threads_are_walked_through_in_steps(converter: Converter) -> None:
+def test_more_elements_than_threads_are_walked_through_in_steps(converter):
     dims = (5, 7, 40)
     dense = np.random.default_rng(5).uniform(-1, 1, dims).astype(np.float32)
     strides = storage_strides(dims, "gaps")

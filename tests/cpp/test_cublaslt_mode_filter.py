@@ -18,7 +18,7 @@ IN_PLACE, COMPUTE_TYPE, OUTPUT_TYPE = 1, 2, 4
 
 
 @pytest.fixture(scope="module")
-def library(cpp_library: ctypes.CDLL) -> ctypes.CDLL:
+def library(cpp_library):
     """Return the compiled rules."""
     loaded = cpp_library
     for name in ("refusal", "accumulate", "computes", "names", "check", "tile", "stages"):
@@ -54,9 +54,7 @@ def _refusal(library: ctypes.CDLL, mode: str, compute: int, flags: int, scheme: 
         ("fp8-tc", FLOAT32, 0x10 | ACC32 | INFP8),
     ],
 )
-def test_algorithms_of_the_mode_are_kept(
-    library: ctypes.CDLL, mode: str, compute: int, flags: int
-) -> None:
+def test_algorithms_of_the_mode_are_kept(library, mode, compute, flags):
     """What computes as the mode says is not refused."""
     assert _refusal(library, mode, compute, flags) == ""
 
@@ -86,9 +84,7 @@ def test_algorithms_of_the_mode_are_kept(
         ("fp8-tc", FLOAT32, FMA | ACC32 | INFP8, "uses no tensor cores"),
     ],
 )
-def test_other_algorithms_are_refused_with_a_reason(
-    library: ctypes.CDLL, mode: str, compute: int, flags: int, reason: str
-) -> None:
+def test_other_algorithms_are_refused_with_a_reason(library, mode, compute, flags, reason):
     """The library's answer is checked, whatever was asked for."""
     assert _refusal(library, mode, compute, flags) == reason
 
@@ -104,17 +100,13 @@ def test_other_algorithms_are_refused_with_a_reason(
         ("fp8-tc", FLOAT32),
     ],
 )
-def test_a_library_that_gives_no_flags_is_taken_by_what_was_asked_for(
-    library: ctypes.CDLL, mode: str, compute: int
-) -> None:
+def test_a_library_that_gives_no_flags_is_taken_by_what_was_asked_for(library, mode, compute):
     """The compute type says the rest; a mode must not lose all of its algorithms to silence."""
     assert _refusal(library, mode, compute, 0) == ""
     assert _refusal(library, mode, compute, ACC32) == ""
 
 
-def test_whether_tensor_cores_are_used_is_only_said_where_it_is_known(
-    library: ctypes.CDLL,
-) -> None:
+def test_whether_tensor_cores_are_used_is_only_said_where_it_is_known(library):
     """1, 0, or -1 for nothing."""
     assert library.tensor_cores_of(ctypes.c_uint64(HMMA | ACC32)) == 1
     assert library.tensor_cores_of(ctypes.c_uint64(FMA | ACC32)) == 0
@@ -122,9 +114,7 @@ def test_whether_tensor_cores_are_used_is_only_said_where_it_is_known(
 
 
 @pytest.mark.parametrize("scheme", [IN_PLACE, OUTPUT_TYPE])
-def test_partial_sums_in_sixteen_bits_are_not_float32_accumulation(
-    library: ctypes.CDLL, scheme: int
-) -> None:
+def test_partial_sums_in_sixteen_bits_are_not_float32_accumulation(library, scheme):
     """A split reduction may pass through the output's type only where that is wide enough."""
     reason = "adds partial sums in the output's type"
     assert _refusal(library, "fp16-tc", FLOAT32, HMMA | ACC32 | IN16, scheme) == reason
@@ -135,7 +125,7 @@ def test_partial_sums_in_sixteen_bits_are_not_float32_accumulation(
 
 
 @pytest.mark.parametrize("mode", ["fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc"])
-def test_partial_sums_in_the_compute_type_are_fine(library: ctypes.CDLL, mode: str) -> None:
+def test_partial_sums_in_the_compute_type_are_fine(library, mode):
     """The wide reduction is allowed everywhere."""
     flags = {"fp32": FMA | ACC32 | IN32, "fp16": FMA | ACC32 | IN16}.get(mode, HMMA | ACC32)
     flags |= INTF32 if mode == "tf32" else 0
@@ -146,16 +136,14 @@ def test_partial_sums_in_the_compute_type_are_fine(library: ctypes.CDLL, mode: s
     ("mode", "operations"),
     [("fp32", FMA), ("fp16", FMA), ("tf32", 0xFE), ("bf16-tc", 0xFE), ("fp8-tc", 0xFE)],
 )
-def test_the_library_is_asked_for_nothing_else(
-    library: ctypes.CDLL, mode: str, operations: int
-) -> None:
+def test_the_library_is_asked_for_nothing_else(library, mode, operations):
     """The mask restricts the operations and leaves accumulators and inputs open."""
     mask = library.implementations_of(mode.encode())
     assert mask & 0xFF == operations
     assert mask | 0xFF == 2**64 - 1
 
 
-def test_fp16_is_asked_for_with_both_accumulators(library: ctypes.CDLL) -> None:
+def test_fp16_is_asked_for_with_both_accumulators(library):
     """Both are listed, each with the accumulator that its flags name."""
     assert [int(word) for word in library.computes_of(b"fp16").split()] == [FLOAT32, FLOAT16]
     assert library.accumulate_of(FLOAT16, ctypes.c_uint64(FMA | ACC16)) == b"float16"
@@ -164,14 +152,14 @@ def test_fp16_is_asked_for_with_both_accumulators(library: ctypes.CDLL) -> None:
     assert library.accumulate_of(FLOAT32, ctypes.c_uint64(FMA)) == b"float32"
 
 
-def test_tf32_is_only_asked_for_in_its_mode(library: ctypes.CDLL) -> None:
+def test_tf32_is_only_asked_for_in_its_mode(library):
     """No other mode lets the library round float32 inputs."""
     for mode in ("fp32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc"):
         assert str(TF32).encode() not in library.computes_of(mode.encode()).split()
     assert library.computes_of(b"tf32").split() == [str(TF32).encode()]
 
 
-def test_flags_are_listed_by_the_library_s_names(library: ctypes.CDLL) -> None:
+def test_flags_are_listed_by_the_library_s_names(library):
     """They become the plan's notes."""
     listed = library.names_of(ctypes.c_uint64(HMMA | ACC32 | INTF32))
     assert listed.split() == [b"HMMA", b"ACCUMULATOR_32F", b"INPUT_TF32"]
@@ -188,18 +176,14 @@ def test_flags_are_listed_by_the_library_s_names(library: ctypes.CDLL) -> None:
         ("tf32", 80, ""),
     ],
 )
-def test_a_mode_the_gpu_lacks_is_said_so(
-    library: ctypes.CDLL, mode: str, capability: int, message: str
-) -> None:
+def test_a_mode_the_gpu_lacks_is_said_so(library, mode, capability, message):
     """One sentence with what there is and what is needed."""
     sizes = [ctypes.c_int64(16)] * 3
     assert library.check_of(mode.encode(), *sizes, capability).decode() == message
 
 
 @pytest.mark.parametrize(("sizes", "letter"), [((8, 16, 16), "m"), ((16, 17, 16), "k")])
-def test_fp8_needs_multiples_of_sixteen(
-    library: ctypes.CDLL, sizes: tuple[int, int, int], letter: str
-) -> None:
+def test_fp8_needs_multiples_of_sixteen(library, sizes, letter):
     """The first size that does not fit is named; no other mode minds."""
     arguments = [ctypes.c_int64(size) for size in sizes]
     value = sizes["mkn".index(letter)]
@@ -209,7 +193,7 @@ def test_fp8_needs_multiples_of_sixteen(
     assert library.check_of(b"bf16-tc", *arguments, 90) == b""
 
 
-def test_algorithm_text(library: ctypes.CDLL) -> None:
+def test_algorithm_text(library):
     """What is undefined or the default is left out."""
     assert library.text_of(66, 23, 16, 2, COMPUTE_TYPE, 1, 3, 0, 3) == (
         b"algo 66 tile 128x256 stages 64x4 split-k 2 (compute type) swizzle 1 option 3"
@@ -238,9 +222,7 @@ def _header() -> str | None:
         ("CUBLASLT_CLUSTER_SHAPE_", "cluster_of", "x"),
     ],
 )
-def test_names_agree_with_the_header(
-    library: ctypes.CDLL, prefix: str, function: str, separator: str
-) -> None:
+def test_names_agree_with_the_header(library, prefix, function, separator):
     """Every identifier of the header has the name that the header gives it."""
     header = _header() or ""
     found = re.findall(prefix + r"(\d+" + separator + r"\w+)\s*=\s*(\d+)", header)

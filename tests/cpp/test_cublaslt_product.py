@@ -59,7 +59,7 @@ class Product:
 
 
 @pytest.fixture(scope="module")
-def library(cpp_library: ctypes.CDLL) -> ctypes.CDLL:
+def library(cpp_library):
     """Return the compiled mapping."""
     loaded = cpp_library
     loaded.product_of.restype = ctypes.c_char_p
@@ -172,9 +172,7 @@ def _arrays(sizes: tuple[int, int, int, int]) -> dict[str, NDArray[Any]]:
 
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize(("pass_", "storage"), list(combinations(PASSES, range(8))))
-def test_every_pass_and_storage_computes_the_product(
-    library: ctypes.CDLL, pass_: str, storage: int, sizes: tuple[int, int, int, int]
-) -> None:
+def test_every_pass_and_storage_computes_the_product(library, pass_, storage, sizes):
     """The library, told what is described, computes what the pass means."""
     described = _describe(library, pass_, storage, sizes)
     arrays = _arrays(sizes)
@@ -188,9 +186,7 @@ def test_every_pass_and_storage_computes_the_product(
 
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("storage", [0, 1, 2, 3])
-def test_bias_lies_along_the_rows_of_the_library_s_result(
-    library: ctypes.CDLL, storage: int, sizes: tuple[int, int, int, int]
-) -> None:
+def test_bias_lies_along_the_rows_of_the_library_s_result(library, storage, sizes):
     """A fused product adds one bias per output column of ours, then ReLU."""
     described = _describe(library, "forward-training", storage, sizes, fused=True)
     arrays = _arrays(sizes)
@@ -202,7 +198,7 @@ def test_bias_lies_along_the_rows_of_the_library_s_result(
 
 
 @pytest.mark.parametrize("pass_", ["backward-data", "backward-weights"])
-def test_only_the_forward_pass_is_fused(library: ctypes.CDLL, pass_: str) -> None:
+def test_only_the_forward_pass_is_fused(library, pass_):
     """A gradient has no bias and no ReLU."""
     with pytest.raises(ValueError, match="only the forward pass"):
         _describe(library, pass_, 0, (1, 2, 3, 4), fused=True)
@@ -220,9 +216,7 @@ def test_only_the_forward_pass_is_fused(library: ctypes.CDLL, pass_: str) -> Non
         ("backward-weights", 5, "src km, weights kn, dst nm, TN"),
     ],
 )
-def test_the_layout_says_what_the_library_sees(
-    library: ctypes.CDLL, pass_: str, storage: int, layout: str
-) -> None:
+def test_the_layout_says_what_the_library_sees(library, pass_, storage, layout):
     """Letters give each matrix's order in memory, the last two the operations on A and B."""
     assert _describe(library, pass_, storage, (1, 2, 3, 4)).layout == layout
     batched = _describe(library, pass_, storage, (2, 2, 3, 4)).layout
@@ -230,7 +224,7 @@ def test_the_layout_says_what_the_library_sees(
 
 
 @pytest.mark.parametrize("pass_", PASSES)
-def test_fp8_products_are_tn_with_plain_results(library: ctypes.CDLL, pass_: str) -> None:
+def test_fp8_products_are_tn_with_plain_results(library, pass_):
     """FP8 tensor cores read both operands along the reduced dimension only."""
     storages = [int(word) for word in library.storages_of(pass_.encode(), b"fp8-tc").split()]
     assert storages
@@ -243,6 +237,6 @@ def test_fp8_products_are_tn_with_plain_results(library: ctypes.CDLL, pass_: str
 
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("mode", ["fp32", "tf32", "fp16", "fp16-tc", "bf16-tc"])
-def test_plain_storage_comes_first(library: ctypes.CDLL, pass_: str, mode: str) -> None:
+def test_plain_storage_comes_first(library, pass_, mode):
     """The caller's own storage is tried first, then weights as frameworks keep them."""
     assert library.storages_of(pass_.encode(), mode.encode()).split() == [b"0", b"2"]

@@ -142,7 +142,7 @@ class Library:
 
 
 @pytest.fixture(scope="module")
-def compiled(cpp_library: ctypes.CDLL) -> Library:
+def compiled(cpp_library):
     """The invented library, where CMake found the headers that it is compiled with."""
     if not hasattr(cpp_library, "gemm_plans_of"):
         pytest.skip("no headers of cuBLASLt and the CUDA toolkit")
@@ -150,7 +150,7 @@ def compiled(cpp_library: ctypes.CDLL) -> Library:
 
 
 @pytest.fixture
-def library(compiled: Library) -> Library:
+def library(compiled):
     """Return the library without any memory of other tests."""
     compiled.reset()
     return compiled
@@ -166,9 +166,7 @@ def library(compiled: Library) -> Library:
         ("backward-weights", False),
     ],
 )
-def test_plans_compute_the_product(
-    library: Library, pass_: str, sizes: tuple[int, int, int, int], fused: bool
-) -> None:
+def test_plans_compute_the_product(library, pass_, sizes, fused):
     """From the caller's matrices to the library's call and back, in every storage."""
     library.offer(1, NATIVE["fp32"])
     batch, m, k, n = sizes
@@ -201,7 +199,7 @@ def test_plans_compute_the_product(
         np.testing.assert_allclose(views[-1], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_nothing_is_left_behind(library: Library) -> None:
+def test_nothing_is_left_behind(library):
     """Handle, descriptions and preferences are given back with the plans."""
     library.offer(1, NATIVE["fp32"])
     library.plans()
@@ -213,7 +211,7 @@ def test_nothing_is_left_behind(library: Library) -> None:
     assert library.c.live_library_objects() == 0
 
 
-def test_tf32_never_passes_for_fp32(library: Library) -> None:
+def test_tf32_never_passes_for_fp32(library):
     """The library is asked for FMA only, and what it answers is checked again."""
     library.offer(1, NATIVE["tf32"])
     library.offer(2, NATIVE["fp32"])
@@ -228,9 +226,7 @@ def test_tf32_never_passes_for_fp32(library: Library) -> None:
     assert _computes(library) == {COMPUTE_32F}
 
 
-def test_the_pedantic_compute_type_is_for_products_without_other_algorithms(
-    library: Library,
-) -> None:
+def test_the_pedantic_compute_type_is_for_products_without_other_algorithms(library):
     """Asked for both, each kernel would be tried twice."""
     library.offer(1, NATIVE["fp32"])
     assert len(library.plans("fp32")) == 2  # one for each storage
@@ -248,9 +244,7 @@ def _computes(library: Library) -> set[int]:
 
 
 @pytest.mark.parametrize("mode", ["fp32", "tf32", "fp16-tc", "bf16-tc", "fp8-tc"])
-def test_a_library_that_gives_no_flags_leaves_the_modes_their_algorithms(
-    library: Library, mode: str
-) -> None:
+def test_a_library_that_gives_no_flags_leaves_the_modes_their_algorithms(library, mode):
     """They are of the compute type that was asked for; nothing is claimed of tensor cores."""
     library.behave(gives_flags=False)
     library.offer(1, NATIVE[mode])
@@ -261,7 +255,7 @@ def test_a_library_that_gives_no_flags_leaves_the_modes_their_algorithms(
     assert all("the library names no operations" in " ".join(plan.notes) for plan in plans)
 
 
-def test_without_flags_nothing_is_of_the_mode_that_avoids_tensor_cores(library: Library) -> None:
+def test_without_flags_nothing_is_of_the_mode_that_avoids_tensor_cores(library):
     """CUBLAS_COMPUTE_32F on float16 may be either."""
     library.behave(gives_flags=False)
     library.offer(1, NATIVE["fp16"])
@@ -269,7 +263,7 @@ def test_without_flags_nothing_is_of_the_mode_that_avoids_tensor_cores(library: 
         library.plans("fp16")
 
 
-def test_a_restriction_that_leaves_nothing_is_lifted(library: Library) -> None:
+def test_a_restriction_that_leaves_nothing_is_lifted(library):
     """A library may count a kernel's flags otherwise; what it then answers is checked as ever."""
     library.behave(restricts=True)
     odd = FMA | HMMA | ACC32 | INBF
@@ -280,7 +274,7 @@ def test_a_restriction_that_leaves_nothing_is_lifted(library: Library) -> None:
         library.plans("fp32")
 
 
-def test_both_questions_together_list_an_algorithm_once(library: Library) -> None:
+def test_both_questions_together_list_an_algorithm_once(library):
     """Tensor modes ask with and without the restriction."""
     library.behave(restricts=True)
     library.offer(1, NATIVE["fp16"])
@@ -303,9 +297,7 @@ def test_both_questions_together_list_an_algorithm_once(library: Library) -> Non
         ("bf16-tc", {COMPUTE_32F}, R_16BF),
     ],
 )
-def test_modes_in_the_library_s_terms(
-    library: Library, mode: str, compute: set[int], storage: int
-) -> None:
+def test_modes_in_the_library_s_terms(library, mode, compute, storage):
     """Compute types and storage are those of the mode."""
     library.offer(1, NATIVE[mode])
     plans = library.plans(mode)
@@ -315,7 +307,7 @@ def test_modes_in_the_library_s_terms(
     assert {int(line[1]) for line in words if line[0] == "matrix"} == {storage}
 
 
-def test_fp16_lists_both_accumulators(library: Library) -> None:
+def test_fp16_lists_both_accumulators(library):
     """float16 accumulation goes with float16 scalars, and says so."""
     library.offer(1, FMA | ACC32 | IN16)
     library.offer(2, FMA | ACC16 | IN16)
@@ -330,7 +322,7 @@ def test_fp16_lists_both_accumulators(library: Library) -> None:
     assert calls[1].endswith("half alpha 15360 beta 0")  # 0x3c00 is one
 
 
-def test_fp8(library: Library) -> None:
+def test_fp8(library):
     """TN, scales of one, no fast accumulation, a 16-bit C that nothing reads."""
     library.offer(1, NATIVE["fp8-tc"])
     (plan,) = library.plans("fp8-tc")
@@ -350,7 +342,7 @@ def test_fp8(library: Library) -> None:
         library.plans("fp8-tc", sizes=(1, 16, 24, 32))
 
 
-def test_a_fused_fp8_product_has_a_bfloat16_bias(library: Library) -> None:
+def test_a_fused_fp8_product_has_a_bfloat16_bias(library):
     """The library takes no FP8 bias."""
     library.offer(1, NATIVE["fp8-tc"])
     (plan,) = library.plans("fp8-tc", fused=True)
@@ -358,7 +350,7 @@ def test_a_fused_fp8_product_has_a_bfloat16_bias(library: Library) -> None:
     assert f"bias type {R_16BF}" in library.record
 
 
-def test_only_what_fits_the_limit_is_kept(library: Library) -> None:
+def test_only_what_fits_the_limit_is_kept(library):
     """The limit is told to the library, checked, and each plan passes its own workspace."""
     library.offer(1, NATIVE["fp32"], workspace=1000)
     library.offer(2, NATIVE["fp32"], workspace=1001)
@@ -370,7 +362,7 @@ def test_only_what_fits_the_limit_is_kept(library: Library) -> None:
         library.plans(limit=999)
 
 
-def test_narrow_partial_sums_are_not_asked_for(library: Library) -> None:
+def test_narrow_partial_sums_are_not_asked_for(library):
     """Split reductions of 16-bit results add in the compute type."""
     library.offer(1, NATIVE["bf16-tc"], split_k=4, scheme=2)
     library.offer(2, NATIVE["bf16-tc"], split_k=4, scheme=4)
@@ -379,13 +371,13 @@ def test_narrow_partial_sums_are_not_asked_for(library: Library) -> None:
     assert f"preference {REDUCTIONS} is 2" in library.record
 
 
-def test_a_reduction_scheme_without_a_split_means_nothing(library: Library) -> None:
+def test_a_reduction_scheme_without_a_split_means_nothing(library):
     """Some algorithms carry one although there are no partial sums."""
     library.offer(1, NATIVE["bf16-tc"], split_k=1, scheme=4)
     assert {plan.algorithm for plan in library.plans("bf16-tc")} == {"algo 1"}
 
 
-def test_twins(library: Library) -> None:
+def test_twins(library):
     """The same algorithm is listed once; different ones with one text are numbered."""
     library.offer(1, NATIVE["fp32"], tile=20)
     library.offer(1, NATIVE["fp32"], tile=20)
@@ -395,7 +387,7 @@ def test_twins(library: Library) -> None:
 
 
 @pytest.mark.parametrize("status", [NOT_SUPPORTED, INVALID_VALUE, INTERNAL_ERROR])
-def test_no_algorithm_is_one_sentence(library: Library, status: int) -> None:
+def test_no_algorithm_is_one_sentence(library, status):
     """The library's own reason is part of it."""
     library.reset(heuristic=status)
     with pytest.raises(RuntimeError, match=r"unsupported cuBLASLt 0\.0\.0 has no fp32 algorithm"):
@@ -416,7 +408,7 @@ def test_no_algorithm_is_one_sentence(library: Library, status: int) -> None:
         (EXECUTION_FAILED, "matrix product"),
     ],
 )
-def test_failures_keep_the_library_s_reason(library: Library, status: int, kind: str) -> None:
+def test_failures_keep_the_library_s_reason(library, status, kind):
     """A refused run is a skipped or failed row, by its status."""
     library.reset(matmul=status)
     library.offer(1, NATIVE["bf16-tc"])
@@ -425,14 +417,14 @@ def test_failures_keep_the_library_s_reason(library: Library, status: int, kind:
         library.run(0, [1, 2, 3])
 
 
-def test_a_mode_that_the_gpu_lacks(library: Library) -> None:
+def test_a_mode_that_the_gpu_lacks(library):
     """Said before the library is asked."""
     with pytest.raises(RuntimeError, match=r"\(compute capability 7.5\) has no bf16-tc"):
         library.plans("bf16-tc", capability=75)
     assert library.record == []
 
 
-def test_gradients_have_no_bias(library: Library) -> None:
+def test_gradients_have_no_bias(library):
     """Fused products exist in the forward pass only."""
     with pytest.raises(RuntimeError, match="forward pass only"):
         library.plans(pass_="backward-data", fused=True)

@@ -44,12 +44,8 @@ def aligned(like: np.ndarray[Any, Any], fill: int) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 @pytest.mark.parametrize("direction", ["pad_source", "crop_gradient"])
 def test_every_element_arrives_and_nothing_else_is_written(
-    cpp_library: ctypes.CDLL,
-    direction: str,
-    shape: tuple[int, ...],
-    dtype: type,
-    channels_last: bool,
-) -> None:
+    cpp_library, direction, shape, dtype, channels_last
+):
     source, padded = arrays(shape, dtype, channels_last=channels_last)
     if direction == "crop_gradient":
         # What is cut off is not zero: in a gradient it is not.
@@ -69,5 +65,5 @@ def test_every_element_arrives_and_nothing_else_is_written(
     np.testing.assert_array_equal(written[expected.size :], 51966)
 
 
-def test_more_rows_than_32_bits_count_are_refused(cpp_library: ctypes.CDLL) -> None:
+def test_more_rows_than_32_bits_count_are_refused(cpp_library):
     assert cpp_library.refuses_rows(ctypes.c_long(2**16), ctypes.c_long(2**15)) == 1

@@ -82,7 +82,7 @@ CASES = [(shape, *form) for shape in SHAPES for form in FORMS]
 
 
 @pytest.fixture(scope="module")
-def library(cpp_library: ctypes.CDLL) -> ctypes.CDLL:
+def library(cpp_library):
     """Return the compiled kernels."""
     loaded = cpp_library
     loaded.pool_forward.restype = ctypes.c_char_p
@@ -199,14 +199,7 @@ def _pool_of(shape: str, channels: int) -> Pool:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("shape", "type_", "channels_last", "channels"), CASES)
-def test_forward(
-    library: ctypes.CDLL,
-    shape: str,
-    type_: str,
-    channels_last: int,
-    channels: int,
-    mode: str,
-) -> None:
+def test_forward(library, shape, type_, channels_last, channels, mode):
     """Every element is written; maxima are exact, means as good as one rounding."""
     pool = _pool_of(shape, channels)
     x = _values((BATCH, channels, *pool.size), 1)
@@ -221,9 +214,7 @@ def test_forward(
 
 
 @pytest.mark.parametrize(("shape", "type_", "channels_last", "channels"), CASES)
-def test_forward_stores_the_first_maximum(
-    library: ctypes.CDLL, shape: str, type_: str, channels_last: int, channels: int
-) -> None:
+def test_forward_stores_the_first_maximum(library, shape, type_, channels_last, channels):
     """The argmax counts taps from the window's corner; the result need not be wanted."""
     pool = _pool_of(shape, channels)
     x = _values((BATCH, channels, *pool.size), 2)
@@ -241,14 +232,7 @@ def test_forward_stores_the_first_maximum(
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("shape", "type_", "channels_last", "channels"), CASES)
-def test_backward(
-    library: ctypes.CDLL,
-    shape: str,
-    type_: str,
-    channels_last: int,
-    channels: int,
-    mode: str,
-) -> None:
+def test_backward(library, shape, type_, channels_last, channels, mode):
     """Each pixel gets its share of every window's gradient, and zero where no window reaches."""
     pool = _pool_of(shape, channels)
     x = _values((BATCH, channels, *pool.size), 4)
@@ -276,7 +260,7 @@ def test_backward(
 
 
 @pytest.mark.parametrize("type_", TYPES)
-def test_minus_infinity_has_a_place_too(library: ctypes.CDLL, type_: str) -> None:
+def test_minus_infinity_has_a_place_too(library, type_):
     """A window of nothing but minus infinity points at its first tap inside the image."""
     pool = _pool_of("3x3/2 padded all round", 3)
     x = np.full((BATCH, 3, *pool.size), -np.inf)
@@ -286,7 +270,7 @@ def test_minus_infinity_has_a_place_too(library: ctypes.CDLL, type_: str) -> Non
     np.testing.assert_array_equal(argmax, _forward(pool, "max", x)[1])
 
 
-def test_images_beyond_32_bits_are_refused(library: ctypes.CDLL) -> None:
+def test_images_beyond_32_bits_are_refused(library):
     """Kernels count the elements of an image in 32 bits; nothing is launched."""
     pool = Pool((1 << 16, 1 << 15), (2, 2), (2, 2), channels=1)
     error = library.pool_forward(0, 0, pool.sizes(), 0, None, None, None)

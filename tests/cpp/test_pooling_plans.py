@@ -52,7 +52,7 @@ class Plan:
 
 
 @pytest.fixture(scope="module")
-def library(cpp_library: ctypes.CDLL) -> ctypes.CDLL:
+def library(cpp_library):
     """Return the compiled plans."""
     loaded = cpp_library
     loaded.pooling_plan.restype = ctypes.c_char_p
@@ -114,9 +114,7 @@ def _reference(x: NDArray[Any], dy: NDArray[Any], mode: int) -> tuple[NDArray[An
 @pytest.mark.parametrize("mode", [MAX, AVG_INCLUDE, AVG_EXCLUDE])
 @pytest.mark.parametrize("type_", [FLOAT32, FLOAT16])
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_the_plan_computes_its_pass(
-    library: ctypes.CDLL, pass_: str, mode: int, type_: int, channels_last: bool
-) -> None:
+def test_the_plan_computes_its_pass(library, pass_, mode, type_, channels_last):
     """Derived inputs included: what is listed is what the kernels are given."""
     rng = np.random.default_rng(1)
     x = rng.integers(-8, 9, SHAPE) / 8.0
@@ -141,7 +139,7 @@ def test_the_plan_computes_its_pass(
     np.testing.assert_allclose(got, y if forward else dx, rtol=tolerance, atol=tolerance)
 
 
-def test_maxima_in_training_store_where_they_are(library: ctypes.CDLL) -> None:
+def test_maxima_in_training_store_where_they_are(library):
     """Inference stores nothing; backward derives it from the forward pass's source."""
     plan = _plan(library, "forward-inference", FLOAT32, MAX)
     assert [tensor.role for tensor in plan.tensors] == ["src", "dst"]
@@ -165,7 +163,7 @@ def test_maxima_in_training_store_where_they_are(library: ctypes.CDLL) -> None:
     assert [(t.role, t.use) for t in plan.tensors] == [("dst", INPUT), ("src", OUTPUT)]
 
 
-def test_facts(library: ctypes.CDLL) -> None:
+def test_facts(library):
     """Float32 accumulation, no tensor cores, and layouts by name."""
     for last, name in ((True, "nhwc"), (False, "nchw")):
         plan = _plan(library, "forward-inference", BFLOAT16, AVG_EXCLUDE, channels_last=last)
@@ -180,16 +178,14 @@ PASSES = ("forward-inference", "forward-training", "backward-data")
 
 @pytest.mark.parametrize("mode", [MAX, AVG_INCLUDE, AVG_EXCLUDE])
 @pytest.mark.parametrize("pass_", PASSES)
-def test_beside_cudnn_ours_are_for_maxima_in_training(
-    library: ctypes.CDLL, pass_: str, mode: int
-) -> None:
+def test_beside_cudnn_ours_are_for_maxima_in_training(library, pass_, mode):
     """The argmax saves reading source and result again; without cuDNN there is always a plan."""
     argmax = mode == MAX and pass_ != "forward-inference"
     assert bool(_line(library, pass_, FLOAT32, mode, by_cudnn=True)) is argmax
     assert _line(library, pass_, FLOAT32, mode, by_cudnn=False)
 
 
-def test_an_argmax_of_a_byte_tells_256_places_apart(library: ctypes.CDLL) -> None:
+def test_an_argmax_of_a_byte_tells_256_places_apart(library):
     """Where windows are larger, training is cuDNN's; without it, or padded so, nobody's."""
     sizes = (2, 8, 17, 17, 1, 1, 17, 17, 1, 1, 0, 0, 0, 0)
     for pass_ in ("forward-training", "backward-data"):
@@ -218,6 +214,6 @@ def test_an_argmax_of_a_byte_tells_256_places_apart(library: ctypes.CDLL) -> Non
         ),
     ],
 )
-def test_what_cudnn_can_express(library: ctypes.CDLL, sizes: tuple[int, ...], reason: str) -> None:
+def test_what_cudnn_can_express(library, sizes, reason):
     """Ours remain where cuDNN is left out."""
     assert library.why_not_cudnn((ctypes.c_int64 * 14)(*sizes)).decode() == reason

@@ -20,7 +20,7 @@ def _expected(data: np.ndarray) -> int:
 # Two multiprocessors run 16 blocks of 256 threads: 65536 bytes are one word per thread.
 @pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 4095, 4096, 4097, 65535, 65536, 200_003])
 @pytest.mark.parametrize("offset", [0, 1, 13])
-def test_every_byte_is_read_once(cpp_library: ctypes.CDLL, size: int, offset: int) -> None:
+def test_every_byte_is_read_once(cpp_library, size, offset):
     rng = np.random.default_rng(size + offset)
     memory = rng.integers(0, 256, size + 2 * WORD, dtype=np.uint8)
     begin = -memory.ctypes.data % WORD + offset

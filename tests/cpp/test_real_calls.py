@@ -19,7 +19,7 @@ _PARTS = [
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+def library(tmp_path_factory):
     """The sampler on the real runtime, compiled for the GPU that is there."""
     nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
     if nvcc is None:
@@ -39,7 +39,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     return loaded
 
 
-def test_only_a_gate_that_nobody_opens_times_out(library: ctypes.CDLL) -> None:
+def test_only_a_gate_that_nobody_opens_times_out(library):
     timed_out = (ctypes.c_int * 2)(-1, -1)
     assert library.gate_timeout(timed_out) == b""
     assert list(timed_out) == [1, 0]
@@ -47,7 +47,7 @@ def test_only_a_gate_that_nobody_opens_times_out(library: ctypes.CDLL) -> None:
 
 @pytest.mark.parametrize("inner", [1, 4, 300])
 @pytest.mark.parametrize("graph", [0, 1])
-def test_cycles_over_seconds_are_the_clock(library: ctypes.CDLL, graph: int, inner: int) -> None:
+def test_cycles_over_seconds_are_the_clock(library, graph, inner):
     # About 0.5 ms: launches and the first polls of the counter are below one percent of it.
     cycles = 1_000_000
     out = (ctypes.c_double * 2)()
@@ -55,7 +55,7 @@ def test_cycles_over_seconds_are_the_clock(library: ctypes.CDLL, graph: int, inn
     assert cycles / out[0] == pytest.approx(out[1], rel=0.02)
 
 
-def test_a_flush_makes_reads_slower_and_a_prefetch_undoes_it(library: ctypes.CDLL) -> None:
+def test_a_flush_makes_reads_slower_and_a_prefetch_undoes_it(library):
     out = (ctypes.c_double * 3)()
     assert library.time_read(out) == b""
     hot, flushed, prefetched = out
@@ -65,9 +65,7 @@ def test_a_flush_makes_reads_slower_and_a_prefetch_undoes_it(library: ctypes.CDL
 
 @pytest.mark.parametrize("wait", [0, 1])
 @pytest.mark.parametrize("graph", [0, 1])
-def test_a_work_that_misbehaves_leaves_the_sampler_usable(
-    library: ctypes.CDLL, graph: int, wait: int
-) -> None:
+def test_a_work_that_misbehaves_leaves_the_sampler_usable(library, graph, wait):
     first = ctypes.create_string_buffer(400)
     out = ctypes.c_double()
     assert library.misbehave(graph, wait, first, 400, ctypes.byref(out)) == b""
@@ -81,7 +79,7 @@ def test_a_work_that_misbehaves_leaves_the_sampler_usable(
     assert 0 < out.value < 1e-3
 
 
-def test_too_much_memory_is_refused_and_leaves_no_error_behind(library: ctypes.CDLL) -> None:
+def test_too_much_memory_is_refused_and_leaves_no_error_behind(library):
     first = ctypes.create_string_buffer(400)
     done = ctypes.c_int()
     assert library.exhaust(first, 400, ctypes.byref(done)) == b""

@@ -36,14 +36,14 @@ class _Scenario(ctypes.Structure):
 
 
 @pytest.fixture(scope="session")
-def library(cpp_library: ctypes.CDLL) -> ctypes.CDLL:
+def library(cpp_library):
     """The sampler and its fake."""
     cpp_library.play_scenario.restype = ctypes.c_char_p
     return cpp_library
 
 
 @pytest.fixture
-def play(library: ctypes.CDLL) -> Play:
+def play(library):
     """Return a function that plays a scenario; unless told otherwise one hot sample on events."""
 
     def run(cache: str = "hot", timing: str = "events", **changes: float) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def _kept(trace: Sequence[str]) -> list[str]:
     return [call for call in trace if not call.startswith("destroy")]
 
 
-def test_a_hot_sample_on_events_is_gated_and_nothing_else(play: Play) -> None:
+def test_a_hot_sample_on_events_is_gated_and_nothing_else(play):
     answer = play(samples=2)
     one = [*BEFORE, "work 0", *AFTER]
     assert answer["trace"] == [*FIRST_RUN, *one, *one]
@@ -72,20 +72,20 @@ def test_a_hot_sample_on_events_is_gated_and_nothing_else(play: Play) -> None:
     assert answer["wall_seconds"] == pytest.approx(3 * 1e-3 + 4 * 2e-6)
 
 
-def test_inner_executions_share_a_gate_and_its_time(play: Play) -> None:
+def test_inner_executions_share_a_gate_and_its_time(play):
     answer = play(inner=3)
     assert answer["trace"] == [*FIRST_RUN, *BEFORE, *(["work 0"] * 3), *AFTER]
     assert answer["seconds"] == pytest.approx([1e-3])
 
 
-def test_an_execution_of_many_kernels_shares_its_gate_with_fewer_others(play: Play) -> None:
+def test_an_execution_of_many_kernels_shares_its_gate_with_fewer_others(play):
     answer = play(inner=5, kernels=300)
     two, one = ([*BEFORE, *(["work 0"] * count), *AFTER] for count in (2, 1))
     assert answer["trace"] == [*FIRST_RUN, *two, *two, *one]
     assert answer["seconds"] == pytest.approx([1e-3])
 
 
-def test_an_execution_of_more_kernels_than_the_queue_takes_has_no_gate(play: Play) -> None:
+def test_an_execution_of_more_kernels_than_the_queue_takes_has_no_gate(play):
     answer = play(samples=2, kernels=769)
     assert "close" not in answer["trace"]
     assert "timed out?" not in answer["trace"]
@@ -94,14 +94,14 @@ def test_an_execution_of_more_kernels_than_the_queue_takes_has_no_gate(play: Pla
     assert play(timing="graph", kernels=769)["trace"].count("close") == 1
 
 
-def test_launches_that_cannot_be_counted_are_supposed_to_be_many(play: Play) -> None:
+def test_launches_that_cannot_be_counted_are_supposed_to_be_many(play):
     answer = play(inner=5, kernels=60, uncapturable=1)
     two, one = ([*BEFORE, *(["work 0"] * count), *AFTER] for count in (2, 1))
     refused = ["begin capture", "work 0", "abandon capture"]
     assert answer["trace"] == [*RUN, *refused, *two, *two, *one]
 
 
-def test_untimed_executions_come_first_and_are_not_gated(play: Play) -> None:
+def test_untimed_executions_come_first_and_are_not_gated(play):
     answer = play(untimed=2)
     assert answer["trace"] == [
         *FIRST_RUN,
@@ -110,45 +110,43 @@ def test_untimed_executions_come_first_and_are_not_gated(play: Play) -> None:
     ]
 
 
-def test_only_the_first_chunk_begins_with_an_ungated_run(play: Play) -> None:
+def test_only_the_first_chunk_begins_with_an_ungated_run(play):
     assert play(again=1)["trace"] == [*BEFORE, "work 0", *AFTER]
 
 
-def test_all_cold_flushes_and_waits_before_the_gate(play: Play) -> None:
+def test_all_cold_flushes_and_waits_before_the_gate(play):
     answer = play("all-cold", prefetches=2, samples=2)
     one = ["flush", "wait", *BEFORE, "work 0", *AFTER]
     assert answer["trace"] == [*FIRST_RUN, *one, *one]
 
 
-def test_weights_cold_brings_the_other_tensors_back(play: Play) -> None:
+def test_weights_cold_brings_the_other_tensors_back(play):
     answer = play("weights-cold", prefetches=2)
     one = ["flush", "prefetch 1", "prefetch 2", "wait", *BEFORE, "work 0", *AFTER]
     assert answer["trace"] == [*FIRST_RUN, *one]
 
 
-def test_sets_rotate_from_sample_to_sample(play: Play) -> None:
+def test_sets_rotate_from_sample_to_sample(play):
     answer = play("all-cold", sets=3, samples=4)
     works = [call for call in answer["trace"] if call.startswith("work")]
     assert works[2:] == ["work 0", "work 1", "work 2", "work 0"]
 
 
 @pytest.mark.parametrize("cache", ["weights-cold", "all-cold"])
-def test_a_cold_sample_on_events_is_one_execution(play: Play, cache: str) -> None:
+def test_a_cold_sample_on_events_is_one_execution(play, cache):
     answer = play(cache, inner=2)
     assert "inner must be 1" in answer["error"]
     assert answer["trace"] == []
 
 
 @pytest.mark.parametrize("counts", [{"samples": 0}, {"inner": 0}, {"untimed": -1}, {"sets": 0}])
-def test_senseless_counts_are_refused_before_anything_runs(
-    play: Play, counts: dict[str, int]
-) -> None:
+def test_senseless_counts_are_refused_before_anything_runs(play, counts):
     answer = play(**counts)
     assert answer["error"] != ""
     assert answer["trace"] == []
 
 
-def test_many_executions_take_several_gates_whose_times_add_up(play: Play) -> None:
+def test_many_executions_take_several_gates_whose_times_add_up(play):
     answer = play(inner=1800)
     timed = answer["trace"][len(FIRST_RUN) :]
     rounds = [len(list(group)) for key, group in itertools.groupby(timed) if key == "work 0"]
@@ -168,7 +166,7 @@ def _graph(works: Sequence[int]) -> list[str]:
     ]
 
 
-def test_a_graph_is_made_once_and_launched_once_before_it_counts(play: Play) -> None:
+def test_a_graph_is_made_once_and_launched_once_before_it_counts(play):
     answer = play(timing="graph", inner=4, samples=2)
     one = [*BEFORE, "launch 4", *AFTER]
     assert _kept(answer["trace"]) == [*_kept(FIRST_RUN), *_graph([0] * 4), *one, *one]
@@ -176,7 +174,7 @@ def test_a_graph_is_made_once_and_launched_once_before_it_counts(play: Play) -> 
     assert answer["alive"] == 0
 
 
-def test_untimed_executions_of_a_graph_are_launches_of_it(play: Play) -> None:
+def test_untimed_executions_of_a_graph_are_launches_of_it(play):
     answer = play(timing="graph", inner=4, untimed=5)
     one = [*BEFORE, "launch 4", *AFTER]
     twice = ["launch 4", "wait", "launch 4", "wait"]
@@ -184,20 +182,20 @@ def test_untimed_executions_of_a_graph_are_launches_of_it(play: Play) -> None:
 
 
 @pytest.mark.parametrize("cache", ["weights-cold", "all-cold"])
-def test_a_cold_graph_goes_through_all_sets_and_flushes_nothing(play: Play, cache: str) -> None:
+def test_a_cold_graph_goes_through_all_sets_and_flushes_nothing(play, cache):
     answer = play(cache, timing="graph", sets=3, inner=4, prefetches=2)
     one = [*BEFORE, "launch 6", *AFTER]
     assert _kept(answer["trace"]) == [*_kept(FIRST_RUN), *_graph([0, 1, 2, 0, 1, 2]), *one]
     assert answer["seconds"] == pytest.approx([0.75e-3])
 
 
-def test_a_cold_graph_needs_sets_that_rotate(play: Play) -> None:
+def test_a_cold_graph_needs_sets_that_rotate(play):
     answer = play("all-cold", timing="graph", sets=1)
     assert "two sets" in answer["error"]
     assert answer["trace"] == []
 
 
-def test_a_long_graph_is_launched_in_parts_that_end_with_the_last_set(play: Play) -> None:
+def test_a_long_graph_is_launched_in_parts_that_end_with_the_last_set(play):
     answer = play("all-cold", timing="graph", sets=3, inner=1500)
     launches = [call for call in answer["trace"] if call.startswith("launch")]
     assert launches == ["launch 1023", "launch 1023", "launch 477", "launch 477"]
@@ -206,7 +204,7 @@ def test_a_long_graph_is_launched_in_parts_that_end_with_the_last_set(play: Play
 
 @pytest.mark.parametrize("timing", _TIMING)
 @pytest.mark.parametrize("timeouts", [1, 2, 3])
-def test_a_timed_out_sample_is_repeated_and_counted(play: Play, timing: str, timeouts: int) -> None:
+def test_a_timed_out_sample_is_repeated_and_counted(play, timing, timeouts):
     answer = play(timing=timing, gate_timeouts=timeouts)
     assert answer["error"] == ""
     assert answer["gate_timeouts"] == timeouts
@@ -216,7 +214,7 @@ def test_a_timed_out_sample_is_repeated_and_counted(play: Play, timing: str, tim
 
 
 @pytest.mark.parametrize("timing", _TIMING)
-def test_a_gate_that_keeps_timing_out_is_a_failure(play: Play, timing: str) -> None:
+def test_a_gate_that_keeps_timing_out_is_a_failure(play, timing):
     answer = play(timing=timing, gate_timeouts=4)
     assert answer["error"].startswith("launch gate: timed out 4 times")
     assert answer["trace"].count("close") == 4
@@ -224,7 +222,7 @@ def test_a_gate_that_keeps_timing_out_is_a_failure(play: Play, timing: str) -> N
     assert (answer["closed"], answer["capturing"], answer["pending"]) == (0, 0, 0)
 
 
-def test_a_full_launch_queue_leads_to_shorter_rounds(play: Play) -> None:
+def test_a_full_launch_queue_leads_to_shorter_rounds(play):
     answer = play(inner=100, queue=40)
     # 100 and 50 executions are too many for the queue; 25 are not.
     assert answer["gate_timeouts"] == 2
@@ -234,7 +232,7 @@ def test_a_full_launch_queue_leads_to_shorter_rounds(play: Play) -> None:
 
 
 @pytest.mark.parametrize("elapsed", [float("nan"), float("inf"), -1e-6])
-def test_an_elapsed_time_that_is_none_is_not_reported(play: Play, elapsed: float) -> None:
+def test_an_elapsed_time_that_is_none_is_not_reported(play, elapsed):
     answer = play(elapsed=elapsed)
     assert answer["error"].startswith("CUDA events: an elapsed time of")
     assert answer["seconds"] == []
@@ -253,9 +251,7 @@ _SHAPES = [
 
 @pytest.mark.parametrize("after_effect", [0, 1])
 @pytest.mark.parametrize("shape", _SHAPES)
-def test_whatever_throws_leaves_nothing_behind(
-    play: Play, shape: dict[str, Any], after_effect: int
-) -> None:
+def test_whatever_throws_leaves_nothing_behind(play, shape, after_effect):
     shape = {"samples": 2, **shape}
     complete = play(**shape)
     noexcept = {"open", "drain", "abandon capture", "destroy captured", "destroy executable"}
@@ -274,18 +270,18 @@ def test_whatever_throws_leaves_nothing_behind(
         assert healed["alive"] == 0, call
 
 
-def test_an_error_behind_a_closed_gate_opens_it_before_it_waits(play: Play) -> None:
+def test_an_error_behind_a_closed_gate_opens_it_before_it_waits(play):
     # Calls 1 to 5 run and count; 6 to 8 close the gate, stamp and record; 9 is the work.
     answer = play(fail_at=9)
     assert answer["trace"] == [*FIRST_RUN, *BEFORE, "work 0", "open", "drain"]
 
 
-def test_an_error_in_a_capture_abandons_it(play: Play) -> None:
+def test_an_error_in_a_capture_abandons_it(play):
     answer = play(timing="graph", inner=3, fail_at=8)
     assert answer["trace"] == [*FIRST_RUN, "begin capture", *["work 0"] * 2, "abandon capture"]
 
 
-def test_four_times_of_one_execution(play: Play) -> None:
+def test_four_times_of_one_execution(play):
     answer = play("all-cold", launch_times=5, seconds=1e-4, prefetches=1)
     # 2 ms of 100 us executions; the fake's host takes 2 us to enqueue one, its graphs save 25 %.
     assert answer["times"] == pytest.approx([1e-4, 1e-4, 0.75e-4, 2e-6, 1.02e-4])
@@ -295,7 +291,7 @@ def test_four_times_of_one_execution(play: Play) -> None:
     assert max(works) == 20
 
 
-def test_a_work_that_cannot_be_captured_has_no_time_in_a_graph(play: Play) -> None:
+def test_a_work_that_cannot_be_captured_has_no_time_in_a_graph(play):
     answer = play(launch_times=4, seconds=1e-4, uncapturable=1)
     assert answer["error"] == ""
     single, event, graph, host, wall = answer["times"]
@@ -307,7 +303,7 @@ def test_a_work_that_cannot_be_captured_has_no_time_in_a_graph(play: Play) -> No
     assert "not while a stream" in play(timing="graph", uncapturable=1)["error"]
 
 
-def test_slow_executions_are_repeated_less_often(play: Play) -> None:
+def test_slow_executions_are_repeated_less_often(play):
     def looked(**words: float) -> int:
         return play(launch_times=20, **words)["trace"].count("elapsed")
 
@@ -316,7 +312,7 @@ def test_slow_executions_are_repeated_less_often(play: Play) -> None:
     assert looked(seconds=1.0) == 1 + 3 * 3
 
 
-def test_a_loop_of_short_executions_cannot_fill_the_launch_queue(play: Play) -> None:
+def test_a_loop_of_short_executions_cannot_fill_the_launch_queue(play):
     answer = play(launch_times=1, seconds=1e-6)
     works = [len(list(g)) for key, g in itertools.groupby(answer["trace"]) if key == "work 0"]
     assert max(works) == 32
@@ -325,7 +321,7 @@ def test_a_loop_of_short_executions_cannot_fill_the_launch_queue(play: Play) -> 
 # --- the clock -----------------------------------------------------------------------------------
 
 
-def test_long_samples_have_a_clock_each_and_short_ones_share_one(play: Play) -> None:
+def test_long_samples_have_a_clock_each_and_short_ones_share_one(play):
     assert play(samples=3, clock_seconds=200e-6)["clock_hz"] == pytest.approx([2e9] * 3)
     assert play(samples=3, clock_seconds=100e-6)["clock_hz"] == pytest.approx([2e9])
     assert play(samples=3, clock_seconds=50e-6)["clock_hz"] == []
@@ -378,12 +374,7 @@ NOW = 1_700_000_000_000_000_000
         pytest.param([(0, NOW)], [(9_000, NOW + 1_024)], (9e3, 1.024e-6), id="too short to judge"),
     ],
 )
-def test_both_stamps_come_from_the_same_multiprocessor(
-    library: ctypes.CDLL,
-    first: list[tuple[int, int]],
-    last: list[tuple[int, int]],
-    interval: tuple[float, float] | None,
-) -> None:
+def test_both_stamps_come_from_the_same_multiprocessor(library, first, last, interval):
     found = _pair(library, first, last)
     assert found == (None if interval is None else pytest.approx(interval))
 
@@ -400,9 +391,7 @@ def test_both_stamps_come_from_the_same_multiprocessor(
         pytest.param([(1e6, 1e-4), (1e6, 1e-4)], [], id="10 GHz"),
     ],
 )
-def test_readings_of_a_chunk(
-    library: ctypes.CDLL, intervals: list[tuple[float, float]], readings: list[float]
-) -> None:
+def test_readings_of_a_chunk(library, intervals, readings):
     numbers = (ctypes.c_double * (2 * len(intervals)))(*itertools.chain(*intervals))
     hz = (ctypes.c_double * len(intervals))()
     count = library.read_clocks(numbers, len(intervals), hz)
@@ -416,17 +405,15 @@ def test_readings_of_a_chunk(
     ("before", "after", "ticket"),
     [(0, 1, 1), (6, 7, 7), (6, 9, 7), (2**32 - 1, 0, 0), (2**32 - 1, 2, 1)],
 )
-def test_a_gate_holds_until_its_ticket_is_called(
-    library: ctypes.CDLL, before: int, after: int, ticket: int
-) -> None:
+def test_a_gate_holds_until_its_ticket_is_called(library, before, after, ticket):
     assert _poll(library, before, after, ticket, opens=5, step=10, timeout=1000) == 5
 
 
-def test_a_gate_that_was_opened_before_lets_everything_through(library: ctypes.CDLL) -> None:
+def test_a_gate_that_was_opened_before_lets_everything_through(library):
     assert _poll(library, 7, 7, 6, opens=50, step=10, timeout=1000) == 1
 
 
-def test_a_gate_gives_up_when_its_time_is_over(library: ctypes.CDLL) -> None:
+def test_a_gate_gives_up_when_its_time_is_over(library):
     # The clock is read once before the first poll, and after every poll that finds it closed.
     assert _poll(library, 0, 1, 1, opens=50, step=10, timeout=100) == -10
     # The same where the nanosecond timer wraps around meanwhile.

@@ -14,8 +14,6 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.records.specs import KernelSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from pydlbench.layers.layer import Layer
 
 _WORKSPACE = 1 << 30
@@ -130,7 +128,7 @@ def _is_conv(case: KernelSpec) -> bool:
 
 
 @pytest.fixture(scope="module")
-def gpu() -> Iterator[Gpu]:
+def gpu():
     """The GPU; its memory is given back after each file."""
     one = Gpu()
     yield one
@@ -138,19 +136,19 @@ def gpu() -> Iterator[Gpu]:
 
 
 @pytest.fixture(scope="module")
-def cuda(gpu: Gpu) -> Any:
+def cuda(gpu):
     """The native module."""
     return gpu.native
 
 
 @pytest.fixture(scope="module")
-def device(gpu: Gpu) -> Any:
+def device(gpu):
     """The GPU as the native module knows it."""
     return gpu.device
 
 
 @pytest.fixture
-def all_right(gpu: Gpu) -> Callable[..., list[Checked]]:
+def all_right(gpu):
     """Run every plan of a case, or show that the GPU refuses the mode in a sentence."""
 
     def check(layer: Layer, **words: str) -> list[Checked]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
 from pydlbench.backends.verification.inputs import round_to
 from pydlbench.errors import InsufficientMemoryError, PrimitiveError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.gpu
 
@@ -37,9 +34,7 @@ def positive() -> Any:
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("mode", MODES)
-def test_what_is_uploaded_comes_back_rounded(
-    cuda: Any, device: Any, mode: str, layout: str
-) -> None:
+def test_what_is_uploaded_comes_back_rounded(cuda, device, mode, layout):
     src = positive()
     plan = relu(cuda, device, mode, layout)
     kernel = cuda.Kernel(plan, cuda.Arena(device, {"src": src}))
@@ -52,7 +47,7 @@ def test_what_is_uploaded_comes_back_rounded(
     assert strides[1] == (1 if layout == "nhwc" else DIMS["height"] * DIMS["width"])
 
 
-def test_plans_share_what_they_read(cuda: Any, device: Any) -> None:
+def test_plans_share_what_they_read(cuda, device):
     src = positive()
     arena = cuda.Arena(device, {"src": src})
     assert arena.bytes == 0
@@ -65,7 +60,7 @@ def test_plans_share_what_they_read(cuda: Any, device: Any) -> None:
     assert sizes == [src.nbytes, src.nbytes, 2 * src.nbytes]
 
 
-def test_a_kernel_keeps_its_tensors_when_the_arena_is_cleared(cuda: Any, device: Any) -> None:
+def test_a_kernel_keeps_its_tensors_when_the_arena_is_cleared(cuda, device):
     src = positive()
     arena = cuda.Arena(device, {"src": src})
     kernel = cuda.Kernel(relu(cuda, device), arena)
@@ -78,7 +73,7 @@ def test_a_kernel_keeps_its_tensors_when_the_arena_is_cleared(cuda: Any, device:
         np.testing.assert_array_equal(one.output(), src)
 
 
-def test_the_callers_array_may_go_before_it_is_uploaded(cuda: Any, device: Any) -> None:
+def test_the_callers_array_may_go_before_it_is_uploaded(cuda, device):
     src = positive()
     arena = cuda.Arena(device, {"src": src.copy()})
     kernel = cuda.Kernel(relu(cuda, device), arena)
@@ -86,21 +81,19 @@ def test_the_callers_array_may_go_before_it_is_uploaded(cuda: Any, device: Any) 
     np.testing.assert_array_equal(kernel.output(), src)
 
 
-def test_a_missing_input_is_named(cuda: Any, device: Any) -> None:
+def test_a_missing_input_is_named(cuda, device):
     arena = cuda.Arena(device, {"dst": positive()})
     with pytest.raises(PrimitiveError, match="no input named src"):
         cuda.Kernel(relu(cuda, device), arena)
 
 
-def test_an_input_of_another_size_is_refused(cuda: Any, device: Any) -> None:
+def test_an_input_of_another_size_is_refused(cuda, device):
     arena = cuda.Arena(device, {"src": positive()[:2]})
     with pytest.raises(PrimitiveError, match="src has 140 elements where the kernel reads 210"):
         cuda.Kernel(relu(cuda, device), arena)
 
 
-def test_an_input_larger_than_the_memory_costs_nothing_but_itself(
-    cuda: Any, device: Any, tmp_path: Path
-) -> None:
+def test_an_input_larger_than_the_memory_costs_nothing_but_itself(cuda, device, tmp_path):
     sides = {"channels": 1024, "height": 32, "width": 32}
     batch = device.facts["memory_bytes"] // (4 << 20) + 16
     path = tmp_path / "holes"

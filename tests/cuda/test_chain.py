@@ -21,7 +21,7 @@ MODELS = {"chain": tiny.chain, "joins": lambda: tiny.joins(left=4, right=1)}
 
 
 @pytest.fixture(scope="module")
-def backend() -> Any:
+def backend():
     pytest.importorskip("pydlbench._cuda", reason="built without CUDA")
     module = importlib.import_module("pydlbench.backends.native.cuda")
     try:
@@ -37,9 +37,7 @@ def error(found: Any, wanted: Any) -> float:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("phase", ["forward", "training"])
 @pytest.mark.parametrize("name", MODELS)
-def test_output_and_gradients_are_those_of_a_cpu(
-    backend: Any, name: str, phase: str, way: str
-) -> None:
+def test_output_and_gradients_are_those_of_a_cpu(backend, name, phase, way):
     pytest.importorskip("pydlbench._cpu")
     model = MODELS[name]()
     wanted = NativeChain(model, phase, "channels last", dropout=False)
@@ -59,7 +57,7 @@ def test_output_and_gradients_are_those_of_a_cpu(
 
 
 @pytest.mark.parametrize("timing", ["events", "cuda-graph"])
-def test_a_chain_is_a_kernel_to_be_sampled(backend: Any, timing: str) -> None:
+def test_a_chain_is_a_kernel_to_be_sampled(backend, timing):
     case = StepSpec(model="chain", phase="training", device="cuda:0")
     kernel = prepare_model(backend, tiny.chain(), case, timing=timing)
 
@@ -71,7 +69,7 @@ def test_a_chain_is_a_kernel_to_be_sampled(backend: Any, timing: str) -> None:
     assert min(chunk.seconds) > 0
 
 
-def test_a_graph_computes_what_the_stream_does(backend: Any) -> None:
+def test_a_graph_computes_what_the_stream_does(backend):
     made = NativeChain(tiny.chain(), "forward", WAYS[0], chains=backend.chains())
     made.chain.run()
     output = made.output()
@@ -101,7 +99,7 @@ def relus(cuda: Any, device: Any, count: int) -> Any:
 
 
 @pytest.mark.parametrize("count", [1, 128, 129, 300])
-def test_a_chain_of_many_kernels_has_no_gate_between_events(backend: Any, count: int) -> None:
+def test_a_chain_of_many_kernels_has_no_gate_between_events(backend, count):
     cuda = importlib.import_module("pydlbench._cuda")
     chain = relus(cuda, backend.device, count)
     assert chain.gated == (count <= 128)
@@ -116,7 +114,7 @@ def test_a_chain_of_many_kernels_has_no_gate_between_events(backend: Any, count:
     assert chain.memory["shared"] <= 2 * 1024
 
 
-def test_narrow_formats_have_no_chain(backend: Any) -> None:
+def test_narrow_formats_have_no_chain(backend):
     cuda = importlib.import_module("pydlbench._cuda")
     with pytest.raises(UnsupportedError, match="fp16"):
         cuda.Offers(backend.device, "fp16", 1 << 30)

@@ -66,7 +66,7 @@ def _driver_folder(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def results(tmp_path_factory):
     """All lists, made once in another process."""
     if importlib.util.find_spec("pydlbench._cuda") is None:
         pytest.skip("built without CUDA")
@@ -102,14 +102,14 @@ def plans(results: dict[str, Any], **where: str) -> list[dict[str, Any]]:
     return [plan for one in lists(results, **where) for plan in one["plans"]]
 
 
-def test_every_layer_pass_and_mode_has_plans_in_both_layouts(results: dict[str, Any]) -> None:
+def test_every_layer_pass_and_mode_has_plans_in_both_layouts(results):
     for one in results["lists"]:
         assert isinstance(one["plans"], list), one["plans"]
         working = {plan["variant"] for plan in one["plans"] if plan["error"] is None}
         assert working == {"nchw", "nhwc"}, one
 
 
-def test_plans_that_need_no_compiler_can_all_be_built(results: dict[str, Any]) -> None:
+def test_plans_that_need_no_compiler_can_all_be_built(results):
     failed = {
         (one["layer"], one["pass"], one["mode"], plan["algorithm"]): plan["error"]
         for one in results["lists"]
@@ -120,9 +120,7 @@ def test_plans_that_need_no_compiler_can_all_be_built(results: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("mode", ["fp32", "fp16"])
-def test_modes_of_the_cuda_cores_have_no_tensor_core_plan(
-    results: dict[str, Any], mode: str
-) -> None:
+def test_modes_of_the_cuda_cores_have_no_tensor_core_plan(results, mode):
     for plan in plans(results, mode=mode):
         assert plan["tensor_cores"] is False
         assert "TENSOR_CORE" not in plan["notes"]
@@ -130,9 +128,7 @@ def test_modes_of_the_cuda_cores_have_no_tensor_core_plan(
 
 
 @pytest.mark.parametrize("mode", TENSOR_CORE_MODES)
-def test_tensor_core_modes_have_only_such_plans_and_sum_in_float32(
-    results: dict[str, Any], mode: str
-) -> None:
+def test_tensor_core_modes_have_only_such_plans_and_sum_in_float32(results, mode):
     for plan in plans(results, mode=mode):
         assert plan["tensor_cores"] is True
         assert "TENSOR_CORE" in plan["notes"]
@@ -140,7 +136,7 @@ def test_tensor_core_modes_have_only_such_plans_and_sum_in_float32(
         assert plan["accumulate"] == "float32"
 
 
-def test_fp16_offers_both_accumulators_and_says_which(results: dict[str, Any]) -> None:
+def test_fp16_offers_both_accumulators_and_says_which(results):
     found = plans(results, mode="fp16", layer="dense", **{"pass": "forward-inference"})
     assert {plan["accumulate"] for plan in found} == {"float32", "float16"}
     for plan in plans(results, mode="fp16"):
@@ -149,7 +145,7 @@ def test_fp16_offers_both_accumulators_and_says_which(results: dict[str, Any]) -
         assert plan["accumulate"] == ("float16" if half else "float32")
 
 
-def test_tensors_have_the_storage_the_mode_says(results: dict[str, Any]) -> None:
+def test_tensors_have_the_storage_the_mode_says(results):
     expected = {"fp32": "float32", "tf32": "float32", "bf16-tc": "bfloat16"}
     for one in results["lists"]:
         for plan in one["plans"]:
@@ -157,7 +153,7 @@ def test_tensors_have_the_storage_the_mode_says(results: dict[str, Any]) -> None
             assert types == {expected.get(one["mode"], "float16")}
 
 
-def test_the_result_of_a_pass_is_its_output(results: dict[str, Any]) -> None:
+def test_the_result_of_a_pass_is_its_output(results):
     written = {"backward-data": "src", "backward-weights": "weights"}
     for one in results["lists"]:
         for plan in one["plans"]:
@@ -167,7 +163,7 @@ def test_the_result_of_a_pass_is_its_output(results: dict[str, Any]) -> None:
             assert outputs == [written.get(one["pass"], "dst")]
 
 
-def test_strides_follow_the_layout(results: dict[str, Any]) -> None:
+def test_strides_follow_the_layout(results):
     for plan in plans(results, layer="dense", mode="fp32"):
         src, weights, _ = plan["tensors"]
         assert src["dims"] == [4, 16, 9, 9]
@@ -181,13 +177,13 @@ def test_strides_follow_the_layout(results: dict[str, Any]) -> None:
             assert weights["strides"] == [144, 1, 48, 16]
 
 
-def test_no_plan_is_listed_twice(results: dict[str, Any]) -> None:
+def test_no_plan_is_listed_twice(results):
     for one in results["lists"]:
         names = [(plan["algorithm"], plan["variant"]) for plan in one["plans"]]
         assert len(names) == len(set(names))
 
 
-def test_padding_is_done_apart_only_where_sides_differ(results: dict[str, Any]) -> None:
+def test_padding_is_done_apart_only_where_sides_differ(results):
     for one in results["lists"]:
         backward_data = one["pass"] == "backward-data"
         apart = [p for p in one["plans"] if done_apart(p["algorithm"], backward_data=backward_data)]
@@ -211,12 +207,12 @@ def done_apart(algorithm: str, *, backward_data: bool) -> bool:
     return algorithm.startswith("pad 0,1,0,1 + engine ")
 
 
-def test_the_workspace_is_known_before_the_plan_is_built(results: dict[str, Any]) -> None:
+def test_the_workspace_is_known_before_the_plan_is_built(results):
     known = [plan for plan in plans(results) if plan["error"] is None]
     assert all(plan["listed_bytes"] == plan["workspace_bytes"] for plan in known)
 
 
-def test_a_layout_can_be_asked_for(results: dict[str, Any]) -> None:
+def test_a_layout_can_be_asked_for(results):
     assert {plan["variant"] for plan in results["nhwc"]} == {"nhwc"}
     both = plans(results, layer="dense", mode="fp32", **{"pass": "forward-inference"})
     assert [p["algorithm"] for p in results["nhwc"]] == [
@@ -224,7 +220,7 @@ def test_a_layout_can_be_asked_for(results: dict[str, Any]) -> None:
     ]
 
 
-def test_the_sweep_adds_to_what_cudnn_lists(results: dict[str, Any]) -> None:
+def test_the_sweep_adds_to_what_cudnn_lists(results):
     everything = plans(results, layer="dense", mode="fp32", **{"pass": "forward-inference"})
     names = [(p["variant"], p["algorithm"]) for p in everything]
     listed = [(p["variant"], p["algorithm"]) for p in results["listed only"]]
@@ -235,7 +231,7 @@ def test_the_sweep_adds_to_what_cudnn_lists(results: dict[str, Any]) -> None:
         assert [name for name in names if name[0] == variant][: len(first)] == first
 
 
-def test_the_workspace_limit_holds(results: dict[str, Any]) -> None:
+def test_the_workspace_limit_holds(results):
     assert results["no workspace"]
     assert all(plan["workspace_bytes"] == 0 for plan in results["no workspace"])
     everything = plans(results, layer="dense", mode="fp32", **{"pass": "forward-inference"})
@@ -243,7 +239,7 @@ def test_the_workspace_limit_holds(results: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("mode", ["fp32", "tf32", "fp16", "fp16-tc", "bf16-tc"])
-def test_bias_and_relu_are_fused(results: dict[str, Any], mode: str) -> None:
+def test_bias_and_relu_are_fused(results, mode):
     working = [plan for plan in results["fused"][mode] if plan["error"] is None]
     assert {plan["variant"] for plan in working} == {"nchw", "nhwc"}
     for plan in working:
@@ -256,7 +252,7 @@ def test_bias_and_relu_are_fused(results: dict[str, Any], mode: str) -> None:
         assert roles["bias"]["use"] == "input"
 
 
-def test_what_there_is_no_plan_for_is_said_in_one_sentence(results: dict[str, Any]) -> None:
+def test_what_there_is_no_plan_for_is_said_in_one_sentence(results):
     assert results["fp8"].startswith("fp8-tc is for GEMM")
     assert results["fused backward"].endswith("fused in the forward pass only")
     assert "compute capability 7.5" in results["bf16 on Turing"]
@@ -269,7 +265,7 @@ def test_what_there_is_no_plan_for_is_said_in_one_sentence(results: dict[str, An
 
 
 @pytest.mark.gpu
-def test_properties_of_a_gpu_give_the_plans_of_that_gpu() -> None:
+def test_properties_of_a_gpu_give_the_plans_of_that_gpu():
     cuda = pytest.importorskip("pydlbench._cuda", reason="built without CUDA")
     cuda.load_libraries(None, None)
     device = cuda.Device(0)

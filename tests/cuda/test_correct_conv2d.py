@@ -1,18 +1,11 @@
 """Every plan of small odd convolutions is right, to the device's judgement and to the host's."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 import pytest
 
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.base import PASSES
 from pydlbench.layers.conv import Conv2d
 from pydlbench.records.specs import KernelSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.gpu
 
@@ -47,24 +40,20 @@ LAYERS = {
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("name", LAYERS)
-def test_every_plan_is_right(
-    all_right: Callable[..., list[Any]], name: str, pass_: str, mode: str
-) -> None:
+def test_every_plan_is_right(all_right, name, pass_, mode):
     found = all_right(LAYERS[name], pass_=pass_, precision=mode)
     tensor = mode not in ("fp32", "fp16")
     assert {one.plan.tensor_cores for one in found} == {tensor}
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_forward_pass_of_training(all_right: Callable[..., list[Any]], mode: str) -> None:
+def test_the_forward_pass_of_training(all_right, mode):
     all_right(LAYERS["3x3"], propagation="training", precision=mode)
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["3x3", "asymmetric", "aligned"])
-def test_bias_and_relu_in_the_same_kernel(
-    all_right: Callable[..., list[Any]], name: str, mode: str
-) -> None:
+def test_bias_and_relu_in_the_same_kernel(all_right, name, mode):
     for one in all_right(LAYERS[name], precision=mode, fuse="bias-relu"):
         assert one.device is not None
         assert "bias" in {tensor["role"] for tensor in one.plan.tensors}
@@ -72,9 +61,7 @@ def test_bias_and_relu_in_the_same_kernel(
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("pass_", PASSES)
-def test_aligned_shapes_have_plans_in_every_mode_of_the_card(
-    gpu: Any, pass_: str, mode: str
-) -> None:
+def test_aligned_shapes_have_plans_in_every_mode_of_the_card(gpu, pass_, mode):
     least = {"fp32": 50, "fp16": 53, "fp16-tc": 70, "tf32": 80, "bf16-tc": 80}[mode]
     facts = gpu.device.facts
     case = KernelSpec(layer=LAYERS["aligned"], pass_=pass_, precision=mode, device="cuda:0")
@@ -86,7 +73,7 @@ def test_aligned_shapes_have_plans_in_every_mode_of_the_card(
 
 
 @pytest.mark.parametrize(("layout", "mode"), [("nchw", "fp32"), ("nhwc", "fp32")])
-def test_a_layout_restricts_the_plans(gpu: Any, layout: str, mode: str) -> None:
+def test_a_layout_restricts_the_plans(gpu, layout, mode):
     case = KernelSpec(layer=LAYERS["aligned"], precision=mode, layout=layout, device="cuda:0")
     found = gpu.plans(case)
     assert found
@@ -96,7 +83,7 @@ def test_a_layout_restricts_the_plans(gpu: Any, layout: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["fp8-tc"])
-def test_fp8_is_for_products(gpu: Any, mode: str) -> None:
+def test_fp8_is_for_products(gpu, mode):
     case = KernelSpec(layer=LAYERS["aligned"], precision=mode, device="cuda:0")
     with pytest.raises(UnsupportedError, match="fp8-tc is for GEMM"):
         gpu.plans(case)

@@ -1,9 +1,5 @@
 """Every plan of small matrix products is right, to the device's judgement and to the host's."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 import pytest
 
 from pydlbench.errors import UnsupportedError
@@ -11,9 +7,6 @@ from pydlbench.layers.base import PASSES
 from pydlbench.layers.gemm import Gemm
 from pydlbench.records.specs import KernelSpec
 from pydlbench.words import GPU_PRECISIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.gpu
 
@@ -31,9 +24,7 @@ LAYERS = {
 @pytest.mark.parametrize("mode", GPU_PRECISIONS)
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("name", LAYERS)
-def test_every_plan_is_right(
-    all_right: Callable[..., list[Any]], name: str, pass_: str, mode: str
-) -> None:
+def test_every_plan_is_right(all_right, name, pass_, mode):
     found = all_right(LAYERS[name], pass_=pass_, precision=mode)
     tensor = mode not in ("fp32", "fp16")
     # Where the library does not tell, the mode has been asked for and the error must fit it.
@@ -42,21 +33,19 @@ def test_every_plan_is_right(
 
 @pytest.mark.parametrize("mode", [mode for mode in GPU_PRECISIONS if mode != "fp8-tc"])
 @pytest.mark.parametrize("name", ["odd", "even", "aligned"])
-def test_bias_and_relu_in_the_same_kernel(
-    all_right: Callable[..., list[Any]], name: str, mode: str
-) -> None:
+def test_bias_and_relu_in_the_same_kernel(all_right, name, mode):
     for one in all_right(LAYERS[name], precision=mode, fuse="bias-relu"):
         assert "bias" in {tensor["role"] for tensor in one.plan.tensors}
 
 
 @pytest.mark.parametrize("mode", ["fp32"])
-def test_transposed_storage_is_among_the_plans(gpu: Any, mode: str) -> None:
+def test_transposed_storage_is_among_the_plans(gpu, mode):
     case = KernelSpec(layer=LAYERS["aligned"], precision=mode, device="cuda:0")
     assert {plan.variant for plan in gpu.plans(case)} >= {"plain", "transposed"}
 
 
 @pytest.mark.parametrize("mode", GPU_PRECISIONS)
-def test_aligned_products_exist_in_every_mode_of_the_card(gpu: Any, mode: str) -> None:
+def test_aligned_products_exist_in_every_mode_of_the_card(gpu, mode):
     least = {"fp32": 50, "fp16": 53, "fp16-tc": 70, "tf32": 80, "bf16-tc": 80, "fp8-tc": 89}[mode]
     facts = gpu.device.facts
     case = KernelSpec(layer=LAYERS["aligned"], precision=mode, device="cuda:0")
@@ -68,7 +57,7 @@ def test_aligned_products_exist_in_every_mode_of_the_card(gpu: Any, mode: str) -
 
 
 @pytest.mark.parametrize("layer", [Gemm(m=16, k=24, n=32), Gemm(m=16, k=32, n=33)])
-def test_fp8_needs_multiples_of_16(gpu: Any, layer: Gemm) -> None:
+def test_fp8_needs_multiples_of_16(gpu, layer):
     case = KernelSpec(layer=layer, precision="fp8-tc", device="cuda:0")
     with pytest.raises(UnsupportedError, match="fp8-tc") as caught:
         gpu.plans(case)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import pytest
 
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pointwise_ops import OPERATIONS
 from pydlbench.records.specs import KernelSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.gpu
 
@@ -61,9 +56,7 @@ STEPS = [
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("problem", "pass_", "propagation"), STEPS)
-def test_every_plan_is_right(
-    all_right: Callable[..., list[Any]], problem: str, pass_: str, propagation: str, mode: str
-) -> None:
+def test_every_plan_is_right(all_right, problem, pass_, propagation, mode):
     found = all_right(LAYERS[problem], pass_=pass_, propagation=propagation, precision=mode)
     for one in found:
         assert one.host is not None
@@ -72,7 +65,7 @@ def test_every_plan_is_right(
 
 
 @pytest.mark.parametrize("problem", LAYERS)
-def test_fp8_is_refused_in_a_sentence(gpu: Any, problem: str) -> None:
+def test_fp8_is_refused_in_a_sentence(gpu, problem):
     case = KernelSpec(layer=LAYERS[problem], precision="fp8-tc", device="cuda:0")
     with pytest.raises(UnsupportedError, match="fp8-tc"):
         gpu.plans(case)

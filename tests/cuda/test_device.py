@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
@@ -11,14 +10,14 @@ from pydlbench.errors import UnsupportedError
 
 
 @pytest.fixture(scope="module")
-def cuda() -> Any:
+def cuda():
     """The module, where it was built."""
     return pytest.importorskip("pydlbench._cuda", reason="built without CUDA")
 
 
 @pytest.mark.parametrize("call", ["device_count()", "device_facts(0)", "Device(0)"])
 @pytest.mark.usefixtures("cuda")
-def test_without_a_gpu_everything_says_so_in_one_sentence(call: str) -> None:
+def test_without_a_gpu_everything_says_so_in_one_sentence(call):
     # In a process of its own: the driver reads what hides a GPU when it is first asked.
     program = (
         "from pydlbench import _cuda\nfrom pydlbench.errors import UnsupportedError\n"
@@ -35,7 +34,7 @@ def test_without_a_gpu_everything_says_so_in_one_sentence(call: str) -> None:
     assert "cudaError" not in message
 
 
-def test_the_module_tells_what_it_was_built_with(cuda: Any) -> None:
+def test_the_module_tells_what_it_was_built_with(cuda):
     built = cuda.built_with()
     assert set(built) == {"cuda", "architectures", "compiler"}
     major, minor = built["cuda"].split(".")
@@ -44,7 +43,7 @@ def test_the_module_tells_what_it_was_built_with(cuda: Any) -> None:
 
 
 @pytest.mark.gpu
-def test_facts_of_a_gpu_make_sense(cuda: Any) -> None:
+def test_facts_of_a_gpu_make_sense(cuda):
     facts = cuda.device_facts(0)
     assert facts == cuda.Device(0).facts
     assert facts["index"] == 0
@@ -57,7 +56,7 @@ def test_facts_of_a_gpu_make_sense(cuda: Any) -> None:
 
 
 @pytest.mark.gpu
-def test_a_gpu_that_is_not_there_is_refused_with_those_that_are(cuda: Any) -> None:
+def test_a_gpu_that_is_not_there_is_refused_with_those_that_are(cuda):
     count = cuda.device_count()
     for index in (-1, count):
         with pytest.raises(UnsupportedError, match=f"no cuda:{index}; there is cuda:0"):

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -60,7 +59,7 @@ for attempt in (device.synchronize, lambda: cuda.bandwidth(device, "read", 1 << 
 """
 
 
-def test_what_does_not_fit_costs_its_kernel_only(gpu: Any) -> None:
+def test_what_does_not_fit_costs_its_kernel_only(gpu):
     case = KernelSpec(layer=LARGE, cache="all-cold", device="cuda:0")
     much = 2 * gpu.device.facts["memory_bytes"]
     plan = gpu.kernel(case).plan
@@ -71,9 +70,7 @@ def test_what_does_not_fit_costs_its_kernel_only(gpu: Any) -> None:
     assert np.isfinite(kernel.output()).all()
 
 
-def test_out_of_memory_is_a_failed_row_and_the_next_one_is_ok(
-    gpu: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_out_of_memory_is_a_failed_row_and_the_next_one_is_ok(gpu, monkeypatch):
     """Copies that keep a kernel's data cold in a graph are asked to span twice the memory."""
     facts = gpu.device.facts
     monkeypatch.setattr(kernels, "_COLD_L2", 2 * facts["memory_bytes"] // facts["l2_bytes"])
@@ -90,7 +87,7 @@ def test_out_of_memory_is_a_failed_row_and_the_next_one_is_ok(
     assert generation == 1, "the worker had no reason to end"
 
 
-def test_an_illegal_access_loses_the_device() -> None:
+def test_an_illegal_access_loses_the_device():
     """In a process of its own. That such an error ends a worker, and that the next row gets a new
     one, is shown without a GPU in tests/workers/test_worker.py."""
     script = _FAULT.format(path=[str(Path(pydlbench.__file__).parents[1]), *sys.path])
@@ -103,7 +100,7 @@ def test_an_illegal_access_loses_the_device() -> None:
 
 
 @pytest.mark.parametrize("pass_", ["forward", "backward-data", "backward-weights"])
-def test_without_workspace_there_are_only_plans_that_need_none(gpu: Any, pass_: str) -> None:
+def test_without_workspace_there_are_only_plans_that_need_none(gpu, pass_):
     layer = pydlbench.Conv2d.of(
         batch=2, in_channels=16, in_size=14, out_channels=32, kernel=3, padding=1
     )

@@ -25,15 +25,13 @@ def relu(cuda: Any, device: Any, **dims: int) -> Any:
 
 
 @pytest.fixture
-def arena(cuda: Any, device: Any) -> Any:
+def arena(cuda, device):
     return cuda.Arena(device, {"src": uniform(1, *SHAPE)})
 
 
 @pytest.mark.parametrize("timing", ["events", "cuda-graph"])
 @pytest.mark.parametrize("cache", ["hot", "all-cold"])
-def test_a_poisoned_run_writes_every_element(
-    cuda: Any, device: Any, arena: Any, cache: str, timing: str
-) -> None:
+def test_a_poisoned_run_writes_every_element(cuda, device, arena, cache, timing):
     kernel = cuda.Kernel(relu(cuda, device), arena, cache, timing, MB)
     for _ in range(2):
         kernel.run_poisoned()
@@ -44,9 +42,7 @@ def test_a_poisoned_run_writes_every_element(
 
 @pytest.mark.parametrize("timing", ["events", "cuda-graph"])
 @pytest.mark.parametrize("cache", ["hot", "all-cold"])
-def test_samples_are_seconds_per_execution(
-    cuda: Any, device: Any, arena: Any, cache: str, timing: str
-) -> None:
+def test_samples_are_seconds_per_execution(cuda, device, arena, cache, timing):
     kernel = cuda.Kernel(relu(cuda, device), arena, cache, timing, MB)
     chunk = kernel.sample(7, untimed=3)
     assert chunk["seconds"].shape == (7,)
@@ -57,7 +53,7 @@ def test_samples_are_seconds_per_execution(
     assert ((chunk["clock_hz"] > 1e8) & (chunk["clock_hz"] < 5e9)).all()
 
 
-def test_only_cold_graphs_rotate(cuda: Any, device: Any, arena: Any) -> None:
+def test_only_cold_graphs_rotate(cuda, device, arena):
     plan = relu(cuda, device)
     each = 2 * -(-uniform(1, *SHAPE).nbytes // 256) * 256  # src and dst, aligned
     for cache, timing, sets in (
@@ -69,20 +65,18 @@ def test_only_cold_graphs_rotate(cuda: Any, device: Any, arena: Any) -> None:
         assert cuda.Kernel(plan, arena, cache, timing, MB).rotating_sets == sets
 
 
-def test_without_weights_they_cannot_be_cold(cuda: Any, device: Any, arena: Any) -> None:
+def test_without_weights_they_cannot_be_cold(cuda, device, arena):
     with pytest.raises(UnsupportedError, match="no weights"):
         cuda.Kernel(relu(cuda, device), arena, "weights-cold")
 
 
 @pytest.mark.parametrize(("cache", "timing"), [("warm", "events"), ("hot", "stopwatch")])
-def test_what_there_is_not_is_answered_with_what_there_is(
-    cuda: Any, device: Any, arena: Any, cache: str, timing: str
-) -> None:
+def test_what_there_is_not_is_answered_with_what_there_is(cuda, device, arena, cache, timing):
     with pytest.raises(ValueError, match="there is: "):
         cuda.Kernel(relu(cuda, device), arena, cache, timing)
 
 
-def test_a_plan_is_built_once(cuda: Any, device: Any, arena: Any) -> None:
+def test_a_plan_is_built_once(cuda, device, arena):
     plan = relu(cuda, device)
     seconds = plan.build()
     assert seconds >= 0
@@ -92,7 +86,7 @@ def test_a_plan_is_built_once(cuda: Any, device: Any, arena: Any) -> None:
     assert kernel.plan is plan
 
 
-def test_what_is_overwritten_is_restored_before_it_is_verified(cuda: Any, device: Any) -> None:
+def test_what_is_overwritten_is_restored_before_it_is_verified(cuda, device):
     count = 1000
     given = {role: uniform(seed, count) for seed, role in enumerate(("weights", "velocity"))}
     gradient = uniform(9, count)
@@ -110,7 +104,7 @@ def test_what_is_overwritten_is_restored_before_it_is_verified(cuda: Any, device
         np.testing.assert_allclose(found["weights"], given["weights"] - 0.25 * velocity, atol=1e-6)
 
 
-def test_copies_beyond_the_memory_are_refused_and_leave_it_usable(cuda: Any, device: Any) -> None:
+def test_copies_beyond_the_memory_are_refused_and_leave_it_usable(cuda, device):
     dims = {"batch": 64, "channels": 64, "height": 128, "width": 256}  # 512 MB a copy
     arena = cuda.Arena(device, {"src": uniform(1, *dims.values())})
     plan = relu(cuda, device, **dims)
@@ -123,22 +117,20 @@ def test_copies_beyond_the_memory_are_refused_and_leave_it_usable(cuda: Any, dev
     assert kernel.output().min() == 0
 
 
-def test_a_device_is_kept_busy_for_as_long_as_wanted(cuda: Any, device: Any, arena: Any) -> None:
+def test_a_device_is_kept_busy_for_as_long_as_wanted(cuda, device, arena):
     kernel = cuda.Kernel(relu(cuda, device), arena)
     load = kernel.run_for(0.05)
     assert load["seconds"] >= 0.05
     assert load["executions"] > 100  # of microseconds each
 
 
-def test_three_clocks_time_a_launch(cuda: Any, device: Any, arena: Any) -> None:
+def test_three_clocks_time_a_launch(cuda, device, arena):
     times = cuda.Kernel(relu(cuda, device), arena).launch_times(5)
     assert {"event_s", "graph_s", "host_s"} <= set(times)
     assert all(0 < one < 1e-2 for one in times.values())
 
 
-def test_a_kernel_that_writes_something_else_is_not_verified(
-    cuda: Any, device: Any, arena: Any
-) -> None:
+def test_a_kernel_that_writes_something_else_is_not_verified(cuda, device, arena):
     kernel = cuda.Kernel(relu(cuda, device), arena)
     fields = {"batch_count": 1, "m": 2, "k": 3, "n": 4}
     reference = cuda.reference("gemm", "backward-weights", fields)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -12,16 +12,13 @@ from pydlbench.cli import main
 from pydlbench.layers.base import PASSES
 from pydlbench.words import GPU_PRECISIONS
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 pytestmark = pytest.mark.gpu
 
 _CONV3 = ("layers", "--shape", "conv3", "--batch", "8", "--device", "cuda:0", "--quiet")
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+def run(capsys):
     """Run a command that prints JSON and return what it printed."""
 
     def call(*words: str) -> Any:
@@ -49,7 +46,7 @@ def _plausible(row: dict[str, Any]) -> None:
     assert row["library"]
 
 
-def test_conv3_in_all_modes_and_passes(run: Callable[..., Any]) -> None:
+def test_conv3_in_all_modes_and_passes(run):
     document = run(*_CONV3, "--precision", "all", "--pass", "all", "--budget", "0.2")
     rows = document["measurements"]
     assert len(rows) == len(GPU_PRECISIONS) * len(PASSES)
@@ -73,14 +70,14 @@ def test_conv3_in_all_modes_and_passes(run: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("cache", ["weights-cold", "all-cold"])
-def test_cold_rows_are_taken_on_events(run: Callable[..., Any], cache: str) -> None:
+def test_cold_rows_are_taken_on_events(run, cache):
     (row,) = run(*_CONV3, "--cache", cache, "--budget", "0.2")["measurements"]
     _plausible(row)
     assert (row["cache"], row["timing"]) == (cache, "events")
     assert row["inner"] == 1
 
 
-def test_algorithms_are_listed_with_what_became_of_them(run: Callable[..., Any]) -> None:
+def test_algorithms_are_listed_with_what_became_of_them(run):
     (row,) = run(*_CONV3, "--algorithms", "--budget", "0.2")["measurements"]
     candidates = row["candidates"]
     assert len(candidates) > 1
@@ -96,7 +93,7 @@ def test_algorithms_are_listed_with_what_became_of_them(run: Callable[..., Any])
             assert one["reason"]
 
 
-def test_energy_is_measured_where_the_card_counts_it(run: Callable[..., Any]) -> None:
+def test_energy_is_measured_where_the_card_counts_it(run):
     (row,) = run(*_CONV3, "--energy", "--budget", "0.2")["measurements"]
     if row["energy_j"] is None:
         pytest.skip("this card, or NVML here, does not count energy")
@@ -106,13 +103,13 @@ def test_energy_is_measured_where_the_card_counts_it(run: Callable[..., Any]) ->
     assert row["energy_j"] / row["time_s"]["median"] == pytest.approx(row["power_w"], rel=0.5)
 
 
-def test_bias_and_relu_are_fused(run: Callable[..., Any]) -> None:
+def test_bias_and_relu_are_fused(run):
     (row,) = run(*_CONV3, "--fuse", "bias-relu", "--budget", "0.2")["measurements"]
     _plausible(row)
     assert row["fuse"] == "bias-relu"
 
 
-def test_other_kinds_of_layers(run: Callable[..., Any]) -> None:
+def test_other_kinds_of_layers(run):
     shapes = ("mb8ic16ih28kh2sh2", "64x128:128x96", "relu:mb8ic64ih14", "batchnorm:mb8ic64ih14")
     words = ("layers", "--shape", *shapes, "--device", "cuda:0", "--quiet", "--budget", "0.1")
     rows = run(*words, "--pool", "max")["measurements"]
@@ -122,14 +119,14 @@ def test_other_kinds_of_layers(run: Callable[..., Any]) -> None:
         _plausible(row)
 
 
-def test_the_table_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_is_for_people(capsys):
     assert main([*_CONV3, "--budget", "0.2"]) == 0
     text = capsys.readouterr().out
     assert "conv3" in text
     assert "fp32" in text
 
 
-def test_the_device_has_peaks_and_bandwidths(run: Callable[..., Any]) -> None:
+def test_the_device_has_peaks_and_bandwidths(run):
     document = run("device", "--device", "cuda:0")
     device = document["device"]
     peaks = {peak["precision"]: peak for peak in device["peaks"]}
@@ -146,7 +143,7 @@ def test_the_device_has_peaks_and_bandwidths(run: Callable[..., Any]) -> None:
     assert device["launch_s"] > 0
 
 
-def test_a_gpu_that_is_not_there_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gpu_that_is_not_there_is_one_sentence(capsys):
     assert main(["layers", "--shape", "conv3", "--device", "cuda:99", "--quiet"]) == 1
     said = capsys.readouterr()
     assert said.out == ""

@@ -27,7 +27,7 @@ _MOST_SPILLS = 12
 
 
 @pytest.fixture(scope="module")
-def kernels() -> dict[str, Counter[str]]:
+def kernels():
     """Every kernel's instructions for compute capability 9.0, by its mangled name."""
     module = pytest.importorskip("pydlbench._cuda", reason="the CUDA module is not built")
     folders = [Path(one) / "nvidia/cu13/bin" for one in sys.path]
@@ -59,7 +59,7 @@ def _beginning(counts: Counter[str], prefix: str) -> int:
     return sum(count for name, count in counts.items() if name.startswith(prefix))
 
 
-def test_the_fma_probes_do_all_their_multiply_adds(kernels: dict[str, Counter[str]]) -> None:
+def test_the_fma_probes_do_all_their_multiply_adds(kernels):
     constants = dict(re.findall(r"unsigned (kFma\w+) = (\d+)", _PROBES.read_text()))
     expected = 2 * int(constants["kFmaPairs"]) * int(constants["kFmaSteps"])
     single, half = (_one(kernels, f"3fma6rotateI{one}") for one in ("fEE", "7__half2"))
@@ -70,20 +70,18 @@ def test_the_fma_probes_do_all_their_multiply_adds(kernels: dict[str, Counter[st
 
 @pytest.mark.parametrize("words", [2, 4, 8])
 @pytest.mark.parametrize(("kind", "loads", "stores"), [(0, 1, 0), (1, 0, 1), (2, 1, 1)])
-def test_the_bandwidth_probes_move_16_bytes_at_a_time(
-    kernels: dict[str, Counter[str]], words: int, kind: int, loads: int, stores: int
-) -> None:
+def test_the_bandwidth_probes_move_16_bytes_at_a_time(kernels, words, kind, loads, stores):
     """Read, write and copy, with so many words in flight."""
     counts = _one(kernels, f"sweepILj{words}ELNS0_10StreamKindE{kind}E")
     assert _beginning(counts, "LDG.E.128") == loads * words
     assert _beginning(counts, "STG.E.128") == stores * words
 
 
-def test_the_gate_looks_at_the_hosts_memory(kernels: dict[str, Counter[str]]) -> None:
+def test_the_gate_looks_at_the_hosts_memory(kernels):
     assert _one(kernels, "gate_kernel")["LDG.E.STRONG.SYS"] == 1
 
 
-def test_timed_kernels_keep_their_values_in_registers(kernels: dict[str, Counter[str]]) -> None:
+def test_timed_kernels_keep_their_values_in_registers(kernels):
     spilled = {
         name: count
         for name, counts in kernels.items()

@@ -50,7 +50,7 @@ def _is_silent(plan: Any) -> bool:
 
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("name", LAYERS)
-def test_no_fp32_plan_has_a_tf32_in_it(gpu: Any, name: str, pass_: str) -> None:
+def test_no_fp32_plan_has_a_tf32_in_it(gpu, name, pass_):
     found = gpu.check(_case(name, pass_, "fp32"))
     assert found
     for one in found:
@@ -62,7 +62,7 @@ def test_no_fp32_plan_has_a_tf32_in_it(gpu: Any, name: str, pass_: str) -> None:
 
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("name", LAYERS)
-def test_the_check_sees_tf32_where_it_is(gpu: Any, name: str, pass_: str) -> None:
+def test_the_check_sees_tf32_where_it_is(gpu, name, pass_):
     """What the tf32 mode makes of operands that are not TF32 numbers is wrong by that much."""
     case = _case(name, pass_, "tf32")
     _plans(gpu, case)
@@ -76,7 +76,7 @@ def test_the_check_sees_tf32_where_it_is(gpu: Any, name: str, pass_: str) -> Non
 
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("name", LAYERS)
-def test_tf32_numbers_lose_nothing_in_tf32(gpu: Any, name: str, pass_: str) -> None:
+def test_tf32_numbers_lose_nothing_in_tf32(gpu, name, pass_):
     case = _case(name, pass_, "tf32")
     _plans(gpu, case)
     for one in gpu.check(case):
@@ -86,7 +86,7 @@ def test_tf32_numbers_lose_nothing_in_tf32(gpu: Any, name: str, pass_: str) -> N
 @pytest.mark.parametrize("mode", ["fp32", "fp16"])
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("name", LAYERS)
-def test_modes_without_tensor_cores(gpu: Any, name: str, pass_: str, mode: str) -> None:
+def test_modes_without_tensor_cores(gpu, name, pass_, mode):
     for plan in _plans(gpu, _case(name, pass_, mode)):
         assert plan.tensor_cores is (None if _is_silent(plan) else False), plan.algorithm
         assert "TENSOR_CORE" not in plan.notes
@@ -95,20 +95,20 @@ def test_modes_without_tensor_cores(gpu: Any, name: str, pass_: str, mode: str) 
 @pytest.mark.parametrize("mode", ["tf32", "fp16-tc", "bf16-tc"])
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("name", LAYERS)
-def test_modes_on_tensor_cores(gpu: Any, name: str, pass_: str, mode: str) -> None:
+def test_modes_on_tensor_cores(gpu, name, pass_, mode):
     for plan in _plans(gpu, _case(name, pass_, mode)):
         assert plan.tensor_cores is (None if _is_silent(plan) else True), plan.algorithm
         assert plan.accumulate == "float32", plan.algorithm
 
 
-def test_fp8_is_on_tensor_cores_too(gpu: Any) -> None:
+def test_fp8_is_on_tensor_cores_too(gpu):
     for plan in _plans(gpu, _case("gemm", "forward", "fp8-tc")):
         assert plan.tensor_cores is (None if _is_silent(plan) else True), plan.algorithm
         types = {tensor["role"]: tensor["type"] for tensor in plan.tensors}
         assert types["src"] == types["weights"] == "float8_e4m3"
 
 
-def test_fp16_says_what_it_accumulates_in(gpu: Any) -> None:
+def test_fp16_says_what_it_accumulates_in(gpu):
     """Both accumulators are fp16 mode; a float16 one shows in the error, and is allowed to."""
     found = gpu.check(_case("gemm", "forward", "fp16"))
     assert {one.plan.accumulate for one in found} <= {"float16", "float32"}
@@ -116,7 +116,7 @@ def test_fp16_says_what_it_accumulates_in(gpu: Any) -> None:
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_storage_is_that_of_the_mode(gpu: Any, name: str) -> None:
+def test_storage_is_that_of_the_mode(gpu, name):
     for mode, stored in (
         ("fp32", "float32"),
         ("tf32", "float32"),

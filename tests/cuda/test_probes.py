@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
@@ -20,7 +19,7 @@ FIELDS = {
 LANES = {"7.0": 64, "7.5": 64, "8.0": 64, "8.6": 128, "8.9": 128, "9.0": 128}
 
 
-def test_the_fma_probe_keeps_the_units_busy(gpu: Any) -> None:
+def test_the_fma_probe_keeps_the_units_busy(gpu):
     facts = gpu.device.facts
     lanes = LANES.get(str(facts["capability"]))
     if lanes is None:
@@ -32,7 +31,7 @@ def test_the_fma_probe_keeps_the_units_busy(gpu: Any) -> None:
     assert found["median_per_second"] <= found["per_second"]
 
 
-def test_pairs_of_halves_are_at_least_as_fast_as_floats(gpu: Any) -> None:
+def test_pairs_of_halves_are_at_least_as_fast_as_floats(gpu):
     single = gpu.native.fma_peak(gpu.device, "fp32", 0.2)
     half = gpu.native.fma_peak(gpu.device, "fp16", 0.2)
     ratio = (half["per_second"] / half["clock_hz"]) / (single["per_second"] / single["clock_hz"])
@@ -40,7 +39,7 @@ def test_pairs_of_halves_are_at_least_as_fast_as_floats(gpu: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["read", "write", "copy"])
-def test_memory_is_slower_than_its_pins_and_the_cache_is_faster(gpu: Any, kind: str) -> None:
+def test_memory_is_slower_than_its_pins_and_the_cache_is_faster(gpu, kind):
     facts = gpu.device.facts
     l2 = int(facts["l2_bytes"])
     memory = gpu.native.bandwidth(gpu.device, kind, 8 * l2, 0.2)
@@ -54,7 +53,7 @@ def test_memory_is_slower_than_its_pins_and_the_cache_is_faster(gpu: Any, kind: 
     assert cache["median_per_second"] > memory["median_per_second"]
 
 
-def test_starting_a_kernel_takes_microseconds(gpu: Any) -> None:
+def test_starting_a_kernel_takes_microseconds(gpu):
     found = gpu.native.launch_seconds(gpu.device)
     assert set(found) == {"single_kernel_s", "empty_kernel_s", "host_s", "graph_node_s"}
     assert all(1e-8 < seconds < 1e-3 for seconds in found.values())
@@ -62,7 +61,7 @@ def test_starting_a_kernel_takes_microseconds(gpu: Any) -> None:
 
 
 @pytest.mark.usefixtures("gpu")
-def test_launches_that_wait_for_the_device_are_found_out() -> None:
+def test_launches_that_wait_for_the_device_are_found_out():
     code = "import pydlbench._cuda as c; c.launch_seconds(c.Device(0))"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -86,6 +85,6 @@ def test_launches_that_wait_for_the_device_are_found_out() -> None:
         (lambda n, d: n.bandwidth(d, "read", 1 << 50, 0.1), InsufficientMemoryError, "bandwidth"),
     ],
 )
-def test_what_cannot_be_probed_is_refused(gpu: Any, call: Any, error: type, said: str) -> None:
+def test_what_cannot_be_probed_is_refused(gpu, call, error, said):
     with pytest.raises(error, match=said):
         call(gpu.native, gpu.device)

@@ -26,7 +26,7 @@ def uniform(seed: int, *shape: int) -> Any:
 
 
 @pytest.fixture(scope="module")
-def libraries(cuda: Any) -> None:
+def libraries(cuda):
     pathfinder = pytest.importorskip("cuda.pathfinder")
     found = [pathfinder.load_nvidia_dynamic_lib(name).abs_path for name in ("cudnn", "cublasLt")]
     cuda.load_libraries(cudnn=found[0], cublaslt=found[1])
@@ -40,9 +40,7 @@ def gemm_inputs(pass_: str) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("libraries")
 @pytest.mark.parametrize("pass_", EQUATIONS)
-def test_the_error_of_a_product_is_the_one_that_numpy_finds(
-    cuda: Any, device: Any, pass_: str
-) -> None:
+def test_the_error_of_a_product_is_the_one_that_numpy_finds(cuda, device, pass_):
     inputs = gemm_inputs(pass_)
     arena = cuda.Arena(device, inputs)
     reference = cuda.reference("gemm", pass_, GEMM)
@@ -66,7 +64,7 @@ def test_the_error_of_a_product_is_the_one_that_numpy_finds(
 
 
 @pytest.mark.usefixtures("libraries")
-def test_a_result_of_other_inputs_fails(cuda: Any, device: Any) -> None:
+def test_a_result_of_other_inputs_fails(cuda, device):
     inputs = gemm_inputs("forward-training")
     arena = cuda.Arena(device, inputs)
     rolled = cuda.Arena(device, {**inputs, "src": np.roll(inputs["src"], 1, axis=0)})
@@ -81,9 +79,7 @@ def test_a_result_of_other_inputs_fails(cuda: Any, device: Any) -> None:
 @pytest.mark.usefixtures("libraries")
 @pytest.mark.parametrize(("mode", "whole"), [("max", False), ("avg", True), ("avg", False)])
 @pytest.mark.parametrize("pass_", ["forward-training", "backward-data"])
-def test_pooling_on_the_device_is_right(
-    cuda: Any, device: Any, pass_: str, mode: str, whole: bool
-) -> None:
+def test_pooling_on_the_device_is_right(cuda, device, pass_, mode, whole):
     layer = Pool2d.of(
         batch=2,
         channels=5,
@@ -111,7 +107,7 @@ def test_pooling_on_the_device_is_right(
 
 @pytest.mark.usefixtures("libraries")
 @pytest.mark.parametrize("pass_", EQUATIONS)
-def test_convolutions_on_the_device_are_right(cuda: Any, device: Any, pass_: str) -> None:
+def test_convolutions_on_the_device_are_right(cuda, device, pass_):
     layer = Conv2d.of(
         batch=3,
         in_channels=8,

@@ -40,7 +40,7 @@ def _median(kernel: Any, samples: int = 20, inner: int = 1, untimed: int = 3) ->
     return float(np.median(kernel.sample(samples, inner, untimed)["seconds"]))
 
 
-def test_events_and_graphs_agree_on_a_long_kernel(gpu: Any) -> None:
+def test_events_and_graphs_agree_on_a_long_kernel(gpu):
     case = _case()
     plan = gpu.kernel(case).plan
     events = gpu.kernel(case, plan, timing="events")
@@ -52,7 +52,7 @@ def test_events_and_graphs_agree_on_a_long_kernel(gpu: Any) -> None:
     assert _eventually(agree)
 
 
-def test_a_flush_makes_a_small_layer_slower(gpu: Any) -> None:
+def test_a_flush_makes_a_small_layer_slower(gpu):
     quarter = gpu.device.facts["l2_bytes"] // 4
     layer = Pointwise(op="relu", channels=64, height=8, width=8, batch=quarter // 4 // 4096)
     hot = gpu.kernel(_case(layer), cache="hot")
@@ -60,7 +60,7 @@ def test_a_flush_makes_a_small_layer_slower(gpu: Any) -> None:
     assert _eventually(lambda: _median(cold, 50) > 1.1 * _median(hot, 50))
 
 
-def test_cold_weights_are_between_hot_and_all_cold(gpu: Any) -> None:
+def test_cold_weights_are_between_hot_and_all_cold(gpu):
     """A row vector times a large matrix: the weights are nearly all that is read."""
     wide = gpu.device.facts["l2_bytes"] // 4 // 4 // 1024
     case = _case(Gemm(m=1, k=1024, n=wide))
@@ -76,7 +76,7 @@ def test_cold_weights_are_between_hot_and_all_cold(gpu: Any) -> None:
     assert _eventually(between)
 
 
-def test_a_cold_graph_rotates_its_operands(gpu: Any) -> None:
+def test_a_cold_graph_rotates_its_operands(gpu):
     l2 = gpu.device.facts["l2_bytes"]
     layer = Pointwise(op="relu", channels=64, height=8, width=8, batch=l2 // 8 // 4 // 4096)
     hot = gpu.kernel(_case(layer), timing="cuda-graph")
@@ -88,7 +88,7 @@ def test_a_cold_graph_rotates_its_operands(gpu: Any) -> None:
 
 
 @pytest.mark.parametrize("timing", ["events", "cuda-graph"])
-def test_samples_are_as_many_as_asked_for_and_per_execution(gpu: Any, timing: str) -> None:
+def test_samples_are_as_many_as_asked_for_and_per_execution(gpu, timing):
     kernel = gpu.kernel(_case(), timing=timing)
     one = _median(kernel, 5)
     for samples, inner in ((1, 1), (7, 1), (3, 5)):
@@ -102,7 +102,7 @@ def test_samples_are_as_many_as_asked_for_and_per_execution(gpu: Any, timing: st
 
 
 @pytest.mark.parametrize("timing", ["events", "cuda-graph"])
-def test_untimed_executions_take_their_time_outside_of_the_samples(gpu: Any, timing: str) -> None:
+def test_untimed_executions_take_their_time_outside_of_the_samples(gpu, timing):
     kernel = gpu.kernel(_case(), timing=timing)
     one = _median(kernel, 5)
     raw = kernel.sample(1, 1, 200)
@@ -111,7 +111,7 @@ def test_untimed_executions_take_their_time_outside_of_the_samples(gpu: Any, tim
 
 
 @pytest.mark.parametrize("timing", ["events", "cuda-graph"])
-def test_the_clock_is_one_that_the_card_has(gpu: Any, timing: str) -> None:
+def test_the_clock_is_one_that_the_card_has(gpu, timing):
     rated = gpu.device.facts["clock_hz"]
     # Each sample is longer than 200 us, so each has a reading.
     clocks = gpu.kernel(_case(), timing=timing).sample(5, 16, 3)["clock_hz"]
@@ -119,12 +119,12 @@ def test_the_clock_is_one_that_the_card_has(gpu: Any, timing: str) -> None:
     assert ((clocks > 0.2 * rated) & (clocks < 1.1 * rated)).all(), clocks
 
 
-def test_short_samples_share_one_reading(gpu: Any) -> None:
+def test_short_samples_share_one_reading(gpu):
     kernel = gpu.kernel(_case(Gemm(m=16, k=16, n=16)))
     assert kernel.sample(200)["clock_hz"].size <= 1
 
 
-def test_three_clocks_read_one_kernel(gpu: Any) -> None:
+def test_three_clocks_read_one_kernel(gpu):
     times = gpu.kernel(_case()).launch_times(10)
     assert {"event_s", "graph_s", "host_s"} <= set(times)
     assert all(value > 0 for value in times.values())
@@ -132,14 +132,14 @@ def test_three_clocks_read_one_kernel(gpu: Any) -> None:
     assert times["host_s"] < times["event_s"]
 
 
-def test_a_layer_of_one_element_is_all_launch(gpu: Any) -> None:
+def test_a_layer_of_one_element_is_all_launch(gpu):
     kernel = gpu.kernel(_case(Pointwise(op="relu", channels=1)))
     times = kernel.launch_times(20)
     assert 0 < times["graph_s"] < 100e-6
     assert 0 < times["host_s"] < 1e-3
 
 
-def test_a_cold_sample_on_events_is_one_execution(gpu: Any) -> None:
+def test_a_cold_sample_on_events_is_one_execution(gpu):
     kernel = gpu.kernel(_case(), cache="all-cold")
     with pytest.raises(ValueError, match="inner must be 1"):
         kernel.sample(1, inner=2)
@@ -147,18 +147,18 @@ def test_a_cold_sample_on_events_is_one_execution(gpu: Any) -> None:
 
 
 @pytest.mark.parametrize("words", [{"cache": "warm"}, {"timing": "stopwatch"}])
-def test_words_that_do_not_exist_are_refused(gpu: Any, words: dict[str, str]) -> None:
+def test_words_that_do_not_exist_are_refused(gpu, words):
     with pytest.raises(ValueError, match="there is"):
         gpu.kernel(_case(), **words)
 
 
-def test_running_for_a_time_keeps_to_it(gpu: Any) -> None:
+def test_running_for_a_time_keeps_to_it(gpu):
     steady = gpu.kernel(_case()).run_for(0.2)
     assert steady["executions"] > 1
     assert 0.05 < steady["seconds"] < 2
 
 
-def test_a_kernel_outlives_what_it_was_made_of(gpu: Any) -> None:
+def test_a_kernel_outlives_what_it_was_made_of(gpu):
     case = _case(Gemm(m=33, k=65, n=17))
     arena = gpu.native.Arena(gpu.device, gpu.inputs(case))
     kernels = []

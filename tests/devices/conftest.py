@@ -11,7 +11,7 @@ Write = Callable[[Mapping[str, str]], Path]
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Write:
+def tree(tmp_path):
     """Write files below a root and return it."""
 
     def write(files: Mapping[str, str]) -> Path:
@@ -25,7 +25,7 @@ def tree(tmp_path: Path) -> Write:
 
 
 @pytest.fixture
-def machine() -> Callable[..., CpuFacts]:
+def machine():
     """Invent facts: a Zen 4 with so many cores, each with so many threads, numbered Linux's way."""
 
     def invent(cores: int = 4, threads: int = 1, **changes: object) -> CpuFacts:

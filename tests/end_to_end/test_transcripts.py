@@ -336,19 +336,19 @@ def hold(transcript: Path, folder: Path) -> None:
     assert new == kept, "\n".join(differing)
 
 
-def test_there_are_transcripts() -> None:
+def test_there_are_transcripts():
     assert len(TRANSCRIPTS) >= 5
     assert DEEP
 
 
 @pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=lambda path: path.stem)
-def test_transcript(transcript: Path, tmp_path: Path) -> None:
+def test_transcript(transcript, tmp_path):
     hold(transcript, tmp_path)
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("transcript", DEEP, ids=lambda path: path.stem)
-def test_transcript_with_frameworks(transcript: Path, tmp_path: Path) -> None:
+def test_transcript_with_frameworks(transcript, tmp_path):
     for framework in ("torch", "tensorflow"):
         if importlib.util.find_spec(framework) is None:
             pytest.skip(f"{framework} is not installed")

@@ -56,7 +56,7 @@ def world(monkeypatch, *, own, theirs=None, missing=None, checks=()):
     return session, kernel
 
 
-def test_a_chain_that_agrees_says_with_whom(monkeypatch) -> None:
+def test_a_chain_that_agrees_says_with_whom(monkeypatch):
     session, _ = world(monkeypatch, own=[1, 2, 3], theirs=[1, 2, 3.0001])
 
     found = prepare_native_chain(CASE, session).facts
@@ -66,7 +66,7 @@ def test_a_chain_that_agrees_says_with_whom(monkeypatch) -> None:
     assert check.detail.startswith("torch")
 
 
-def test_a_wrong_chain_is_an_error_and_given_back(monkeypatch) -> None:
+def test_a_wrong_chain_is_an_error_and_given_back(monkeypatch):
     session, kernel = world(monkeypatch, own=[1, 2, 4], theirs=[1, 2, 3])
 
     with pytest.raises(PydlbenchError, match="fc/weights"):
@@ -74,7 +74,7 @@ def test_a_wrong_chain_is_an_error_and_given_back(monkeypatch) -> None:
     assert kernel.released
 
 
-def test_a_failed_check_of_its_own_is_an_error(monkeypatch) -> None:
+def test_a_failed_check_of_its_own_is_an_error(monkeypatch):
     wrong = Check(name="update", status="failed", detail="conv1/weights off by 0.1")
     session, kernel = world(monkeypatch, own=[1], theirs=[1], checks=(wrong,))
 
@@ -83,7 +83,7 @@ def test_a_failed_check_of_its_own_is_an_error(monkeypatch) -> None:
     assert kernel.released
 
 
-def test_without_the_framework_nobody_has_checked(monkeypatch) -> None:
+def test_without_the_framework_nobody_has_checked(monkeypatch):
     session, _ = world(monkeypatch, own=[1], missing=BackendMissingError("no torch here"))
 
     found = prepare_native_chain(CASE, session).facts
@@ -99,12 +99,12 @@ def test_without_the_framework_nobody_has_checked(monkeypatch) -> None:
         (StepSpec(model="unet", batch=1, device="cuda:0"), "crop"),
     ],
 )
-def test_what_has_no_chain_is_refused_before_a_worker_is_asked(case, said) -> None:
+def test_what_has_no_chain_is_refused_before_a_worker_is_asked(case, said):
     with pytest.raises(UnsupportedError, match=said):
         prepare_native_chain(case, SimpleNamespace())
 
 
-def test_the_chain_of_a_gpu_is_built_there_and_timed_as_asked(monkeypatch) -> None:
+def test_the_chain_of_a_gpu_is_built_there_and_timed_as_asked(monkeypatch):
     asked = []
     session, _ = world(monkeypatch, own=[1], theirs=[1])
     build = session.worker().build
@@ -122,7 +122,7 @@ def test_the_chain_of_a_gpu_is_built_there_and_timed_as_asked(monkeypatch) -> No
     assert asked == [(("native", "cuda:1"), "events")]
 
 
-def test_choices_are_the_kernels_of_hot_native_rows() -> None:
+def test_choices_are_the_kernels_of_hot_native_rows():
     layer = parse_problem("mb2ic16ih7oc32kh3ph1")
     hot = KernelSpec(layer=layer)
     cold = KernelSpec(layer=layer, cache="all-cold")
@@ -136,7 +136,7 @@ def test_choices_are_the_kernels_of_hot_native_rows() -> None:
     assert list(found.values()) == ["brgconv src nhwc"]
 
 
-def test_conversions_are_told_from_kernels() -> None:
+def test_conversions_are_told_from_kernels():
     facts = ChainFacts(
         library="",
         layouts="",
@@ -151,7 +151,7 @@ def test_conversions_are_told_from_kernels() -> None:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("phase", ["forward", "training"])
-def test_a_real_chain_agrees_with_the_framework_and_can_be_timed(phase) -> None:
+def test_a_real_chain_agrees_with_the_framework_and_can_be_timed(phase):
     pytest.importorskip("pydlbench._cpu")
     pytest.importorskip("torch")
     with StepSession(Options()) as session:

@@ -37,7 +37,7 @@ def multiply_adds(layer: Conv2d) -> set[tuple[tuple[int, int], tuple[int, int], 
 
 
 @given(st.from_type(Conv2d))
-def test_flops_agree_with_brute_force(layer: Conv2d) -> None:
+def test_flops_agree_with_brute_force(layer):
     channels = layer.batch * layer.out_channels * layer.in_channels // layer.groups
     outputs = layer.out_height * layer.out_width
     for pass_ in PASSES:
@@ -47,7 +47,7 @@ def test_flops_agree_with_brute_force(layer: Conv2d) -> None:
 
 
 @given(st.from_type(Conv2d), st.sampled_from([1, 2, 4]))
-def test_least_bytes_agree_with_the_elements_touched(layer: Conv2d, itemsize: int) -> None:
+def test_least_bytes_agree_with_the_elements_touched(layer, itemsize):
     met = multiply_adds(layer)
     src = layer.batch * layer.in_channels
     dst = layer.batch * layer.out_channels
@@ -68,14 +68,14 @@ def test_least_bytes_agree_with_the_elements_touched(layer: Conv2d, itemsize: in
 
 
 @given(st.from_type(Conv2d))
-def test_the_output_size_is_that_of_the_windows_that_fit(layer: Conv2d) -> None:
+def test_the_output_size_is_that_of_the_windows_that_fit(layer):
     span = (layer.kernel_height - 1) * layer.dilation_height + 1
     padded = layer.in_height + layer.pad_top + layer.pad_bottom
     starts = range(0, padded - span + 1, layer.stride_height)
     assert layer.out_height == len(starts)
 
 
-def test_alexnet_conv3_executes_nine_tenths() -> None:
+def test_alexnet_conv3_executes_nine_tenths():
     conv3 = Conv2d.of(batch=128, in_channels=192, in_size=13, out_channels=384, kernel=3, padding=1)
     assert conv3.problem == "mb128ic192ih13oc384oh13kh3ph1"
     assert conv3.flops("forward") == 2 * 128 * 112_140_288
@@ -84,7 +84,7 @@ def test_alexnet_conv3_executes_nine_tenths() -> None:
     assert conv3.bytes("forward", 4) == 4 * (128 * 192 * 169 + 384 * 192 * 9 + 128 * 384 * 169)
 
 
-def test_a_strided_pointwise_convolution_reads_a_quarter() -> None:
+def test_a_strided_pointwise_convolution_reads_a_quarter():
     layer = Conv2d.of(batch=1, in_channels=8, in_size=56, out_channels=8, kernel=1, stride=2)
     src, dst, weights = 8 * 56 * 56, 8 * 28 * 28, 64
     assert layer.bytes("forward", 1) == src // 4 + weights + dst
@@ -92,7 +92,7 @@ def test_a_strided_pointwise_convolution_reads_a_quarter() -> None:
     assert layer.bytes("backward-data", 1) == src + weights + dst
 
 
-def test_trailing_pads_that_nothing_reads_do_not_tell_layers_apart() -> None:
+def test_trailing_pads_that_nothing_reads_do_not_tell_layers_apart():
     # ResNet's first convolution: with stride 2 the last padded row is never read.
     symmetric = Conv2d.of(
         batch=1, in_channels=3, in_size=224, out_channels=64, kernel=7, stride=2, padding=3
@@ -110,7 +110,7 @@ def test_trailing_pads_that_nothing_reads_do_not_tell_layers_apart() -> None:
     assert (trimmed.pad_bottom, trimmed.pad_right) == (3, 3)
 
 
-def test_forms_of_size_and_padding() -> None:
+def test_forms_of_size_and_padding():
     layer = Conv2d.of(
         batch=1,
         in_channels=1,
@@ -135,20 +135,20 @@ def test_forms_of_size_and_padding() -> None:
     assert (sides.pad_top, sides.pad_bottom, sides.pad_left, sides.pad_right) == (0, 1, 2, 3)
 
 
-def test_depthwise_weights_and_work() -> None:
+def test_depthwise_weights_and_work():
     layer = Conv2d.of(batch=2, in_channels=32, in_size=7, out_channels=32, kernel=3, groups=32)
     assert layer.weight_elements == 32 * 9
     assert layer.flops("forward") == 2 * 2 * 32 * 25 * 9
 
 
-def test_another_batch_leaves_the_rest() -> None:
+def test_another_batch_leaves_the_rest():
     layer = Conv2d(**SMALL, name="mine")
     assert layer.with_batch(257) == Conv2d(**{**SMALL, "batch": 257}, name="mine")
     with pytest.raises(UsageError, match=r"batch=0: too small; at least 1"):
         layer.with_batch(0)
 
 
-def test_sizes_of_other_integer_types_become_ints() -> None:
+def test_sizes_of_other_integer_types_become_ints():
     numpy = pytest.importorskip("numpy")
     layer = Conv2d(**{**SMALL, "batch": numpy.int32(2)})
     assert type(layer.batch) is int
@@ -182,13 +182,13 @@ def test_sizes_of_other_integer_types_become_ints() -> None:
         ),
     ],
 )
-def test_impossible_layers_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_impossible_layers_are_refused(changes, message):
     with pytest.raises(UsageError) as caught:
         Conv2d(**{**SMALL, **changes})
     assert str(caught.value) == message
 
 
-def test_the_limit_of_size_is_exact() -> None:
+def test_the_limit_of_size_is_exact():
     sizes = {**SMALL, "in_height": 1, "in_width": 1, "kernel_height": 1, "kernel_width": 1}
     layer = Conv2d(**{**sizes, "in_channels": 1, "out_channels": 1, "batch": 2**60 - 1})
     assert layer.bytes("forward", 4) == 4 * (2 * (2**60 - 1) + 1) == 2**63 - 4
@@ -197,12 +197,12 @@ def test_the_limit_of_size_is_exact() -> None:
 
 
 @pytest.mark.parametrize("method", ["flops", "flops_executed", "operands"])
-def test_unknown_passes_are_refused(method: str) -> None:
+def test_unknown_passes_are_refused(method):
     with pytest.raises(UsageError, match=r"^bakward-data: no such pass; nearest: backward-data"):
         getattr(Conv2d(**SMALL), method)("bakward-data")
 
 
-def test_a_wrong_number_of_values_is_refused() -> None:
+def test_a_wrong_number_of_values_is_refused():
     sizes = {"batch": 1, "in_channels": 1, "in_size": 8, "out_channels": 1}
     with pytest.raises(UsageError, match=r"kernel=\(1, 2, 3\): expected a number or a pair"):
         Conv2d.of(**sizes, kernel=(1, 2, 3))  # type: ignore[arg-type]
@@ -210,7 +210,7 @@ def test_a_wrong_number_of_values_is_refused() -> None:
         Conv2d.of(**sizes, kernel=3, padding=(1, 2, 3))  # type: ignore[arg-type]
 
 
-def test_on_padded_images_the_same_is_computed_and_nothing_left_out() -> None:
+def test_on_padded_images_the_same_is_computed_and_nothing_left_out():
     layer = Conv2d(**SMALL, pad_top=2, pad_bottom=0, pad_left=0, pad_right=1)
     ready = layer.on_padded_images()
     assert (ready.in_height, ready.in_width) == (8, 6)

@@ -37,7 +37,7 @@ def transposed(layer: Conv2d) -> Deconv2d:
     )
 
 
-def test_a_window_for_each_element() -> None:
+def test_a_window_for_each_element():
     macs = 28 * 28 * 2 * 2 * 1024 * 512
     for pass_ in UP.passes:
         assert UP.flops(pass_) == UP.flops_executed(pass_) == 2 * macs
@@ -50,7 +50,7 @@ def test_a_window_for_each_element() -> None:
         assert UP.bytes(pass_, 4) == 4 * (src + weights + dst)
 
 
-def test_what_padding_cuts_off_is_not_executed() -> None:
+def test_what_padding_cuts_off_is_not_executed():
     layer = parse_problem("deconv:mb1ic1ih3oc1oh3kh3ph1")
     assert layer.flops("forward") == 2 * 3 * 3 * 9
     # Along one side the three windows lose one tap, none and one.
@@ -58,7 +58,7 @@ def test_what_padding_cuts_off_is_not_executed() -> None:
 
 
 @given(st.from_type(Conv2d))
-def test_it_is_a_convolutions_gradient(conv: Conv2d) -> None:
+def test_it_is_a_convolutions_gradient(conv):
     layer = transposed(conv)
     assert layer.convolution == dataclasses.replace(
         conv, pad_bottom=layer.convolution.pad_bottom, pad_right=layer.convolution.pad_right
@@ -76,7 +76,7 @@ def test_it_is_a_convolutions_gradient(conv: Conv2d) -> None:
 
 
 @given(st.from_type(Conv2d))
-def test_layers_survive_being_written_and_read(conv: Conv2d) -> None:
+def test_layers_survive_being_written_and_read(conv):
     layer = transposed(conv)
     assert looks_like_problem(layer.problem)
     assert parse_problem(layer.problem) == layer
@@ -94,7 +94,7 @@ def test_layers_survive_being_written_and_read(conv: Conv2d) -> None:
         ("deconv:ic4ih5oc6kh3dh1", "deconv:mb1ic4ih5oc6oh9kh3dh1"),
     ],
 )
-def test_descriptors(text: str, canonical: str) -> None:
+def test_descriptors(text, canonical):
     layer = parse_problem(text)
     assert layer.kind == "deconv2d"
     assert layer.problem == canonical
@@ -108,13 +108,13 @@ def test_descriptors(text: str, canonical: str) -> None:
         ("deconv:ic3ih4oc2kh2rh1", "column 20: expected a field"),
     ],
 )
-def test_malformed_descriptors_name_the_position(text: str, column: str) -> None:
+def test_malformed_descriptors_name_the_position(text, column):
     with pytest.raises(UsageError) as caught:
         parse_problem(text)
     assert column in str(caught.value)
 
 
-def test_sizes_that_do_not_follow_are_refused() -> None:
+def test_sizes_that_do_not_follow_are_refused():
     with pytest.raises(UsageError, match=r"out_height=9: does not follow .*nearest: 7$"):
         parse_problem("deconv:ic3ih5oc4oh9kh3")
     with pytest.raises(UsageError, match=r"groups=2: does not divide in_channels=3"):

@@ -18,18 +18,18 @@ from pydlbench.layers.pool import Pool2d
 @example(
     Conv2d.of(batch=1, in_channels=1, in_size=9, out_channels=1, kernel=3, padding=(1, 1, 1, 0))
 )
-def test_convolutions_survive_being_written_and_read(layer: Conv2d) -> None:
+def test_convolutions_survive_being_written_and_read(layer):
     assert parse_problem(layer.problem) == layer
 
 
 @given(st.from_type(Pool2d))
-def test_poolings_survive_being_written_and_read(layer: Pool2d) -> None:
+def test_poolings_survive_being_written_and_read(layer):
     pool = "avg_p" if layer.count_include_pad else layer.mode
     assert parse_problem(layer.problem, pool=pool) == layer
 
 
 @given(st.from_type(Gemm))
-def test_products_survive_being_written_and_read(layer: Gemm) -> None:
+def test_products_survive_being_written_and_read(layer):
     assert parse_problem(layer.problem) == layer
 
 
@@ -56,7 +56,7 @@ def benchdnn_reading(text: str) -> dict[str, int]:
 
 
 @given(st.one_of(st.from_type(Conv2d), st.from_type(Pool2d)))
-def test_benchdnn_reads_the_same_layer(layer: Conv2d | Pool2d) -> None:
+def test_benchdnn_reads_the_same_layer(layer):
     read = benchdnn_reading(layer.problem)
     assert read["mb"] == layer.batch
     assert (read["ih"], read["oh"], read["kh"]) == (
@@ -92,11 +92,11 @@ CONV3 = Conv2d.of(batch=128, in_channels=192, in_size=13, out_channels=384, kern
         "mb128ic192ih13oc384oh13kh3",  # the pad follows from the output
     ],
 )
-def test_the_same_problem_in_other_words(text: str) -> None:
+def test_the_same_problem_in_other_words(text):
     assert parse_problem(text) == CONV3
 
 
-def test_the_output_size_decides_the_trailing_pad() -> None:
+def test_the_output_size_decides_the_trailing_pad():
     conv1 = parse_problem("mb128ic3ih224oc64oh56kh11sh4ph3")
     assert isinstance(conv1, Conv2d)
     assert (conv1.pad_top, conv1.pad_bottom, conv1.pad_left, conv1.pad_right) == (3, 4, 3, 4)
@@ -106,7 +106,7 @@ def test_the_output_size_decides_the_trailing_pad() -> None:
     assert (pool.pad_top, pool.pad_bottom) == (0, 1)
 
 
-def test_widths_follow_heights_except_the_output_of_another_width() -> None:
+def test_widths_follow_heights_except_the_output_of_another_width():
     layer = parse_problem("ic3ih20iw33oc8oh20kh3ph1")
     assert isinstance(layer, Conv2d)
     assert (layer.out_height, layer.out_width) == (20, 33)
@@ -115,13 +115,13 @@ def test_widths_follow_heights_except_the_output_of_another_width() -> None:
     assert flat.problem == "mb1ic3ih20iw33oc8oh9ow33kh3kw1sh2sw1ph1pw0dh1dw0"
 
 
-def test_dilation_counts_from_zero() -> None:
+def test_dilation_counts_from_zero():
     layer = parse_problem("ic3ih20oc8kh3dh1")
     assert isinstance(layer, Conv2d)
     assert (layer.dilation_height, layer.dilation_width) == (2, 2)
 
 
-def test_the_batch_fills_in_for_mb() -> None:
+def test_the_batch_fills_in_for_mb():
     assert parse_problem("ic3ih8oc4kh3").batch == 1
     assert parse_problem("ic3ih8oc4kh3", batch=7).batch == 7
     assert parse_problem("mb2ic3ih8oc4kh3", batch=7).batch == 2
@@ -136,7 +136,7 @@ def test_the_batch_fills_in_for_mb() -> None:
         ("avg_p", "avg", True),
     ],
 )
-def test_pooling_modes(pool: str, mode: str, include: bool) -> None:
+def test_pooling_modes(pool, mode, include):
     layer = parse_problem("ic3ih8kh3ph1", pool=pool)
     assert isinstance(layer, Pool2d)
     assert (layer.mode, layer.count_include_pad) == (mode, include)
@@ -152,11 +152,11 @@ def test_pooling_modes(pool: str, mode: str, include: bool) -> None:
         ("ic3ih8oc4kh3", None),
     ],
 )
-def test_names(text: str, name: str | None) -> None:
+def test_names(text, name):
     assert parse_problem(text).name == name
 
 
-def test_products() -> None:
+def test_products():
     assert parse_problem("128x9216:9216x4096") == Gemm(m=128, k=9216, n=4096)
     assert parse_problem("3x128x64:3x64x32") == Gemm(m=128, k=64, n=32, batch_count=3)
     assert parse_problem("2x3:3x4:2x4") == Gemm(m=2, k=3, n=4)
@@ -223,13 +223,13 @@ FIELDS = "expected a field (g mb ic ih iw oc oh ow kh kw sh sw ph pw dh dw n)"
         ("2x3:3x4wtagab", "column 12: expected one of any, kn, nk; got 'ab'"),
     ],
 )
-def test_malformed_descriptors_name_the_position(text: str, message: str) -> None:
+def test_malformed_descriptors_name_the_position(text, message):
     with pytest.raises(UsageError) as caught:
         parse_problem(text)
     assert str(caught.value) == f"{text}: {message}"
 
 
-def test_what_pooling_cannot_have() -> None:
+def test_what_pooling_cannot_have():
     with pytest.raises(UsageError, match=r"pooling \(no oc\) has neither groups nor dilation"):
         parse_problem("g2ic4ih8kh3", pool="max")
     with pytest.raises(UsageError, match=r"pooling \(no oc\) has neither groups nor dilation"):
@@ -241,7 +241,7 @@ def test_what_pooling_cannot_have() -> None:
 @given(st.text(alphabet='gmbicohwkspdn_x:0123456789-"@ ', max_size=24))
 @example('ic1ih1kh1n"x"')
 @example("1x1:1x1nx")
-def test_any_text_is_a_layer_or_one_line_of_help(text: str) -> None:
+def test_any_text_is_a_layer_or_one_line_of_help(text):
     layer, message = None, ""
     try:
         layer = parse_problem(text, pool="max")

@@ -1,5 +1,4 @@
 import dataclasses
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,18 +14,18 @@ from pydlbench.models.catalog import find_layers
 
 
 @given(st.from_type(Pointwise))
-def test_layers_survive_being_written_and_read(layer: Pointwise) -> None:
+def test_layers_survive_being_written_and_read(layer):
     assert parse_problem(layer.problem) == layer
 
 
 @given(st.from_type(Pointwise))
-def test_lists_in_place_of_tuples_are_the_same_layer(layer: Pointwise) -> None:
+def test_lists_in_place_of_tuples_are_the_same_layer(layer):
     fields = dataclasses.asdict(layer)
     assert Pointwise(**{**fields, "sources": list(layer.sources)}) == layer
 
 
 @given(st.from_type(Pointwise), st.sampled_from([1, 2, 4]))
-def test_bytes_are_those_of_what_is_read_and_written(layer: Pointwise, itemsize: int) -> None:
+def test_bytes_are_those_of_what_is_read_and_written(layer, itemsize):
     for pass_ in layer.passes:
         assert result_role(layer, pass_) == layer.writes(pass_)[0]
         whole = layer.operands(pass_)
@@ -40,7 +39,7 @@ def test_bytes_are_those_of_what_is_read_and_written(layer: Pointwise, itemsize:
 
 
 @given(st.from_type(Pointwise))
-def test_neighbours_beyond_the_channels_are_not_executed(layer: Pointwise) -> None:
+def test_neighbours_beyond_the_channels_are_not_executed(layer):
     half = layer.local_size // 2
     real = sum(
         0 <= channel + distance < layer.channels
@@ -112,19 +111,19 @@ def test_neighbours_beyond_the_channels_are_not_executed(layer: Pointwise) -> No
         ("momentum:ic120", "forward", 480, 2 * 600),
     ],
 )
-def test_work_and_bytes_by_hand(text: str, pass_: str, flops: int, size: int) -> None:
+def test_work_and_bytes_by_hand(text, pass_, flops, size):
     layer = parse_problem(text)
     assert layer.flops(pass_) == flops
     assert layer.bytes(pass_, 2) == size
 
 
-def test_every_pass_of_every_operation_has_an_example_above() -> None:
+def test_every_pass_of_every_operation_has_an_example_above():
     (examples,) = (mark.args[1] for mark in test_work_and_bytes_by_hand.pytestmark if mark.args[1:])
     shown = {(text.partition(":")[0], pass_) for text, pass_, _, _ in examples}
     assert shown == {(op, pass_) for op, one in OPERATIONS.items() for pass_ in one.steps}
 
 
-def test_alexnets_normalisation_in_tensorflows_tutorial() -> None:
+def test_alexnets_normalisation_in_tensorflows_tutorial():
     layer = Pointwise(
         op="lrn", batch=128, channels=64, height=56, width=56, local_size=11, alpha=1.1e-3
     )
@@ -135,7 +134,7 @@ def test_alexnets_normalisation_in_tensorflows_tutorial() -> None:
     assert layer.flops_executed("forward") == 128 * 56 * 56 * (64 * 26 - 2 * 30)
 
 
-def test_what_is_read_and_written() -> None:
+def test_what_is_read_and_written():
     norm = Pointwise(op="batchnorm", channels=3)
     assert norm.reads("forward") == ("src", "weights", "bias", "mean", "variance")
     assert norm.writes("forward") == ("dst",)
@@ -147,7 +146,7 @@ def test_what_is_read_and_written() -> None:
     assert result_role(Pointwise(op="bias", channels=3), "backward-weights") == "bias"
 
 
-def test_weight_elements() -> None:
+def test_weight_elements():
     counts = {"bias": 7, "batchnorm": 14, "l2": 7, "sgd": 7, "momentum": 7, "layernorm": 2}
     for op in OPERATIONS:
         sources = (3, 4) if op == "concat" else ()
@@ -155,7 +154,7 @@ def test_weight_elements() -> None:
         assert layer.weight_elements == counts.get(op, 0)
 
 
-def test_weights_have_no_batch() -> None:
+def test_weights_have_no_batch():
     weights = Pointwise(op="momentum", channels=37_748_736)
     assert weights.problem == "momentum:ic37748736"
     assert weights.with_batch(32) == weights
@@ -179,11 +178,11 @@ def test_weights_have_no_batch() -> None:
         ("batchnorm:mb2ic9mom0.01eps1e-3", "batchnorm:mb2ic9eps0.001mom0.01"),
     ],
 )
-def test_the_same_problem_in_other_words(text: str, canonical: str) -> None:
+def test_the_same_problem_in_other_words(text, canonical):
     assert parse_problem(text).problem == canonical
 
 
-def test_names() -> None:
+def test_names():
     (layer,) = find_layers(['concat:mb2ic64+32ih7n"dense 1"'])
     assert layer.name == "dense 1"
     assert parse_problem("relu:ic3nfirst").name == "first"
@@ -218,7 +217,7 @@ def test_names() -> None:
         ('relu:ic3n"x', "column 12: expected the closing quote of the name; got the end"),
     ],
 )
-def test_malformed_descriptors_name_the_position(text: str, message: str) -> None:
+def test_malformed_descriptors_name_the_position(text, message):
     with pytest.raises(UsageError) as caught:
         parse_problem(text)
     assert str(caught.value) == f"{text}: {message}"
@@ -228,7 +227,7 @@ def test_malformed_descriptors_name_the_position(text: str, message: str) -> Non
     op=st.sampled_from(sorted(OPERATIONS)),
     fields=st.text(alphabet='mbicohwlskaepty+._0123456789-e"n ', max_size=20),
 )
-def test_any_text_is_a_layer_or_one_line_of_help(op: str, fields: str) -> None:
+def test_any_text_is_a_layer_or_one_line_of_help(op, fields):
     text = f"{op}:{fields}"
     layer, message = None, ""
     try:
@@ -262,18 +261,18 @@ def test_any_text_is_a_layer_or_one_line_of_help(op: str, fields: str) -> None:
         ({"channels": 2.0}, "channels=2.0: not a whole number; at least 1"),
     ],
 )
-def test_impossible_layers_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_impossible_layers_are_refused(changes, message):
     with pytest.raises(UsageError) as caught:
         Pointwise(**{"op": "relu", "channels": 2, **changes})
     assert str(caught.value) == message
 
 
-def test_layers_beyond_63_bits_are_refused() -> None:
+def test_layers_beyond_63_bits_are_refused():
     with pytest.raises(UsageError, match=r"sizes overflow: .* most of them in"):
         Pointwise(op="relu", channels=2**31, batch=2**30)
 
 
-def test_passes_that_an_operation_lacks() -> None:
+def test_passes_that_an_operation_lacks():
     layer = Pointwise(op="add", channels=2)
     for pass_ in set(PASSES) - {"forward"}:
         with pytest.raises(

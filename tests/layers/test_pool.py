@@ -26,7 +26,7 @@ def taps(layer: Pool2d) -> list[tuple[tuple[int, int], tuple[int, int]]]:
 
 
 @given(st.from_type(Pool2d))
-def test_work_and_bytes_agree_with_brute_force(layer: Pool2d) -> None:
+def test_work_and_bytes_agree_with_brute_force(layer):
     met = taps(layer)
     planes = layer.batch * layer.channels
     outputs = layer.out_height * layer.out_width
@@ -42,18 +42,18 @@ def test_work_and_bytes_agree_with_brute_force(layer: Pool2d) -> None:
 
 
 @given(st.from_type(Pool2d))
-def test_no_window_holds_only_padding(layer: Pool2d) -> None:
+def test_no_window_holds_only_padding(layer):
     assert len({output for output, _ in taps(layer)}) == layer.out_height * layer.out_width
 
 
-def test_alexnet_pool1_reads_all_but_the_last_row_and_column() -> None:
+def test_alexnet_pool1_reads_all_but_the_last_row_and_column():
     pool1 = Pool2d.of(batch=128, channels=64, in_size=56, kernel=3, stride=2)
     assert pool1.problem == "mb128ic64ih56oh27kh3sh2"
     assert pool1.weight_elements == 0
     assert pool1.bytes("forward", 4) == 4 * 128 * 64 * (55 * 55 + 27 * 27)
 
 
-def test_pooling_has_no_weights_to_differentiate() -> None:
+def test_pooling_has_no_weights_to_differentiate():
     layer = Pool2d.of(batch=1, channels=1, in_size=4, kernel=2)
     with pytest.raises(UnsupportedError, match="backward-weights: pool2d has no such pass"):
         layer.flops("backward-weights")
@@ -85,7 +85,7 @@ def test_pooling_has_no_weights_to_differentiate() -> None:
         ({"kernel": (3, 0)}, "kernel_width=0: too small; at least 1"),
     ],
 )
-def test_impossible_poolings_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_impossible_poolings_are_refused(changes, message):
     sizes: dict[str, Any] = {"batch": 1, "channels": 2, "in_size": 8, "kernel": 3}
     with pytest.raises(UsageError) as caught:
         Pool2d.of(**{**sizes, **changes})

@@ -23,9 +23,7 @@ def outputs(size: int, kernel: int, stride: int, leading: int, trailing: int) ->
 
 
 @given(st.tuples(sizes, sizes), st.tuples(kernels, kernels), strides)
-def test_same_gives_a_stride_th_of_the_input_and_pads_least(
-    size: tuple[int, int], kernel: tuple[int, int], stride: int
-) -> None:
+def test_same_gives_a_stride_th_of_the_input_and_pads_least(size, kernel, stride):
     top, bottom, left, right = pad_sides("SAME", size, kernel, stride)
     for one, taps, before, after in zip(size, kernel, (top, left), (bottom, right), strict=True):
         wanted = -(-one // stride)
@@ -36,9 +34,7 @@ def test_same_gives_a_stride_th_of_the_input_and_pads_least(
 
 
 @given(sizes, kernels, strides, st.integers(0, 5))
-def test_rounding_up_lets_the_last_window_begin_on_an_element(
-    size: int, kernel: int, stride: int, pad: int
-) -> None:
+def test_rounding_up_lets_the_last_window_begin_on_an_element(size, kernel, stride, pad):
     pad = min(pad, kernel // 2)
     if size + 2 * pad < kernel:
         size = kernel
@@ -52,7 +48,7 @@ def test_rounding_up_lets_the_last_window_begin_on_an_element(
     assert outputs(size, kernel, stride, pad, bottom) == wanted
 
 
-def test_explicit_paddings() -> None:
+def test_explicit_paddings():
     assert pad_sides("VALID", (9, 9), (3, 3), 2) == (0, 0, 0, 0)
     assert pad_sides(2, (9, 9), (3, 3), 2) == (2, 2, 2, 2)
     assert pad_sides((0, 3), (9, 9), (1, 7), 1) == (0, 0, 3, 3)
@@ -60,9 +56,7 @@ def test_explicit_paddings() -> None:
 
 
 @given(sizes, sizes, st.integers(1, 3), strides, st.sampled_from(["SAME", "VALID", 1]))
-def test_shapes_are_those_of_the_layers(
-    height: int, width: int, kernel: int, stride: int, padding: str
-) -> None:
+def test_shapes_are_those_of_the_layers(height, width, kernel, stride, padding):
     net = Builder("m", 2, (3, max(height, 3), max(width, 3)))
     net.conv("conv", 4, kernel, stride, padding)  # type: ignore[arg-type]
     net.relu()
@@ -86,7 +80,7 @@ def test_shapes_are_those_of_the_layers(
     ]
 
 
-def test_names_of_what_follows_a_node() -> None:
+def test_names_of_what_follows_a_node():
     net = Builder("m", 1, (3, 8, 8))
     assert net.conv_bn("a", 4, 3, 1, 1) == "a/relu"
     b = net.conv_bn("b", 4, 3, 1, 1, activation=None)
@@ -100,7 +94,7 @@ def test_names_of_what_follows_a_node() -> None:
     assert model.classes == 0
 
 
-def test_joined_and_shifted_maps() -> None:
+def test_joined_and_shifted_maps():
     net = Builder("m", 2, (3, 8, 6), epsilon=1e-3, momentum=0.5)
     one = net.conv("one", 4, 1)
     two = net.conv("two", 5, 1, after=INPUT)
@@ -126,7 +120,7 @@ def test_joined_and_shifted_maps() -> None:
     ]
 
 
-def test_mistakes_in_a_definition() -> None:
+def test_mistakes_in_a_definition():
     net = Builder("m", 1, (3, 8, 6))
     with pytest.raises(ValueError, match=r"^m/fc: behind \(3, 8, 6\), which is not flattened"):
         net.linear("fc", 5)
@@ -146,7 +140,7 @@ def test_mistakes_in_a_definition() -> None:
         net.model(title="t", source="s")
 
 
-def test_pools_are_what_was_asked_for() -> None:
+def test_pools_are_what_was_asked_for():
     net = Builder("m", 2, (3, 7, 7))
     net.pool("same", 3, 2, "SAME", mode="avg", count_include_pad=True)
     net.pool("up", 3, 2, ceil=True, after=INPUT)

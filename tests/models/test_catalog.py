@@ -23,8 +23,6 @@ from pydlbench.models.catalog import entry_names, find_layers, load_entry
 from pydlbench.models.transformers import TRANSFORMERS
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pydlbench.layers.conv import Conv2d
     from pydlbench.layers.layer import Layer
 
@@ -132,14 +130,14 @@ def parameters(layer: Conv2d | Gemm) -> int:
 
 
 @pytest.mark.parametrize("model", MACS)
-def test_multiply_adds_per_layer(model: str) -> None:
+def test_multiply_adds_per_layer(model):
     found = {name: macs_per_image(layer) for name, layer in weighted(model).items()}
     assert found == MACS[model]
     assert list(found) == list(MACS[model])
 
 
 @pytest.mark.parametrize("model", TOTALS)
-def test_totals(model: str) -> None:
+def test_totals(model):
     layers = weighted(model).values()
     expected_parameters, expected_macs, batch = TOTALS[model]
     assert sum(map(parameters, layers)) == expected_parameters
@@ -148,7 +146,7 @@ def test_totals(model: str) -> None:
     assert {layer.batch for layer in load_entry(model).layers} == {batch}
 
 
-def test_every_entry_is_a_model_or_held_against_an_oracle() -> None:
+def test_every_entry_is_a_model_or_held_against_an_oracle():
     held = {*MACS, *TOTALS, *model_names(), *TRANSFORMERS, "deepbench"}
     assert held == set(entry_names())
 
@@ -162,7 +160,7 @@ def test_every_entry_is_a_model_or_held_against_an_oracle() -> None:
         ("gpt2-small", 12 * 768**2 + 50257 * 768, 2 * 1024**2 * 768),
     ],
 )
-def test_transformers_have_the_published_sizes(name: str, weights: int, attention: int) -> None:
+def test_transformers_have_the_published_sizes(name, weights, attention):
     layers = {str(layer.name).partition("/")[2]: layer for layer in load_entry(name).layers}
     alike = {"query": 3}  # with keys and values
     trained = {bare: one for bare, one in layers.items() if getattr(one, "batch_count", 0) == 1}
@@ -173,7 +171,7 @@ def test_transformers_have_the_published_sizes(name: str, weights: int, attentio
     assert {one.batch for one in layers.values()} == {load_entry(name).batch}
 
 
-def test_the_batch_of_a_transformer_is_its_sequences() -> None:
+def test_the_batch_of_a_transformer_is_its_sequences():
     product, scores = find_layers(["bert-base/query", "bert-base/attention_scores"], batch=2)
     assert (product.problem, product.batch) == ("256x768:768x768", 2)
     assert (scores.problem, scores.batch) == ("24x128x64:24x64x128wtagnk", 2)
@@ -182,7 +180,7 @@ def test_the_batch_of_a_transformer_is_its_sequences() -> None:
     assert [one.problem for one in found] == expected
 
 
-def test_parameters_per_layer_of_alexnet() -> None:
+def test_parameters_per_layer_of_alexnet():
     found = {name: parameters(layer) for name, layer in weighted("alexnet-owt").items()}
     assert found == {
         "conv1": 23_296,
@@ -196,12 +194,12 @@ def test_parameters_per_layer_of_alexnet() -> None:
     }
 
 
-def test_one_batch_of_the_layer_wise_benchmarks() -> None:
+def test_one_batch_of_the_layer_wise_benchmarks():
     gflop = [layer.flops("forward") / 1e9 for layer in load_entry("convnet").layers]
     assert gflop == pytest.approx([124.22, 532.71, 195.69, 20.55, 41.11], abs=0.005)
 
 
-def test_a_step_of_the_recurrent_benchmark() -> None:
+def test_a_step_of_the_recurrent_benchmark():
     """Matrices of source and state, both square, for each of four gates or three."""
     for layer in load_entry("deepbench").layers:
         assert isinstance(layer, Recurrent)
@@ -214,7 +212,7 @@ def test_a_step_of_the_recurrent_benchmark() -> None:
 
 
 @pytest.mark.parametrize("model", TOTALS)
-def test_each_layer_continues_the_one_before(model: str) -> None:
+def test_each_layer_continues_the_one_before(model):
     layers = load_entry(model).layers
     for before, after in itertools.pairwise(layers):
         if isinstance(after, Gemm):
@@ -229,7 +227,7 @@ def test_each_layer_continues_the_one_before(model: str) -> None:
 
 
 @pytest.mark.parametrize("model", entry_names())
-def test_entries_say_what_they_are(model: str) -> None:
+def test_entries_say_what_they_are(model):
     loaded = load_entry(model)
     assert loaded.title
     assert loaded.source
@@ -238,18 +236,18 @@ def test_entries_say_what_they_are(model: str) -> None:
     assert len(set(names)) == len(names)
 
 
-def test_what_is_no_model() -> None:
+def test_what_is_no_model():
     assert set(entry_names()) - set(model_names()) == {"convnet", "deepbench", *TRANSFORMERS}
 
 
 @pytest.mark.parametrize("name", model_names())
-def test_every_layer_but_the_memory_bound_ones_has_a_name(name: str) -> None:
+def test_every_layer_but_the_memory_bound_ones_has_a_name(name):
     model = build_model(name)
     expected = [node.layer for node in model if not isinstance(node.layer, Pointwise | None)]
     assert list(load_entry(name).layers) == expected
 
 
-def test_layers_of_deep_models_are_found_by_name() -> None:
+def test_layers_of_deep_models_are_found_by_name():
     assert len(find_layers(["resnet50/*"])) == 53 + 2 + 1
     (layer,) = find_layers(["resnet50/stage2/unit1/conv2"])
     assert layer.problem == "mb64ic64ih56oc64oh56kh3ph1"
@@ -257,7 +255,7 @@ def test_layers_of_deep_models_are_found_by_name() -> None:
     assert find_layers(["nasnet-mobile/*depthwise1"])
 
 
-def test_only_alexnet_is_built_for_one_of_its_layers() -> None:
+def test_only_alexnet_is_built_for_one_of_its_layers():
     code = (
         "import sys; from pydlbench.models.catalog import find_layers; find_layers(['conv3']);"
         "prefix = 'pydlbench.models.families.';"
@@ -267,7 +265,7 @@ def test_only_alexnet_is_built_for_one_of_its_layers() -> None:
     assert found.stdout.strip() == "['pydlbench.models.families.alexnet']"
 
 
-def test_pool_layers_of_the_tutorials() -> None:
+def test_pool_layers_of_the_tutorials():
     pools = {
         str(layer.name): layer.problem
         for model in ("alexnet", "cifar10")
@@ -283,16 +281,14 @@ def test_pool_layers_of_the_tutorials() -> None:
     }
 
 
-def test_unknown_models_are_answered_with_the_nearest() -> None:
+def test_unknown_models_are_answered_with_the_nearest():
     with pytest.raises(UsageError, match=r"^vgg61: no such model; nearest: vgg1"):
         load_entry("vgg61")
     with pytest.raises(UsageError, match=r"^zzz: no such model; nearest: alexnet, "):
         load_entry("zzz")
 
 
-def test_a_family_that_registers_nothing_costs_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_family_that_registers_nothing_costs_nothing_else(tmp_path, monkeypatch):
     from pydlbench import models
     from pydlbench.models import families
 

@@ -25,7 +25,7 @@ def small(optimizer: str = "sgd") -> Model:
     )
 
 
-def test_inference_needs_what_is_alive_at_once() -> None:
+def test_inference_needs_what_is_alive_at_once():
     # The concatenation, and the two that it joins; the convolution before it is gone.
     assert memory(small(), "forward") == {
         "weights": 4 * (15 + 10 + 10 + 30 + 1127),
@@ -35,7 +35,7 @@ def test_inference_needs_what_is_alive_at_once() -> None:
     }
 
 
-def test_training_keeps_all_outputs() -> None:
+def test_training_keeps_all_outputs():
     found = memory(small("momentum"), "training")
     assert found == {
         "weights": 4 * (15 + 10 + 10 + 30 + 1127),
@@ -48,20 +48,20 @@ def test_training_keeps_all_outputs() -> None:
 
 
 @pytest.mark.parametrize(("precision", "itemsize"), [("fp16-tc", 2), ("bf16", 2), ("fp8-tc", 1)])
-def test_normalisations_stay_in_float32(precision: str, itemsize: int) -> None:
+def test_normalisations_stay_in_float32(precision, itemsize):
     found = memory(small(), "training", precision)
     assert found["weights"] == itemsize * (15 + 30 + 1127) + 4 * (10 + 10)
     assert found["gradients"] == itemsize * (15 + 30 + 1127) + 4 * 10
     assert found["activations"] == itemsize * 2 * (48 + 80 + 80 + 80 + 160 + 160 + 7)
 
 
-def test_vgg16_needs_what_is_known_of_it() -> None:
+def test_vgg16_needs_what_is_known_of_it():
     # 553 MB of weights; the largest pair of outputs is that of the first two convolutions.
     found = memory(build_model("vgg16", 1), "forward")
     assert found["weights"] == 4 * 138_357_544
     assert found["activations"] == 4 * 2 * 64 * 224 * 224
 
 
-def test_unknown_precisions() -> None:
+def test_unknown_precisions():
     with pytest.raises(UsageError, match=r"^--precision fp33: none; nearest: fp32"):
         memory(small(), "forward", "fp33")

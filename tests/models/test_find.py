@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from pydlbench.errors import UsageError
@@ -12,27 +10,24 @@ from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pool import Pool2d
 from pydlbench.models.catalog import entry_names, find_layers, load_entry
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 def names(*patterns: str) -> list[str | None]:
     return [layer.name for layer in find_layers(patterns)]
 
 
-def test_a_bare_name_is_alexnets() -> None:
+def test_a_bare_name_is_alexnets():
     (layer,) = find_layers(["conv3"])
     assert layer.name == "alexnet/conv3"
     assert layer.problem == "mb128ic192ih13oc384oh13kh3ph1"
 
 
-def test_a_bare_name_that_alexnet_lacks_is_the_first_models_if_all_agree() -> None:
+def test_a_bare_name_that_alexnet_lacks_is_the_first_models_if_all_agree():
     assert names("L1") == ["convnet/L1"]
     assert names("conv3_3") == ["vgg16/conv3_3"]  # VGG-19's is the same problem
     assert names("pool3") == ["vgg11/pool3"]
 
 
-def test_an_ambiguous_bare_name_lists_its_meanings() -> None:
+def test_an_ambiguous_bare_name_lists_its_meanings():
     with pytest.raises(UsageError) as caught:
         find_layers(["fc7"])
     message = str(caught.value)
@@ -43,7 +38,7 @@ def test_an_ambiguous_bare_name_lists_its_meanings() -> None:
     assert find_layers(["fc7"], batch=32) == [Gemm(m=32, k=4096, n=4096, name="alexnet-owt/fc7")]
 
 
-def test_a_models_name_is_all_its_layers_in_order() -> None:
+def test_a_models_name_is_all_its_layers_in_order():
     assert find_layers(["vgg16"]) == list(load_entry("vgg16").layers)
     assert find_layers(["vgg16/*"]) == find_layers(["vgg16"])
 
@@ -59,22 +54,22 @@ def test_a_models_name_is_all_its_layers_in_order() -> None:
         ("*owt/fc*", ["alexnet-owt/fc6", "alexnet-owt/fc7", "alexnet-owt/fc8"]),
     ],
 )
-def test_globs(pattern: str, expected: list[str]) -> None:
+def test_globs(pattern, expected):
     assert names(pattern) == expected
 
 
-def test_everything() -> None:
+def test_everything():
     assert len(find_layers(["*/*"])) == sum(len(load_entry(name).layers) for name in entry_names())
 
 
-def test_patterns_keep_their_order_and_repeat_nothing() -> None:
+def test_patterns_keep_their_order_and_repeat_nothing():
     assert names("conv5", "alexnet/conv*", "conv5") == [
         f"alexnet/conv{number}" for number in (5, 1, 2, 3, 4)
     ]
     assert find_layers([]) == []
 
 
-def test_descriptors() -> None:
+def test_descriptors():
     conv, product = find_layers(["mb2ic3ih8oc4kh3", '2x3:3x4n"mine"'])
     assert conv == Conv2d.of(batch=2, in_channels=3, in_size=8, out_channels=4, kernel=3)
     assert product == Gemm(m=2, k=3, n=4, name="mine")
@@ -83,12 +78,12 @@ def test_descriptors() -> None:
     ]
 
 
-def test_the_batch_holds_for_all_layers() -> None:
+def test_the_batch_holds_for_all_layers():
     layers = find_layers(["vgg16", "mb2ic3ih8oc4kh3", "ic3ih8oc4kh3", "2x3:3x4"], batch=7)
     assert {layer.batch for layer in layers} == {7}
 
 
-def test_files_hold_one_layer_per_line(tmp_path: Path) -> None:
+def test_files_hold_one_layer_per_line(tmp_path):
     file = tmp_path / "mine.txt"
     text = '\ufeff# my layers\n\nconv3   # the third\n  vgg16/fc*\nmb1ic3ih8oc4kh3n"no #1"\r\n'
     file.write_text(text, encoding="utf-8")
@@ -108,9 +103,7 @@ def test_files_hold_one_layer_per_line(tmp_path: Path) -> None:
         (b"\xff\xfe\x00", "--shape @{path}: not UTF-8 text; expected a text file"),
     ],
 )
-def test_mistakes_in_a_file_name_the_line(
-    tmp_path: Path, content: str | bytes, message: str
-) -> None:
+def test_mistakes_in_a_file_name_the_line(tmp_path, content, message):
     path = tmp_path / "mine.txt"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UsageError) as caught:
@@ -118,7 +111,7 @@ def test_mistakes_in_a_file_name_the_line(
     assert str(caught.value).startswith(message.format(path=path))
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(UsageError, match=r"^--shape @.*none: No such file or directory; expected"):
         find_layers([f"@{tmp_path}/none"])
     with pytest.raises(UsageError, match=r"^--shape @.*: Is a directory; expected a text file"):
@@ -149,7 +142,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         ("  ", "'  ': no layer; expected a name, such as conv3"),
     ],
 )
-def test_near_misses_are_answered(pattern: str, message: str) -> None:
+def test_near_misses_are_answered(pattern, message):
     with pytest.raises(UsageError) as caught:
         find_layers(["conv1", pattern])
     assert str(caught.value) == f"--shape {message}"
@@ -158,7 +151,7 @@ def test_near_misses_are_answered(pattern: str, message: str) -> None:
     assert str(caught.value) == message
 
 
-def test_batches_that_cannot_be() -> None:
+def test_batches_that_cannot_be():
     with pytest.raises(UsageError, match=r"^--batch 0: too small; at least 1$"):
         find_layers(["conv3"], batch=0)
     with pytest.raises(UsageError, match=r"^--shape alexnet/conv3: sizes overflow: "):

@@ -21,7 +21,7 @@ def taken(model: Model, node: Node) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("name", model_names())
-def test_each_layer_fits_what_it_takes_and_gives(name: str) -> None:
+def test_each_layer_fits_what_it_takes_and_gives(name):
     model = build_model(name, 3)
     assert model.batch == 3
     for node in model:
@@ -61,7 +61,7 @@ def test_each_layer_fits_what_it_takes_and_gives(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", model_names())
-def test_everything_leads_to_the_output(name: str) -> None:
+def test_everything_leads_to_the_output(name):
     model = build_model(name, 1)
     used = {one for node in model for one in node.inputs}
     assert {node.name for node in model} - used == {model.output.name}
@@ -79,7 +79,7 @@ def test_everything_leads_to_the_output(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", model_names())
-def test_the_batch_changes_nothing_else(name: str) -> None:
+def test_the_batch_changes_nothing_else(name):
     one, three = build_model(name, 1), build_model(name, 3)
     for first, second in zip(one, three, strict=True):
         assert (first.name, first.op, first.inputs, first.shape) == (
@@ -93,7 +93,7 @@ def layer_of(name: str, node: str, **options: Any) -> Any:
     return build_model(name, 1, **options)[node].layer
 
 
-def test_alexnets_vintages() -> None:
+def test_alexnets_vintages():
     conv1 = layer_of("alexnet", "conv1")
     assert (conv1.pad_top, conv1.pad_bottom, conv1.out_height) == (3, 4, 56)
     model = build_model("alexnet", 1)
@@ -117,7 +117,7 @@ def test_alexnets_vintages() -> None:
     assert not [node for node in oldest if node.op == "lrn"]
 
 
-def test_the_mnist_tutorial() -> None:
+def test_the_mnist_tutorial():
     model = build_model("mnist", 1)
     assert model.optimizer == Optimizer(kind="momentum", rate=0.01, mu=0.9)
     assert {(decay.node, decay.tensor, decay.factor) for decay in model.decays} == {
@@ -130,7 +130,7 @@ def test_the_mnist_tutorial() -> None:
     assert model["fc2"].inputs == ("dropout",)
 
 
-def test_the_cifar10_tutorial() -> None:
+def test_the_cifar10_tutorial():
     model = build_model("cifar10", 1)
     assert model.image == (3, 24, 24)
     # Pooled, then normalised; in the second stage the other way round.
@@ -146,7 +146,7 @@ def test_the_cifar10_tutorial() -> None:
     assert [model[name].bias_init.value for name in ("conv1", "conv2", "local4")] == [0, 0.1, 0.1]
 
 
-def test_where_bottlenecks_stride() -> None:
+def test_where_bottlenecks_stride():
     def strides(name: str) -> list[int]:
         return [layer_of(name, f"stage3/unit1/conv{one}").stride_height for one in (1, 2, 3)]
 
@@ -159,7 +159,7 @@ def test_where_bottlenecks_stride() -> None:
     assert len(shortcuts) == 2 * 4
 
 
-def test_forms_of_googlenet() -> None:
+def test_forms_of_googlenet():
     def taps(form: str) -> int:
         return int(layer_of("googlenet", "inception3a/5x5", form=form).kernel_height)
 
@@ -174,7 +174,7 @@ def test_forms_of_googlenet() -> None:
     assert build_model("googlenet", form="tfcnn").batch == 32
 
 
-def test_normalisations() -> None:
+def test_normalisations():
     inception, nasnet = (
         layer_of("inception-v3", "stem/conv1/bn"),
         layer_of("nasnet-mobile", "conv0/bn"),
@@ -185,7 +185,7 @@ def test_normalisations() -> None:
     assert build_model("resnet50", 1)["conv1/bn"].scale
 
 
-def test_where_nasnets_cells_look_back() -> None:
+def test_where_nasnets_cells_look_back():
     mobile, large = build_model("nasnet-mobile", 1), build_model("nasnet-large", 1)
     # The first stem cell has only one input, and nothing to fit.
     assert "stem1/before/relu" not in {node.name for node in mobile}
@@ -203,7 +203,7 @@ def test_where_nasnets_cells_look_back() -> None:
     assert shifts == [f"{cell}/before/shift" for cell in expected]
 
 
-def test_densenet_appends_maps() -> None:
+def test_densenet_appends_maps():
     model = build_model("densenet121", 1)
     assert model["block1/layer1/concat"].inputs == ("pool0", "block1/layer1/conv2")
     assert model["block4/layer16/concat"].shape == (1024, 7, 7)

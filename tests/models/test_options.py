@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
@@ -35,14 +34,14 @@ from pydlbench.models import build_model, model_names
         ("googlenet", None, {"form": "cafe"}, "form=cafe: not a valid choice; nearest: convnet"),
     ],
 )
-def test_near_misses(name: str, batch: int | None, options: dict[str, Any], message: str) -> None:
+def test_near_misses(name, batch, options, message):
     with pytest.raises(UsageError) as caught:
         build_model(name, batch, **options)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
 
 
-def test_options_of_any_model() -> None:
+def test_options_of_any_model():
     model = build_model(
         "resnet18",
         2,
@@ -62,13 +61,13 @@ def test_options_of_any_model() -> None:
     assert not decayed.input_gradient
 
 
-def test_options_may_be_text_or_values() -> None:
+def test_options_may_be_text_or_values():
     assert build_model("mnist", 2, classes="12") == build_model("mnist", 2, classes=12)
     assert build_model("alexnet", 2, lrn="off") == build_model("alexnet", 2, lrn=False)
     assert build_model("alexnet", 2, lrn="on") == build_model("alexnet", 2)
 
 
-def test_only_the_family_asked_for_is_imported() -> None:
+def test_only_the_family_asked_for_is_imported():
     code = (
         "import sys; from pydlbench.models import build_model; build_model('vgg11', 1);"
         "print(sorted(name for name in sys.modules if name.startswith('pydlbench.models.')));"
@@ -79,6 +78,6 @@ def test_only_the_family_asked_for_is_imported() -> None:
     assert "pydlbench.models.families.resnet" not in found.stdout
 
 
-def test_alexnet_is_the_default() -> None:
+def test_alexnet_is_the_default():
     assert model_names()[0] == "alexnet"
     assert len(set(model_names())) == len(model_names())

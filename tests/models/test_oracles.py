@@ -61,13 +61,13 @@ VARIANTS: list[tuple[str, dict[str, Any], int, int]] = [
 ]
 
 
-def test_every_model_is_held_against_an_oracle() -> None:
+def test_every_model_is_held_against_an_oracle():
     assert set(ORACLE) == set(model_names())
 
 
 @pytest.mark.parametrize("name", ORACLE)
 @pytest.mark.parametrize("batch", [1, 3])
-def test_parameters_and_multiply_adds(name: str, batch: int) -> None:
+def test_parameters_and_multiply_adds(name, batch):
     model = build_model(name, batch)
     expected_parameters, forward, first = ORACLE[name]
     assert parameters(model) == expected_parameters
@@ -76,19 +76,17 @@ def test_parameters_and_multiply_adds(name: str, batch: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "options", "expected_parameters", "forward"), VARIANTS)
-def test_variants(
-    name: str, options: dict[str, Any], expected_parameters: int, forward: int
-) -> None:
+def test_variants(name, options, expected_parameters, forward):
     model = build_model(name, 1, **options)
     assert (parameters(model), macs(model)) == (expected_parameters, forward)
 
 
-def test_the_gradient_of_the_input_costs_the_first_convolution_once_more() -> None:
+def test_the_gradient_of_the_input_costs_the_first_convolution_once_more():
     model = build_model("vgg16", 2, input_gradient=True)
     assert macs(model, "training") == 3 * 15_470_264_320
 
 
-def test_backward_multiply_adds_of_the_published_layer_tables() -> None:
+def test_backward_multiply_adds_of_the_published_layer_tables():
     tables = {
         "alexnet": 1_243_435_008,
         "mnist": 23_919_104,
@@ -105,7 +103,7 @@ def test_backward_multiply_adds_of_the_published_layer_tables() -> None:
         assert macs(model, "training") - macs(model) == expected
 
 
-def test_batches_of_the_publications() -> None:
+def test_batches_of_the_publications():
     batches = {
         "mnist": 64,
         "cifar10": 128,
@@ -127,7 +125,7 @@ def test_batches_of_the_publications() -> None:
     assert {name: build_model(name).batch for name in batches} == batches
 
 
-def test_statistics_of_normalisations_are_what_keras_and_torchvision_keep_beside() -> None:
+def test_statistics_of_normalisations_are_what_keras_and_torchvision_keep_beside():
     from pydlbench.models.graph import buffers
 
     def kept(name: str, **options: Any) -> int:
@@ -142,7 +140,7 @@ def test_statistics_of_normalisations_are_what_keras_and_torchvision_keep_beside
     assert kept("resnet50") == 53_173 - 53
 
 
-def test_summary_is_what_is_counted() -> None:
+def test_summary_is_what_is_counted():
     found = summary(build_model("alexnet-owt", 7))
     assert found["model"] == "alexnet-owt"
     assert found["parameters"] == 61_100_840
@@ -163,7 +161,7 @@ def test_summary_is_what_is_counted() -> None:
     assert layers["flatten"]["problem"] is None
 
 
-def test_unet_by_the_sizes_in_its_figure() -> None:
+def test_unet_by_the_sizes_in_its_figure():
     """Figure 1 of arXiv:1505.04597 writes sides and channels at each map."""
     # Side of the map that an arrow leads to, its channels, and those of the map it comes from.
     convolutions = [

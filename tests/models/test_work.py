@@ -41,7 +41,7 @@ def small(optimizer: str = "momentum", **options: object) -> Model:
     )
 
 
-def test_forward_leaves_out_what_training_needs() -> None:
+def test_forward_leaves_out_what_training_needs():
     items = work(small(), "forward")
     assert steps(items) == [
         *(("a", "forward"), ("a/bias", "forward"), ("b", "forward"), ("sum", "forward")),
@@ -63,7 +63,7 @@ FORWARD_BACKWARD = [
 ]
 
 
-def test_forward_backward_in_order() -> None:
+def test_forward_backward_in_order():
     items = work(small(), "forward-backward")
     assert steps(items) == FORWARD_BACKWARD
     assert {item.propagation for item in items} == {"training"}
@@ -72,7 +72,7 @@ def test_forward_backward_in_order() -> None:
     assert sum_.problem == "add:mb2ic4ih6"
 
 
-def test_training_adds_terms_and_updates() -> None:
+def test_training_adds_terms_and_updates():
     items = work(small(), "training")
     found = steps(items)
     terms = [("fc/weights/l2", "forward"), ("fc/weights/l2", "backward-weights")]
@@ -92,7 +92,7 @@ def test_training_adds_terms_and_updates() -> None:
     assert (update.op, update.channels, update.rate, update.mu) == ("momentum", 720, 0.5, 0.25)
 
 
-def test_without_an_optimizer_training_ends_at_the_gradients() -> None:
+def test_without_an_optimizer_training_ends_at_the_gradients():
     found = [name for name, _ in steps(work(small("none"), "training"))]
     assert not [name for name in found if name.endswith("/update")]
     sgd = [item.layer for item in work(small("sgd"), "training") if item.pass_ == "forward"]
@@ -101,7 +101,7 @@ def test_without_an_optimizer_training_ends_at_the_gradients() -> None:
     }
 
 
-def test_losses() -> None:
+def test_losses():
     def items(kind: str) -> list[tuple[str, str]]:
         model = small(loss=Loss(kind=kind))  # type: ignore[arg-type]
         found = work(model, "forward-backward")
@@ -114,7 +114,7 @@ def test_losses() -> None:
     assert items("sum") == []
 
 
-def test_a_gradient_of_the_input() -> None:
+def test_a_gradient_of_the_input():
     net = Builder("m", 1, (3, 4, 4))
     net.concat("both", [net.relu("r", after=INPUT), INPUT])
     net.conv("c", 2, 1, bias=False)
@@ -129,7 +129,7 @@ def test_a_gradient_of_the_input() -> None:
 
 
 @pytest.mark.parametrize("name", model_names())
-def test_lists_agree_with_counts(name: str) -> None:
+def test_lists_agree_with_counts(name):
     model = build_model(name, 2)
     lists = {phase: work(model, phase) for phase in PHASES}
     for phase, items in lists.items():
@@ -153,7 +153,7 @@ def test_lists_agree_with_counts(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", model_names())
-def test_every_trained_tensor_gets_its_gradient_and_update(name: str) -> None:
+def test_every_trained_tensor_gets_its_gradient_and_update(name):
     model = build_model(name, 1, optimizer="momentum")
     items = work(model, "training")
     updated = [item.layer for item in items if str(item.layer.name).endswith("/update")]
@@ -173,7 +173,7 @@ def test_every_trained_tensor_gets_its_gradient_and_update(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", model_names())
-def test_gradients_are_summed_where_an_output_has_several_takers(name: str) -> None:
+def test_gradients_are_summed_where_an_output_has_several_takers(name):
     model = build_model(name, 1)
     takers = Counter(one for node in model for one in node.inputs if one != INPUT)
     expected = {node: number - 1 for node, number in takers.items() if number > 1}
@@ -192,20 +192,20 @@ def test_gradients_are_summed_where_an_output_has_several_takers(name: str) -> N
             assert all(last.get(one, -1) < position for one in takers_of[item.node])
 
 
-def test_units_of_resnet_have_two_takers_each() -> None:
+def test_units_of_resnet_have_two_takers_each():
     items = work(build_model("resnet50", 1), "training")
     sums = [item for item in items if str(item.layer.name).endswith("/gradient-sum")]
     assert len(sums) == 16
 
 
-def test_few_distinct_layers() -> None:
+def test_few_distinct_layers():
     items = work(build_model("resnet152", 4), "training")
     distinct = {(item.layer.kind, item.layer.problem, item.pass_) for item in items}
     assert len(items) > 1900
     assert len(distinct) < 250
 
 
-def test_unknown_phases() -> None:
+def test_unknown_phases():
     with pytest.raises(UsageError, match=r"^--phase train: no such phase; nearest: training"):
         work(small(), "train")
     with pytest.raises(UsageError, match=r"^--phase zzz: no such phase; nearest: forward, "):

@@ -6,12 +6,9 @@ import functools
 import importlib
 import importlib.util
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 @functools.cache
@@ -21,7 +18,7 @@ def created(name: str) -> Any:
 
 
 @pytest.fixture
-def backend() -> Iterator[Callable[[str], Any]]:
+def backend():
     """Return a framework's backend by name, or skip where it is not installed."""
 
     def get(name: str) -> Any:

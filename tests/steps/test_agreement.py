@@ -16,7 +16,6 @@ from pydlbench.steps.inputs import make_weights
 from pydlbench.steps.serving import build_step, prepare_model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from pydlbench.models.graph import Model
@@ -37,9 +36,7 @@ def saved(backend: Any, model: Model, folder: Path, **words: Any) -> Path:
 @pytest.mark.parametrize("phase", ["forward", "forward-backward", "training"])
 @pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.parametrize("name", tiny.MODELS)
-def test_frameworks_agree(
-    backend: Callable[[str], Any], tmp_path: Path, name: str, other: str, phase: str
-) -> None:
+def test_frameworks_agree(backend, tmp_path, name, other, phase):
     model = tiny.MODELS[name]()
     if phase == "training" and model.optimizer.kind == "none":
         pytest.skip("this model is not trained")
@@ -61,9 +58,7 @@ def test_frameworks_agree(
         pytest.param("jax", {"layout": "nchw", "feed": "host"}, marks=pytest.mark.deep),
     ],
 )
-def test_ways_to_run_agree(
-    backend: Callable[[str], Any], tmp_path: Path, framework: str, words: dict[str, str]
-) -> None:
+def test_ways_to_run_agree(backend, tmp_path, framework, words):
     model, own = tiny.branches(), backend(framework)
     folders = [
         saved(own, model, tmp_path / "plain", phase="training"),
@@ -73,9 +68,7 @@ def test_ways_to_run_agree(
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_running_statistics_differ_from_the_batch(
-    backend: Callable[[str], Any], tmp_path: Path, other: str
-) -> None:
+def test_running_statistics_differ_from_the_batch(backend, tmp_path, other):
     model = tiny.branches()
     words = {"phase": "forward-backward", "running_statistics": True}
     folders = [saved(backend(one), model, tmp_path / one, **words) for one in ("torch", other)]
@@ -86,7 +79,7 @@ def test_running_statistics_differ_from_the_batch(
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_updates_agree(backend: Callable[[str], Any], other: str) -> None:
+def test_updates_agree(backend, other):
     # Momentum shows in the second step only; running statistics in the first.
     model = tiny.branches()
     momentum = dataclasses.replace(model.optimizer, kind="momentum", rate=0.05)
@@ -127,7 +120,7 @@ def write(folder: Path, **tensors: list[float]) -> Path:
     return folder
 
 
-def test_differences_are_relative_to_the_largest_value(tmp_path: Path) -> None:
+def test_differences_are_relative_to_the_largest_value(tmp_path):
     first = write(tmp_path / "torch", output=[1, -4], a=[1, 2], b=[8, 0])
     other = write(tmp_path / "tensorflow", output=[1, -4], a=[1, 2.5], b=[8, 0.004])
     found = compare(first, other)
@@ -139,14 +132,14 @@ def test_differences_are_relative_to_the_largest_value(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("values", [[float("nan"), 1], [1, 2, 3]])
-def test_nans_and_other_shapes_never_agree(tmp_path: Path, values: list[float]) -> None:
+def test_nans_and_other_shapes_never_agree(tmp_path, values):
     first = write(tmp_path / "torch", output=[1, 2])
     found = compare(first, write(tmp_path / "tensorflow", output=values))
     assert found.output == float("inf")
     assert found.check.status == "failed"
 
 
-def test_each_gradient_may_differ_as_far_as_rounding_carries_it() -> None:
+def test_each_gradient_may_differ_as_far_as_rounding_carries_it():
     """A small tensor is not excused by how far another one moves."""
     found = Agreement(
         frameworks=("torch", "tensorflow"),

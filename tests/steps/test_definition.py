@@ -1,7 +1,5 @@
 """From a case to the definition of its step."""
 
-from typing import Any
-
 import pytest
 import tiny
 
@@ -37,19 +35,19 @@ from pydlbench.steps.definition import check_trainable, definition_of
         ),
     ],
 )
-def test_a_cases_step(words: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_a_cases_step(words, expected):
     found = definition_of(StepSpec(model="chain", **words), tiny.chain())
     assert found.phase == words["phase"]
     assert {name: getattr(found, name) for name in expected} == expected
     assert not found.input_gradient
 
 
-def test_images_have_a_gradient_where_the_model_says_so() -> None:
+def test_images_have_a_gradient_where_the_model_says_so():
     cases = [StepSpec(model="maps", phase=phase) for phase in ("forward", "forward-backward")]
     assert [definition_of(case, tiny.maps()).input_gradient for case in cases] == [False, True]
 
 
-def test_what_has_no_optimizer_is_not_trained() -> None:
+def test_what_has_no_optimizer_is_not_trained():
     check_trainable(tiny.chain(), "another")
     with pytest.raises(UsageError, match="nearest: another"):
         check_trainable(tiny.maps(), "another")

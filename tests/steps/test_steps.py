@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -20,9 +20,6 @@ from pydlbench.steps.serving import build_step, prepare_model
 from pydlbench.timing.chunk import Request
 from pydlbench.workers.channel import encode
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 # XLA compiles each of JAX's steps.
 FRAMEWORKS = ("torch", "tensorflow", pytest.param("jax", marks=pytest.mark.deep))
 BF16 = {"avx512_bf16", "amx_bf16"} & set(read_cpu_facts().isa)
@@ -32,9 +29,7 @@ BF16 = {"avx512_bf16", "amx_bf16"} & set(read_cpu_facts().isa)
 @pytest.mark.parametrize("phase", ["forward", "forward-backward", "training"])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("name", tiny.MODELS)
-def test_every_check_passes(
-    backend: Callable[[str], Any], name: str, framework: str, phase: str
-) -> None:
+def test_every_check_passes(backend, name, framework, phase):
     model = tiny.MODELS[name]()
     if phase == "training" and model.optimizer.kind == "none":
         pytest.skip("this model is not trained")
@@ -55,9 +50,7 @@ def test_every_check_passes(
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_step_that_is_not_the_graph_is_found(
-    backend: Callable[[str], Any], framework: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_that_is_not_the_graph_is_found(backend, framework, monkeypatch):
     model, wrong = tiny.chain(), tiny.chain()
     nodes = [
         dataclasses.replace(node, bias=False) if node.name == "conv1" else node for node in wrong
@@ -78,7 +71,7 @@ def test_a_step_that_is_not_the_graph_is_found(
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_model_that_cannot_learn_is_found(backend: Callable[[str], Any], framework: str) -> None:
+def test_a_model_that_cannot_learn_is_found(backend, framework):
     # All units of the last hidden layer are dead: nothing behind them gets a gradient.
     model = tiny.chain()
     dead = tiny.Init(kind="constant", value=-1e4)
@@ -98,16 +91,14 @@ def test_a_model_that_cannot_learn_is_found(backend: Callable[[str], Any], frame
     ("phase", "expected"),
     [("forward", [(4, 5)]), ("training", [()])],
 )
-def test_fetched_results_are_arrays_of_the_hosts(
-    backend: Callable[[str], Any], framework: str, phase: str, expected: list[tuple[int, ...]]
-) -> None:
+def test_fetched_results_are_arrays_of_the_hosts(backend, framework, phase, expected):
     found = fetched(backend(framework), tiny.chain(), phase=phase)
     assert [one.shape for one in found] == expected
     assert all(np.isfinite(one).all() for one in found)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_all_gradients_are_fetched(backend: Callable[[str], Any], framework: str) -> None:
+def test_all_gradients_are_fetched(backend, framework):
     model = tiny.chain()
     found = fetched(backend(framework), model, phase="forward-backward")
     assert sum(one.size for one in found) == 1531
@@ -129,7 +120,7 @@ def fetched(own: Any, model: Any, **words: Any) -> list[Any]:
 @pytest.mark.product
 @pytest.mark.parametrize("cast", ["mixed", "whole"])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_narrow_types_learn_too(backend: Callable[[str], Any], framework: str, cast: str) -> None:
+def test_narrow_types_learn_too(backend, framework, cast):
     case = StepSpec(
         model="branches", phase="training", framework=framework, precision="bf16", cast=cast
     )
@@ -142,7 +133,7 @@ def test_narrow_types_learn_too(backend: Callable[[str], Any], framework: str, c
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_what_a_framework_has_not_is_refused(backend: Callable[[str], Any], framework: str) -> None:
+def test_what_a_framework_has_not_is_refused(backend, framework):
     own, none = backend(framework), StepPreparation(checks=False)
     case = StepSpec(model="maps", phase="training", framework=framework)
     with pytest.raises(UsageError, match="no optimizer to train with; nearest: --phase forward-"):
@@ -151,7 +142,7 @@ def test_what_a_framework_has_not_is_refused(backend: Callable[[str], Any], fram
         prepare_model(own, tiny.maps(), msgspec.structs.replace(case, precision="tf32"), none)
 
 
-def test_a_workers_framework_is_the_cases(backend: Callable[[str], Any]) -> None:
+def test_a_workers_framework_is_the_cases(backend):
     case = StepSpec(model="mnist", framework="tensorflow", batch=1)
     with pytest.raises(UsageError, match="asked of a worker of torch"):
         prepare_step(backend("torch"), case.to_dict(), {})
@@ -160,7 +151,7 @@ def test_a_workers_framework_is_the_cases(backend: Callable[[str], Any]) -> None
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_sum_is_a_loss(backend: Callable[[str], Any], framework: str) -> None:
+def test_a_sum_is_a_loss(backend, framework):
     case = StepSpec(model="maps", phase="forward-backward", framework=framework)
     kernel = prepare_model(backend(framework), tiny.maps("sum"), case, StepPreparation())
     assert {one.name for one in kernel.facts.checks if one.status != "ok"} == set()

@@ -13,20 +13,19 @@ from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pydlbench.records.run import RunRecord
 
 
 @pytest.fixture
-def store(store_path: Path) -> Iterator[Store]:
+def store(store_path):
     with Store.open(store_path) as opened:
         yield opened
 
 
 @pytest.fixture
-def run_of(run_record: RunRecord) -> Callable[..., RunRecord]:
+def run_of(run_record):
     """Build a run of the n-th second; ``id`` or any other field may be given."""
 
     def build(number: int = 0, **changes: object) -> RunRecord:
@@ -41,7 +40,7 @@ def run_of(run_record: RunRecord) -> Callable[..., RunRecord]:
 
 
 @pytest.fixture
-def entry(measurement) -> Callable[..., Entry]:
+def entry(measurement):
     """Build a layer's entry; ``key`` or any field of the measurement."""
 
     def build(key: str | None = None, **changes: object) -> Entry:
@@ -70,7 +69,7 @@ with Store.open(path) as store:
 
 
 @pytest.fixture
-def writer(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def writer(tmp_path):
     """Start a process that writes a run; it prints the number of each row that it has added."""
     script = tmp_path / "writer.py"
     script.write_text(WRITER)

@@ -107,10 +107,10 @@ def noisy(mean: float, sigma: float = 0.003) -> Callable[[random.Random, float],
 
 
 @pytest.fixture
-def machine() -> type[Machine]:
+def machine():
     return Machine
 
 
 @pytest.fixture
-def quiet_kernel() -> Callable[..., Callable[[random.Random, float], float]]:
+def quiet_kernel():
     return noisy

@@ -14,7 +14,7 @@ from pydlbench.workers.channel import encode
     st.lists(st.floats(1e6, 1e10), max_size=3),
     st.floats(0, 1e3),
 )
-def test_json_round_trip(pairs: list[tuple[float, int]], clock: list[float], wait: float) -> None:
+def test_json_round_trip(pairs, clock, wait):
     chunk = Chunk(
         seconds=tuple(s for s, _ in pairs),
         involuntary=tuple(i for _, i in pairs),
@@ -27,7 +27,7 @@ def test_json_round_trip(pairs: list[tuple[float, int]], clock: list[float], wai
     assert msgspec.convert(json.loads(encode({"ok": chunk}))["ok"], Chunk) == chunk
 
 
-def test_only_seconds_is_required() -> None:
+def test_only_seconds_is_required():
     assert msgspec.convert({"seconds": [1]}, Chunk) == Chunk(seconds=(1.0,))
 
 
@@ -45,6 +45,6 @@ def test_only_seconds_is_required() -> None:
         ({"seconds": (1.0,), "threads": 0}, "0 threads"),
     ],
 )
-def test_impossible_chunks_are_refused(bad: dict[str, object], message: str) -> None:
+def test_impossible_chunks_are_refused(bad, message):
     with pytest.raises(ValueError, match=message):
         Chunk(**bad)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from pydlbench.timing.procedure import Sampling, interleave
 from pydlbench.timing.statistics import paired_ratio
 
 
-def test_rounds_pair_up_and_common_drift_cancels(machine: Any) -> None:
+def test_rounds_pair_up_and_common_drift_cancels(machine):
     # One machine whose speed wanders by 10 %; b is 2 % faster than a.
     def speed(now: float) -> float:
         return 1 + 0.1 * ((now * 0.7) % 1.0)
@@ -46,7 +46,7 @@ def scripted(durations: list[float]) -> tuple[list[Sampling], list[tuple[int, st
     return samplings, visits, sample
 
 
-def test_all_are_warm_before_the_first_round() -> None:
+def test_all_are_warm_before_the_first_round():
     samplings, visits, sample = scripted([0.005, 0.4, 0.02])
     rounds: list[int] = []
     interleave(samplings, sample, random.Random(1), rounds.append)
@@ -57,7 +57,7 @@ def test_all_are_warm_before_the_first_round() -> None:
     assert [r.index for r in samplings[0].result().rounds][:3] == [0, 1, 2]
 
 
-def test_every_round_visits_each_live_kernel_once_in_changing_order() -> None:
+def test_every_round_visits_each_live_kernel_once_in_changing_order():
     samplings, visits, sample = scripted([0.005] * 4)
     interleave(samplings, sample, random.Random(2))
     orders = [i for i, phase in visits if phase == "rounds"]
@@ -66,7 +66,7 @@ def test_every_round_visits_each_live_kernel_once_in_changing_order() -> None:
     assert len(set(rounds)) > 1
 
 
-def test_the_order_follows_the_seed() -> None:
+def test_the_order_follows_the_seed():
     runs = []
     for seed in (3, 3, 4):
         samplings, visits, sample = scripted([0.005] * 5)
@@ -76,7 +76,7 @@ def test_the_order_follows_the_seed() -> None:
     assert runs[0] != runs[2]
 
 
-def test_a_lost_kernel_costs_itself_only() -> None:
+def test_a_lost_kernel_costs_itself_only():
     samplings, _, sample = scripted([0.005] * 3)
 
     def dying(i: int, request: Request) -> Chunk | None:
@@ -89,5 +89,5 @@ def test_a_lost_kernel_costs_itself_only() -> None:
     assert [sampling.done for sampling in samplings] == [True, False, True]
 
 
-def test_nothing_to_do() -> None:
+def test_nothing_to_do():
     interleave([], lambda _i, _request: None, random.Random(0))

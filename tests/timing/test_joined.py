@@ -33,7 +33,7 @@ def _visits(*seconds: float) -> dict[int, Samples]:
     return {lap: _visit(one) for lap, one in enumerate(seconds)}
 
 
-def test_a_row_is_the_median_of_its_visits_however_many_samples_each_has() -> None:
+def test_a_row_is_the_median_of_its_visits_however_many_samples_each_has():
     found = joined(_visits(1.0, 1.1, 1.2, 1.3, 1.4, 9.0), VISITS, processes=6)
 
     assert found.median == pytest.approx(1.25)
@@ -43,7 +43,7 @@ def test_a_row_is_the_median_of_its_visits_however_many_samples_each_has() -> No
 
 
 @pytest.mark.parametrize(("disturbed", "contended"), [(0, False), (2, False), (3, True), (6, True)])
-def test_half_of_the_visits_disturbed_are_in_the_median(disturbed: int, contended: bool) -> None:
+def test_half_of_the_visits_disturbed_are_in_the_median(disturbed, contended):
     taken = {
         lap: _visit(2.0 if lap < disturbed else 1.0, contended=lap < disturbed) for lap in range(6)
     }
@@ -55,13 +55,13 @@ def test_half_of_the_visits_disturbed_are_in_the_median(disturbed: int, contende
     assert contended or found.median == 1.0
 
 
-def test_a_row_with_fewer_visits_than_wanted_is_interrupted() -> None:
+def test_a_row_with_fewer_visits_than_wanted_is_interrupted():
     assert joined(_visits(1.0, 1.0), VISITS).stop_reason == "interrupted"
     with pytest.raises(ValueError, match="no visits"):
         joined({}, VISITS)
 
 
-def test_a_row_is_visited_until_its_medians_agree_or_its_budget_has_no_room() -> None:
+def test_a_row_is_visited_until_its_medians_agree_or_its_budget_has_no_room():
     policy = Policy(budget_s=2.0)
     alike = _visits(*[1.0] * VISITS)
     apart = _visits(1.0, 1.0, 1.1, 1.1, 1.2, 1.2)
@@ -73,7 +73,7 @@ def test_a_row_is_visited_until_its_medians_agree_or_its_budget_has_no_room() ->
     assert not more_wanted(_visits(1.0), policy, 1, cost_s=0.0)
 
 
-def test_visits_share_the_budget_of_their_row() -> None:
+def test_visits_share_the_budget_of_their_row():
     policy = Policy(budget_s=3.0)
 
     assert visit_policy(policy, 1) == policy

@@ -1,5 +1,4 @@
 import random
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +12,7 @@ from pydlbench.timing.procedure import Sampling
 from pydlbench.timing.statistics import median_interval
 
 
-def test_quiet_kernel_stops_by_precision(machine: Any, quiet_kernel: Any) -> None:
+def test_quiet_kernel_stops_by_precision(machine, quiet_kernel):
     samples = machine(quiet_kernel(5e-3)).drive(Sampling())
     assert samples.stop_reason == "precision"
     assert not samples.contended
@@ -29,9 +28,7 @@ def test_quiet_kernel_stops_by_precision(machine: Any, quiet_kernel: Any) -> Non
 
 
 @pytest.mark.parametrize("mean", [2e-4, 5e-3, 0.04, 0.2])
-def test_an_idle_machine_is_practically_never_contended(
-    mean: float, machine: Any, quiet_kernel: Any
-) -> None:
+def test_an_idle_machine_is_practically_never_contended(mean, machine, quiet_kernel):
     flagged = 0
     for seed in range(60):
         ticks = lambda rng: int(rng.random() < 0.02)  # noqa: E731 - a name for the argument below
@@ -43,9 +40,7 @@ def test_an_idle_machine_is_practically_never_contended(
 @pytest.mark.product
 @pytest.mark.parametrize("slice_s", [0.003, 0.004, 0.008, 0.016, 0.04])
 @pytest.mark.parametrize("mean", [2e-4, 1e-3, 6e-3, 0.012, 0.05, 0.3])
-def test_one_busy_process_is_always_contended_and_all_is_kept(
-    mean: float, slice_s: float, machine: Any, quiet_kernel: Any
-) -> None:
+def test_one_busy_process_is_always_contended_and_all_is_kept(mean, slice_s, machine, quiet_kernel):
     for seed in range(3):
         busy = machine(quiet_kernel(mean), seed=seed, slice_s=slice_s)
         samples = busy.drive(Sampling())
@@ -56,12 +51,12 @@ def test_one_busy_process_is_always_contended_and_all_is_kept(
         assert "waited for a CPU" in (samples.contention_reason or "")
 
 
-def test_contention_is_seen_without_wait_counters_too(machine: Any, quiet_kernel: Any) -> None:
+def test_contention_is_seen_without_wait_counters_too(machine, quiet_kernel):
     busy = machine(quiet_kernel(6e-3), slice_s=0.008, counters=False)
     assert busy.drive(Sampling()).contended
 
 
-def test_a_passing_disturbance_is_outvoted(machine: Any, quiet_kernel: Any) -> None:
+def test_a_passing_disturbance_is_outvoted(machine, quiet_kernel):
     # Busy during the first two rounds after warm-up (calibration 10 ms, warm-up 3 x 55 ms).
     passing = machine(quiet_kernel(5e-3), slice_s=0.004, busy_from=0.17, busy_until=0.30)
     samples = passing.drive(Sampling())
@@ -71,7 +66,7 @@ def test_a_passing_disturbance_is_outvoted(machine: Any, quiet_kernel: Any) -> N
     assert max(samples.seconds) < 1.3 * 5e-3
 
 
-def test_drifting_kernel_runs_to_its_budget(machine: Any) -> None:
+def test_drifting_kernel_runs_to_its_budget(machine):
     drifting = machine(lambda rng, now: 5e-3 * (1 + 0.3 * now) * rng.gauss(1, 0.001))
     samples = drifting.drive(Sampling())
     assert samples.stop_reason == "budget"
@@ -81,7 +76,7 @@ def test_drifting_kernel_runs_to_its_budget(machine: Any) -> None:
     assert 2.0 <= samples.spent_s < 2.2
 
 
-def test_bimodal_kernel_stops_by_steady_noise_and_keeps_both_modes(machine: Any) -> None:
+def test_bimodal_kernel_stops_by_steady_noise_and_keeps_both_modes(machine):
     bimodal = machine(lambda rng, _now: rng.choice((2e-3, 3e-3)) * rng.gauss(1, 0.002))
     samples = bimodal.drive(Sampling())
     assert samples.stop_reason == "steady-noise"
@@ -90,7 +85,7 @@ def test_bimodal_kernel_stops_by_steady_noise_and_keeps_both_modes(machine: Any)
     assert slow == pytest.approx(0.5, abs=0.1)
 
 
-def test_slow_kernel_gets_six_samples(machine: Any) -> None:
+def test_slow_kernel_gets_six_samples(machine):
     rough = machine(lambda rng, _now: rng.uniform(0.6, 0.9))
     samples = rough.drive(Sampling())
     assert len(samples.seconds) == 6
@@ -100,21 +95,21 @@ def test_slow_kernel_gets_six_samples(machine: Any) -> None:
     assert samples.warmup.reason == "limit"
 
 
-def test_kernel_longer_than_the_budget_gets_three_and_says_so(machine: Any) -> None:
+def test_kernel_longer_than_the_budget_gets_three_and_says_so(machine):
     samples = machine(lambda rng, _now: rng.uniform(5, 6)).drive(Sampling())
     assert len(samples.seconds) == 3
     assert median_interval(samples.seconds) is None
     assert samples.stop_reason == "budget"
 
 
-def test_tiny_kernel_is_repeated_inside_a_sample(machine: Any, quiet_kernel: Any) -> None:
+def test_tiny_kernel_is_repeated_inside_a_sample(machine, quiet_kernel):
     samples = machine(quiet_kernel(1e-6, 0.01), idle_switch_hz=0.0).drive(Sampling())
     assert samples.inner * 1e-6 >= 100e-6
     assert samples.inner <= 400
     assert samples.median == pytest.approx(1e-6, rel=0.01)
 
 
-def test_a_kernel_that_speeds_up_is_recalibrated() -> None:
+def test_a_kernel_that_speeds_up_is_recalibrated():
     sampling = Sampling()
     sampling.feed(Chunk(seconds=(1e-4 * 0.9,)))  # cold: 90 us
     second = sampling.next_request()
@@ -127,7 +122,7 @@ def test_a_kernel_that_speeds_up_is_recalibrated() -> None:
     assert sampling.phase == "warm-up"
 
 
-def test_a_clock_that_reads_zero_does_not_stall() -> None:
+def test_a_clock_that_reads_zero_does_not_stall():
     sampling = Sampling()
     for _ in range(200):
         request = sampling.next_request()
@@ -139,7 +134,7 @@ def test_a_clock_that_reads_zero_does_not_stall() -> None:
     assert sampling.result().inner == 10**10
 
 
-def test_requests_fill_a_chunk_and_refill_the_caches() -> None:
+def test_requests_fill_a_chunk_and_refill_the_caches():
     sampling = Sampling()
     sampling.feed(Chunk(seconds=(1e-3,)))
     assert sampling.next_request() == Request(samples=50, inner=1, untimed=2)
@@ -148,14 +143,14 @@ def test_requests_fill_a_chunk_and_refill_the_caches() -> None:
     assert slow.next_request() == Request(samples=1, inner=1, untimed=0)
 
 
-def test_a_small_budget_shortens_the_chunks(machine: Any, quiet_kernel: Any) -> None:
+def test_a_small_budget_shortens_the_chunks(machine, quiet_kernel):
     samples = machine(quiet_kernel(1e-4, 0.3)).drive(Sampling(Policy(budget_s=0.03)))
     assert samples.stop_reason == "budget"
     assert len(samples.rounds) >= 3
     assert samples.spent_s < 0.06
 
 
-def test_interrupted_result_and_no_result() -> None:
+def test_interrupted_result_and_no_result():
     sampling = Sampling()
     with pytest.raises(RuntimeError, match="no samples yet"):
         sampling.result()
@@ -170,7 +165,7 @@ def test_interrupted_result_and_no_result() -> None:
     assert samples.cycles_by_round() == {7: pytest.approx(0.025 * 4.1e9)}
 
 
-def test_feeding_a_done_sampling_is_an_error(machine: Any, quiet_kernel: Any) -> None:
+def test_feeding_a_done_sampling_is_an_error(machine, quiet_kernel):
     sampling = Sampling()
     machine(quiet_kernel(5e-3)).drive(sampling)
     assert sampling.next_request() is None
@@ -187,9 +182,7 @@ def test_feeding_a_done_sampling_is_an_error(machine: Any, quiet_kernel: Any) ->
     until=st.floats(0, 3),
     steal=st.floats(0, 1),
 )
-def test_it_always_ends_with_a_result_that_adds_up(
-    seed: int, mean: float, sigma: float, slice_s: float, until: float, steal: float
-) -> None:
+def test_it_always_ends_with_a_result_that_adds_up(seed, mean, sigma, slice_s, until, steal):
     rng = random.Random(seed)
     sampling = Sampling()
     now, chunks, request = 0.0, 0, sampling.next_request()
@@ -232,7 +225,7 @@ def test_it_always_ends_with_a_result_that_adds_up(
         ({"min_rounds": 0}, "min_rounds 0"),
     ],
 )
-def test_policy_refuses_bad_constants(constants: dict[str, float], message: str) -> None:
+def test_policy_refuses_bad_constants(constants, message):
     with pytest.raises(UsageError, match=message):
         Policy(**constants)  # type: ignore[arg-type]
 
@@ -255,7 +248,7 @@ def test_a_short_kernel_wakes_the_threads_even_alone():
     assert sampling.next_request() == Request(samples=50, inner=1, untimed=2)
 
 
-def test_where_a_sample_costs_more_than_it_shows_chunks_are_sized_by_their_wall_time() -> None:
+def test_where_a_sample_costs_more_than_it_shows_chunks_are_sized_by_their_wall_time():
     """Cold caches on a GPU: a flush and a gate of 150 us around a kernel of 2 us."""
     policy = gpu_policy(Policy(), "events", "all-cold")
     sampling = Sampling(policy, alone=True)
@@ -273,9 +266,7 @@ def test_where_a_sample_costs_more_than_it_shows_chunks_are_sized_by_their_wall_
     assert samples.spent_s < policy.budget_s / 2
 
 
-def test_a_spent_budget_waits_for_the_rounds_that_a_ratio_needs(
-    machine: Any, quiet_kernel: Any
-) -> None:
+def test_a_spent_budget_waits_for_the_rounds_that_a_ratio_needs(machine, quiet_kernel):
     policy = Policy(budget_s=0.5, half_width=1e-9, chunk_s=0.1)
     few = machine(quiet_kernel(0.09)).drive(Sampling(policy))
     enough = machine(quiet_kernel(0.09)).drive(
@@ -285,7 +276,7 @@ def test_a_spent_budget_waits_for_the_rounds_that_a_ratio_needs(
     assert len(enough.rounds) == 8
 
 
-def test_a_kernel_that_needs_three_budgets_for_them_stays_without(machine: Any) -> None:
+def test_a_kernel_that_needs_three_budgets_for_them_stays_without(machine):
     policy = Policy(budget_s=0.2, half_width=1e-9, least_rounds=8)
     samples = machine(lambda _rng, _now: 0.19).drive(Sampling(policy))
     assert 3 <= len(samples.rounds) < 8

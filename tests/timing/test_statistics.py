@@ -19,24 +19,24 @@ times = st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=60)
 
 
 @given(times)
-def test_median_is_the_standard_librarys(values: list[float]) -> None:
+def test_median_is_the_standard_librarys(values):
     assert median(values) == pytest.approx(stdlib.median(values), rel=1e-12)
 
 
 @given(st.lists(st.floats(1e-9, 1e3), min_size=2, max_size=60))
-def test_quartiles_are_the_standard_librarys_inclusive_ones(values: list[float]) -> None:
+def test_quartiles_are_the_standard_librarys_inclusive_ones(values):
     q1, q2, q3 = stdlib.quantiles(values, n=4, method="inclusive")
     found = [quantile(values, q) for q in (0.25, 0.5, 0.75)]
     assert found == pytest.approx([q1, q2, q3], rel=1e-9)
 
 
 @given(times, st.floats(0, 1))
-def test_quantiles_stay_inside_the_samples(values: list[float], q: float) -> None:
+def test_quantiles_stay_inside_the_samples(values, q):
     assert min(values) <= quantile(values, q) <= max(values)
 
 
 @given(times)
-def test_the_interval_is_around_the_median(values: list[float]) -> None:
+def test_the_interval_is_around_the_median(values):
     interval = median_interval(values)
     if interval is not None:
         assert min(values) <= interval.low <= median(values) <= interval.high <= max(values)
@@ -47,7 +47,7 @@ def exact_tail(n: int, k: int) -> float:
 
 
 @pytest.mark.parametrize("confidence", [0.5, 0.9, 0.95, 0.99])
-def test_ranks_are_the_narrowest_with_enough_coverage(confidence: float) -> None:
+def test_ranks_are_the_narrowest_with_enough_coverage(confidence):
     for n in (*range(1, 40), 100, 501, 1000):
         ranks = interval_ranks(n, confidence)
         if ranks is None:
@@ -61,26 +61,26 @@ def test_ranks_are_the_narrowest_with_enough_coverage(confidence: float) -> None
         assert not narrower_exists or 1 - 2 * exact_tail(n, low + 1) < confidence, n
 
 
-def test_published_ranks() -> None:
+def test_published_ranks():
     # Conover, Practical Nonparametric Statistics: n = 10 gives x(2), x(9) at 97.9 %.
     assert interval_ranks(10, 0.95) == (1, 8, pytest.approx(0.978515625))
     assert interval_ranks(6, 0.95) == (0, 5, pytest.approx(0.96875))
     assert interval_ranks(6, 0.96875) == (0, 5, pytest.approx(0.96875))
 
 
-def test_no_interval_below_six_samples() -> None:
+def test_no_interval_below_six_samples():
     assert median_interval([1.0, 2.0, 3.0, 4.0, 5.0]) is None
     assert median_interval([]) is None
 
 
-def test_large_counts_follow_the_normal_approximation() -> None:
+def test_large_counts_follow_the_normal_approximation():
     ranks = interval_ranks(40_000, 0.95)
     assert ranks is not None
     assert ranks[0] == pytest.approx(20_000 - 1.96 * math.sqrt(40_000) / 2, abs=2)
 
 
 @pytest.mark.parametrize("n", [6, 10, 25, 60])
-def test_coverage_by_simulation_on_a_skewed_distribution(n: int) -> None:
+def test_coverage_by_simulation_on_a_skewed_distribution(n):
     rng = random.Random(20)
     runs, covered, promised = 3000, 0, 0.0
     for _ in range(runs):
@@ -93,7 +93,7 @@ def test_coverage_by_simulation_on_a_skewed_distribution(n: int) -> None:
     assert covered / runs == pytest.approx(promised, abs=error)
 
 
-def test_relative_half_width() -> None:
+def test_relative_half_width():
     interval = median_interval([10.0, 10.0, 10.0, 10.0, 10.0, 12.0])
     assert interval is not None
     assert interval.half_width(10.0) == pytest.approx(0.1)
@@ -102,14 +102,14 @@ def test_relative_half_width() -> None:
     assert nothing.half_width(0.0) == 0.0
 
 
-def test_no_values_is_an_error() -> None:
+def test_no_values_is_an_error():
     with pytest.raises(ValueError, match="no values"):
         median([])
     with pytest.raises(ValueError, match="outside"):
         quantile([1.0], 1.5)
 
 
-def test_ratios_pair_by_round_number() -> None:
+def test_ratios_pair_by_round_number():
     assert paired_ratios({0: 1.0, 1: 2.0, 3: 9.0}, {1: 4.0, 2: 5.0, 3: 3.0}) == [0.5, 3.0]
     with pytest.raises(ValueError, match="no round in common"):
         paired_ratio({0: 1.0}, {1: 1.0})
@@ -117,7 +117,7 @@ def test_ratios_pair_by_round_number() -> None:
         paired_ratios({0: 1.0}, {0: 0.0})
 
 
-def test_common_drift_cancels_in_the_ratio() -> None:
+def test_common_drift_cancels_in_the_ratio():
     rng = random.Random(3)
     drift = [1 + 0.1 * rng.random() for _ in range(20)]
     a = {i: 1.03 * d * rng.gauss(1, 0.001) for i, d in enumerate(drift)}
@@ -132,6 +132,6 @@ def test_common_drift_cancels_in_the_ratio() -> None:
     assert separate.half_width(median(a.values())) > 0.01  # without pairing 3 % cannot be told
 
 
-def test_few_rounds_have_no_interval() -> None:
+def test_few_rounds_have_no_interval():
     ratio = paired_ratio({0: 2.0, 1: 2.0}, {0: 1.0, 1: 1.0})
     assert (ratio.median, ratio.interval, ratio.n) == (2.0, None, 2)

@@ -6,13 +6,10 @@ import ctypes
 import importlib
 import sys
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _PACKAGE = "pydlbench.backends.cupy"
 _MODULES = ("operators",)
@@ -41,7 +38,7 @@ def _c(one: Any) -> Any:
 
 
 @pytest.fixture
-def cupy(cpp_library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def cupy(cpp_library, monkeypatch):
     """Put the stand-in where the backend imports CuPy from."""
     fake: Any = ModuleType("cupy")
     for name in ("asarray", "ascontiguousarray", "full", "matmul", "uint64", "zeros"):

@@ -33,12 +33,12 @@ class OnTheCpu(CupyBackend):
 
 
 @pytest.fixture
-def backend(cupy: Any) -> CupyBackend:  # noqa: ARG001 - the stand-in must be in place
+def backend(cupy):  # noqa: ARG001 - the stand-in must be in place
     return OnTheCpu()
 
 
 @pytest.mark.parametrize(("name", "pass_"), problems.each_pass(NAMES, NAMES))
-def test_every_variant_of_every_pass_is_right(backend: CupyBackend, name: str, pass_: str) -> None:
+def test_every_variant_of_every_pass_is_right(backend, name, pass_):
     case = KernelSpec(layer=LAYERS[name], pass_=pass_)
     kernel = backend.prepare(case, Preparation(seed=3, all_candidates=True))
     assert {one["status"] for one in kernel.facts.candidates} == {"ok"}
@@ -46,14 +46,14 @@ def test_every_variant_of_every_pass_is_right(backend: CupyBackend, name: str, p
     assert kernel.facts.timing == "events"
 
 
-def test_the_historical_baseline_is_called_so(backend: CupyBackend) -> None:
+def test_the_historical_baseline_is_called_so(backend):
     one, many = backend.variants(KernelSpec(layer=LAYERS["groups, dilation"]))
     assert one.algorithm == "im2col + cuBLAS, image by image"
     assert many.algorithm == "im2col + cuBLAS, all images at once"
     assert "historical" in one.notes[0]
 
 
-def test_columns_that_are_too_large_are_not_held_at_once(backend: CupyBackend) -> None:
+def test_columns_that_are_too_large_are_not_held_at_once(backend):
     large = Conv2d.of(batch=256, in_channels=64, in_size=224, out_channels=64, kernel=3, padding=1)
     (only,) = backend.variants(KernelSpec(layer=large))
     assert only.algorithm.endswith("image by image")
@@ -67,7 +67,7 @@ def test_columns_that_are_too_large_are_not_held_at_once(backend: CupyBackend) -
         ("fp16-tc", [("float32", "fp32"), ("handle", 0)]),
     ],
 )
-def test_tf32_is_off_unless_asked_for(cupy: Any, precision: str, wanted: list[Any]) -> None:
+def test_tf32_is_off_unless_asked_for(cupy, precision, wanted):
     module = importlib.import_module("pydlbench.backends.cupy.operators")
     module.settle(precision)
     assert cupy.settings == wanted
@@ -85,28 +85,26 @@ def test_tf32_is_off_unless_asked_for(cupy: Any, precision: str, wanted: list[An
         ({"layer": POOL}, "cupy: no pool2d layers here; there is: conv2d, gemm"),
     ],
 )
-def test_what_it_lacks_is_one_sentence(
-    backend: CupyBackend, changes: dict[str, Any], sentence: str
-) -> None:
+def test_what_it_lacks_is_one_sentence(backend, changes, sentence):
     fields = {"layer": LAYERS["1x1, stride leaves gaps"], "device": "cuda:0", **changes}
     case = KernelSpec(**fields)
     with pytest.raises(UnsupportedError, match=sentence):
         backend.prepare(case, Preparation())
 
 
-def test_old_gpus_have_no_tf32(backend: CupyBackend) -> None:
+def test_old_gpus_have_no_tf32(backend):
     backend._capability = 75
     case = KernelSpec(layer=LAYERS["product"], precision="tf32")
     with pytest.raises(UnsupportedError, match=r"capability 8\.0"):
         backend.variants(case)
 
 
-def test_on_a_cpu_it_asks_for_a_gpu() -> None:
+def test_on_a_cpu_it_asks_for_a_gpu():
     with pytest.raises(UnsupportedError, match="cupy needs an NVIDIA GPU; ask for"):
         create("cpu")
 
 
-def test_without_a_driver_it_says_so_in_one_line(cupy: Any) -> None:
+def test_without_a_driver_it_says_so_in_one_line(cupy):
     def fail() -> int:
         raise RuntimeError("cudaErrorInsufficientDriver:\nCUDA driver version is insufficient")
 
@@ -119,7 +117,7 @@ def test_without_a_driver_it_says_so_in_one_line(cupy: Any) -> None:
     )
 
 
-def test_a_gpu_that_is_not_there(cupy: Any) -> None:
+def test_a_gpu_that_is_not_there(cupy):
     cupy.cuda.runtime = SimpleNamespace(getDeviceCount=lambda: 2)
     with pytest.raises(UnsupportedError, match="sees 2 GPUs, and cuda:2 is not among them"):
         create("cuda:2")

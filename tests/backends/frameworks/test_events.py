@@ -76,7 +76,7 @@ class Watcher:
         return GpuReadings(sm_clock_hz=1.5e9, readings=1)
 
 
-def test_launches_hide_behind_a_sleep() -> None:
+def test_launches_hide_behind_a_sleep():
     device = Device()
     clock = EventClock(Operator(device), device)
     chunk = clock.sample(Request(samples=2, inner=3, untimed=1))
@@ -87,7 +87,7 @@ def test_launches_hide_behind_a_sleep() -> None:
     assert chunk.wall_s > 6 * WORK_S
 
 
-def test_without_the_sleep_the_host_would_show() -> None:
+def test_without_the_sleep_the_host_would_show():
     """The sleep is what hides the launch: with none, the first launch is part of the sample."""
     device = Device()
     clock = EventClock(Operator(device), device)
@@ -95,7 +95,7 @@ def test_without_the_sleep_the_host_would_show() -> None:
     assert seconds == pytest.approx(WORK_S + LAUNCH_S)
 
 
-def test_the_cost_of_a_launch_is_measured_once() -> None:
+def test_the_cost_of_a_launch_is_measured_once():
     device = Device()
     clock = EventClock(Operator(device), device)
     clock.sample(Request(samples=1))
@@ -104,7 +104,7 @@ def test_the_cost_of_a_launch_is_measured_once() -> None:
     assert device.log.count("call") == before + 1
 
 
-def test_readings_of_the_gpu_travel_with_the_chunk() -> None:
+def test_readings_of_the_gpu_travel_with_the_chunk():
     """Of a step, too, which is timed on the host's clock."""
     device = Device()
     for clock in (
@@ -117,7 +117,7 @@ def test_readings_of_the_gpu_travel_with_the_chunk() -> None:
         assert chunk.disturbance is None
 
 
-def test_events_settle_the_arithmetic_before_each_chunk() -> None:
+def test_events_settle_the_arithmetic_before_each_chunk():
     device = Device()
     operator = Operator(device)
     clock = CupyClock(operator, device)

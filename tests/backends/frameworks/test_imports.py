@@ -10,7 +10,7 @@ from pydlbench.backends import frameworks
 FRAMEWORKS = ("torch", "tensorflow", "jax", "numba", "cupy", "onnxruntime")
 
 
-def test_shared_modules_import_no_framework() -> None:
+def test_shared_modules_import_no_framework():
     names = [one.name for one in pkgutil.iter_modules(frameworks.__path__)]
     assert "verbose" in names
     modules = [f"{frameworks.__name__}.{name}" for name in names]

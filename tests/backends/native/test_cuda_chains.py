@@ -28,7 +28,7 @@ def prepare(backend, **words):
     return lambda **how: prepare_model(backend, tiny.chain(), case, **how)
 
 
-def test_the_fastest_way_is_timed_as_one_graph(backend, chains) -> None:
+def test_the_fastest_way_is_timed_as_one_graph(backend, chains):
     kernel = prepare(backend)()
 
     facts = kernel.facts
@@ -59,20 +59,20 @@ def test_a_chain_that_cannot_be_captured_is_timed_between_events(backend, chains
 
 
 @pytest.mark.usefixtures("chains")
-def test_how_it_is_timed_can_be_said(backend) -> None:
+def test_how_it_is_timed_can_be_said(backend):
     assert prepare(backend)(timing="events").facts.timing == "events"
     with pytest.raises(UnsupportedError, match="steady"):
         prepare(backend)(timing="steady")
 
 
 @pytest.mark.usefixtures("chains")
-def test_a_stream_without_a_gate_is_noted(backend, monkeypatch) -> None:
+def test_a_stream_without_a_gate_is_noted(backend, monkeypatch):
     gated = prepare(backend)().facts.notes
     monkeypatch.setattr(fake_cuda.Chain, "gated", False)
     assert len(prepare(backend)().facts.notes) == len(gated) + 1
 
 
-def test_links_are_those_of_the_step_with_the_fastest_rows_as_choices(backend, chains) -> None:
+def test_links_are_those_of_the_step_with_the_fastest_rows_as_choices(backend, chains):
     listing = list_step(tiny.chain(), "forward")
     prepare(backend)(choices={})
     links = chains[0].links
@@ -83,7 +83,7 @@ def test_links_are_those_of_the_step_with_the_fastest_rows_as_choices(backend, c
     assert chains[-1].links[1].choice == ""
 
 
-def test_output_and_gradients_are_read_by_name(backend, chains, monkeypatch, tmp_path) -> None:
+def test_output_and_gradients_are_read_by_name(backend, chains, monkeypatch, tmp_path):
     model = tiny.chain()
     listing = list_step(model, "forward")
     output = np.arange(model.batch * model.output.shape[0], dtype=np.float32)
@@ -97,6 +97,6 @@ def test_output_and_gradients_are_read_by_name(backend, chains, monkeypatch, tmp
     assert chains[0].kept == {listing.output}
 
 
-def test_only_float32_has_a_chain(backend) -> None:
+def test_only_float32_has_a_chain(backend):
     with pytest.raises(UnsupportedError, match="tf32"):
         prepare(backend, precision="tf32")()

@@ -1,16 +1,9 @@
 """Every layer that Numba has a kernel for, pass by pass."""
 
-from __future__ import annotations
-
 import importlib.util
-from typing import TYPE_CHECKING
 
 import problems
 import pytest
-
-if TYPE_CHECKING:
-    from pydlbench.layers.layer import Layer
-
 
 # They import Numba at their top.
 collect_ignore = (
@@ -28,7 +21,7 @@ _DEFAULT = {
 @pytest.fixture(
     params=[pytest.param(one.values, marks=one.marks) for one in problems.each_pass(_DEFAULT)]
 )
-def problem(request: pytest.FixtureRequest) -> tuple[Layer, str]:
+def problem(request):
     """Return each layer with each of its passes."""
     name, pass_ = request.param
     return problems.LAYERS[name], pass_

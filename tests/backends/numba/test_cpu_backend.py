@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -22,21 +22,15 @@ from pydlbench.layers.pool import Pool2d
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 
-if TYPE_CHECKING:
-    from pydlbench.backends.frameworks.backend import FrameworkBackend
-    from pydlbench.layers.layer import Layer
-
 CONV = Conv2d.of(batch=1, in_channels=2, in_size=3, out_channels=2, kernel=2)
 
 
 @pytest.fixture(scope="module")
-def backend() -> FrameworkBackend:
+def backend():
     return create("cpu")
 
 
-def test_every_variant_of_every_pass_is_right(
-    backend: FrameworkBackend, problem: tuple[Layer, str]
-) -> None:
+def test_every_variant_of_every_pass_is_right(backend, problem):
     layer, pass_ = problem
     kernel = backend.prepare(
         KernelSpec(layer=layer, pass_=pass_), Preparation(seed=3, all_candidates=True)
@@ -56,7 +50,7 @@ def test_every_variant_of_every_pass_is_right(
     assert "multiply-adds" in seen["detail"] or isinstance(layer, Pool2d)
 
 
-def test_pooling_for_training_keeps_places(backend: FrameworkBackend) -> None:
+def test_pooling_for_training_keeps_places(backend):
     layer = Pool2d.of(batch=2, channels=3, in_size=(5, 6), kernel=3, stride=2, padding=1)
     case = KernelSpec(layer=layer, propagation="training")
     inputs = make_inputs(layer, "forward", "fp32", 1)
@@ -69,7 +63,7 @@ def test_pooling_for_training_keeps_places(backend: FrameworkBackend) -> None:
     assert verify(layer, "forward", "fp32", inputs, written, seed=1).status == "ok"
 
 
-def test_each_call_allocates_its_result(backend: FrameworkBackend) -> None:
+def test_each_call_allocates_its_result(backend):
     inputs = make_inputs(CONV, "forward", "fp32", 0)
     operator: Any = backend.variants(KernelSpec(layer=CONV))[0].build(inputs)
     (first,), (second,) = operator.call(), operator.call()
@@ -77,7 +71,7 @@ def test_each_call_allocates_its_result(backend: FrameworkBackend) -> None:
     np.testing.assert_array_equal(first, second)
 
 
-def test_samples_are_counted(backend: FrameworkBackend) -> None:
+def test_samples_are_counted(backend):
     kernel = backend.prepare(KernelSpec(layer=CONV), Preparation())
     chunk = kernel.sample(Request(samples=3, inner=2, untimed=1))
     assert len(chunk.seconds) == 3
@@ -85,9 +79,7 @@ def test_samples_are_counted(backend: FrameworkBackend) -> None:
     assert kernel.facts.timing == "steady"
 
 
-def test_a_kernel_that_leaves_its_result_unwritten_is_a_failure(
-    backend: FrameworkBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_that_leaves_its_result_unwritten_is_a_failure(backend, monkeypatch):
     build = importlib.import_module("pydlbench.backends.numba.build")
     monkeypatch.setattr(build.conv, "forward", lambda *_: None)
     with pytest.raises(PrimitiveError, match="never written"):
@@ -110,26 +102,24 @@ def test_a_kernel_that_leaves_its_result_unwritten_is_a_failure(
         ({"layer": parse_problem("deconv:ic2ih3oc2kh2sh2")}, "numba: no deconv2d layers here"),
     ],
 )
-def test_what_it_lacks_is_one_sentence(
-    backend: FrameworkBackend, changes: dict[str, Any], sentence: str
-) -> None:
+def test_what_it_lacks_is_one_sentence(backend, changes, sentence):
     case = msgspec.structs.replace(KernelSpec(layer=CONV), **changes)
     with pytest.raises(UnsupportedError, match=sentence) as caught:
         backend.prepare(case, Preparation())
     assert "\n" not in str(caught.value)
 
 
-def test_it_has_no_kernels_for_gpus() -> None:
+def test_it_has_no_kernels_for_gpus():
     with pytest.raises(UnsupportedError, match="no kernels for cuda:0"):
         create("cuda:0")
 
 
-def test_weights_of_products_lie_either_way(backend: FrameworkBackend) -> None:
+def test_weights_of_products_lie_either_way(backend):
     found = backend.variants(KernelSpec(layer=Gemm(m=2, k=3, n=4)))
     assert [one.variant for one in found] == ["plain", "transposed"]
 
 
-def test_it_says_what_it_runs_on(backend: FrameworkBackend) -> None:
+def test_it_says_what_it_runs_on(backend):
     told = backend.describe()
     assert told["name"] == "Numba"
     assert told["threads"] == len(backend.cpus)
@@ -137,14 +127,14 @@ def test_it_says_what_it_runs_on(backend: FrameworkBackend) -> None:
     assert told["isa"]
 
 
-def test_the_empty_call_runs_on_all_threads(backend: FrameworkBackend) -> None:
+def test_the_empty_call_runs_on_all_threads(backend):
     operator = backend.empty(None)
     (written,) = operator.outputs().values()
     np.testing.assert_array_equal(written, np.zeros(len(backend.cpus)))
     assert backend.probe("empty_call", {})["seconds"] > 0
 
 
-def test_fewer_threads_than_cpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fewer_threads_than_cpus_are_refused(monkeypatch):
     numba = importlib.import_module("numba")
     module = importlib.import_module("pydlbench.backends.numba.backend")
     monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 1)

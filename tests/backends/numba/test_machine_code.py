@@ -35,14 +35,14 @@ POOL = """
         ("", None),
     ],
 )
-def test_widths_and_operands_are_counted(code: str, words: str | None) -> None:
+def test_widths_and_operands_are_counted(code, words):
     from pydlbench.backends.numba.backend import in_words
 
     expected = None if words is None else f"{words} take an operand from memory"
     assert in_words(code) == expected
 
 
-def test_one_thread_or_vector_less_shows_in_real_code() -> None:
+def test_one_thread_or_vector_less_shows_in_real_code():
     import numba
     import numpy as np
 
@@ -61,7 +61,7 @@ def test_one_thread_or_vector_less_shows_in_real_code() -> None:
     )
 
 
-def test_kept_results_are_the_same_in_each_call() -> None:
+def test_kept_results_are_the_same_in_each_call():
     import numpy as np
 
     from pydlbench.backends.numba.build import HostOperator

@@ -1,24 +1,16 @@
 """One TensorFlow backend for all of these tests: it takes seconds to start."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import warnings
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pydlbench.backends.tensorflow.backend import TensorflowBackend
 
 CPUS = sorted(os.sched_getaffinity(0))
 
 
 @pytest.fixture(scope="session")
-def tensorflow_backend() -> TensorflowBackend:
+def tensorflow_backend():
     """The backend on the CPU, with as many threads as the tests may use."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TensorFlow's imports are full of deprecations
@@ -28,7 +20,7 @@ def tensorflow_backend() -> TensorflowBackend:
 
 
 @pytest.fixture
-def backend(tensorflow_backend: TensorflowBackend) -> Iterator[TensorflowBackend]:
+def backend(tensorflow_backend):
     """The same, in tests where its warnings are of no interest."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -71,9 +71,7 @@ def wrong(entries: list[dict]) -> list[dict]:
     ],
     ids=["conv", "strided", "uneven", "up", "gemm", "gemms", "max", "max-same", "avg-same"],
 )
-def test_every_pass_is_right(
-    backend: TensorflowBackend, layer: Layer, pass_: str, mode: str, precision: str
-) -> None:
+def test_every_pass_is_right(backend, layer, pass_, mode, precision):
     if pass_ not in layer.passes:
         with pytest.raises(UnsupportedError, match="pool2d has no backward-weights pass"):
             prepare(backend, layer, pass_, mode)
@@ -93,7 +91,7 @@ def test_every_pass_is_right(
 
 
 @pytest.mark.parametrize("how", ["nearest", "linear"])
-def test_resized_images_are_right(backend: TensorflowBackend, how: str) -> None:
+def test_resized_images_are_right(backend, how):
     layer = parse_problem(f"resize:{how}:mb2ic3ih7oh5iw5ow9")
     for pass_ in layer.passes:
         assert prepare(backend, layer, pass_, "graph").facts.correct.status == "ok"
@@ -110,9 +108,7 @@ def test_resized_images_are_right(backend: TensorflowBackend, how: str) -> None:
     "layer", [DILATED, GROUPED, DEPTHWISE], ids=["dilated", "grouped", "depthwise"]
 )
 @pytest.mark.parametrize("pass_", PASSES)
-def test_special_convolutions_are_right(
-    backend: TensorflowBackend, layer: Conv2d, pass_: str, mode: str
-) -> None:
+def test_special_convolutions_are_right(backend, layer, pass_, mode):
     facts = prepare(backend, layer, pass_, mode).facts
     assert facts.correct.status == "ok"
     assert wrong(facts.candidates) == []
@@ -120,9 +116,7 @@ def test_special_convolutions_are_right(
     assert len(own) == (2 if layer is DEPTHWISE else 0)
 
 
-def test_a_refused_variant_says_why_and_another_takes_its_place(
-    backend: TensorflowBackend,
-) -> None:
+def test_a_refused_variant_says_why_and_another_takes_its_place(backend):
     layer = dataclasses.replace(GROUPED, pad_top=2)
     facts = prepare(backend, layer, "backward-data", "graph").facts
     reasons = {one["algorithm"]: one["reason"] for one in facts.candidates if one["reason"]}
@@ -134,14 +128,12 @@ def test_a_refused_variant_says_why_and_another_takes_its_place(
     assert "[[" not in refusal
 
 
-def test_a_mode_is_graph_unless_said_otherwise(backend: TensorflowBackend) -> None:
+def test_a_mode_is_graph_unless_said_otherwise(backend):
     assert "xla" not in prepare(backend, PLAIN, "forward", None).facts.algorithm.lower()
 
 
 @pytest.mark.parametrize("pass_", PASSES)
-def test_uneven_padding_may_be_an_operator_of_its_own(
-    backend: TensorflowBackend, pass_: str
-) -> None:
+def test_uneven_padding_may_be_an_operator_of_its_own(backend, pass_):
     facts = prepare(backend, UNEVEN, pass_, "xla").facts
     padded = [one for one in facts.candidates if "Pad, " in one["algorithm"]]
     assert {one["correct"]["status"] for one in padded} == {"ok"}
@@ -150,7 +142,7 @@ def test_uneven_padding_may_be_an_operator_of_its_own(
     assert not [one for one in even.candidates if one["algorithm"].startswith("Pad, ")]
 
 
-def test_the_kernel_behind_is_named(backend: TensorflowBackend) -> None:
+def test_the_kernel_behind_is_named(backend):
     graph = prepare(backend, PLAIN, "forward", "graph").facts
     xla = prepare(backend, PLAIN, "forward", "xla").facts
     assert graph.algorithm.startswith("Conv2D")
@@ -162,7 +154,7 @@ def test_the_kernel_behind_is_named(backend: TensorflowBackend) -> None:
     assert chosen == [graph.algorithm]
 
 
-def test_layouts_compete_and_can_be_chosen(backend: TensorflowBackend) -> None:
+def test_layouts_compete_and_can_be_chosen(backend):
     best = prepare(backend, PLAIN, "forward", "xla").facts
     assert {entry["layout"] for entry in best.candidates} == {
         "src nhwc, weights hwio, dst nhwc",
@@ -172,7 +164,7 @@ def test_layouts_compete_and_can_be_chosen(backend: TensorflowBackend) -> None:
     assert [entry["layout"] for entry in only.candidates] == ["src nchw, weights hwio, dst nchw"]
 
 
-def test_weights_lie_both_ways(backend: TensorflowBackend) -> None:
+def test_weights_lie_both_ways(backend):
     facts = prepare(backend, Gemm(m=3, k=4, n=2), "backward-weights", "graph").facts
     assert {entry["layout"] for entry in facts.candidates} == {
         "src mk, weights kn, dst mn",
@@ -180,7 +172,7 @@ def test_weights_lie_both_ways(backend: TensorflowBackend) -> None:
     }
 
 
-def test_samples_are_counted_and_positive(backend: TensorflowBackend) -> None:
+def test_samples_are_counted_and_positive(backend):
     kernel = prepare(backend, Gemm(m=3, k=4, n=2), "forward", "graph")
     chunk = kernel.sample(Request(samples=4, inner=3, untimed=2))
     assert len(chunk.seconds) == 4
@@ -218,15 +210,13 @@ def test_samples_are_counted_and_positive(backend: TensorflowBackend) -> None:
         ),
     ],
 )
-def test_what_it_lacks_is_unsupported_with_a_reason(
-    backend: TensorflowBackend, layer: Layer, words: dict[str, str], reason: str
-) -> None:
+def test_what_it_lacks_is_unsupported_with_a_reason(backend, layer, words, reason):
     case = KernelSpec(layer=layer, **{"mode": "graph", **words})
     with pytest.raises(UnsupportedError, match=reason):
         backend.prepare(case, THOROUGH)
 
 
-def test_what_xla_refuses_is_unsupported_in_its_own_words(backend: TensorflowBackend) -> None:
+def test_what_xla_refuses_is_unsupported_in_its_own_words(backend):
     layer = Pool2d.of(batch=1, channels=2, in_size=6, kernel=3, stride=2, padding=1)
     with pytest.raises(UnsupportedError) as raised:
         prepare(backend, layer, "forward", "xla")
@@ -235,9 +225,7 @@ def test_what_xla_refuses_is_unsupported_in_its_own_words(backend: TensorflowBac
     assert prepare(backend, layer, "forward", "graph").facts.correct.status == "ok"
 
 
-def test_a_wrong_operator_fails(
-    backend: TensorflowBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_operator_fails(backend, monkeypatch):
     from pydlbench.backends.tensorflow.layers import Convolution
 
     real = Convolution.forward
@@ -246,7 +234,7 @@ def test_a_wrong_operator_fails(
         prepare(backend, PLAIN, "forward", "graph")
 
 
-def test_it_describes_itself(backend: TensorflowBackend) -> None:
+def test_it_describes_itself(backend):
     described = backend.describe()
     assert described["name"] == "tensorflow"
     assert described["version"].startswith("2.")
@@ -259,7 +247,7 @@ def test_it_describes_itself(backend: TensorflowBackend) -> None:
 
 
 @pytest.mark.usefixtures("backend")
-def test_a_gpu_that_is_not_there_is_unsupported() -> None:
+def test_a_gpu_that_is_not_there_is_unsupported():
     from pydlbench.backends.tensorflow.backend import create
 
     with pytest.raises(UnsupportedError, match="TensorFlow cannot use cuda:999: "):
@@ -267,7 +255,7 @@ def test_a_gpu_that_is_not_there_is_unsupported() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_an_empty_call_can_be_timed(backend: TensorflowBackend, mode: str) -> None:
+def test_an_empty_call_can_be_timed(backend, mode):
     found = backend.probe("empty_call", {"mode": mode})
     assert 0 < found["least_s"] <= found["seconds"]
     with pytest.raises(UnsupportedError, match="no mode eager"):

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-
-if TYPE_CHECKING:
-    from pydlbench.backends.tensorflow.backend import TensorflowBackend
 
 pytestmark = pytest.mark.usefixtures("backend")
 
@@ -31,7 +27,7 @@ def operator(function, operands, mode: str):
 
 
 @pytest.mark.parametrize("mode", ["graph", "xla"])
-def test_operands_are_no_constants(mode: str) -> None:
+def test_operands_are_no_constants(mode):
     from pydlbench.backends.tensorflow.operator import upload
 
     one = operator(lambda a, b: a @ b, [np.eye(3, dtype="f"), np.ones((3, 3), "f")], mode)
@@ -43,7 +39,7 @@ def test_operands_are_no_constants(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["graph", "xla"])
-def test_each_call_computes_anew(mode: str) -> None:
+def test_each_call_computes_anew(mode):
     source = np.ones((64, 64), "f")
     one = operator(lambda a: a @ a, [source], mode)
     first, second = one.call(), one.call()
@@ -51,7 +47,7 @@ def test_each_call_computes_anew(mode: str) -> None:
     assert np.array_equal(first.numpy(), second.numpy())
 
 
-def test_a_call_is_over_when_wait_returns() -> None:
+def test_a_call_is_over_when_wait_returns():
     from pydlbench.backends.tensorflow.settings import tf
 
     done = threading.Event()
@@ -71,7 +67,7 @@ def test_a_call_is_over_when_wait_returns() -> None:
 
 
 @pytest.mark.parametrize("mode", ["graph", "xla"])
-def test_nothing_is_computed_after_wait(mode: str) -> None:
+def test_nothing_is_computed_after_wait(mode):
     size = 1200
     one = operator(lambda a: a @ a @ a @ a, [np.ones((size, size), "f")], mode)
     one.call()
@@ -87,16 +83,14 @@ def test_nothing_is_computed_after_wait(mode: str) -> None:
     assert after < 0.3 * (end - begin)
 
 
-def test_execution_stays_synchronous() -> None:
+def test_execution_stays_synchronous():
     from pydlbench.backends.tensorflow.settings import tf
 
     assert tf.config.experimental.get_synchronous_execution()
 
 
 @pytest.mark.parametrize("mode", ["graph", "xla"])
-def test_switches_are_set_before_each_run(
-    backend: TensorflowBackend, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_switches_are_set_before_each_run(backend, mode, monkeypatch):
     from pydlbench.backends.host_clock import HostClock
     from pydlbench.backends.tensorflow.settings import tf
     from pydlbench.timing.chunk import Request

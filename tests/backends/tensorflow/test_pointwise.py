@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import problems
@@ -16,13 +16,10 @@ from pydlbench.layers.pointwise_ops import OPERATIONS
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 
-if TYPE_CHECKING:
-    from pydlbench.backends.tensorflow.backend import TensorflowBackend
-
 BY_OP = problems.POINTWISE
 
 
-def test_every_operation_is_tried() -> None:
+def test_every_operation_is_tried():
     assert set(BY_OP) == set(OPERATIONS)
 
 
@@ -30,13 +27,7 @@ def test_every_operation_is_tried() -> None:
 @pytest.mark.parametrize("mode", ["graph", "xla"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("step", problems.STEPS, ids=problems.step_name)
-def test_right(
-    backend: TensorflowBackend,
-    monkeypatch: pytest.MonkeyPatch,
-    step: tuple[Pointwise, str, str],
-    precision: str,
-    mode: str,
-) -> None:
+def test_right(backend, monkeypatch, step, precision, mode):
     layer, pass_, propagation = step
     words = {"layer": layer, "pass_": pass_, "propagation": propagation}
     monkeypatch.setattr(backend, "_isa", frozenset({"avx512_bf16"}))
@@ -54,7 +45,7 @@ def test_right(
 
 
 @pytest.mark.parametrize("op", ["relu", "momentum"])
-def test_the_whole_way_names_what_is_behind(backend: TensorflowBackend, op: str) -> None:
+def test_the_whole_way_names_what_is_behind(backend, op):
     kernel = backend.prepare(KernelSpec(layer=BY_OP[op], mode="graph"), Preparation())
     name = {"relu": "Relu", "momentum": "ResourceApplyMomentum"}[op]
     assert kernel.facts.algorithm.startswith(name)
@@ -64,7 +55,7 @@ def test_the_whole_way_names_what_is_behind(backend: TensorflowBackend, op: str)
 
 @pytest.mark.parametrize("mode", ["graph", "xla"])
 @pytest.mark.parametrize("op", ["sgd", "momentum", "batchnorm"])
-def test_updates_do_not_drift(backend: TensorflowBackend, op: str, mode: str) -> None:
+def test_updates_do_not_drift(backend, op, mode):
     layer = BY_OP[op]
     case = KernelSpec(layer=layer, mode=mode, propagation="training")
     variant = backend.variants(case)[0]
@@ -80,13 +71,13 @@ def test_updates_do_not_drift(backend: TensorflowBackend, op: str, mode: str) ->
         assert np.array_equal(array, after[role]), role
 
 
-def test_a_small_probability_at_the_label_keeps_its_digits(backend: TensorflowBackend) -> None:
+def test_a_small_probability_at_the_label_keeps_its_digits(backend):
     layer = Pointwise(op="softmax-xent", batch=4, channels=5000)
     facts = backend.prepare(KernelSpec(layer=layer), Preparation()).facts
     assert facts.correct.status == "ok"
 
 
-def test_many_sources_are_split_and_few_are_sliced(backend: TensorflowBackend) -> None:
+def test_many_sources_are_split_and_few_are_sliced(backend):
     for count, name in ((16, "Slice"), (17, "SplitV")):
         layer = Pointwise(op="concat", batch=2, channels=count, sources=(1,) * count)
         case = KernelSpec(layer=layer, pass_="backward-data", layout="nhwc")
@@ -105,9 +96,7 @@ def test_many_sources_are_split_and_few_are_sliced(backend: TensorflowBackend) -
         ("dropout", "dst"),
     ],
 )
-def test_a_wrong_result_fails_whichever_it_is(
-    backend: TensorflowBackend, monkeypatch: pytest.MonkeyPatch, op: str, role: str
-) -> None:
+def test_a_wrong_result_fails_whichever_it_is(backend, monkeypatch, op, role):
     from pydlbench.backends.tensorflow.operator import FunctionOperator
 
     real = FunctionOperator.outputs
@@ -122,8 +111,6 @@ def test_a_wrong_result_fails_whichever_it_is(
         backend.prepare(KernelSpec(layer=BY_OP[op], propagation="training"), Preparation())
 
 
-def test_a_normalisation_without_an_operator_for_a_format_says_so(
-    backend: TensorflowBackend,
-) -> None:
+def test_a_normalisation_without_an_operator_for_a_format_says_so(backend):
     with pytest.raises(UnsupportedError, match="no operator with --layout nchw"):
         backend.prepare(KernelSpec(layer=BY_OP["lrn"], layout="nchw"), Preparation())

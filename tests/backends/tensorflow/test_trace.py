@@ -1,9 +1,6 @@
 """What TensorFlow's trace, its programs and its oneDNN's log tell: invented ones, and its own."""
 
-from __future__ import annotations
-
 import os
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,9 +13,6 @@ from pydlbench.layers.pool import Pool2d
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 from pydlbench.workers.host import Worker
-
-if TYPE_CHECKING:
-    from pydlbench.backends.tensorflow.backend import TensorflowBackend
 
 TINY = Conv2d.of(batch=1, in_channels=3, in_size=6, out_channels=4, kernel=3, padding=1)
 MIDDLE = Conv2d.of(batch=2, in_channels=32, in_size=14, out_channels=48, kernel=3, padding=1)
@@ -36,7 +30,7 @@ def events(traces, *calls):
     return [traces.Event(name, start, taken) for call in calls for name, start, taken in call]
 
 
-def test_nodes_of_a_graph_add_up_without_plumbing(traces) -> None:
+def test_nodes_of_a_graph_add_up_without_plumbing(traces):
     def call(scale):
         return [
             ("EagerKernelExecute", 0.0, 9.0),
@@ -53,7 +47,7 @@ def test_nodes_of_a_graph_add_up_without_plumbing(traces) -> None:
     assert traces.kernels_in([], 1) is None
 
 
-def test_a_program_of_xla_counts_as_a_whole_and_its_conversions_until_they_are_done(traces) -> None:
+def test_a_program_of_xla_counts_as_a_whole_and_its_conversions_until_they_are_done(traces):
     call = [
         ("__inference_f_1:__inference_f_1", 0.0, 20.0),
         ("CpuExecutable::ExecuteAsyncOnStream", 1.0, 10.0),
@@ -70,16 +64,16 @@ def test_a_program_of_xla_counts_as_a_whole_and_its_conversions_until_they_are_d
 
 
 @pytest.mark.parametrize(("seen", "complete"), [(20, True), (18, True), (17, False), (21, False)])
-def test_of_many_calls_a_few_events_may_be_lost(traces, seen: int, complete: bool) -> None:
+def test_of_many_calls_a_few_events_may_be_lost(traces, seen, complete):
     found = traces.kernels_in(events(traces, [("product:MatMul", 0.0, 4.0)] * seen), 20)
     assert (found == pytest.approx((4.0, 0.0))) if complete else (found is None)
 
 
-def test_long_calls_are_traced_once(traces) -> None:
+def test_long_calls_are_traced_once(traces):
     assert traces.calls_for(2.0) == 1 < traces.calls_for(1e-3)
 
 
-def test_a_trace_that_fails_tells_nothing(traces) -> None:
+def test_a_trace_that_fails_tells_nothing(traces):
     def call():
         raise ValueError("no")
 
@@ -98,9 +92,7 @@ def test_a_trace_that_fails_tells_nothing(traces) -> None:
     ],
     ids=["conv", "conv-weights", "gemm", "pool"],
 )
-def test_kernels_are_traced_in_real_calls(
-    backend: TensorflowBackend, layer, pass_: str, mode: str
-) -> None:
+def test_kernels_are_traced_in_real_calls(backend, layer, pass_, mode):
     for _ in range(8):  # now and then TensorFlow's profiler tells nothing of short calls
         facts = backend.prepare(
             KernelSpec(layer=layer, pass_=pass_, mode=mode), Preparation()
@@ -115,7 +107,7 @@ def test_kernels_are_traced_in_real_calls(
 
 
 @pytest.mark.deep
-def test_xlas_conversions_of_layouts_are_traced(backend: TensorflowBackend) -> None:
+def test_xlas_conversions_of_layouts_are_traced(backend):
     case = KernelSpec(layer=MIDDLE, pass_="backward-weights", mode="xla", layout="nchw")
     seen = backend.prepare(case, Preparation()).facts.evidence
     assert seen["alone_reorder_s"] > 0
@@ -131,7 +123,7 @@ def test_xlas_conversions_of_layouts_are_traced(backend: TensorflowBackend) -> N
         ("dim_labels=bf01_oi01->bf01", "bf01_oi01->bf01: XLA writes plain loops"),
     ],
 )
-def test_who_computes_a_convolution_of_xlas(labels: str, words: str) -> None:
+def test_who_computes_a_convolution_of_xlas(labels, words):
     from pydlbench.backends.frameworks.hlo import detail
 
     line = (
@@ -144,9 +136,7 @@ def test_who_computes_a_convolution_of_xlas(labels: str, words: str) -> None:
 @pytest.mark.deep
 @pytest.mark.parametrize("layer", [TINY, MIDDLE], ids=["tiny", "middle"])
 @pytest.mark.parametrize("pass_", ["forward", "backward-data", "backward-weights"])
-def test_tensorflows_onednn_logs_its_kernels_in_a_process_of_its_own(
-    logging_worker: Worker, layer: Conv2d, pass_: str
-) -> None:
+def test_tensorflows_onednn_logs_its_kernels_in_a_process_of_its_own(logging_worker, layer, pass_):
     kernel = logging_worker.prepare(
         KernelSpec(layer=layer, pass_=pass_, mode="graph"), Preparation()
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -11,10 +11,6 @@ from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.records.specs import KernelSpec
-
-if TYPE_CHECKING:
-    from pydlbench.backends.tensorflow.backend import TensorflowBackend
-    from pydlbench.layers.layer import Layer
 
 THOROUGH = Preparation(seed=3, all_candidates=True)
 CONV = Conv2d.of(batch=2, in_channels=3, in_size=(7, 6), out_channels=5, kernel=3, padding=1)
@@ -30,14 +26,7 @@ BATCHED = Gemm(m=4, k=3, n=5, batch_count=2)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("pass_", ["forward", "backward-weights"])
 @pytest.mark.parametrize("layer", [CONV, UNEVEN, GEMM, BATCHED], ids=lambda layer: layer.problem)
-def test_right(
-    backend: TensorflowBackend,
-    monkeypatch: pytest.MonkeyPatch,
-    layer: Layer,
-    pass_: str,
-    precision: str,
-    mode: str,
-) -> None:
+def test_right(backend, monkeypatch, layer, pass_, precision, mode):
     monkeypatch.setattr(backend, "_isa", frozenset({"avx512_bf16"}))
     monkeypatch.setattr(backend, "completed", lambda facts, *_: facts)
     case = KernelSpec(layer=layer, pass_=pass_, precision=precision, mode=mode, fuse="bias")
@@ -50,9 +39,7 @@ def test_right(
         assert "; bias: " in facts.correct.detail
 
 
-def test_sums_in_bfloat16_are_known_as_such(
-    backend: TensorflowBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sums_in_bfloat16_are_known_as_such(backend, monkeypatch):
     monkeypatch.setattr(backend, "_isa", frozenset({"avx512_bf16"}))
     found = {}
     for mode in ("graph", "xla"):
@@ -63,7 +50,7 @@ def test_sums_in_bfloat16_are_known_as_such(
 
 
 @pytest.mark.parametrize(("layer", "kernel"), [(CONV, "FusedConv2D"), (GEMM, "FusedMatMul")])
-def test_a_graph_is_fused(backend: TensorflowBackend, layer: Layer, kernel: str) -> None:
+def test_a_graph_is_fused(backend, layer, kernel):
     case = KernelSpec(layer=layer, mode="graph", fuse="bias")
     facts = backend.prepare(case, Preparation()).facts
     assert "BiasAdd" in facts.algorithm
@@ -71,9 +58,7 @@ def test_a_graph_is_fused(backend: TensorflowBackend, layer: Layer, kernel: str)
 
 
 @pytest.mark.parametrize("what", ["left out", "of another channel"])
-def test_a_wrong_bias_is_found(
-    backend: TensorflowBackend, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+def test_a_wrong_bias_is_found(backend, monkeypatch, what):
     from pydlbench.backends.tensorflow import layers as with_bias
 
     real = with_bias.tf.nn.bias_add
@@ -87,7 +72,7 @@ def test_a_wrong_bias_is_found(
             backend.prepare(KernelSpec(layer=layer, fuse="bias"), Preparation())
 
 
-def test_where_there_is_no_bias(backend: TensorflowBackend) -> None:
+def test_where_there_is_no_bias(backend):
     case = KernelSpec(layer=GEMM, pass_="backward-data", fuse="bias")
     with pytest.raises(UnsupportedError, match="--fuse bias: backward-data has no bias"):
         backend.prepare(case, Preparation())

@@ -42,13 +42,13 @@ def conv(size, kernel, stride, padding, dilation=1):
         (Pool2d.of(batch=1, channels=1, in_size=7, kernel=2, stride=2, padding=1), "EXPLICIT"),
     ],
 )
-def test_padding_has_a_word_where_it_means_the_same(layer, word) -> None:
+def test_padding_has_a_word_where_it_means_the_same(layer, word):
     from pydlbench.backends.tensorflow.layers import padding_of
 
     assert padding_of(layer).word == word
 
 
-def test_explicit_padding_follows_the_format() -> None:
+def test_explicit_padding_follows_the_format():
     from pydlbench.backends.tensorflow.layers import padding_of
 
     padding = padding_of(conv(8, 4, 1, (1, 2, 3, 0)))
@@ -61,7 +61,7 @@ def test_explicit_padding_follows_the_format() -> None:
     assert same.pairs("NHWC") == [(0, 0), (1, 1), (1, 1), (0, 0)]
 
 
-def test_precisions_by_device() -> None:
+def test_precisions_by_device():
     from pydlbench.backends.tensorflow.settings import arithmetic
 
     assert arithmetic("fp32", on_gpu=False, isa=()).tf32 is None
@@ -90,7 +90,7 @@ def test_precisions_by_device() -> None:
         ("fp8-tc", True, "8-bit"),
     ],
 )
-def test_precisions_that_are_not_there(precision: str, on_gpu: bool, reason: str) -> None:
+def test_precisions_that_are_not_there(precision, on_gpu, reason):
     from pydlbench.backends.tensorflow.settings import arithmetic
 
     with pytest.raises(UnsupportedError, match=reason):
@@ -111,13 +111,13 @@ def test_precisions_that_are_not_there(precision: str, on_gpu: bool, reason: str
         ("plain", "plain"),
     ],
 )
-def test_one_sentence_gives_the_reason(message: str, reason: str) -> None:
+def test_one_sentence_gives_the_reason(message, reason):
     from pydlbench.backends.tensorflow.backend import reason_of
 
     assert reason_of(message) == reason
 
 
-def test_errors_are_told_apart() -> None:
+def test_errors_are_told_apart():
     from pydlbench.backends.tensorflow.backend import translated
     from pydlbench.backends.tensorflow.settings import tf
 
@@ -135,7 +135,7 @@ def test_errors_are_told_apart() -> None:
         assert str(error).endswith("no")
 
 
-def test_kernels_are_named_without_plumbing() -> None:
+def test_kernels_are_named_without_plumbing():
     from pydlbench.backends.frameworks import hlo
     from pydlbench.backends.tensorflow.trace import graph_kernels
 
@@ -150,7 +150,7 @@ def test_kernels_are_named_without_plumbing() -> None:
     assert hlo.kernels("ENTRY %f (x: f32[]) -> f32[]") is None
 
 
-def test_a_layer_that_is_in_no_table_is_unsupported(monkeypatch) -> None:
+def test_a_layer_that_is_in_no_table_is_unsupported(monkeypatch):
     from pydlbench.backends.tensorflow import layers
 
     monkeypatch.setattr(layers, "LAYERS", {"gemm": layers.LAYERS["gemm"]})

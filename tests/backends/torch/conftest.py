@@ -16,7 +16,7 @@ collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["test_*.py"]
 
 
 @pytest.fixture(scope="session")
-def backend() -> Any:
+def backend():
     """The backend on the CPU."""
     from pydlbench.backends.torch.backend import create
 
@@ -84,19 +84,19 @@ class FakeMonitor:
 
 
 @pytest.fixture
-def runtime() -> FakeRuntime:
+def runtime():
     """A CUDA runtime without CUDA."""
     return FakeRuntime()
 
 
 @pytest.fixture
-def monitor() -> FakeMonitor:
+def monitor():
     """No NVML."""
     return FakeMonitor()
 
 
 @pytest.fixture
-def gpu_backend(runtime: FakeRuntime, monitor: FakeMonitor, monkeypatch: pytest.MonkeyPatch) -> Any:
+def gpu_backend(runtime, monitor, monkeypatch):
     """The GPU's backend, whose tensors live on the CPU and whose time is invented."""
     import torch
 

@@ -157,12 +157,12 @@ def pools(draw: Any) -> Pool2d:
 
 
 @pytest.fixture(scope="session")
-def naive() -> SimpleNamespace:
+def naive():
     """Return ``conv`` and ``pool`` of (layer, pass_, inputs), and ``gemm`` of (pass_, inputs)."""
     return SimpleNamespace(conv=conv, gemm=gemm, pool=pool)
 
 
 @pytest.fixture(scope="session")
-def drawn() -> SimpleNamespace:
+def drawn():
     """Return strategies of small layers, for ``data.draw``."""
     return SimpleNamespace(convs=convs(), pools=pools())

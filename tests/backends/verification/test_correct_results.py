@@ -16,8 +16,6 @@ from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pool import Pool2d
 
 if TYPE_CHECKING:
-    from types import SimpleNamespace
-
     from numpy.typing import NDArray
 
 PASSES = ("forward", "backward-data", "backward-weights")
@@ -30,9 +28,7 @@ def as_nhwc(array: NDArray[np.float32]) -> NDArray[np.float32]:
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data(), pass_=st.sampled_from(PASSES), seed=st.integers(0, 1000))
-def test_convolutions(
-    naive: SimpleNamespace, drawn: SimpleNamespace, data: st.DataObject, pass_: str, seed: int
-) -> None:
+def test_convolutions(naive, drawn, data, pass_, seed):
     layer = data.draw(drawn.convs)
     precision = data.draw(st.sampled_from(PRECISIONS))
     inputs = make_inputs(layer, pass_, precision, seed)
@@ -53,9 +49,7 @@ def test_convolutions(
     pass_=st.sampled_from(PASSES),
     precision=st.sampled_from(PRECISIONS),
 )
-def test_matrix_products(
-    naive: SimpleNamespace, m: int, k: int, n: int, count: int, pass_: str, precision: str
-) -> None:
+def test_matrix_products(naive, m, k, n, count, pass_, precision):
     layer = Gemm(m=m, k=k, n=n, batch_count=count)
     inputs = make_inputs(layer, pass_, precision, 3)
     output = round_to(precision, naive.gemm(pass_, inputs))
@@ -70,9 +64,7 @@ def test_matrix_products(
     pass_=st.sampled_from(["forward", "backward-data"]),
     precision=st.sampled_from(PRECISIONS),
 )
-def test_poolings(
-    naive: SimpleNamespace, drawn: SimpleNamespace, data: st.DataObject, pass_: str, precision: str
-) -> None:
+def test_poolings(naive, drawn, data, pass_, precision):
     layer = data.draw(drawn.pools)
     inputs = make_inputs(layer, pass_, precision, 5)
     output = round_to(precision, naive.pool(layer, pass_, inputs))
@@ -81,7 +73,7 @@ def test_poolings(
 
 
 @pytest.mark.parametrize("pass_", PASSES)
-def test_large_convolution_is_covered_by_checksums_and_points(pass_: str) -> None:
+def test_large_convolution_is_covered_by_checksums_and_points(pass_):
     # Float32 matrix products make the result here: the naive loops would take minutes.
     layer = Conv2d.of(batch=64, in_channels=256, in_size=16, out_channels=256, kernel=1)
     inputs = make_inputs(layer, pass_, "fp32", 1)
@@ -103,9 +95,7 @@ def test_large_convolution_is_covered_by_checksums_and_points(pass_: str) -> Non
 
 
 @pytest.mark.parametrize("pass_", PASSES)
-def test_large_matrix_product_is_covered_by_checksums_and_points(
-    naive: SimpleNamespace, pass_: str
-) -> None:
+def test_large_matrix_product_is_covered_by_checksums_and_points(naive, pass_):
     layer = Gemm(m=300, k=500, n=400)
     inputs = make_inputs(layer, pass_, "fp32", 1)
     verdict = verify(layer, pass_, "fp32", inputs, naive.gemm(pass_, inputs), 1)
@@ -114,7 +104,7 @@ def test_large_matrix_product_is_covered_by_checksums_and_points(
     assert verdict.checksums >= 400
 
 
-def test_many_images_of_a_large_weight_matrix_share_checksums() -> None:
+def test_many_images_of_a_large_weight_matrix_share_checksums():
     layer = Conv2d.of(batch=40, in_channels=2048, in_size=1, out_channels=2048, kernel=1)
     inputs = make_inputs(layer, "forward", "fp32", 1)
     output = inputs["src"][:, :, 0, 0] @ inputs["weights"][:, :, 0, 0].T
@@ -126,7 +116,7 @@ def test_many_images_of_a_large_weight_matrix_share_checksums() -> None:
 
 
 @pytest.mark.parametrize("pass_", PASSES)
-def test_strided_views_give_the_same_verdict(naive: SimpleNamespace, pass_: str) -> None:
+def test_strided_views_give_the_same_verdict(naive, pass_):
     layer = Conv2d.of(
         batch=3, in_channels=4, in_size=(7, 9), out_channels=6, kernel=3, padding=1, groups=2
     )
@@ -139,7 +129,7 @@ def test_strided_views_give_the_same_verdict(naive: SimpleNamespace, pass_: str)
     assert strided.rel_error == pytest.approx(plain.rel_error, abs=1e-9)
 
 
-def test_grouped_weights_may_have_five_axes(naive: SimpleNamespace) -> None:
+def test_grouped_weights_may_have_five_axes(naive):
     layer = Conv2d.of(batch=2, in_channels=4, in_size=5, out_channels=6, kernel=3, groups=2)
     inputs = make_inputs(layer, "forward", "fp32", 2)
     output = naive.conv(layer, "forward", inputs)
@@ -147,16 +137,14 @@ def test_grouped_weights_may_have_five_axes(naive: SimpleNamespace) -> None:
     assert verify(layer, "forward", "fp32", inputs, output, 2).status == "ok"
 
 
-def test_a_single_matrix_may_come_without_its_batch_axis(naive: SimpleNamespace) -> None:
+def test_a_single_matrix_may_come_without_its_batch_axis(naive):
     layer = Gemm(m=4, k=5, n=6)
     inputs = make_inputs(layer, "forward", "fp32", 2)
     output = naive.gemm("forward", inputs)[0]
     assert verify(layer, "forward", "fp32", inputs, output, 2).status == "ok"
 
 
-def test_large_max_pooling_gradient_compares_some_images_and_all_sums(
-    monkeypatch: pytest.MonkeyPatch, naive: SimpleNamespace
-) -> None:
+def test_large_max_pooling_gradient_compares_some_images_and_all_sums(monkeypatch, naive):
     monkeypatch.setattr("pydlbench.backends.verification.pool._COMPARISONS", 1000)
     layer = Pool2d.of(batch=6, channels=3, in_size=8, kernel=3, stride=2)
     inputs = make_inputs(layer, "backward-data", "fp32", 2)
@@ -167,7 +155,7 @@ def test_large_max_pooling_gradient_compares_some_images_and_all_sums(
     assert verdict.checksums == 18
 
 
-def test_shapes_by_role() -> None:
+def test_shapes_by_role():
     conv = Conv2d.of(
         batch=2, in_channels=4, in_size=(5, 7), out_channels=6, kernel=(3, 2), groups=2
     )

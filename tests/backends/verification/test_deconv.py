@@ -59,7 +59,7 @@ def in_torch(layer: Deconv2d, pass_: str, inputs: dict[str, Any], dtype: Any) ->
 @pytest.mark.product
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(("text", "pass_"), STEPS)
-def test_right_results_pass(text: str, pass_: str, precision: str) -> None:
+def test_right_results_pass(text, pass_, precision):
     layer = parse_problem(text)
     assert isinstance(layer, Deconv2d)
     inputs = make_inputs(layer, pass_, precision, 3)
@@ -75,7 +75,7 @@ def test_right_results_pass(text: str, pass_: str, precision: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "pass_"), STEPS)
-def test_one_wrong_element_is_found(text: str, pass_: str) -> None:
+def test_one_wrong_element_is_found(text, pass_):
     layer = parse_problem(text)
     assert isinstance(layer, Deconv2d)
     inputs = make_inputs(layer, pass_, "fp32", 3)
@@ -90,7 +90,7 @@ def test_one_wrong_element_is_found(text: str, pass_: str) -> None:
     assert all(str(index) in verdict.detail for index in place)
 
 
-def test_checksums_cover_what_points_do_not() -> None:
+def test_checksums_cover_what_points_do_not():
     layer = parse_problem("deconv:mb8ic64ih16oc64kh2sh2")
     assert isinstance(layer, Deconv2d)
     inputs = make_inputs(layer, "forward", "fp32", 3)

@@ -13,13 +13,13 @@ WHOLE = (slice(None),)
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_an_element_stays_where_its_hash_is_below_the_share(number: int) -> None:
+def test_an_element_stays_where_its_hash_is_below_the_share(number):
     share = FIRST[number] / 2**32
     assert not kept_elements((4,), WHOLE, share)[number]
     assert kept_elements((4,), WHOLE, (FIRST[number] + 1) / 2**32)[number]
 
 
-def test_indices_beyond_32_bits_have_hashes_of_their_own() -> None:
+def test_indices_beyond_32_bits_have_hashes_of_their_own():
     shape = (6, 1 << 16, 1 << 16)
     for row, column, value in ((1, 5, 0x1DE8BDC2), (5, 7, 0xBA51F0D3)):
         cut = slice(row, row + 1), slice(0, 1), slice(column, column + 1)
@@ -27,7 +27,7 @@ def test_indices_beyond_32_bits_have_hashes_of_their_own() -> None:
         assert kept_elements(shape, cut, (value + 1) / 2**32).all()
 
 
-def test_neighbours_are_independent() -> None:
+def test_neighbours_are_independent():
     """In any direction of an image: a correlation would be a pattern."""
     kept = kept_elements((1 << 20,), WHOLE, 0.5) - 0.5
     for distance in (1, 2, 3, 4, 7, 8, 16, 32, 49, 64, 3136, 65536):
@@ -35,7 +35,7 @@ def test_neighbours_are_independent() -> None:
         assert abs(correlation) < 5 / 2**10, distance
 
 
-def test_the_share_is_kept() -> None:
+def test_the_share_is_kept():
     shape = (8, 16, 30, 31)
     for keep in (0.1, 0.5, 0.9):
         kept = kept_elements(shape, (slice(None),) * 4, keep)
@@ -44,7 +44,7 @@ def test_the_share_is_kept() -> None:
     assert kept_elements(shape, (slice(None),) * 4, 1.0).all()
 
 
-def test_a_piece_is_a_part_of_the_whole() -> None:
+def test_a_piece_is_a_part_of_the_whole():
     shape = (3, 4, 5, 6)
     whole = kept_elements(shape, (slice(None),) * 4, 0.5)
     cut = slice(1, 3), slice(0, 2), slice(4, 5), slice(2, 6)
@@ -54,7 +54,7 @@ def test_a_piece_is_a_part_of_the_whole() -> None:
 
 
 @pytest.mark.parametrize("pass_", ["forward", "backward-data"])
-def test_elements_are_numbered_in_nchw_wherever_they_lie(pass_: str) -> None:
+def test_elements_are_numbered_in_nchw_wherever_they_lie(pass_):
     layer = Pointwise(op="dropout", batch=2, channels=3, height=4, width=5, keep=0.7)
     (source,) = make_inputs(layer, pass_, "fp32", 1).values()
     role = "src" if pass_ == "forward" else "dst"

@@ -25,12 +25,12 @@ CONV = Conv2d.of(batch=4, in_channels=8, in_size=12, out_channels=6, kernel=3)
         ("backward-weights", {"src", "dst"}),
     ],
 )
-def test_a_pass_gets_what_it_reads(pass_: str, roles: set[str]) -> None:
+def test_a_pass_gets_what_it_reads(pass_, roles):
     assert set(make_inputs(CONV, pass_, "fp32", 0)) == roles
     assert set(make_inputs(Gemm(m=2, k=3, n=4), pass_, "fp32", 0)) == roles
 
 
-def test_only_the_gradient_of_a_maximum_needs_the_source() -> None:
+def test_only_the_gradient_of_a_maximum_needs_the_source():
     for mode, roles in (("max", {"src", "dst"}), ("avg", {"dst"})):
         layer = Pool2d.of(batch=1, channels=1, in_size=4, kernel=2, mode=mode)
         assert set(make_inputs(layer, "backward-data", "fp32", 0)) == roles
@@ -43,7 +43,7 @@ class Masked(Gemm):
         return {**Gemm.shapes(self), "mask": (self.batch_count, self.m, self.n)}
 
 
-def test_a_new_kind_may_read_what_no_other_does() -> None:
+def test_a_new_kind_may_read_what_no_other_does():
     inputs = make_inputs(Masked(m=20, k=30, n=40), "forward", "fp32", 1)
     assert {role: array.shape for role, array in inputs.items()} == {
         "src": (1, 20, 30),
@@ -53,7 +53,7 @@ def test_a_new_kind_may_read_what_no_other_does() -> None:
     assert abs(np.corrcoef(inputs["mask"].ravel()[:600], inputs["src"].ravel())[0, 1]) < 0.2
 
 
-def test_a_seed_stands_for_its_values_and_roles_are_independent() -> None:
+def test_a_seed_stands_for_its_values_and_roles_are_independent():
     first, again, other = (make_inputs(CONV, "forward", "fp32", seed) for seed in (7, 7, 8))
     for role, array in first.items():
         np.testing.assert_array_equal(array, again[role])
@@ -64,9 +64,7 @@ def test_a_seed_stands_for_its_values_and_roles_are_independent() -> None:
     assert abs(np.corrcoef(src[: weights.size], weights)[0, 1]) < 0.2
 
 
-def test_blocks_of_a_large_tensor_are_made_side_by_side_each_with_its_own_values(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_blocks_of_a_large_tensor_are_made_side_by_side_each_with_its_own_values(monkeypatch):
     layer = Gemm(m=64, k=64, n=2)
     whole = make_inputs(layer, "forward", "fp32", 0)["src"]
     monkeypatch.setattr(inputs, "_BLOCK", 1024)
@@ -79,9 +77,7 @@ def test_blocks_of_a_large_tensor_are_made_side_by_side_each_with_its_own_values
     np.testing.assert_array_equal(first, round_to("bf16", first))
 
 
-def test_blocks_are_made_on_all_cpus_of_the_process_where_its_thread_is_bound(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_blocks_are_made_on_all_cpus_of_the_process_where_its_thread_is_bound(monkeypatch):
     cpus = own_cpus()
     if len(cpus) < 2:
         pytest.skip("a single CPU")
@@ -99,7 +95,7 @@ def test_blocks_are_made_on_all_cpus_of_the_process_where_its_thread_is_bound(
     assert found == [cpus, cpus]
 
 
-def test_values_are_uniform_between_minus_one_and_one() -> None:
+def test_values_are_uniform_between_minus_one_and_one():
     values = make_inputs(Gemm(m=300, k=333, n=1), "forward", "fp32", 0)["src"]
     assert values.min() >= -1
     assert values.max() < 1
@@ -108,7 +104,7 @@ def test_values_are_uniform_between_minus_one_and_one() -> None:
 
 
 @pytest.mark.parametrize("precision", ["tf32", "fp16", "bf16", "fp8-tc"])
-def test_values_are_representable(precision: str) -> None:
+def test_values_are_representable(precision):
     for array in make_inputs(CONV, "forward", precision, 0).values():
         assert array.dtype == np.float32
         np.testing.assert_array_equal(array, round_to(precision, array))
@@ -117,7 +113,7 @@ def test_values_are_representable(precision: str) -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 @pytest.mark.parametrize("kernel", [2, (3, 2), 7])
-def test_no_ties_within_a_pooling_window(precision: str, kernel: int | tuple[int, int]) -> None:
+def test_no_ties_within_a_pooling_window(precision, kernel):
     layer = Pool2d.of(batch=3, channels=4, in_size=(14, 13), kernel=kernel, stride=1)
     source = make_inputs(layer, "backward-data", precision, 0)["src"]
     np.testing.assert_array_equal(source, round_to(precision, source))
@@ -129,7 +125,7 @@ def test_no_ties_within_a_pooling_window(precision: str, kernel: int | tuple[int
     assert np.all(np.diff(ordered, axis=-1) > 0)
 
 
-def test_maxima_are_spread_over_the_window() -> None:
+def test_maxima_are_spread_over_the_window():
     layer = Pool2d.of(batch=20, channels=20, in_size=12, kernel=3, stride=3)
     source = make_inputs(layer, "backward-data", "bf16", 0)["src"]
     windows = source.reshape(20, 20, 4, 3, 4, 3).swapaxes(3, 4).reshape(-1, 9)
@@ -137,7 +133,7 @@ def test_maxima_are_spread_over_the_window() -> None:
     assert shares.min() > 0.05
 
 
-def test_bad_requests_are_answered_in_one_line() -> None:
+def test_bad_requests_are_answered_in_one_line():
     pool = Pool2d.of(batch=1, channels=1, in_size=4, kernel=2)
     for layer, pass_, precision, expected in (
         (pool, "backward-weights", "fp32", "pass backward-weights: pool2d has no such pass"),
@@ -150,7 +146,7 @@ def test_bad_requests_are_answered_in_one_line() -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_verify_names_what_does_not_fit() -> None:
+def test_verify_names_what_does_not_fit():
     inputs = make_inputs(CONV, "forward", "fp32", 0)
     output = np.zeros((4, 6, 10, 10), np.float32)
     with pytest.raises(UsageError, match=r"dst: has shape \(4, 6, 10\)"):

@@ -50,7 +50,7 @@ def large_result(inputs: dict[str, NDArray[np.float32]]) -> NDArray[np.float32]:
 
 
 @pytest.fixture
-def few_points(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_points(monkeypatch):
     """Leave the finding of faults to the checksums: recompute a single pixel."""
     monkeypatch.setattr("pydlbench.backends.verification.conv._POINT_MACS", 1)
 
@@ -62,7 +62,7 @@ def judge_large(output: NDArray[np.float32], inputs: dict[str, NDArray[np.float3
 
 
 @pytest.mark.parametrize("pass_", PASSES)
-def test_unwritten_elements_are_counted(naive: SimpleNamespace, pass_: str) -> None:
+def test_unwritten_elements_are_counted(naive, pass_):
     inputs = make_inputs(SMALL, pass_, "fp32", 1)
     output = naive.conv(SMALL, pass_, inputs)
     output[1:, 1, 1:3, :2] = np.nan
@@ -76,7 +76,7 @@ def test_unwritten_elements_are_counted(naive: SimpleNamespace, pass_: str) -> N
 
 
 @pytest.mark.usefixtures("few_points")
-def test_one_unwritten_element_among_two_million() -> None:
+def test_one_unwritten_element_among_two_million():
     inputs = make_inputs(LARGE, "forward", "fp32", 4)
     output = large_result(inputs)
     assert judge_large(output, inputs).status == "ok"
@@ -86,7 +86,7 @@ def test_one_unwritten_element_among_two_million() -> None:
 
 
 @pytest.mark.usefixtures("few_points")
-def test_two_swapped_pixels_among_two_million() -> None:
+def test_two_swapped_pixels_among_two_million():
     inputs = make_inputs(LARGE, "forward", "fp32", 4)
     output = large_result(inputs)
     output[7, 77, 17, [26, 27]] = output[7, 77, 17, [27, 26]]
@@ -96,7 +96,7 @@ def test_two_swapped_pixels_among_two_million() -> None:
 
 
 @pytest.mark.usefixtures("few_points")
-def test_two_swapped_images() -> None:
+def test_two_swapped_images():
     inputs = make_inputs(LARGE, "forward", "fp32", 4)
     output = large_result(inputs)
     output[[2, 3], 5] = output[[3, 2], 5]
@@ -104,7 +104,7 @@ def test_two_swapped_images() -> None:
 
 
 @pytest.mark.usefixtures("few_points")
-def test_a_tile_of_zeros_is_seen_in_bfloat16() -> None:
+def test_a_tile_of_zeros_is_seen_in_bfloat16():
     inputs = make_inputs(LARGE, "forward", "bf16", 4)
     output = round_to("bf16", large_result(inputs))
     assert verify(LARGE, "forward", "bf16", inputs, output, 4).status == "ok"
@@ -124,7 +124,7 @@ def test_a_tile_of_zeros_is_seen_in_bfloat16() -> None:
         pytest.param(lambda y: 2 * y, id="added twice"),
     ],
 )
-def test_wrong_indices(naive: SimpleNamespace, pass_: str, wrong: object) -> None:
+def test_wrong_indices(naive, pass_, wrong):
     inputs = make_inputs(SMALL, pass_, "fp32", 1)
     output = wrong(naive.conv(SMALL, pass_, inputs))  # type: ignore[operator]
     verdict = verify(SMALL, pass_, "fp32", inputs, output, 1)
@@ -134,7 +134,7 @@ def test_wrong_indices(naive: SimpleNamespace, pass_: str, wrong: object) -> Non
     assert verdict.rel_error is None or verdict.rel_error > 100 * verdict.tolerance
 
 
-def test_the_worst_element_is_named(naive: SimpleNamespace) -> None:
+def test_the_worst_element_is_named(naive):
     inputs = make_inputs(SMALL, "forward", "fp32", 1)
     output = naive.conv(SMALL, "forward", inputs)
     output[2, 3, 1, 5] = 1000
@@ -143,14 +143,14 @@ def test_the_worst_element_is_named(naive: SimpleNamespace) -> None:
 
 
 @pytest.mark.parametrize("pass_", PASSES)
-def test_tf32_inputs_are_not_float32(naive: SimpleNamespace, pass_: str) -> None:
+def test_tf32_inputs_are_not_float32(naive, pass_):
     inputs = make_inputs(SMALL, pass_, "fp32", 1)
     truncated = {role: round_to("tf32", array) for role, array in inputs.items()}
     output = naive.conv(SMALL, pass_, truncated)
     assert verify(SMALL, pass_, "fp32", inputs, output, 1).status == "failed"
 
 
-def test_tf32_is_seen_in_long_sums() -> None:
+def test_tf32_is_seen_in_long_sums():
     layer = Gemm(m=4, k=300_000, n=4)
     inputs = make_inputs(layer, "forward", "fp32", 1)
     exact = inputs["src"].astype(np.float64) @ inputs["weights"].astype(np.float64)
@@ -160,14 +160,14 @@ def test_tf32_is_seen_in_long_sums() -> None:
     assert verify(layer, "forward", "fp32", inputs, wrong, 1).status == "failed"
 
 
-def test_tf32_arithmetic_on_tf32_inputs_is_right(naive: SimpleNamespace) -> None:
+def test_tf32_arithmetic_on_tf32_inputs_is_right(naive):
     inputs = make_inputs(SMALL, "forward", "tf32", 1)
     output = naive.conv(SMALL, "forward", inputs)
     assert verify(SMALL, "forward", "tf32", inputs, output, 1).status == "ok"
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_bfloat16_partial_sums(naive: SimpleNamespace, precision: str) -> None:
+def test_bfloat16_partial_sums(naive, precision):
     layer = Conv2d.of(batch=2, in_channels=16, in_size=6, out_channels=8, kernel=3)
     inputs = make_inputs(layer, "forward", precision, 1)
     output = naive.conv(layer, "forward", inputs, lambda partial: round_to("bf16", partial))
@@ -176,7 +176,7 @@ def test_bfloat16_partial_sums(naive: SimpleNamespace, precision: str) -> None:
     assert relaxed.status == "ok"
 
 
-def test_wrong_column_of_a_matrix_product(naive: SimpleNamespace) -> None:
+def test_wrong_column_of_a_matrix_product(naive):
     layer = Gemm(m=300, k=300, n=700)
     inputs = make_inputs(layer, "forward", "fp32", 1)
     output = naive.gemm("forward", inputs)
@@ -190,9 +190,7 @@ def test_wrong_column_of_a_matrix_product(naive: SimpleNamespace) -> None:
 @pytest.mark.parametrize("mode", ["max", "avg"])
 @pytest.mark.parametrize("pass_", ["forward", "backward-data"])
 @pytest.mark.parametrize("stride", [2, 3])
-def test_one_wrong_pixel_of_a_pooling(
-    naive: SimpleNamespace, mode: str, pass_: str, stride: int
-) -> None:
+def test_one_wrong_pixel_of_a_pooling(naive, mode, pass_, stride):
     layer = Pool2d.of(batch=2, channels=3, in_size=9, kernel=3, stride=stride, mode=mode)
     inputs = make_inputs(layer, pass_, "fp32", 1)
     output = naive.pool(layer, pass_, inputs)
@@ -204,7 +202,7 @@ def test_one_wrong_pixel_of_a_pooling(
     assert verify(layer, pass_, "fp32", inputs, output, 1).unwritten == 1
 
 
-def test_a_gradient_sent_to_the_second_largest_element(naive: SimpleNamespace) -> None:
+def test_a_gradient_sent_to_the_second_largest_element(naive):
     layer = Pool2d.of(batch=1, channels=1, in_size=2, kernel=2)
     inputs = make_inputs(layer, "backward-data", "bf16", 1)
     output = naive.pool(layer, "backward-data", inputs)
@@ -214,7 +212,7 @@ def test_a_gradient_sent_to_the_second_largest_element(naive: SimpleNamespace) -
     assert verdict.unwritten == 0
 
 
-def test_infinite_elements_are_not_called_unwritten(naive: SimpleNamespace) -> None:
+def test_infinite_elements_are_not_called_unwritten(naive):
     inputs = make_inputs(SMALL, "forward", "fp32", 1)
     output = naive.conv(SMALL, "forward", inputs)
     output[0, 0, 0, 0] = np.inf
@@ -224,9 +222,7 @@ def test_infinite_elements_are_not_called_unwritten(naive: SimpleNamespace) -> N
 
 
 @pytest.mark.parametrize("image", [0, -1])
-def test_a_shuffled_gradient_in_the_first_or_the_last_of_many_images(
-    naive: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, image: int
-) -> None:
+def test_a_shuffled_gradient_in_the_first_or_the_last_of_many_images(naive, monkeypatch, image):
     """Sums over a plane do not see it, so these images have to be compared one by one."""
     monkeypatch.setattr(pool_max, "_COMPARISONS", 1)
     layer = Pool2d.of(batch=40, channels=2, in_size=4, kernel=2)
@@ -240,9 +236,7 @@ def test_a_shuffled_gradient_in_the_first_or_the_last_of_many_images(
         assert verify(layer, "backward-data", "fp32", inputs, wrong, seed).status == "failed"
 
 
-def test_a_single_image_is_compared_once(
-    naive: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_single_image_is_compared_once(naive, monkeypatch):
     monkeypatch.setattr(pool_max, "_COMPARISONS", 1)
     for batch in (1, 2, 3):
         layer = Pool2d.of(batch=batch, channels=2, in_size=4, kernel=2)
@@ -302,13 +296,8 @@ def of_deconv(
     ("kind", "pass_"), [(kind, pass_) for kind, (_, passes) in TINY.items() for pass_ in passes]
 )
 def test_subnormal_results_are_right_when_rounded_right(
-    naive: SimpleNamespace,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: str,
-    pass_: str,
-    precision: str,
-    points: str,
-) -> None:
+    naive, monkeypatch, kind, pass_, precision, points
+):
     """They have fewer digits; one step more or less is wrong nevertheless."""
     if points == "few points":
         for module, limit in (("conv", "_POINT_MACS"), ("gemm", "_POINT_MACS")):
@@ -328,7 +317,7 @@ def test_subnormal_results_are_right_when_rounded_right(
     assert verify(layer, pass_, precision, inputs, wrong, 1).status == "failed"
 
 
-def test_a_small_sum_of_float16_products_is_right_to_its_last_step() -> None:
+def test_a_small_sum_of_float16_products_is_right_to_its_last_step():
     """1.09e-5 has seven digits of two in float16."""
     layer = Gemm(m=1, k=25, n=2, batch_count=2)
     for seed in range(40):

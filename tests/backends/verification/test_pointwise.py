@@ -192,7 +192,7 @@ def torch_normalised(layer: Pointwise, t: dict[str, Any], propagation: str) -> d
 
 
 @pytest.mark.parametrize(("text", "pass_", "propagation"), STEPS)
-def test_the_reference_is_what_torch_computes(text: str, pass_: str, propagation: str) -> None:
+def test_the_reference_is_what_torch_computes(text, pass_, propagation):
     layer = parse_problem(text)
     inputs = make_inputs(layer, pass_, "fp32", 3, propagation)
     assert set(inputs) == set(layer.reads(pass_, propagation))
@@ -213,9 +213,7 @@ def test_the_reference_is_what_torch_computes(text: str, pass_: str, propagation
 @pytest.mark.product
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16-tc"])
 @pytest.mark.parametrize(("text", "pass_", "propagation"), STEPS)
-def test_right_results_in_float32_pass(
-    text: str, pass_: str, propagation: str, precision: str
-) -> None:
+def test_right_results_in_float32_pass(text, pass_, propagation, precision):
     layer = parse_problem(text)
     inputs = make_inputs(layer, pass_, precision, 3, propagation)
     found = in_torch(layer, pass_, inputs, propagation, torch.float32)
@@ -251,9 +249,7 @@ def test_right_results_in_float32_pass(
     half=st.integers(0, 6),
     pass_=st.sampled_from(["forward", "backward-data"]),
 )
-def test_neighbourhoods_of_any_size(
-    batch: int, channels: int, size: tuple[int, int], half: int, pass_: str
-) -> None:
+def test_neighbourhoods_of_any_size(batch, channels, size, half, pass_):
     layer = Pointwise(
         op="lrn",
         batch=batch,
@@ -269,7 +265,7 @@ def test_neighbourhoods_of_any_size(
     np.testing.assert_allclose(expected, right.numpy(), rtol=1e-11, atol=1e-14)
 
 
-def test_batchnorm_gradients_are_those_of_the_batchs_own_statistics() -> None:
+def test_batchnorm_gradients_are_those_of_the_batchs_own_statistics():
     layer = parse_problem("batchnorm:mb4ic3ih5eps0.01")
     inputs = make_inputs(layer, "backward-data", "fp32", 1)
     source = inputs["src"].astype(np.float64)
@@ -285,7 +281,7 @@ def test_batchnorm_gradients_are_those_of_the_batchs_own_statistics() -> None:
         np.testing.assert_allclose(expected[role], leaf.grad.numpy(), rtol=1e-10, atol=1e-13)
 
 
-def test_one_value_per_channel_has_no_spread() -> None:
+def test_one_value_per_channel_has_no_spread():
     layer = parse_problem("batchnorm:mb1ic4")
     inputs = make_inputs(layer, "forward", "fp32", 1, "training")
     expected = all_expected(layer, "forward", inputs, "training")
@@ -318,7 +314,7 @@ def found_in(
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("op", ["relu6", "hardswish", "hardsigmoid"])
-def test_sources_lie_on_both_sides_of_where_a_formula_changes(op: str, precision: str) -> None:
+def test_sources_lie_on_both_sides_of_where_a_formula_changes(op, precision):
     source = make_inputs(parse_problem(f"{op}:mb3ic5ih40"), "forward", precision, 1)["src"]
     sizes = np.abs(source)
     assert np.any(source < -6)
@@ -329,7 +325,7 @@ def test_sources_lie_on_both_sides_of_where_a_formula_changes(op: str, precision
         assert np.abs(sizes - kink).min() > 0.01
 
 
-def test_large_layers_are_compared_in_pieces() -> None:
+def test_large_layers_are_compared_in_pieces():
     for text in (
         *("lrn:mb2ic96ih40iw41", "relu:mb2ic96ih40iw41", "softmax-xent:mb300ic1000"),
         *("softmax:mb2ic96ih40iw41", "layernorm:mb1ic500ih1iw400"),
@@ -342,7 +338,7 @@ def test_large_layers_are_compared_in_pieces() -> None:
         all_expected(layer, "forward", inputs)
 
 
-def test_shapes_are_those_of_all_passes() -> None:
+def test_shapes_are_those_of_all_passes():
     layer = parse_problem("batchnorm:mb2ic3ih4")
     shapes = layer.shapes()
     assert shapes["src"] == shapes["dst"] == (2, 3, 4, 4)
@@ -354,7 +350,7 @@ def test_shapes_are_those_of_all_passes() -> None:
 
 
 @pytest.mark.parametrize("text", ["softmax-xent:mb64ic1000", "dropout:mb64ic32ih32keep0.9"])
-def test_results_below_the_smallest_normal_number_of_float16(text: str) -> None:
+def test_results_below_the_smallest_normal_number_of_float16(text):
     """They have fewer digits: rounded right, they are off by more than the unit roundoff."""
     layer = parse_problem(text)
     inputs = make_inputs(layer, "backward-data", "fp16", 1)
@@ -371,7 +367,7 @@ def test_results_below_the_smallest_normal_number_of_float16(text: str) -> None:
     assert found["bf16-tc"] == found["fp32"] > allowed
 
 
-def test_small_results_in_float16_are_not_anything() -> None:
+def test_small_results_in_float16_are_not_anything():
     layer = parse_problem("softmax-xent:mb64ic1000")
     inputs = make_inputs(layer, "backward-data", "fp16", 1)
     exact = all_expected(layer, "backward-data", inputs)["src"]
@@ -381,7 +377,7 @@ def test_small_results_in_float16_are_not_anything() -> None:
         assert evidence["src"].worst.error > tolerance("fp16", 2)
 
 
-def test_a_mean_of_differences_from_an_element_is_right() -> None:
+def test_a_mean_of_differences_from_an_element_is_right():
     """As kernels add them up that want to keep the digits of the variance."""
     layer = parse_problem("batchnorm:mb4ic256ih28")
     inputs = make_inputs(layer, "forward", "fp32", 1, "training")

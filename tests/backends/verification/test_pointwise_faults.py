@@ -68,16 +68,14 @@ def right_results(
     return results
 
 
-def test_every_operation_is_among_the_problems() -> None:
+def test_every_operation_is_among_the_problems():
     assert {one.values[0].op for one in RESULTS} == set(OPERATIONS)
 
 
 @pytest.mark.product
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize(("layer", "pass_", "propagation", "role"), RESULTS)
-def test_one_wrong_element(
-    layer: Pointwise, pass_: str, propagation: str, role: str, precision: str
-) -> None:
+def test_one_wrong_element(layer, pass_, propagation, role, precision):
     outcome = Outcome(layer, pass_, precision, propagation)
     assert outcome.judge().status == "ok"
     array = outcome.results[role]
@@ -91,9 +89,7 @@ def test_one_wrong_element(
 
 
 @pytest.mark.parametrize(("layer", "pass_", "propagation", "role"), RESULTS)
-def test_unwritten_elements_are_counted(
-    layer: Pointwise, pass_: str, propagation: str, role: str
-) -> None:
+def test_unwritten_elements_are_counted(layer, pass_, propagation, role):
     outcome = Outcome(layer, pass_, propagation=propagation)
     array = outcome.results[role]
     array[0] = np.nan
@@ -116,19 +112,19 @@ def test_unwritten_elements_are_counted(
         {"k": 1.0},
     ],
 )
-def test_another_neighbourhood(pass_: str, changes: dict[str, Any]) -> None:
+def test_another_neighbourhood(pass_, changes):
     outcome = Outcome(parse_problem("lrn:mb3ic16ih9"), pass_)
     other = dataclasses.replace(outcome.step[0], **changes)
     assert outcome.becomes(other).status == "failed"
 
 
 @pytest.mark.parametrize("changes", [{"epsilon": 1e-3}, {"momentum": 0.9}])
-def test_another_normalisation(changes: dict[str, Any]) -> None:
+def test_another_normalisation(changes):
     outcome = Outcome(parse_problem("batchnorm:mb3ic5ih4"), "forward", propagation="training")
     assert outcome.becomes(dataclasses.replace(outcome.step[0], **changes)).status == "failed"
 
 
-def test_a_biased_running_variance() -> None:
+def test_a_biased_running_variance():
     outcome = Outcome(parse_problem("batchnorm:mb3ic5ih4"), "forward", propagation="training")
     old = outcome.inputs["running_variance"]
     new = outcome.results["variance"]
@@ -138,7 +134,7 @@ def test_a_biased_running_variance() -> None:
     assert verdict.detail.startswith("running_variance[")
 
 
-def test_inference_is_not_training() -> None:
+def test_inference_is_not_training():
     outcome = Outcome(parse_problem("batchnorm:mb3ic5ih4"), "forward")
     source = outcome.inputs["src"].astype(np.float64)
     own = {
@@ -149,7 +145,7 @@ def test_inference_is_not_training() -> None:
 
 
 @pytest.mark.parametrize("pass_", ["forward", "backward-data"])
-def test_labels_off_by_one(pass_: str) -> None:
+def test_labels_off_by_one(pass_):
     outcome = Outcome(parse_problem("softmax-xent:mb6ic10"), pass_)
     labels = (outcome.inputs["labels"] + 1) % 10
     verdict = outcome.becomes(outcome.step[0], labels=labels)
@@ -157,7 +153,7 @@ def test_labels_off_by_one(pass_: str) -> None:
     assert verdict.detail.startswith("loss[" if pass_ == "forward" else "src[")
 
 
-def test_the_old_velocity() -> None:
+def test_the_old_velocity():
     outcome = Outcome(parse_problem("momentum:ic50"), "forward")
     old, velocity = (outcome.inputs[role] for role in ("weights", "velocity"))
     outcome.results["weights"] = old - np.float32(0.01) * velocity
@@ -166,13 +162,13 @@ def test_the_old_velocity() -> None:
     assert verdict.detail.startswith("weights[")
 
 
-def test_sources_in_another_order() -> None:
+def test_sources_in_another_order():
     outcome = Outcome(parse_problem("concat:mb2ic3+3ih2"), "forward")
     swapped = {"src": outcome.inputs["src2"], "src2": outcome.inputs["src"]}
     assert outcome.becomes(outcome.step[0], **swapped).status == "failed"
 
 
-def test_copies_are_exact() -> None:
+def test_copies_are_exact():
     outcome = Outcome(parse_problem("relu:mb2ic3ih2"), "forward")
     kept = outcome.results["dst"]
     at = np.unravel_index(np.argmax(kept), kept.shape)
@@ -181,14 +177,14 @@ def test_copies_are_exact() -> None:
     assert (verdict.status, verdict.tolerance) == ("failed", 0.0)
 
 
-def test_half_precision_sums_are_seen() -> None:
+def test_half_precision_sums_are_seen():
     outcome = Outcome(parse_problem("bias:mb16ic3ih16"), "backward-weights")
     exact = outcome.results["bias"]
     outcome.results["bias"] = round_to("bf16", exact)
     assert outcome.judge().status == "failed"
 
 
-def test_what_is_not_given_is_said() -> None:
+def test_what_is_not_given_is_said():
     layer = parse_problem("softmax-xent:mb5ic7")
     outcome = Outcome(layer, "forward")
     args = layer, "forward", "fp32", outcome.inputs, outcome.results["dst"], 5
@@ -204,7 +200,7 @@ def test_what_is_not_given_is_said() -> None:
         verify(layer, "forward", "fp32", {"src": outcome.inputs["src"]}, args[4], 5)
 
 
-def test_inputs_of_their_kind() -> None:
+def test_inputs_of_their_kind():
     norm = parse_problem("batchnorm:mb3ic500")
     for propagation, role in (("inference", "variance"), ("training", "running_variance")):
         variance = make_inputs(norm, "forward", "fp16", 1, propagation)[role]

@@ -29,7 +29,7 @@ from pydlbench.errors import UsageError
         ("fp32", 0.1, np.float32(0.1)),
     ],
 )
-def test_known_values(precision: str, value: float, expected: float) -> None:
+def test_known_values(precision, value, expected):
     assert round_to(precision, np.array([value]))[0] == expected
     assert round_to(precision, np.array([-value]))[0] == -expected
 
@@ -40,7 +40,7 @@ def test_known_values(precision: str, value: float, expected: float) -> None:
     ),
     precision=st.sampled_from([("bf16", 8), ("tf32", 11)]),
 )
-def test_the_error_is_at_most_half_a_spacing(value: float, precision: tuple[str, int]) -> None:
+def test_the_error_is_at_most_half_a_spacing(value, precision):
     name, bits = precision
     rounded = float(round_to(name, np.array([value], np.float32))[0])
     mantissa, exponent = np.frexp(rounded)
@@ -51,7 +51,7 @@ def test_the_error_is_at_most_half_a_spacing(value: float, precision: tuple[str,
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16", "fp8-tc"])
-def test_poison_survives_and_the_argument_is_left_alone(precision: str) -> None:
+def test_poison_survives_and_the_argument_is_left_alone(precision):
     # The second NaN has all significand bits set: adding to it carries into the sign.
     patterns = np.array([0x7FC00000, 0x7FFFFFFF, 0x7F800001, 0x3F8FFFFF], np.uint32)
     values = patterns.view(np.float32)
@@ -61,11 +61,11 @@ def test_poison_survives_and_the_argument_is_left_alone(precision: str) -> None:
     assert not np.shares_memory(rounded, values)
 
 
-def test_strided_arrays() -> None:
+def test_strided_arrays():
     values = np.arange(12, dtype=np.float32).reshape(3, 4).T / 7
     np.testing.assert_array_equal(round_to("bf16", values), round_to("bf16", values.copy()))
 
 
-def test_unknown_precision() -> None:
+def test_unknown_precision():
     with pytest.raises(UsageError, match="precision bf61: no such precision; nearest: bf16"):
         round_to("bf61", np.zeros(1))

@@ -18,7 +18,7 @@ def in_order(array: np.ndarray, order: tuple[int, ...]) -> np.ndarray:
 @pytest.mark.product
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("piece", [1, 7, 50, 10**6])
-def test_contract(order: tuple[int, ...], piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contract(order, piece, monkeypatch):
     monkeypatch.setattr(sketch.pieces, "__defaults__", (piece,))
     rng = np.random.default_rng(0)
     array = in_order(rng.standard_normal((3, 4, 5, 6)).astype(np.float32), order)
@@ -32,7 +32,7 @@ def test_contract(order: tuple[int, ...], piece: int, monkeypatch: pytest.Monkey
 @pytest.mark.product
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("elements", [1, 9, 40, 10**6])
-def test_pieces_cover_every_element_once(order: tuple[int, ...], elements: int) -> None:
+def test_pieces_cover_every_element_once(order, elements):
     array = in_order(np.zeros((3, 1, 5, 4)), order)
     for cut in sketch.pieces(array, elements):
         assert 0 < array[cut].size <= elements
@@ -40,7 +40,7 @@ def test_pieces_cover_every_element_once(order: tuple[int, ...], elements: int) 
     assert np.all(array == 1)
 
 
-def test_slices_of_a_larger_tensor_and_repeated_axes() -> None:
+def test_slices_of_a_larger_tensor_and_repeated_axes():
     base = np.arange(2 * 3 * 8 * 9, dtype=np.float32).reshape(2, 3, 8, 9)
     ones = {axis: np.ones((size, 1)) for axis, size in ((2, 4), (3, 3))}
     view = base[:, :, ::2, 1::3]
@@ -53,7 +53,7 @@ def test_slices_of_a_larger_tensor_and_repeated_axes() -> None:
     )
 
 
-def test_no_float64_copy_of_the_tensor() -> None:
+def test_no_float64_copy_of_the_tensor():
     import tracemalloc
 
     array = np.ones((8, 64, 64, 64), np.float32)

@@ -18,7 +18,7 @@ LAYER = Conv2d.of(
 )
 
 
-def test_forward_and_backward_tables_are_transposes() -> None:
+def test_forward_and_backward_tables_are_transposes():
     forward, _ = window_axes(LAYER, "forward")
     assert forward.source.tolist() == [[0, 0, 1], [1, 2, 3], [3, 4, 0]]
     assert forward.factor.tolist() == [[0, 1, 1], [1, 1, 1], [1, 1, 0]]
@@ -32,7 +32,7 @@ def test_forward_and_backward_tables_are_transposes() -> None:
     }
 
 
-def test_spread_moves_weights_from_outputs_to_sources() -> None:
+def test_spread_moves_weights_from_outputs_to_sources():
     axis, _ = window_axes(LAYER, "forward")
     rng = np.random.default_rng(0)
     weights, source, kernel = rng.random(3), rng.random(5), rng.random(3)
@@ -41,7 +41,7 @@ def test_spread_moves_weights_from_outputs_to_sources() -> None:
     assert axis.energy(weights) == pytest.approx(weights**2 @ axis.factor)
 
 
-def test_slices_agree_with_the_table() -> None:
+def test_slices_agree_with_the_table():
     axis, _ = window_axes(LAYER, "forward")
     for tap in range(3):
         to, of = axis.slices(tap)
@@ -50,7 +50,7 @@ def test_slices_agree_with_the_table() -> None:
         np.testing.assert_array_equal(np.arange(3)[to], np.flatnonzero(axis.factor[:, tap]))
 
 
-def test_a_tap_that_never_meets_the_input() -> None:
+def test_a_tap_that_never_meets_the_input():
     layer = Conv2d.of(batch=1, in_channels=1, in_size=1, out_channels=1, kernel=3, padding=1)
     axis, _ = window_axes(layer, "forward")
     assert axis.slices(0) == (slice(0, 0), slice(0, 0))
@@ -58,7 +58,7 @@ def test_a_tap_that_never_meets_the_input() -> None:
 
 
 @pytest.mark.parametrize(("include", "border"), [(False, 1 / 2), (True, 1 / 3)])
-def test_averages_divide_by_the_count(include: bool, border: float) -> None:
+def test_averages_divide_by_the_count(include, border):
     layer = Pool2d.of(
         batch=1,
         channels=1,
@@ -73,6 +73,6 @@ def test_averages_divide_by_the_count(include: bool, border: float) -> None:
 
 
 @pytest.mark.parametrize(("stride", "expected"), [(1, 9), (2, 4), (3, 1), (4, 1)])
-def test_overlap(stride: int, expected: int) -> None:
+def test_overlap(stride, expected):
     layer = Pool2d.of(batch=1, channels=1, in_size=20, kernel=3, stride=stride)
     assert overlap(layer) == expected

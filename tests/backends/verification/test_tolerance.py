@@ -10,14 +10,14 @@ from pydlbench.backends.verification.verify import tolerance
 from pydlbench.errors import UsageError
 
 
-def test_formula() -> None:
+def test_formula():
     assert tolerance("fp32", 100) == 2**-24 * (1 + 34)
     assert tolerance("bf16", 100) == 2**-8 + 2**-24 * 34
     assert tolerance("fp16", 1, accumulate="float16") == 2**-11 * 8
     assert tolerance("tf32", 100) == tolerance("fp32", 100)
 
 
-def test_fast_convolutions_may_be_less_accurate() -> None:
+def test_fast_convolutions_may_be_less_accurate():
     direct = tolerance("fp32", 576, algorithm="brgconv:avx512_core")
     fast = tolerance("fp32", 576, algorithm="jit_wino:avx512_core")
     assert direct == tolerance("fp32", 576)
@@ -25,14 +25,14 @@ def test_fast_convolutions_may_be_less_accurate() -> None:
 
 
 @pytest.mark.parametrize("terms", [1, 27, 1728, 25_000, 800_000])
-def test_a_float32_kernel_is_told_from_a_tf32_kernel(terms: int) -> None:
+def test_a_float32_kernel_is_told_from_a_tf32_kernel(terms):
     # Rounding both factors to eleven bits is off by 0.43 * sqrt(2) * 2**-11 of s in the root mean
     # square, about half of that relative to |ref| + s.
     assert tolerance("fp32", terms) < 0.34 * 2**-11
 
 
 @pytest.mark.parametrize("terms", [4, 100, 3000])
-def test_sequential_sums_err_as_derived(terms: int) -> None:
+def test_sequential_sums_err_as_derived(terms):
     rng = np.random.default_rng(0)
     products = (rng.uniform(-1, 1, (terms, 4000)) * rng.uniform(-1, 1, (terms, 4000))).astype("f4")
     partial = np.zeros(4000, np.float32)
@@ -46,6 +46,6 @@ def test_sequential_sums_err_as_derived(terms: int) -> None:
     assert 0.5 * unit < np.abs(error).max() < 1.5 * unit
 
 
-def test_unknown_accumulator() -> None:
+def test_unknown_accumulator():
     with pytest.raises(UsageError, match="accumulate float31: no such format; nearest: float32"):
         tolerance("fp32", 1, accumulate="float31")

@@ -196,10 +196,10 @@ class Pointwise:
 
 
 @pytest.fixture(scope="session")
-def pointwise(cpp_library: ctypes.CDLL) -> Pointwise:
+def pointwise(cpp_library):
     return Pointwise(cpp_library)
 
 
 @pytest.fixture
-def random() -> np.random.Generator:
+def random():
     return np.random.default_rng(7)

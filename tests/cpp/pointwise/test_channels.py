@@ -21,7 +21,7 @@ def over_channel(values: Any) -> Any:
 
 @pytest.mark.parametrize(("mode", "aligned"), MODES)
 @pytest.mark.parametrize("sizes", SIZES)
-def test_bias(pointwise: Any, random: Any, sizes: Any, mode: str, aligned: bool) -> None:
+def test_bias(pointwise, random, sizes, mode, aligned):
     inputs = {
         "src": random.uniform(-1, 1, sizes),
         "dst": random.uniform(-1, 1, sizes),
@@ -58,9 +58,7 @@ PARAMETERS = {"epsilon": 1e-3, "momentum": 0.25}
 
 @pytest.mark.parametrize(("mode", "aligned"), MODES)
 @pytest.mark.parametrize("sizes", SIZES)
-def test_batchnorm_inference(
-    pointwise: Any, random: Any, sizes: Any, mode: str, aligned: bool
-) -> None:
+def test_batchnorm_inference(pointwise, random, sizes, mode, aligned):
     def expect(x: Any) -> Any:
         inverse = 1 / np.sqrt(by_channel(x["variance"]) + 1e-3)
         scale = inverse * by_channel(x["weights"])
@@ -73,9 +71,7 @@ def test_batchnorm_inference(
 
 @pytest.mark.parametrize(("mode", "aligned"), MODES)
 @pytest.mark.parametrize("sizes", SIZES)
-def test_batchnorm_training(
-    pointwise: Any, random: Any, sizes: Any, mode: str, aligned: bool
-) -> None:
+def test_batchnorm_training(pointwise, random, sizes, mode, aligned):
     count = sizes[0] * sizes[2] * sizes[3]
 
     def expect(x: Any) -> Any:
@@ -99,9 +95,7 @@ def test_batchnorm_training(
 
 @pytest.mark.parametrize(("mode", "aligned"), MODES)
 @pytest.mark.parametrize("sizes", SIZES)
-def test_batchnorm_backward(
-    pointwise: Any, random: Any, sizes: Any, mode: str, aligned: bool
-) -> None:
+def test_batchnorm_backward(pointwise, random, sizes, mode, aligned):
     count = sizes[0] * sizes[2] * sizes[3]
 
     def expect(x: Any) -> Any:
@@ -120,7 +114,7 @@ def test_batchnorm_backward(
                     mode=mode, aligned=aligned, **PARAMETERS)  # fmt: skip
 
 
-def test_variance_survives_a_large_mean(pointwise: Any, random: Any) -> None:
+def test_variance_survives_a_large_mean(pointwise, random):
     """Sums of squares in float32 would lose all digits of a variance of 1/12 beside 4096**2."""
     sizes = (2, 3, 9, 11)
     inputs = statistics(random, sizes) | {"src": 4096 + random.uniform(0, 1, sizes)}
@@ -134,7 +128,7 @@ def test_variance_survives_a_large_mean(pointwise: Any, random: Any) -> None:
         assert np.abs(found - wanted).max() < allowed, plan.facts["algorithm"]
 
 
-def test_channels_are_cut_until_the_gpu_is_full(pointwise: Any) -> None:
+def test_channels_are_cut_until_the_gpu_is_full(pointwise):
     (cut,) = pointwise.plans("bias", "backward-weights", (3, 3, 37, 41), layout="nchw")
     assert cut.facts["algorithm"] == "pydlbench bias 3 blocks per channel"
     assert cut.facts["workspace_bytes"] == 3 * 3 * 4
@@ -144,7 +138,7 @@ def test_channels_are_cut_until_the_gpu_is_full(pointwise: Any) -> None:
     assert whole.facts["workspace_bytes"] == 0
 
 
-def test_long_channels_do_not_wear_out_the_mean(pointwise: Any, random: Any) -> None:
+def test_long_channels_do_not_wear_out_the_mean(pointwise, random):
     """A thread adds up over 300 rows, less a first one that is far from the mean."""
     sizes = (8, 128, 1, 2500)
     inputs = statistics(random, sizes)

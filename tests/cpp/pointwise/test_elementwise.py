@@ -16,7 +16,7 @@ def maps(random: Any, sizes: tuple[int, ...], *roles: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("mode", "aligned"), MODES)
 @pytest.mark.parametrize("sizes", SIZES)
-def test_relu(pointwise: Any, random: Any, sizes: Any, mode: str, aligned: bool) -> None:
+def test_relu(pointwise, random, sizes, mode, aligned):
     inputs = maps(random, sizes, "src", "dst")
     inputs["src"].flat[0] = 0.0
     inputs["src"].flat[-1] = -0.0
@@ -32,7 +32,7 @@ def test_relu(pointwise: Any, random: Any, sizes: Any, mode: str, aligned: bool)
 
 @pytest.mark.parametrize(("mode", "aligned"), MODES)
 @pytest.mark.parametrize("sizes", SIZES)
-def test_add(pointwise: Any, random: Any, sizes: Any, mode: str, aligned: bool) -> None:
+def test_add(pointwise, random, sizes, mode, aligned):
     pointwise.check(
         "add", "forward-inference", sizes, maps(random, sizes, "src", "src2"),
         lambda x: {"dst": (x["src"] + x["src2"], 2 * ULP)}, mode=mode, aligned=aligned,
@@ -50,7 +50,7 @@ def kept(count: int, keep: float) -> Any:
     return np.array(mask)
 
 
-def test_the_largest_hash_that_is_kept(pointwise: Any) -> None:
+def test_the_largest_hash_that_is_kept(pointwise):
     # The hashes of elements 0, 1 and 2 are 1EFEF68C, C92A6A32 and 70179679.
     source = {"src": np.ones((1, 3, 1, 1))}
     for limit, right in ((0x70179679, [1, 0, 0]), (0x7017967A, [1, 0, 1]), (0.5, [0, 0, 0])):
@@ -63,9 +63,7 @@ def test_the_largest_hash_that_is_kept(pointwise: Any) -> None:
 @pytest.mark.parametrize("keep", [0.5, 0.1, 1.0])
 @pytest.mark.parametrize("mode", ["fp32", "bf16-tc"])
 @pytest.mark.parametrize("sizes", SIZES)
-def test_dropout_draws_by_logical_index(
-    pointwise: Any, random: Any, sizes: Any, mode: str, keep: float
-) -> None:
+def test_dropout_draws_by_logical_index(pointwise, random, sizes, mode, keep):
     mask = kept(int(np.prod(sizes)), keep).reshape(sizes)
     for pass_, src, dst in (("forward-training", "src", "dst"), ("backward-data", "dst", "src")):
         seen = pointwise.check(
@@ -79,7 +77,7 @@ def test_dropout_draws_by_logical_index(
 
 @pytest.mark.parametrize(("mode", "aligned"), MODES)
 @pytest.mark.parametrize("count", [1, 7, 8, 33, 1024, 1031, 20001])
-def test_optimizers(pointwise: Any, random: Any, count: int, mode: str, aligned: bool) -> None:
+def test_optimizers(pointwise, random, count, mode, aligned):
     sizes = (1, count, 1, 1)
     inputs = maps(random, (count,), "weights", "gradient", "velocity")
     pointwise.check(

@@ -21,7 +21,7 @@ def window_sums(values: Any, half: int) -> Any:
 @pytest.mark.parametrize(("mode", "aligned"), MODES)
 @pytest.mark.parametrize("size", [1, 3, 5, 7, 9, 11])
 @pytest.mark.parametrize("sizes", SIZES)
-def test_lrn(pointwise: Any, random: Any, sizes: Any, size: int, mode: str, aligned: bool) -> None:
+def test_lrn(pointwise, random, sizes, size, mode, aligned):
     inputs = {"src": random.uniform(-1, 1, sizes), "dst": random.uniform(-1, 1, sizes)}
     inputs["src"].flat[0] = 0.0
     # A large alpha: the window's part of the result is far beyond the tolerance.
@@ -47,7 +47,7 @@ def test_lrn(pointwise: Any, random: Any, sizes: Any, size: int, mode: str, alig
     )
 
 
-def test_more_channels_than_shared_memory_holds_are_refused(pointwise: Any) -> None:
+def test_more_channels_than_shared_memory_holds_are_refused(pointwise):
     parameters = {"local_size": 5, "alpha": 1e-4, "beta": 0.75, "k": 2.0}
     assert pointwise.plans("lrn", "forward-training", (1, 4096, 1, 2), **parameters)
     with pytest.raises(ValueError, match="more than 4096 channels"):
@@ -55,7 +55,7 @@ def test_more_channels_than_shared_memory_holds_are_refused(pointwise: Any) -> N
 
 
 @pytest.mark.parametrize("sizes", [(2, 3000, 1, 3), (3, 100, 7, 9), (1, 2, 50, 90)])
-def test_lrn_over_several_blocks(pointwise: Any, random: Any, sizes: Any) -> None:
+def test_lrn_over_several_blocks(pointwise, random, sizes):
     """One pixel per block, several whose last block is not full, and images that share a block."""
     inputs = {"src": random.uniform(-1, 1, sizes)}
     parameters = {"local_size": 5, "alpha": 0.9, "beta": 0.75, "k": 1.5}

@@ -1,5 +1,4 @@
 import ctypes
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,7 +8,7 @@ SIZES = (2, 8, 3, 3)
 LRN = {"local_size": 5, "alpha": 1e-4, "beta": 0.75, "k": 2.0}
 
 
-def test_facts(pointwise: Any) -> None:
+def test_facts(pointwise):
     first = pointwise.plans("relu", "backward-data", SIZES)[0].facts
     assert first["primitive"] == "relu backward-data"
     assert first["algorithm"] == "pydlbench relu 1 vector per thread"
@@ -25,19 +24,19 @@ def test_facts(pointwise: Any) -> None:
     ("layout", "variants"),
     [("best", {"nchw", "nhwc"}), ("any", {"nchw", "nhwc"}), ("nchw", {"nchw"}), ("nhwc", {"nhwc"})],
 )
-def test_layouts(pointwise: Any, layout: str, variants: set[str]) -> None:
+def test_layouts(pointwise, layout, variants):
     plans = pointwise.plans("lrn", "forward-training", SIZES, layout=layout, **LRN)
     assert {plan.facts["variant"] for plan in plans} == variants
 
 
-def test_strides_follow_the_layout(pointwise: Any) -> None:
+def test_strides_follow_the_layout(pointwise):
     (nchw,) = pointwise.plans("relu", "forward-training", SIZES, layout="nchw")
     (nhwc,) = pointwise.plans("relu", "forward-training", SIZES, layout="nhwc")
     assert nchw.facts["tensors"][0]["strides"] == [72, 9, 3, 1]
     assert nhwc.facts["tensors"][0]["strides"] == [72, 1, 24, 8]
 
 
-def test_one_layout_where_both_are_the_same(pointwise: Any) -> None:
+def test_one_layout_where_both_are_the_same(pointwise):
     assert {p.facts["variant"] for p in pointwise.plans("add", "forward-training", SIZES)} == {
         "nchw"
     }
@@ -49,12 +48,12 @@ def test_one_layout_where_both_are_the_same(pointwise: Any) -> None:
     ("mode", "types"),
     [("fp32", [0]), ("tf32", [0]), ("fp16", [1]), ("fp16-tc", [1]), ("bf16-tc", [2])],
 )
-def test_storage_by_mode(pointwise: Any, mode: str, types: list[int]) -> None:
+def test_storage_by_mode(pointwise, mode, types):
     for plan in pointwise.plans("add", "forward-training", SIZES, mode):
         assert sorted({t["type"] for t in plan.facts["tensors"]}) == types
 
 
-def test_statistics_are_float32_in_every_mode(pointwise: Any) -> None:
+def test_statistics_are_float32_in_every_mode(pointwise):
     plans = pointwise.plans(
         "batchnorm", "forward-training", SIZES, "bf16-tc", epsilon=1e-5, momentum=0.1
     )
@@ -78,14 +77,12 @@ def test_statistics_are_float32_in_every_mode(pointwise: Any) -> None:
         ("dropout", "forward-training", "fp32", 90, "keep"),
     ],
 )
-def test_refusals(
-    pointwise: Any, op: str, pass_: str, mode: str, capability: int, message: str
-) -> None:
+def test_refusals(pointwise, op, pass_, mode, capability, message):
     with pytest.raises(ValueError, match=message):
         pointwise.plans(op, pass_, SIZES, mode, capability=capability)
 
 
-def test_unknown_parameters_and_layouts_are_refused(pointwise: Any) -> None:
+def test_unknown_parameters_and_layouts_are_refused(pointwise):
     with pytest.raises(ValueError, match="relu has no parameter slope"):
         pointwise.plans("relu", "forward-training", SIZES, slope=0.1)
     with pytest.raises(ValueError, match="blocked"):
@@ -99,7 +96,7 @@ def test_unknown_parameters_and_layouts_are_refused(pointwise: Any) -> None:
     limit=st.one_of(st.integers(1, 2**31), st.integers(1, 2**50)),
     data=st.data(),
 )
-def test_division_by_multiplication(pointwise: Any, divisor: int, limit: int, data: Any) -> None:
+def test_division_by_multiplication(pointwise, divisor, limit, data):
     near = st.integers(0, limit // divisor).map(lambda n: min(max(n * divisor - 1, 0), limit - 1))
     dividend = data.draw(st.one_of(st.integers(0, limit - 1), near))
     both = (ctypes.c_int64 * 2)()

@@ -11,9 +11,7 @@ ULP = 2.0**-24
 @pytest.mark.parametrize(("mode", "aligned"), MODES)
 @pytest.mark.parametrize("sources", [(1,), (3, 1), (8, 16), (5, 32, 33), (16, 8, 4)])
 @pytest.mark.parametrize("pixels", [(1, 1), (3, 5), (4, 4)])
-def test_concat(
-    pointwise: Any, random: Any, sources: Any, pixels: Any, mode: str, aligned: bool
-) -> None:
+def test_concat(pointwise, random, sources, pixels, mode, aligned):
     sizes = (3, sum(sources), *pixels)
     names = ["src", *(f"src{i}" for i in range(2, len(sources) + 1))]
     inputs = {
@@ -36,7 +34,7 @@ def test_concat(
     )  # fmt: skip
 
 
-def test_more_sources_than_fit_one_launch(pointwise: Any, random: Any) -> None:
+def test_more_sources_than_fit_one_launch(pointwise, random):
     sources = (1, 2) * 35
     inputs = {
         f"src{i + 1}" if i else "src": random.uniform(-1, 1, (2, channels, 2, 1))
@@ -51,9 +49,7 @@ def test_more_sources_than_fit_one_launch(pointwise: Any, random: Any) -> None:
 
 @pytest.mark.parametrize(("mode", "aligned"), MODES)
 @pytest.mark.parametrize(("rows", "classes"), [(1, 1), (3, 10), (9, 33), (17, 1000), (2, 2309)])
-def test_softmax(
-    pointwise: Any, random: Any, rows: int, classes: int, mode: str, aligned: bool
-) -> None:
+def test_softmax(pointwise, random, rows, classes, mode, aligned):
     sizes = (rows, classes, 1, 1)
     # Logits that overflow exp() unless the largest is subtracted.
     inputs = {

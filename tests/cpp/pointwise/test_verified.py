@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import sys
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,9 +21,6 @@ from pydlbench.layers.descriptor import parse_problem
 from pydlbench.layers.pointwise import Pointwise
 from pydlbench.layers.pointwise_ops import OPERATIONS
 from pydlbench.records.specs import KernelSpec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MODES = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc")
 _BACKEND = "pydlbench.backends.native"
@@ -92,7 +89,7 @@ class Kernel:
 
 
 @pytest.fixture
-def product(pointwise: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+def product(pointwise, monkeypatch):
     """The backend's own modules, on a native module whose kernels are emulated."""
     native = ModuleType("pydlbench._cuda")
 
@@ -124,7 +121,7 @@ def product(pointwise: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleN
         vars(package).pop(name, None)
 
 
-def test_an_operation_that_is_not_among_the_problems_has_no_kernel(pointwise: Any) -> None:
+def test_an_operation_that_is_not_among_the_problems_has_no_kernel(pointwise):
     tested = {text.partition(":")[0] for text in PROBLEMS}
     assert tested <= set(OPERATIONS)
     for op in set(OPERATIONS) - tested:
@@ -134,9 +131,7 @@ def test_an_operation_that_is_not_among_the_problems_has_no_kernel(pointwise: An
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("text", "pass_", "propagation"), STEPS)
-def test_every_plan_is_right_by_the_products_own_judgement(
-    product: SimpleNamespace, text: str, pass_: str, propagation: str, mode: str
-) -> None:
+def test_every_plan_is_right_by_the_products_own_judgement(product, text, pass_, propagation, mode):
     layer = parse_problem(text)
     assert isinstance(layer, Pointwise)
     case = KernelSpec(

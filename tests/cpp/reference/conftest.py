@@ -233,12 +233,12 @@ def assert_found(result: Result, errors: Array, stored: Stored, expected: Array)
 
 
 @pytest.fixture(scope="session")
-def checker(cpp_library: ctypes.CDLL) -> Checker:
+def checker(cpp_library):
     return Checker(cpp_library)
 
 
 @pytest.fixture(scope="session")
-def numpy_sums() -> SimpleNamespace:
+def numpy_sums():
     """Return what the tests compute their own results with."""
     return SimpleNamespace(
         Sums=Sums,

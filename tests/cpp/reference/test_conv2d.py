@@ -90,9 +90,7 @@ def conv_inputs(numpy_sums: Any, layer: Conv2d, pass_: str) -> dict[str, NDArray
 
 @pytest.mark.parametrize("name", CONVS)
 @pytest.mark.parametrize("pass_", RESULT)
-def test_each_error_of_a_convolution_is_the_one_that_numpy_finds(
-    checker: Any, numpy_sums: Any, name: str, pass_: str
-) -> None:
+def test_each_error_of_a_convolution_is_the_one_that_numpy_finds(checker, numpy_sums, name, pass_):
     layer = CONVS[name]
     inputs = conv_inputs(numpy_sums, layer, pass_)
     sums = conv_sums(
@@ -108,9 +106,7 @@ def test_each_error_of_a_convolution_is_the_one_that_numpy_finds(
 
 
 @pytest.mark.parametrize("name", ["plain", "grouped"])
-def test_bias_and_relu_are_held_against_the_sum_before_the_relu(
-    checker: Any, numpy_sums: Any, name: str
-) -> None:
+def test_bias_and_relu_are_held_against_the_sum_before_the_relu(checker, numpy_sums, name):
     layer = CONVS[name]
     inputs = conv_inputs(numpy_sums, layer, "forward")
     sums = conv_sums(
@@ -133,9 +129,7 @@ def test_bias_and_relu_are_held_against_the_sum_before_the_relu(
 
 
 @pytest.mark.parametrize("pass_", RESULT)
-def test_the_result_does_not_depend_on_how_it_is_split_into_launches(
-    checker: Any, numpy_sums: Any, pass_: str
-) -> None:
+def test_the_result_does_not_depend_on_how_it_is_split_into_launches(checker, numpy_sums, pass_):
     layer = Conv2d.of(batch=4, in_channels=4, in_size=(9, 8), out_channels=5, kernel=2)
     inputs = conv_inputs(numpy_sums, layer, pass_)
     stored = numpy_sums.Stored(

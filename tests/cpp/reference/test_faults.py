@@ -1,9 +1,7 @@
 """Planted faults: each is found, with the right element."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -17,7 +15,7 @@ SIZES = (3, 18, 7, 20)
 
 
 @pytest.fixture
-def right(numpy_sums: Any) -> Right:
+def right(numpy_sums):
     """The inputs and the exact result of a product."""
     batch, m, k, n = SIZES
     inputs = {
@@ -29,9 +27,7 @@ def right(numpy_sums: Any) -> Right:
 
 @pytest.mark.parametrize("kind", ["plain", "channels-last", "gaps"])
 @pytest.mark.parametrize("where", [(0, 0, 0), (1, 17, 3), (2, 17, 19)])
-def test_one_wrong_element_is_found(
-    checker: Any, numpy_sums: Any, right: Right, kind: str, where: tuple[int, int, int]
-) -> None:
+def test_one_wrong_element_is_found(checker, numpy_sums, right, kind, where):
     inputs, value = right
     value[where] += 0.01
     result = checker.gemm("forward", SIZES, inputs, numpy_sums.Stored(value, kind))
@@ -41,9 +37,7 @@ def test_one_wrong_element_is_found(
     assert result.unwritten == result.infinite == 0
 
 
-def test_what_was_never_written_is_counted_and_worse_than_anything_else(
-    checker: Any, numpy_sums: Any, right: Right
-) -> None:
+def test_what_was_never_written_is_counted_and_worse_than_anything_else(checker, numpy_sums, right):
     inputs, value = right
     value[1, 2] = np.nan
     value[2, 0, 0] = np.inf
@@ -55,7 +49,7 @@ def test_what_was_never_written_is_counted_and_worse_than_anything_else(
     assert math.isnan(result.got)
 
 
-def test_an_infinite_element_is_counted(checker: Any, numpy_sums: Any, right: Right) -> None:
+def test_an_infinite_element_is_counted(checker, numpy_sums, right):
     inputs, value = right
     value[1, 3, 2] = -np.inf
     result = checker.gemm("forward", SIZES, inputs, numpy_sums.Stored(value))
@@ -65,9 +59,7 @@ def test_an_infinite_element_is_counted(checker: Any, numpy_sums: Any, right: Ri
     assert result.got == -math.inf
 
 
-def test_what_should_be_zero_and_is_not_is_wrong_beyond_any_tolerance(
-    checker: Any, numpy_sums: Any, right: Right
-) -> None:
+def test_what_should_be_zero_and_is_not_is_wrong_beyond_any_tolerance(checker, numpy_sums, right):
     inputs, value = right
     inputs["src"][0, 4] = 0
     value[0, 4] = 0
@@ -80,7 +72,7 @@ def test_what_should_be_zero_and_is_not_is_wrong_beyond_any_tolerance(
     assert result.infinite == 0
 
 
-def test_subnormal_results_are_as_exact_as_their_format(checker: Any, numpy_sums: Any) -> None:
+def test_subnormal_results_are_as_exact_as_their_format(checker, numpy_sums):
     """In float16 they have few digits: rounded right they are right, one step beside wrong."""
     step, least = 2.0**-24, 2.0**-14
     inputs = {
@@ -99,7 +91,7 @@ def test_subnormal_results_are_as_exact_as_their_format(checker: Any, numpy_sums
     assert result.max_error > step / 2 / least
 
 
-def test_matrices_in_the_wrong_order_are_found(checker: Any, numpy_sums: Any, right: Right) -> None:
+def test_matrices_in_the_wrong_order_are_found(checker, numpy_sums, right):
     inputs, value = right
     rolled = numpy_sums.Stored(np.roll(value, 1, axis=0))
     assert checker.gemm("forward", SIZES, inputs, rolled).max_error > 0.5

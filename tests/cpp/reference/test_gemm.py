@@ -1,8 +1,6 @@
 """Matrix products in float64 on the device, against NumPy's."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -20,9 +18,7 @@ RESULT = {"forward": "dst", "backward-data": "src", "backward-weights": "weights
 
 @pytest.mark.parametrize("pass_", RESULT)
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (1, 17, 5, 33), (3, 16, 18, 16), (2, 4, 35, 20)])
-def test_each_error_of_a_product_is_the_one_that_numpy_finds(
-    checker: Any, numpy_sums: Any, pass_: str, sizes: tuple[int, int, int, int]
-) -> None:
+def test_each_error_of_a_product_is_the_one_that_numpy_finds(checker, numpy_sums, pass_, sizes):
     batch, m, k, n = sizes
     shapes = {"src": (batch, m, k), "weights": (batch, k, n), "dst": (batch, m, n)}
     inputs = {
@@ -53,9 +49,7 @@ def test_each_error_of_a_product_is_the_one_that_numpy_finds(
 
 
 @pytest.mark.parametrize("per_matrix", [False, True])
-def test_a_product_has_one_bias_for_all_matrices_or_one_for_each(
-    checker: Any, numpy_sums: Any, per_matrix: bool
-) -> None:
+def test_a_product_has_one_bias_for_all_matrices_or_one_for_each(checker, numpy_sums, per_matrix):
     sizes = batch, m, k, n = 3, 5, 7, 18
     inputs = {
         "src": numpy_sums.uniform(1, (batch, m, k)),

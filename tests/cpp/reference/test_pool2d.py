@@ -72,8 +72,8 @@ def pool_sums(numpy_sums: Any, layer: Pool2d, pass_: str, x: Array, y: Array | N
 @pytest.mark.parametrize("pass_", ["forward", "backward-data"])
 @pytest.mark.parametrize("name", POOLS)
 def test_each_error_of_a_pooling_is_the_one_that_numpy_finds(
-    checker: Any, numpy_sums: Any, name: str, pass_: str, mode: str
-) -> None:
+    checker, numpy_sums, name, pass_, mode
+):
     layer = Pool2d.of(
         **POOLS[name],
         mode="max" if mode == "max" else "avg",
@@ -101,7 +101,7 @@ def test_each_error_of_a_pooling_is_the_one_that_numpy_finds(
     assert evidence.worst.error < 1e-6
 
 
-def test_a_maximum_must_be_exact(checker: Any, numpy_sums: Any) -> None:
+def test_a_maximum_must_be_exact(checker, numpy_sums):
     layer = Pool2d.of(**POOLS["plain"])
     x = numpy_sums.uniform(1, (2, 3, 6, 5))
     wrong = pool_sums(numpy_sums, layer, "forward", x.astype(np.float64), None).value

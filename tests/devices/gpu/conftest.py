@@ -11,7 +11,7 @@ Invent = Callable[..., GpuFacts]
 
 
 @pytest.fixture
-def gpu() -> Invent:
+def gpu():
     """Invent facts: an H200 unless something else is said."""
 
     def invent(**changes: object) -> GpuFacts:
@@ -34,7 +34,7 @@ def gpu() -> Invent:
 
 
 @pytest.fixture
-def sold() -> Invent:
+def sold():
     """Return the facts that a known card would have, by its name."""
 
     def find(name: str, **changes: object) -> GpuFacts:

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import gzip
 import struct
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -21,12 +16,12 @@ def idx(array: np.ndarray) -> bytes:
 
 
 @pytest.fixture(name="idx")
-def idx_fixture() -> Callable[[np.ndarray], bytes]:
+def idx_fixture():
     return idx
 
 
 @pytest.fixture
-def mnist_folder(tmp_path: Path) -> Path:
+def mnist_folder(tmp_path):
     """20 training and 7 test images, half of the files compressed."""
     rng = np.random.default_rng(1)
     for prefix, count in (("train", 20), ("t10k", 7)):
@@ -45,7 +40,7 @@ def records(count: int, first: int) -> bytes:
 
 
 @pytest.fixture
-def cifar10_contents() -> dict[str, bytes]:
+def cifar10_contents():
     """Two records in each training file, three in the test file."""
     found = {f"data_batch_{n}.bin": records(2, 10 * n) for n in range(1, 6)}
     return {**found, "test_batch.bin": records(3, 100)}

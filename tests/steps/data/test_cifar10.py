@@ -33,7 +33,7 @@ def pack(archive: Path, contents: Contents) -> None:
 
 
 @pytest.mark.parametrize("place", ["here", "subfolder", "archive"])
-def test_all_three_forms(tmp_path: Path, cifar10_contents: Contents, place: str) -> None:
+def test_all_three_forms(tmp_path, cifar10_contents, place):
     if place == "archive":
         pack(tmp_path / "cifar-10-binary.tar.gz", cifar10_contents)
     else:
@@ -50,7 +50,7 @@ def test_all_three_forms(tmp_path: Path, cifar10_contents: Contents, place: str)
     assert not (tmp_path / "readme.html").exists()
 
 
-def test_rows_are_rows(cifar10_contents: Contents) -> None:
+def test_rows_are_rows(cifar10_contents):
     plane = bytes(range(32)) * 32  # each pixel is its column
     found = decode(b"\x07" + plane * 3, "x.bin")
     assert found.images[0, 1, 5].tolist() == list(range(32))
@@ -67,7 +67,7 @@ def refusal(folder: Path) -> str:
     return str(caught.value)
 
 
-def test_damaged_files(tmp_path: Path, cifar10_contents: Contents) -> None:
+def test_damaged_files(tmp_path, cifar10_contents):
     assert "neither test_batch.bin nor cifar-10-binary.tar.gz there" in refusal(tmp_path)
     write(tmp_path, cifar10_contents)
     third = tmp_path / "data_batch_3.bin"
@@ -81,7 +81,7 @@ def test_damaged_files(tmp_path: Path, cifar10_contents: Contents) -> None:
     assert "data_batch_3.bin: cannot be read (No such file" in refusal(tmp_path)
 
 
-def test_damaged_archives(tmp_path: Path, cifar10_contents: Contents) -> None:
+def test_damaged_archives(tmp_path, cifar10_contents):
     archive = tmp_path / "cifar-10-binary.tar.gz"
     pack(archive, cifar10_contents)
     whole = archive.read_bytes()
@@ -94,7 +94,7 @@ def test_damaged_archives(tmp_path: Path, cifar10_contents: Contents) -> None:
     assert "lacks data_batch_5.bin" in refusal(tmp_path)
 
 
-def test_an_archive_cannot_point_elsewhere(tmp_path: Path) -> None:
+def test_an_archive_cannot_point_elsewhere(tmp_path):
     (tmp_path / "secret").write_bytes(bytes(3073))
     archive = tmp_path / "cifar-10-binary.tar.gz"
     with tarfile.open(archive, "w:gz") as opened:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Name = Literal["mnist", "cifar10"]
 
 
-def test_counts_and_types_are_the_published_ones() -> None:
+def test_counts_and_types_are_the_published_ones():
     found = generate("mnist")
     assert [len(part.labels) for part in (found.train, found.validation, found.test)] == [
         55_000,
@@ -33,14 +33,14 @@ def test_counts_and_types_are_the_published_ones() -> None:
     assert len(small.validation.labels) == 0
 
 
-def test_they_are_called_generated() -> None:
+def test_they_are_called_generated():
     found = generate("cifar10", train=3, test=3)
     assert found.generated
     assert found.source == "generated"
     assert "nothing about CIFAR-10" in found.remark
 
 
-def test_seeds_decide() -> None:
+def test_seeds_decide():
     def images(seed: int) -> np.ndarray:
         return generate("cifar10", train=3, test=1, seed=seed).train.images
 
@@ -67,7 +67,7 @@ def trained_error(data: Dataset, labels: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
-def test_a_network_of_one_layer_learns_them(name: Name) -> None:
+def test_a_network_of_one_layer_learns_them(name):
     data = generate(name, train=500, test=200, validation=100)
     assert trained_error(data, data.train.labels) < 0.1
     # And there is nothing else in them to learn: with labels of other images it does not work.
@@ -75,6 +75,6 @@ def test_a_network_of_one_layer_learns_them(name: Name) -> None:
     assert trained_error(data, shuffled) > 0.7
 
 
-def test_parts_must_belong_together() -> None:
+def test_parts_must_belong_together():
     with pytest.raises(ValueError, match="2 images with 3 labels"):
         Split(images=np.zeros((2, 1, 1, 1)), labels=np.zeros(3, np.int64))

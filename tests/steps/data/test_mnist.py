@@ -12,17 +12,16 @@ from pydlbench.errors import UsageError
 from pydlbench.steps.data.datasets import load, load_mnist, read_idx, scale
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 
-def test_bytes_become_half_and_half() -> None:
+def test_bytes_become_half_and_half():
     scaled = scale(np.array([0, 255, 127, 128], np.uint8))
     assert scaled.dtype == np.float32
     assert scaled == pytest.approx(np.array([-0.5, 0.5, -0.5 / 255, 0.5 / 255]), abs=1e-7)
 
 
-def test_the_first_training_images_are_for_validation(mnist_folder: Path) -> None:
+def test_the_first_training_images_are_for_validation(mnist_folder):
     lines: list[str] = []
     found = load_mnist(mnist_folder, lines.append, validation=5)
     stored = read_idx(mnist_folder / "train-images-idx3-ubyte.gz", 3)
@@ -46,7 +45,7 @@ def test_the_first_training_images_are_for_validation(mnist_folder: Path) -> Non
     ]
 
 
-def test_of_60000_images_5000_are_kept(tmp_path: Path, idx: Callable[[np.ndarray], bytes]) -> None:
+def test_of_60000_images_5000_are_kept(tmp_path, idx):
     for prefix, count in (("train", 5003), ("t10k", 2)):
         (tmp_path / f"{prefix}-images.idx3-ubyte").write_bytes(idx(np.zeros((count, 28, 28))))
         (tmp_path / f"{prefix}-labels.idx1-ubyte").write_bytes(idx(np.zeros(count)))
@@ -61,7 +60,7 @@ def refusal(folder: Path, validation: int = 5) -> str:
     return str(caught.value)
 
 
-def test_refusals(mnist_folder: Path, idx: Callable[[np.ndarray], bytes]) -> None:
+def test_refusals(mnist_folder, idx):
     assert "20 training images, of which 20 would be for validation; nearest: 21" in refusal(
         mnist_folder, validation=20
     )
@@ -78,11 +77,11 @@ def test_refusals(mnist_folder: Path, idx: Callable[[np.ndarray], bytes]) -> Non
     )
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(UsageError, match=re.escape(f"no such directory; nearest: {tmp_path}")):
         load("mnist", str(tmp_path / "a" / "b"), lambda _line: None)
 
 
-def test_the_home_of_nobody_is_a_folder_that_is_not_there() -> None:
+def test_the_home_of_nobody_is_a_folder_that_is_not_there():
     with pytest.raises(UsageError, match="--data ~nobody-here/x: no such directory"):
         load("mnist", "~nobody-here/x", lambda _line: None)

@@ -24,13 +24,13 @@ def split(count: int) -> Split:
     return Split(images=images, labels=np.arange(count))
 
 
-def test_no_image_comes_twice_before_all_have_come_once() -> None:
+def test_no_image_comes_twice_before_all_have_come_once():
     queue = ShuffleQueue(split(40), batch=4, minimum=12, seed=0)
     labels = np.concatenate([next(queue)[1] for _ in range(7)])
     assert len(set(labels.tolist())) == 28
 
 
-def test_what_is_taken_and_what_stays_is_what_was_put_in() -> None:
+def test_what_is_taken_and_what_stays_is_what_was_put_in():
     queue = ShuffleQueue(split(10), batch=5, minimum=20, seed=1)
     taken: Counter[int] = Counter()
     for batches in range(1, 60):
@@ -45,7 +45,7 @@ def test_what_is_taken_and_what_stays_is_what_was_put_in() -> None:
         assert max(total.values()) - min(total.values()) <= 1
 
 
-def test_order_is_shuffled_and_seeded() -> None:
+def test_order_is_shuffled_and_seeded():
     def labels(seed: int) -> list[int]:
         queue = ShuffleQueue(split(100), batch=10, minimum=50, seed=seed)
         return np.concatenate([next(queue)[1] for _ in range(3)]).tolist()
@@ -55,7 +55,7 @@ def test_order_is_shuffled_and_seeded() -> None:
     assert labels(1) != sorted(labels(1))
 
 
-def test_images_stay_with_their_labels() -> None:
+def test_images_stay_with_their_labels():
     # The label is how many channels are dark: a distorted image still tells.
     images = np.zeros((3, 3, 32, 32), np.uint8)
     images[:] = np.random.default_rng(0).integers(100, 256, images.shape)
@@ -67,12 +67,12 @@ def test_images_stay_with_their_labels() -> None:
         assert flat.tolist() == labels.tolist()
 
 
-def test_prefetch_hands_out_everything_in_order() -> None:
+def test_prefetch_hands_out_everything_in_order():
     with Prefetch(range(50)) as items:
         assert list(items) == list(range(50))
 
 
-def test_prefetch_stays_a_few_items_ahead_and_ends_its_thread() -> None:
+def test_prefetch_stays_a_few_items_ahead_and_ends_its_thread():
     made = []
     third = threading.Event()
 
@@ -91,7 +91,7 @@ def test_prefetch_stays_a_few_items_ahead_and_ends_its_thread() -> None:
     assert threading.active_count() == before
 
 
-def test_prefetch_raises_what_the_iterator_raised_after_what_it_made() -> None:
+def test_prefetch_raises_what_the_iterator_raised_after_what_it_made():
     def broken() -> Iterator[int]:
         yield 1
         raise OSError("disk")

@@ -17,8 +17,6 @@ from pydlbench.steps.serving import prepare_model
 from pydlbench.steps.signatures import OperatorRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pydlbench.models.graph import Model
 
 pytest.importorskip("jax")
@@ -33,7 +31,7 @@ def built(model: Model, **words: Any) -> Any:
     return made, definition_of(case, model)
 
 
-def test_an_update_takes_the_memory_of_what_it_replaces() -> None:
+def test_an_update_takes_the_memory_of_what_it_replaces():
     """Weights, velocities and the key of dropout are given to the step, and it gives new ones."""
     made, definition = built(tiny.chain(), phase="training")
     before = dict(made.state["trained"]), made.state["key"]
@@ -48,7 +46,7 @@ def test_an_update_takes_the_memory_of_what_it_replaces() -> None:
     )
 
 
-def test_dropout_draws_anew_in_each_step_and_scales_what_it_keeps() -> None:
+def test_dropout_draws_anew_in_each_step_and_scales_what_it_keeps():
     from pydlbench.steps.jax.net import Run
 
     made, definition = built(tiny.chain(), phase="forward-backward")
@@ -70,7 +68,7 @@ def test_dropout_draws_anew_in_each_step_and_scales_what_it_keeps() -> None:
     assert (np.asarray(jax.random.key_data(made.state["key"])) != first).any()
 
 
-def test_a_part_of_a_step_computes_what_the_step_does() -> None:
+def test_a_part_of_a_step_computes_what_the_step_does():
     """All nodes as one operator, under gradients of one: the gradients of the output's sum."""
     from pydlbench.steps.jax.operators import _subgraph
     from pydlbench.steps.jax.step import JaxStep
@@ -89,9 +87,7 @@ def test_a_part_of_a_step_computes_what_the_step_does() -> None:
         np.testing.assert_allclose(found, wanted[name], rtol=1e-5, atol=1e-5)
 
 
-def test_repetitions_have_operands_of_their_own_and_share_a_call(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_repetitions_have_operands_of_their_own_and_share_a_call(monkeypatch):
     from pydlbench.backends.jax.settings import jax, place_of
     from pydlbench.steps.jax import operators
 
@@ -120,7 +116,7 @@ def test_repetitions_have_operands_of_their_own_and_share_a_call(
         {"weights": "host"},
     ],
 )
-def test_what_published_scripts_do_is_refused(words: dict[str, Any]) -> None:
+def test_what_published_scripts_do_is_refused(words):
     made, _ = built(tiny.chain())
     definition = StepDefinition(**{"name": "script", "phase": "forward", **words})
     with pytest.raises(UnsupportedError, match="step script: published scripts"):
@@ -129,9 +125,7 @@ def test_what_published_scripts_do_is_refused(words: dict[str, Any]) -> None:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("precision", ["tf32", "bf16-tc"])
-def test_a_step_on_a_gpu_is_queued_and_waited_for(
-    backend: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch, precision: str
-) -> None:
+def test_a_step_on_a_gpu_is_queued_and_waited_for(backend, monkeypatch, precision):
     """A GPU that is none: the platform is the CPU's, all else as on a card."""
     from pydlbench.backends.jax import settings
 

@@ -73,7 +73,7 @@ def error(found, wanted) -> float:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("phase", ["forward", "training"])
 @pytest.mark.parametrize("name", MODELS)
-def test_output_and_gradients_are_those_of_pytorch(expected, name, phase, way) -> None:
+def test_output_and_gradients_are_those_of_pytorch(expected, name, phase, way):
     if phase == "training" and MODELS[name]().optimizer.kind == "none":
         phase = "forward-backward"
     model, output, gradients = expected(name, phase)
@@ -92,7 +92,7 @@ def test_output_and_gradients_are_those_of_pytorch(expected, name, phase, way) -
         assert made.check_update().status == "ok"
 
 
-def test_conversions_are_timed_run_by_run() -> None:
+def test_conversions_are_timed_run_by_run():
     made = NativeChain(tiny.chain(), "training", "blocked")
     steps, runs = made.steps()
     assert len(steps) == len(made.chain.steps)
@@ -119,7 +119,7 @@ class Planted(CpuChains):
         return SimpleNamespace(tensor=tensor, **{name: getattr(chain, name) for name in names})
 
 
-def test_an_update_that_is_wrong_by_a_part_of_itself_shows() -> None:
+def test_an_update_that_is_wrong_by_a_part_of_itself_shows():
     """Relative to the weights it would be nothing."""
     model = dataclasses.replace(tiny.chain(), optimizer=Optimizer(rate=1e-4))
     made = NativeChain(model, "training", "channels last", dropout=False)
@@ -133,7 +133,7 @@ def test_an_update_that_is_wrong_by_a_part_of_itself_shows() -> None:
     ("tensor", "wrong"),
     [("", ""), ("left/weights/gradient", "left"), ("left/bn/bias/gradient", "left/bn")],
 )
-def test_a_wrong_gradient_is_found_behind_normalisations(tensor, wrong, monkeypatch) -> None:
+def test_a_wrong_gradient_is_found_behind_normalisations(tensor, wrong, monkeypatch):
     """By one per cent, where rounding carries further; with room for few tensors at a time."""
     monkeypatch.setattr("pydlbench.steps.native.chain._TOGETHER", 100_000)
     found = check_kernels(MODELS["joins"](), "blocked", chains=Planted(tensor, 1.01))
@@ -142,14 +142,14 @@ def test_a_wrong_gradient_is_found_behind_normalisations(tensor, wrong, monkeypa
     assert not wrong or found.detail.startswith("1 of ")
 
 
-def test_memory_is_shared_by_lifetime_and_no_larger_than_needed() -> None:
+def test_memory_is_shared_by_lifetime_and_no_larger_than_needed():
     made = NativeChain(tiny.chain(), "training", "channels last")
 
     memory = made.chain.memory
     assert 0 < memory["shared"] < memory["unshared"]
 
 
-def test_weights_that_do_not_change_are_packed_before_and_others_within() -> None:
+def test_weights_that_do_not_change_are_packed_before_and_others_within():
     model = MODELS["joins"]()
     forward = NativeChain(model, "forward", "channels last").chain
     training = NativeChain(model, "training", "channels last").chain
@@ -165,7 +165,7 @@ def test_weights_that_do_not_change_are_packed_before_and_others_within() -> Non
     assert len(kept) == 1
 
 
-def test_samples_and_steps_have_times() -> None:
+def test_samples_and_steps_have_times():
     chain = NativeChain(tiny.chain(), "training", "channels last").chain
 
     chunk = chain.sample(3, 2, 1)
@@ -184,7 +184,7 @@ def test_samples_and_steps_have_times() -> None:
         ({"src": "x"}, {"x": np.zeros(3, np.float32)}, "the wrong number of elements"),
     ],
 )
-def test_a_list_that_does_not_fit_together_is_refused(reads, given, said) -> None:
+def test_a_list_that_does_not_fit_together_is_refused(reads, given, said):
     link = _cpu.Link(
         name="a forward",
         problem="relu",
@@ -200,7 +200,7 @@ def test_a_list_that_does_not_fit_together_is_refused(reads, given, said) -> Non
         )
 
 
-def test_a_chosen_kernel_is_taken() -> None:
+def test_a_chosen_kernel_is_taken():
     fields = {"op": "relu", "batch": 2, "channels": 32, "height": 5, "width": 5}
     found = _cpu.candidates("pointwise", _cpu.Pass.forward_inference, _cpu.Precision.fp32, fields)
     for one in {f"{c.implementation} {c.layout}" for c in found if not c.is_reference}:

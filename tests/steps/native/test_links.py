@@ -27,7 +27,7 @@ def fork():
 @pytest.mark.parametrize("model", [tiny.chain(), fork(), tiny.maps("sum")], ids=lambda m: m.name)
 def test_a_step_has_the_kernels_of_the_native_sum_and_reads_nothing_before_it_is_there(
     model, phase
-) -> None:
+):
     listing = list_step(model, phase)
 
     assert [link.work for link in listing.links] == list(work(model, phase))
@@ -49,7 +49,7 @@ def test_a_step_has_the_kernels_of_the_native_sum_and_reads_nothing_before_it_is
     assert set(listing.gradients.values()) <= made
 
 
-def test_gradients_of_all_readers_are_added_up() -> None:
+def test_gradients_of_all_readers_are_added_up():
     links = list_step(fork(), "forward-backward").links
 
     sums = [link for link in links if link.name == "stem/gradient-sum forward"]
@@ -62,7 +62,7 @@ def test_gradients_of_all_readers_are_added_up() -> None:
     assert twice.reads["src"] == twice.reads["src2"]
 
 
-def test_nodes_that_move_nothing_are_other_names() -> None:
+def test_nodes_that_move_nothing_are_other_names():
     listing = list_step(tiny.chain(), "forward")
 
     by_name = {link.name: link for link in listing.links}
@@ -70,7 +70,7 @@ def test_nodes_that_move_nothing_are_other_names() -> None:
     assert by_name["fc2 forward"].reads["src"] == "fc1/relu"
 
 
-def test_without_dropout_all_is_kept() -> None:
+def test_without_dropout_all_is_kept():
     (link,) = [
         one
         for one in list_step(tiny.chain(), "forward-backward", dropout=False).links
@@ -87,6 +87,6 @@ def test_without_dropout_all_is_kept() -> None:
     ],
     ids=["shift", "crop"],
 )
-def test_what_has_no_native_kernel_is_named(model, said) -> None:
+def test_what_has_no_native_kernel_is_named(model, said):
     with pytest.raises(UnsupportedError, match=said):
         list_step(model, "forward")

@@ -110,6 +110,6 @@ class World:
 
 
 @pytest.fixture
-def world() -> type[World]:
+def world():
     """The class: each test invents its own."""
     return World

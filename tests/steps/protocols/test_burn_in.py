@@ -2,7 +2,6 @@
 
 import math
 import re
-from typing import Any
 
 import pytest
 
@@ -71,13 +70,13 @@ def seconds(name: str, _count: int) -> float:
     return 0.131 if name == "Forward" else 0.315
 
 
-def test_all_lines_have_the_form_of_the_published_ones(world: Any) -> None:
+def test_all_lines_have_the_form_of_the_published_ones(world):
     this = world(seconds=seconds)
     this.run("alexnet-tutorial", Subject(model="alexnet", image=(3, 224, 224), activations=SHAPES))
     assert [form(line) for line in this.lines] == [form(line) for line in PUBLISHED]
 
 
-def test_lines_to_the_last_digit(world: Any) -> None:
+def test_lines_to_the_last_digit(world):
     # The published times themselves, those of the steps between the lines as the mean says.
     printed = [0.131, 0.133, 0.131, 0.131, 0.132, 0.130, 0.132, 0.131, 0.131, 0.131]
 
@@ -95,7 +94,7 @@ def test_lines_to_the_last_digit(world: Any) -> None:
     assert this.lines[8].startswith("2019-01-08 10:02:52.441000: step 0, ")
 
 
-def test_ten_steps_burn_in_whatever_they_take(world: Any) -> None:
+def test_ten_steps_burn_in_whatever_they_take(world):
     this = world(seconds=lambda _name, count: 9.0 if count < 10 else 0.2)
     forward, backward = this.run("alexnet-tutorial")
     assert forward.value == pytest.approx(0.2)
@@ -103,7 +102,7 @@ def test_ten_steps_burn_in_whatever_they_take(world: Any) -> None:
     assert this.ran == ["Forward"] * 110 + ["Forward-backward"] * 110
 
 
-def test_spread_is_the_populations(world: Any) -> None:
+def test_spread_is_the_populations(world):
     # Half the steps take 0.1 s, half 0.3 s: mean 0.2, population's deviation 0.1 exactly.
     this = world(seconds=lambda _name, count: 0.1 if count % 2 else 0.3)
     forward, _ = this.run("alexnet-tutorial")
@@ -111,12 +110,12 @@ def test_spread_is_the_populations(world: Any) -> None:
     assert untimed(this.lines[10]) == "Forward across 100 steps, 0.200 +/- 0.100 sec / batch"
 
 
-def test_equal_times_have_no_spread_whatever_rounding_does(world: Any) -> None:
+def test_equal_times_have_no_spread_whatever_rounding_does(world):
     forward, _ = world(seconds=lambda _name, _count: 0.1).run("alexnet-tutorial", steps=7)
     assert forward.spread == pytest.approx(0.0, abs=1e-7)
 
 
-def test_the_fetch_is_inside_the_time(world: Any) -> None:
+def test_the_fetch_is_inside_the_time(world):
     # A device that has only been launched when the step returns unless something is fetched.
     this = world(seconds=lambda _name, _count: 0.5, launches=True)
     assert this.run("alexnet-tutorial", steps=3)[0].value == pytest.approx(0.5)
@@ -128,7 +127,7 @@ def test_the_fetch_is_inside_the_time(world: Any) -> None:
     assert backward.optimizer == "none"
 
 
-def test_other_counts(world: Any) -> None:
+def test_other_counts(world):
     this = world()
     this.run("alexnet-tutorial", warmup=3, steps=5, every=2)
     assert [untimed(line).split(",")[0] for line in this.lines[:4]] == [
@@ -140,7 +139,7 @@ def test_other_counts(world: Any) -> None:
     assert this.ran.count("Forward") == 8
 
 
-def test_the_dropped_step_makes_the_mean_one_percent_low(world: Any) -> None:
+def test_the_dropped_step_makes_the_mean_one_percent_low(world):
     this = world(seconds=lambda _name, _count: 0.1)
     forward, _ = this.run("convnet-benchmarks-tf")
     assert len(forward.times) == 99
@@ -152,21 +151,21 @@ def test_the_dropped_step_makes_the_mean_one_percent_low(world: Any) -> None:
     ]
 
 
-def test_the_dropped_step_can_be_kept(world: Any) -> None:
+def test_the_dropped_step_can_be_kept(world):
     this = world(seconds=lambda _name, _count: 0.1)
     forward, _ = this.run("convnet-benchmarks-tf", without=["burn-in-off-by-one"])
     assert (len(forward.times), forward.value) == (100, pytest.approx(0.1))
     assert untimed(this.lines[0]) == "step 0, duration = 0.100"
 
 
-def test_without_a_fetch_the_device_is_waited_for(world: Any) -> None:
+def test_without_a_fetch_the_device_is_waited_for(world):
     this = world(seconds=lambda _name, _count: 0.5, launches=True)
     numbers = this.run("convnet-benchmarks-tf", without=["burn-in-off-by-one"], steps=4)
     assert [number.value for number in numbers] == pytest.approx([0.5, 0.5])
     assert all(spec.fetch == () for spec in this.definitions)
 
 
-def test_activations_of_a_graph_are_listed_channels_last() -> None:
+def test_activations_of_a_graph_are_listed_channels_last():
     nodes = (
         Node(name="conv1", op="conv", inputs=("input",), shape=(5, 8, 4), bias=True),
         Node(name="relu1", op="relu", inputs=("conv1",), shape=(5, 8, 4)),
@@ -183,7 +182,7 @@ def test_activations_of_a_graph_are_listed_channels_last() -> None:
     )
 
 
-def test_a_single_step_that_is_dropped_has_no_mean(world: Any) -> None:
+def test_a_single_step_that_is_dropped_has_no_mean(world):
     this = world(seconds=lambda _name, _count: 0.1)
     with pytest.raises(UsageError, match=r"--steps 1: .*; nearest: --steps 2, or --quirk burn-in"):
         this.run("convnet-benchmarks-tf", steps=1)

@@ -28,7 +28,7 @@ def run(this: Any, **settings: Any) -> Any:
     return this.run("cifar10-tutorial", SUBJECT, generate("cifar10", train=50, test=5), **settings)
 
 
-def test_lines_have_the_published_form(world: Any) -> None:
+def test_lines_have_the_published_form(world):
     this = world()
     run(this)
     assert all(LINE.fullmatch(line) for line in PUBLISHED[1:])
@@ -37,7 +37,7 @@ def test_lines_have_the_published_form(world: Any) -> None:
     assert this.lines[0] == PUBLISHED[0].replace("20000", "20")  # 0.4 of 50 images, not of 50,000
 
 
-def test_lines_to_the_last_digit(world: Any) -> None:
+def test_lines_to_the_last_digit(world):
     # 5.792 s of initialisation and the first step of 0.2 s are divided by 10 all the same.
     this = world(
         seconds=lambda _name, count: 0.2 if not count else 0.025,
@@ -54,13 +54,13 @@ def test_lines_to_the_last_digit(world: Any) -> None:
     assert number.times == pytest.approx((0.025, 0.025))
 
 
-def test_the_first_line_can_be_one_steps(world: Any) -> None:
+def test_the_first_line_can_be_one_steps(world):
     this = world(seconds=lambda _name, _count: 0.25)
     run(this, without=["first-line-over-all"], steps=1)
     assert "(16.0 examples/sec; 0.250 sec/batch)" in this.lines[1]
 
 
-def test_what_is_fed_is_distorted_crops(world: Any) -> None:
+def test_what_is_fed_is_distorted_crops(world):
     this = world()
     run(this, steps=3)
     assert {fed.images.shape for fed in this.fed} == {(4, 3, 24, 24)}
@@ -68,7 +68,7 @@ def test_what_is_fed_is_distorted_crops(world: Any) -> None:
     assert this.rates == [pytest.approx(0.1)] * 3
 
 
-def test_weights_cross_from_the_host_unless_switched_off(world: Any) -> None:
+def test_weights_cross_from_the_host_unless_switched_off(world):
     this, other = world(), world()
     run(this, steps=1)
     run(other, steps=1, without=["variables-on-cpu"])
@@ -77,7 +77,7 @@ def test_weights_cross_from_the_host_unless_switched_off(world: Any) -> None:
     assert this.definitions[0].fetch == ("loss",)
 
 
-def test_rate_falls_after_350_epochs() -> None:
+def test_rate_falls_after_350_epochs():
     learning_rate = CIFAR10_TUTORIAL.loop.rate
     steps = int(50_000 / 128 * 350)
     assert learning_rate(steps - 1, 128, 1000) == pytest.approx(0.1)

@@ -1,7 +1,6 @@
 """convnet-benchmarks' Torch7 script: three loops, back to back, and their sums."""
 
 import re
-from typing import Any
 
 import pytest
 
@@ -25,7 +24,7 @@ TIMES = {
 }
 
 
-def test_lines_are_the_published_ones(world: Any) -> None:
+def test_lines_are_the_published_ones(world):
     this = world(seconds=lambda name, _count: TIMES[name], launches=True)
     numbers = this.run("convnet-benchmarks", SUBJECT)
     assert this.lines == PUBLISHED
@@ -33,7 +32,7 @@ def test_lines_are_the_published_ones(world: Any) -> None:
     assert [number.unit for number in numbers] == ["ms"] * 6
 
 
-def test_long_numbers_and_names_keep_their_columns(world: Any) -> None:
+def test_long_numbers_and_names_keep_their_columns(world):
     this = world(seconds=lambda _name, _count: 0.28862)
     this.run(
         "convnet-benchmarks", Subject(model="vgg11", image=(3, 224, 224), framework="tensorflow")
@@ -43,7 +42,7 @@ def test_long_numbers_and_names_keep_their_columns(world: Any) -> None:
     assert this.lines[1].split() == ["tensorflow", ":updateOutput():", "288.62"]
 
 
-def test_dry_runs_first_then_one_loop_per_pass(world: Any) -> None:
+def test_dry_runs_first_then_one_loop_per_pass(world):
     this = world(seconds=lambda _name, count: 1.0 if count < 10 else 1e-3)
     numbers = this.run("convnet-benchmarks", SUBJECT)
     names = list(TIMES)
@@ -51,7 +50,7 @@ def test_dry_runs_first_then_one_loop_per_pass(world: Any) -> None:
     assert numbers[0].value == pytest.approx(1.0)  # ms: the dry runs' seconds do not count
 
 
-def test_a_loop_waits_once_for_all_its_launches(world: Any) -> None:
+def test_a_loop_waits_once_for_all_its_launches(world):
     this = world(seconds=lambda _name, _count: 1e-3, launches=True)
     waits = []
     wait = this.synchronize
@@ -61,7 +60,7 @@ def test_a_loop_waits_once_for_all_its_launches(world: Any) -> None:
     assert [number.value for number in numbers[:3]] == pytest.approx([1.0, 1.0, 1.0])
 
 
-def test_passes(world: Any) -> None:
+def test_passes(world):
     this = world()
     this.run("convnet-benchmarks", SUBJECT)
     assert [spec.phase for spec in this.definitions] == [

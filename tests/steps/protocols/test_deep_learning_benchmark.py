@@ -20,7 +20,7 @@ def subject(**changes: Any) -> Subject:
     return Subject(**{"model": "vgg16", "image": (3, 224, 224), "framework": "torch", **changes})
 
 
-def test_rows(world: Any) -> None:
+def test_rows(world):
     this = world(seconds=lambda name, _count: TIMES[name])
     numbers = this.run("deep-learning-benchmark", subject(precision="fp16"))
     assert this.lines == [
@@ -36,7 +36,7 @@ def test_rows(world: Any) -> None:
     assert [name.replace("Algoritem", "Algorithm") for name in DOCUMENTED] == list(rows[0])
 
 
-def test_rows_as_the_wrapper_writes_them(world: Any) -> None:
+def test_rows_as_the_wrapper_writes_them(world):
     this = world(seconds=lambda name, _count: TIMES[name])
     this.run("deep-learning-benchmark", subject(), quirks=["wrapper-csv"])
     assert this.lines[0] == "," + ",".join(DOCUMENTED)
@@ -46,7 +46,7 @@ def test_rows_as_the_wrapper_writes_them(world: Any) -> None:
     ]
 
 
-def test_twenty_warm_up_and_twenty_count(world: Any) -> None:
+def test_twenty_warm_up_and_twenty_count(world):
     this = world(seconds=lambda _name, count: 5.0 if count < 20 else (count - 19) * 1e-3)
     numbers = this.run("deep-learning-benchmark", subject())
     assert this.ran == ["eval"] * 40 + ["train"] * 40
@@ -54,14 +54,14 @@ def test_twenty_warm_up_and_twenty_count(world: Any) -> None:
     assert len(numbers[0].times) == 20
 
 
-def test_the_device_is_waited_for_before_and_after(world: Any) -> None:
+def test_the_device_is_waited_for_before_and_after(world):
     this = world(seconds=lambda name, _count: TIMES[name], launches=True)
     this.waiting = 3.0  # left from before: must not count
     numbers = this.run("deep-learning-benchmark", subject(), warmup=0, steps=2)
     assert [number.value for number in numbers] == pytest.approx([39.34, 131.91])
 
 
-def test_torch_takes_the_images_gradient_and_no_optimizer(world: Any) -> None:
+def test_torch_takes_the_images_gradient_and_no_optimizer(world):
     this = world()
     this.run("deep-learning-benchmark", subject())
     assert tuple(this.definitions) == TORCH
@@ -72,7 +72,7 @@ def test_torch_takes_the_images_gradient_and_no_optimizer(world: Any) -> None:
     assert TORCH[0].propagation == "inference"
 
 
-def test_tensorflow_fetches_every_gradient_and_stays_in_inference(world: Any) -> None:
+def test_tensorflow_fetches_every_gradient_and_stays_in_inference(world):
     this = world()
     this.run("deep-learning-benchmark", subject(framework="tensorflow"))
     assert tuple(this.definitions) == TENSORFLOW
@@ -85,7 +85,7 @@ def test_tensorflow_fetches_every_gradient_and_stays_in_inference(world: Any) ->
     assert this.lines[1].split(",")[1] == "tensorflow"
 
 
-def test_zero_fill_can_be_switched_off(world: Any) -> None:
+def test_zero_fill_can_be_switched_off(world):
     this = world()
     this.run("deep-learning-benchmark", subject(), without=["zero-fill"])
     assert not this.definitions[1].zero_fill

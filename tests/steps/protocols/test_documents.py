@@ -6,7 +6,7 @@ import importlib
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,21 +16,18 @@ from pydlbench.steps.protocols.protocol import Subject
 from pydlbench.steps.protocols.runner import activations
 from pydlbench.steps.protocols.scripts import PROTOCOLS, find_protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 _BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _scripts() -> Iterator[None]:
+def _scripts():
     sys.path.insert(0, str(_BENCHMARKS))
     yield
     sys.path.remove(str(_BENCHMARKS))
 
 
 @pytest.fixture
-def forms() -> Any:
+def forms():
     return importlib.import_module("published.forms")
 
 
@@ -60,29 +57,27 @@ def played(world: Any, protocol: str, framework: str) -> list[str]:
     return lines
 
 
-def test_every_protocol_has_a_document() -> None:
+def test_every_protocol_has_a_document():
     documents = importlib.import_module("published.documents").DOCUMENTS
     assert [one.protocol for one in documents] == list(PROTOCOLS)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_published_lines_have_the_scripts_form(protocol: str, forms: Any) -> None:
+def test_published_lines_have_the_scripts_form(protocol, forms):
     one = document(protocol)
     assert forms.differences(one.forms, one.order, one.lines) == []
 
 
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_protocols_print_the_scripts_form(
-    world: Any, protocol: str, framework: str, forms: Any
-) -> None:
+def test_protocols_print_the_scripts_form(world, protocol, framework, forms):
     one, lines = document(protocol), played(world, protocol, framework)
     assert forms.differences(one.forms, one.head + one.order, lines) == []
     assert set(forms.kinds(one.forms, lines)) >= set(forms.kinds(one.forms, one.lines))
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_digit_more_or_a_line_less_is_a_difference(world: Any, protocol: str, forms: Any) -> None:
+def test_a_digit_more_or_a_line_less_is_a_difference(world, protocol, forms):
     one, lines = document(protocol), played(world, protocol, "torch")
     order = one.head + one.order
     last = max(index for index, line in enumerate(lines) if re.search(r"\d\.\d", line))
@@ -109,15 +104,13 @@ def test_a_digit_more_or_a_line_less_is_a_difference(world: Any, protocol: str, 
         ("f(x) = %s", ("a|b",), ["f(x) = a"], ["f(x) = c", "fx = a"]),
     ],
 )
-def test_format_strings_as_patterns(
-    text: str, words: tuple[str, ...], right: list[str], wrong: list[str], forms: Any
-) -> None:
+def test_format_strings_as_patterns(text, words, right, wrong, forms):
     found = re.compile(forms.pattern(text, words))
     assert all(found.fullmatch(line) for line in right)
     assert not any(found.fullmatch(line) for line in wrong)
 
 
-def test_words_are_as_many_as_fields(forms: Any) -> None:
+def test_words_are_as_many_as_fields(forms):
     with pytest.raises(ValueError, match="more %s than words"):
         forms.pattern("%s", ())
     with pytest.raises(ValueError, match="1 words too many"):

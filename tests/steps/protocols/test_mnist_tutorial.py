@@ -77,7 +77,7 @@ def form(line: str) -> str:
     return re.sub(r"\d+(?=\D|$)", lambda found: "9" * len(found[0]), re.sub(r"\d+\.", "9.", line))
 
 
-def test_the_whole_run_prints_as_published(world: Any) -> None:
+def test_the_whole_run_prints_as_published(world):
     # 55,000 images, batch 64, 10 epochs: 8593 steps, the last report at step 8500.
     this = world(loss=lambda _count: 2.5)
     this.run("mnist-tutorial", SUBJECT, small(55_000))
@@ -94,7 +94,7 @@ def test_the_whole_run_prints_as_published(world: Any) -> None:
     ]
 
 
-def test_a_line_covers_the_validation_pass_of_the_line_before(world: Any) -> None:
+def test_a_line_covers_the_validation_pass_of_the_line_before(world):
     # X = T(train) + 0.79 T(evaluate) + 0.01 T(report): 4 + 0.79 * 1 + 0.01 * 21 = 5.0 ms.
     times = {"train": 4e-3, "evaluate": 1e-3, "report": 21e-3}
     this = world(seconds=lambda name, _count: times[name], initialization=0.175)
@@ -112,7 +112,7 @@ def test_a_line_covers_the_validation_pass_of_the_line_before(world: Any) -> Non
     assert numbers[0].times == pytest.approx((5e-3, 5e-3))
 
 
-def test_both_quirks_can_be_switched_off(world: Any) -> None:
+def test_both_quirks_can_be_switched_off(world):
     times = {"train": 4e-3, "evaluate": 1e-3, "report": 21e-3}
     this = world(seconds=lambda name, _count: times[name])
     this.run(
@@ -126,7 +126,7 @@ def test_both_quirks_can_be_switched_off(world: Any) -> None:
     assert steps == ["25.0 ms", "4.2 ms"]
 
 
-def test_images_are_taken_in_order_and_wrap_before_the_end(world: Any) -> None:
+def test_images_are_taken_in_order_and_wrap_before_the_end(world):
     this = world()
     this.run("mnist-tutorial", SUBJECT, data(100, 8, 8), batch=8, steps=13)
     firsts = [
@@ -138,7 +138,7 @@ def test_images_are_taken_in_order_and_wrap_before_the_end(world: Any) -> None:
     assert firsts == [0, 8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 88, 4]
 
 
-def test_each_step_has_its_own_rate_and_the_line_the_next_ones(world: Any) -> None:
+def test_each_step_has_its_own_rate_and_the_line_the_next_ones(world):
     this = world()
     # 64 images of 8: the optimizer's 8th step is the first with the decayed rate.
     this.run("mnist-tutorial", SUBJECT, data(64, 8, 8), batch=8, steps=9, every=7)
@@ -149,7 +149,7 @@ def test_each_step_has_its_own_rate_and_the_line_the_next_ones(world: Any) -> No
     assert MNIST_TUTORIAL.loop.rate(8592, 64, 55_000) == pytest.approx(0.01 * 0.95**9)
 
 
-def test_every_image_is_judged_once_although_the_last_batch_reaches_back(world: Any) -> None:
+def test_every_image_is_judged_once_although_the_last_batch_reaches_back(world):
     # 20 images in batches of 8: 8, 8, and the last 8, of which 4 count. Wrong: images 12 to 16.
     def predict(batch: Batch) -> np.ndarray:
         numbers = batch.images[:, 0, 0, 0].astype(int) % 10_000
@@ -166,18 +166,18 @@ def test_every_image_is_judged_once_although_the_last_batch_reaches_back(world: 
     assert numbers[1].value == pytest.approx(100 * 4 / 17)
 
 
-def test_error_rate_counts_wrong_rows() -> None:
+def test_error_rate_counts_wrong_rows():
     predictions = np.array([[0.1, 0.9], [0.8, 0.2], [0.3, 0.7]], np.float32)
     assert error_rate(predictions, np.array([1, 0, 0])) == pytest.approx(100 / 3)
 
 
-def test_epochs_give_steps(world: Any) -> None:
+def test_epochs_give_steps(world):
     this = world()
     this.run("mnist-tutorial", SUBJECT, data(100, 8, 8), batch=8, epochs=0.5)
     assert this.ran.count("train") == 50 // 8
 
 
-def test_steps_are_what_the_script_runs() -> None:
+def test_steps_are_what_the_script_runs():
     train, report, evaluate = MNIST_TUTORIAL.definitions
     assert (train.phase, train.optimizer, train.feed, train.fetch) == (
         "training",
@@ -198,12 +198,12 @@ def test_steps_are_what_the_script_runs() -> None:
         ({"batch": 16, "epochs": 0.01}, "less than one step of 16 out of 64 images; nearest: 0.25"),
     ],
 )
-def test_too_few_images(world: Any, options: dict[str, Any], words: str) -> None:
+def test_too_few_images(world, options, words):
     with pytest.raises(UsageError, match=re.escape(words)):
         world().run("mnist-tutorial", SUBJECT, data(64, 20, 20), **options)
 
 
-def test_generated_images_are_said_to_be(world: Any) -> None:
+def test_generated_images_are_said_to_be(world):
     this = world()
     this.run("mnist-tutorial", SUBJECT, data(64, 8, 8, generated=True), batch=8, steps=1)
     (note,) = this.notes

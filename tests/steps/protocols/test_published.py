@@ -5,7 +5,6 @@ import subprocess
 import sys
 from datetime import datetime
 from string import Formatter
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ from pydlbench.steps.protocols.protocol import FIELDS, LogStream, Subject
 from pydlbench.steps.protocols.scripts import PROTOCOLS, find_protocol
 
 
-def test_names_in_their_order() -> None:
+def test_names_in_their_order():
     assert list(PROTOCOLS) == [
         "alexnet-tutorial",
         "mnist-tutorial",
@@ -41,12 +40,12 @@ def test_names_in_their_order() -> None:
         ("convnet-benchmarks-tf", (128, 10, 100, 10, None)),
     ],
 )
-def test_defaults_are_the_scripts(protocol: str, counts: tuple[Any, ...]) -> None:
+def test_defaults_are_the_scripts(protocol, counts):
     made = find_protocol(protocol).settings()
     assert (made.batch, made.warmup, made.steps, made.every, made.epochs) == counts
 
 
-def test_some_models_have_a_batch_of_their_own() -> None:
+def test_some_models_have_a_batch_of_their_own():
     protocol = find_protocol("tf-cnn-benchmarks")
     assert protocol.settings("alexnet-tfcnn").batch == 512
     assert protocol.settings("alexnet-tfcnn", batch=8).batch == 8
@@ -65,32 +64,32 @@ def test_some_models_have_a_batch_of_their_own() -> None:
         ({"quirks": ["x"]}, "--quirk x: unknown to alexnet-tutorial; it has none"),
     ],
 )
-def test_refusals(options: dict[str, Any], words: str) -> None:
+def test_refusals(options, words):
     with pytest.raises(UsageError, match=re.escape(words)) as caught:
         find_protocol("alexnet-tutorial").settings(**options)
     assert "\n" not in str(caught.value)
 
 
-def test_epochs_must_be_positive() -> None:
+def test_epochs_must_be_positive():
     with pytest.raises(UsageError, match="--epochs 0: not positive"):
         find_protocol("mnist-tutorial").settings(epochs=0)
 
 
-def test_near_misses_are_named() -> None:
+def test_near_misses_are_named():
     with pytest.raises(UsageError, match="alexnet: unknown protocol; nearest: alexnet-tutorial"):
         find_protocol("alexnet")
     with pytest.raises(UsageError, match="nearest: burn-in-off-by-one"):
         find_protocol("convnet-benchmarks-tf").settings(without=["burn-in-of-by-one"])
 
 
-def test_quirks_are_on_as_the_script_has_them() -> None:
+def test_quirks_are_on_as_the_script_has_them():
     protocol = find_protocol("deep-learning-benchmark")
     assert protocol.settings().quirks == {"zero-fill"}
     assert protocol.settings(quirks=["wrapper-csv"]).quirks == {"zero-fill", "wrapper-csv"}
     assert protocol.settings(without=["zero-fill"]).quirks == set()
 
 
-def test_images_are_asked_for(world: Any) -> None:
+def test_images_are_asked_for(world):
     subject = Subject(model="mnist", image=(1, 28, 28))
     with pytest.raises(UsageError, match="mnist-tutorial: needs images; give --data or generated"):
         world().run("mnist-tutorial", subject)
@@ -109,13 +108,13 @@ def test_images_are_asked_for(world: Any) -> None:
         ({"phase": "forward", "averages": 0.9}, "averages outside training"),
     ],
 )
-def test_contradictory_steps(fields: dict[str, Any], words: str) -> None:
+def test_contradictory_steps(fields, words):
     with pytest.raises(ValueError, match=words):
         StepDefinition(name="x", **fields)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_every_step_says_what_it_includes(protocol: str) -> None:
+def test_every_step_says_what_it_includes(protocol):
     for definition in PROTOCOLS[protocol].definitions:
         words = definition.includes()
         assert words.startswith(definition.phase)
@@ -138,7 +137,7 @@ def templates(protocol: str) -> list[str]:
     return texts
 
 
-def test_lines_name_known_fields_and_all_of_them() -> None:
+def test_lines_name_known_fields_and_all_of_them():
     named = {
         field
         for protocol in PROTOCOLS
@@ -152,12 +151,12 @@ def test_lines_name_known_fields_and_all_of_them() -> None:
     assert named | values == set(FIELDS)
 
 
-def test_stamps_keep_their_microseconds() -> None:
+def test_stamps_keep_their_microseconds():
     made = LogStream(write=print, note=print, today=lambda: datetime(2019, 1, 8, 10, 1, 15))
     assert made.stamp() == "2019-01-08 10:01:15.000000"
 
 
-def test_protocols_and_data_load_without_numpy() -> None:
+def test_protocols_and_data_load_without_numpy():
     code = (
         "import sys; import pydlbench.steps.protocols.scripts; "
         "import pydlbench.steps.protocols.interpreter, pydlbench.steps.data.datasets; "

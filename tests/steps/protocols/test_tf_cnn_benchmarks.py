@@ -2,7 +2,6 @@
 
 import re
 import statistics
-from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +39,7 @@ SUBJECT = Subject(
 )
 
 
-def test_lines_have_the_published_form(world: Any) -> None:
+def test_lines_have_the_published_form(world):
     this = world(seconds=lambda _name, _count: 32 / 51.7, loss=lambda count: 7.5 + count / 1000)
     this.run("tf-cnn-benchmarks", SUBJECT, batch=32)
     shown = [re.sub(r"\d", "9", line.expandtabs(8)) for line in this.lines[-16:]]
@@ -48,7 +47,7 @@ def test_lines_have_the_published_form(world: Any) -> None:
     assert [line.split()[0] for line in this.lines[-16:]] == [line.split()[0] for line in PUBLISHED]
 
 
-def test_heading(world: Any) -> None:
+def test_heading(world):
     this = world()
     this.run("tf-cnn-benchmarks", SUBJECT, batch=32)
     assert this.lines[:17] == [
@@ -72,7 +71,7 @@ def test_heading(world: Any) -> None:
     ]
 
 
-def test_lines_to_the_last_digit(world: Any) -> None:
+def test_lines_to_the_last_digit(world):
     # After 10 steps that do not count: 1, 2, 4, 2 s for 8 images: rates 8, 4, 2, 4.
     times = [9.0] * 10 + [1.0, 2.0, 4.0, 2.0]
     this = world(seconds=lambda _name, count: times[count], loss=lambda count: 8.169 + count - 10)
@@ -93,7 +92,7 @@ def test_lines_to_the_last_digit(world: Any) -> None:
     assert total.value == pytest.approx(32 / 9)
 
 
-def test_the_total_has_the_time_between_steps_too(world: Any) -> None:
+def test_the_total_has_the_time_between_steps_too(world):
     this = world(seconds=lambda _name, _count: 1.0)
     write = this.lines.append
 
@@ -108,7 +107,7 @@ def test_the_total_has_the_time_between_steps_too(world: Any) -> None:
     assert total.value == pytest.approx(4.0)  # 16 images in 2 + 2 s
 
 
-def test_forward_only_prints_no_loss(world: Any) -> None:
+def test_forward_only_prints_no_loss(world):
     this = world(seconds=lambda _name, _count: 0.5, launches=True)
     rate, _ = this.run("tf-cnn-benchmarks", SUBJECT, batch=8, steps=1, quirks=["forward-only"])
     assert this.lines[-4].endswith("\t0.000")
@@ -117,7 +116,7 @@ def test_forward_only_prints_no_loss(world: Any) -> None:
     assert rate.value == pytest.approx(16.0)  # the device was waited for
 
 
-def test_other_subjects_name_themselves(world: Any) -> None:
+def test_other_subjects_name_themselves(world):
     this = world()
     subject = Subject(
         model="alexnet-tfcnn-cifar10", image=(3, 32, 32), framework="torch", version="2.13.0+cpu"
@@ -131,7 +130,7 @@ def test_other_subjects_name_themselves(world: Any) -> None:
 
 
 @given(st.lists(st.floats(1e-3, 10), min_size=1, max_size=30))
-def test_speeds_are_the_scripts_formulas(times: list[float]) -> None:
+def test_speeds_are_the_scripts_formulas(times):
     array = np.array(times)
     rates = 32 / array
     found = summary(times, 32, len(times))

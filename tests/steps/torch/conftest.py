@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import functools
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 torch = pytest.importorskip("torch")
 
@@ -41,7 +38,7 @@ class Odd(torch.nn.Module):
 
 
 @pytest.fixture
-def odd() -> Callable[[], types.SimpleNamespace]:
+def odd():
     """Return what makes a training step of the network, run once."""
 
     def make() -> types.SimpleNamespace:
