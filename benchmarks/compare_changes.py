@@ -32,12 +32,11 @@ from typing import NamedTuple
 from journal import Journal
 
 from pydlbench.compare.comparison import FASTER, SAME, SLOWER, UNCLEAR, ComparedRow
-from pydlbench.compare.history import replicates
 from pydlbench.compare.interleaved import LEAST_PASSES, Passes, compare_interleaved
 from pydlbench.compare.match import Matching, Pair, match
 from pydlbench.compare.rerun import RerunPair, RerunSide, spec_of, take_pass
 from pydlbench.compare.rows import Row, Side, read_side
-from pydlbench.compare.stored import compare
+from pydlbench.compare.stored import compare, replicates
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.layers.descriptor import parse_problem
 from pydlbench.layers.layer import Layer

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from pydlbench.compare.history import repeats
 from pydlbench.compare.scatter import (
     between_runs,
     moderated,
@@ -13,6 +12,7 @@ from pydlbench.compare.scatter import (
     of_visits,
     visits_of,
 )
+from pydlbench.compare.stored import repeats
 
 ROWS = 200
 

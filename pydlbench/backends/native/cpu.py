@@ -37,15 +37,21 @@ from pydlbench.timing.policy import Policy
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.native.cpu_chains import CpuChains
+    from pydlbench.backends.native.chains import ChainLink
     from pydlbench.records.specs import KernelSpec
 
-
-__all__ = ["CpuAutotuner", "candidates", "create", "native_pass", "without_narrower_code"]
+__all__ = [
+    "CpuAutotuner",
+    "CpuChains",
+    "candidates",
+    "create",
+    "native_pass",
+    "without_narrower_code",
+]
 
 Facts = TypeVar("Facts")
 
@@ -450,8 +456,6 @@ class CpuBackend:
 
     def chains(self) -> CpuChains:
         """Return what makes chains of native kernels on these CPUs."""
-        from pydlbench.backends.native.cpu_chains import CpuChains
-
         return CpuChains(self)
 
     def clocked(self, kernel: _cpu.Kernel | _cpu.Chain, facts: Facts) -> CpuKernel[Facts]:
@@ -539,3 +543,54 @@ def create(device: str = "cpu") -> CpuBackend:
     if device != "cpu":
         raise UnsupportedError(f"{device}: the CPU backend serves the device cpu only")
     return CpuBackend(own_cpus())
+
+
+# -----------------------------------------------------------------------------
+# Chains of native kernels on CPUs: oneDNN's and our own loops.
+
+_WAYS: Final = {
+    "channels last": _cpu.Layouts.channels_last,
+    "blocked": _cpu.Layouts.blocked,
+    "as each row": _cpu.Layouts.chosen,
+}
+
+
+class CpuChains:
+    """See :class:`pydlbench.backends.native.chains.Chains`.
+
+    Args:
+        backend: whose counters are read around samples; None where nobody samples.
+    """
+
+    ways: tuple[str, ...] = tuple(_WAYS)
+    timings: tuple[str, ...] = ("steady",)
+
+    def __init__(self, backend: CpuBackend | None = None) -> None:
+        self._backend = backend
+        self._known = _cpu.Choices()
+
+    def make(
+        self,
+        links: Sequence[ChainLink],
+        given: Mapping[str, NDArray[np.float32]],
+        kept: Collection[str],
+        way: str,
+    ) -> _cpu.Chain:
+        """Return a chain that is ready to run."""
+        made = [_cpu.Link(pass_=native_pass(link.case), **link.arguments()) for link in links]
+        cpus = [] if self._backend is None else self._backend.cpus
+        return _cpu.Chain(made, given, kept, _cpu.Precision.fp32, _WAYS[way], self._known, cpus)
+
+    def seconds(self, chain: _cpu.Chain, samples: int, timing: str) -> list[float]:  # noqa: ARG002 - there is one
+        """Return times of executions."""
+        found: list[float] = chain.sample(samples)["seconds"].tolist()
+        return found
+
+    def kernel(self, chain: _cpu.Chain, facts: Facts, timing: str) -> CpuKernel[Facts]:  # noqa: ARG002 - there is one
+        """Return the chain with the counters around its samples."""
+        assert self._backend is not None, "nobody samples"
+        return self._backend.clocked(chain, facts)
+
+    def notes(self, chain: _cpu.Chain) -> list[str]:  # noqa: ARG002 - a CPU's calls return when done
+        """Return nothing."""
+        return []

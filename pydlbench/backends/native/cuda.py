@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import numpy as np
 
 import pydlbench._cuda as _cuda
-from pydlbench.backends.base import KernelFacts, Preparation, check_case
-from pydlbench.backends.native import cuda_libraries, cuda_probes, nvml
-from pydlbench.backends.native.cuda_plans import CudaAutotuner, RecentInputs, plans
-from pydlbench.errors import PrimitiveError, UnsupportedError
+from pydlbench.backends.base import DEFAULT_WORKSPACE, KernelFacts, Preparation, check_case
+from pydlbench.backends.native import cuda_libraries, nvml
+from pydlbench.backends.native.cuda_plans import CudaAutotuner, RecentInputs, native_pass, plans
+from pydlbench.backends.verification.inputs import make_inputs
+from pydlbench.errors import DeviceLostError, PrimitiveError, PydlbenchError, UnsupportedError
+from pydlbench.layers.gemm import Gemm
 from pydlbench.records.measurement import Correctness
+from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Chunk, Request
 from pydlbench.timing.guards import disturbance
+from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
     from pydlbench.backends import autotune
-    from pydlbench.backends.native.cuda_chains import CudaChains
-    from pydlbench.records.specs import KernelSpec
+    from pydlbench.backends.native.chains import ChainLink
 
 __all__ = []
 
@@ -108,12 +116,12 @@ class CudaBackend:
         return self._finish(search, chosen, preparation)
 
     def probe(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Run a GPU probe by name; see :mod:`pydlbench.backends.native.cuda_probes`.
+        """Run a GPU probe by name; see :func:`run_probe`.
 
         What NVML tells meanwhile stands beside the readings, as it does beside samples.
         """
         mark = self._monitor.mark()
-        found = cuda_probes.run(self.device, name, arguments)
+        found = run_probe(self.device, name, arguments)
         return {**found, "disturbance": disturbance(self._monitor.since(mark))}
 
     def _check_support(self, case: KernelSpec) -> None:
@@ -183,8 +191,6 @@ class CudaBackend:
 
     def chains(self) -> CudaChains:
         """Return what makes chains of native kernels on this GPU."""
-        from pydlbench.backends.native.cuda_chains import CudaChains
-
         return CudaChains(self)
 
     def _energy(self, kernel: _cuda.Kernel) -> tuple[float | None, float | None]:
@@ -228,3 +234,137 @@ def create(device: str) -> CudaBackend:
         )
     number = device.partition(":")[2]
     return CudaBackend(int(number or 0))
+
+
+# -----------------------------------------------------------------------------
+# Chains of native kernels on a GPU: those of cuDNN, cuBLASLt and our own.
+
+_WAYS: Final = {
+    "channels last": _cuda.Layouts.channels_last,
+    "channels first": _cuda.Layouts.channels_first,
+    "as each row": _cuda.Layouts.chosen,
+}
+
+
+class CudaChains:
+    """See :class:`pydlbench.backends.native.chains.Chains`.
+
+    A chain is timed as one CUDA graph or, between events, as a stream of launches.
+
+    Args:
+        backend: of the GPU.
+    """
+
+    ways: tuple[str, ...] = tuple(_WAYS)
+    timings: tuple[str, ...] = ("cuda-graph", "events")
+
+    def __init__(self, backend: CudaBackend) -> None:
+        self._backend = backend
+        self._offers = _cuda.Offers(backend.device, "fp32", DEFAULT_WORKSPACE)
+
+    def make(
+        self,
+        links: Sequence[ChainLink],
+        given: Mapping[str, NDArray[np.float32]],
+        kept: Collection[str],
+        way: str,
+    ) -> _cuda.Chain:
+        """Return a chain that is ready to run."""
+        made = [_cuda.Link(pass_=native_pass(link.case), **link.arguments()) for link in links]
+        return _cuda.Chain(self._offers, made, given, kept, _WAYS[way])
+
+    def seconds(self, chain: _cuda.Chain, samples: int, timing: str) -> list[float]:
+        """Return times of executions."""
+        raw = chain.sample(samples, graph=timing == "cuda-graph")
+        found: list[float] = raw["seconds"].tolist()
+        return found
+
+    def kernel(self, chain: _cuda.Chain, facts: Facts, timing: str) -> CudaKernel[Facts]:
+        """Return the chain with what NVML tells around its samples."""
+        sample = functools.partial(chain.sample, graph=timing == "cuda-graph")
+        return self._backend.monitored(sample, facts)
+
+    def notes(self, chain: _cuda.Chain) -> list[str]:
+        """Say where the host's time to start kernels is in the chain's."""
+        if chain.gated:
+            return []
+        note = (
+            "too many kernels for a launch gate: between events, a host that is slower than the GPU"
+        )
+        return [f"{note} is in the time"]
+
+
+# -----------------------------------------------------------------------------
+# The GPU's probes by name: instruction peaks, the best matrix product, bandwidth, launch costs.
+
+# Large enough for every tile shape to fill the card, small enough to be made in half a second.
+GEMM_SIZE = 8192
+# The library's first candidates; the best of so many is found by one execution each.
+_CANDIDATES = 16
+_SAMPLES = 15
+_WORKSPACE = 1 << 28
+
+
+def run_probe(device: _cuda.Device, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Run a probe and return its readings: rates in FLOP/s or B/s, clocks in Hz.
+
+    Args:
+        device: the GPU.
+        name: ``fma_peak``, ``gemm_peak``, ``bandwidth`` or ``launch``.
+        arguments: of the probe.
+
+    Raises:
+        UnsupportedError: no such probe, or the GPU lacks what it probes.
+    """
+    if name == "fma_peak":
+        return dict(_cuda.fma_peak(device, **arguments))
+    if name == "bandwidth":
+        arguments = {"bytes" if key == "size" else key: value for key, value in arguments.items()}
+        return dict(_cuda.bandwidth(device, **arguments))
+    if name == "launch":
+        return dict(_cuda.launch_seconds(device))
+    if name == "gemm_peak":
+        return _gemm_peak(device, **arguments)
+    raise UnsupportedError(
+        f"no such probe: {name}; there is: fma_peak, gemm_peak, bandwidth, launch"
+    )
+
+
+def _gemm_peak(device: _cuda.Device, precision: str, size: int = GEMM_SIZE) -> dict[str, Any]:
+    """Time the fastest of the library's products of two square matrices with random entries."""
+    case = KernelSpec(layer=Gemm(m=size, k=size, n=size), precision=precision, device="cuda:0")
+    found = plans(device, case, _WORKSPACE)[:_CANDIDATES]
+    arena = _cuda.Arena(device, make_inputs(case.layer, case.pass_, precision, seed=0))
+    best, kernel, reasons = math.inf, None, []
+    for plan in found:
+        try:
+            tried = _cuda.Kernel(plan, arena, "hot", "events")
+            seconds = float(tried.sample(2, 1, 1)["seconds"].min())
+        except DeviceLostError:
+            raise
+        except PydlbenchError as error:
+            reasons.append(str(error))
+            continue
+        if seconds < best:
+            best, kernel = seconds, tried
+    if kernel is None:
+        device.synchronize()  # says so where the device is lost: no fault of the plans
+        raise UnsupportedError("; ".join(dict.fromkeys(reasons)) or f"no {precision} product")
+    raw = kernel.sample(_SAMPLES, 1, 1)
+    seconds_all = raw["seconds"].tolist()
+    clocks = raw["clock_hz"].tolist()
+    if not clocks:
+        raise UnsupportedError(f"no SM clock was read beside the {precision} product")
+    # The clock moves with the power that a product draws: the best rate belongs to its own.
+    paired = len(clocks) == len(seconds_all)
+    fastest = clocks[seconds_all.index(min(seconds_all))] if paired else median(clocks)
+    flops = case.layer.flops("forward")
+    return {
+        "per_second": flops / min(seconds_all),
+        "median_per_second": flops / median(seconds_all),
+        "clock_hz": fastest,
+        "median_clock_hz": median(clocks),
+        "seconds": sum(seconds_all),
+        "rounds": len(seconds_all),
+        "kernel": f"{size}x{size}x{size} {kernel.plan.library} {kernel.plan.algorithm}",
+    }

@@ -81,7 +81,7 @@ class NativeChain:
         kept: Collection[str] = (),
     ) -> None:
         if chains is None:
-            from pydlbench.backends.native.cpu_chains import CpuChains
+            from pydlbench.backends.native.cpu import CpuChains
 
             chains = CpuChains()
         self._model = model

@@ -1,15 +1,17 @@
-"""What an ONNX file says of itself: its graph, its weights, and the types that it computes in."""
+"""What an ONNX file says of itself, and what onnxruntime says of it where it refuses."""
 
 from __future__ import annotations
 
+import contextlib
 import math
+import re
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.errors import BackendMissingError, UsageError
-from pydlbench.steps.onnxruntime.errors import told
+from pydlbench.backends.base import insufficient_memory, is_out_of_memory
+from pydlbench.errors import BackendMissingError, PydlbenchError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 # Types of weights, by ONNX's number of each: TensorProto.FLOAT is 1.
 _FLOATS: Final = {1: "fp32", 10: "fp16", 16: "bf16", 11: "fp64"}
@@ -91,3 +93,36 @@ def _weights(graph: Any) -> Iterable[Any]:
     for node in graph.node:
         if node.op_type == "Constant":
             yield from (one.t for one in node.attribute if one.name == "value")
+
+
+# -----------------------------------------------------------------------------
+# What onnxruntime raises, told in one line.
+
+# What onnxruntime puts around its sentences: the error's number and name, and its place in the
+# source.
+_NUMBER: Final = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
+_PLACE: Final = re.compile(r"/\S*onnxruntime\S*\.(?:h|cc):\d+ .*?\)\s+(?=[A-Z])")
+
+
+@contextlib.contextmanager
+def told(model: str, kind: type[PydlbenchError]) -> Iterator[None]:
+    """Turn what is raised within into one line that names the file.
+
+    Args:
+        model: the file.
+        kind: of the error; memory that ran out is one of its own.
+    """
+    try:
+        yield
+    except PydlbenchError:
+        raise
+    except Exception as error:  # onnxruntime's errors have no class in common but this
+        if is_out_of_memory(error):
+            raise insufficient_memory(MemoryError(f"{model}: {words(error)}")) from error
+        raise kind(f"{model}: {words(error)}") from error
+
+
+def words(error: Exception) -> str:
+    """Return in one line what onnxruntime says, without its numbers and places in its source."""
+    text = _PLACE.sub("", _NUMBER.sub("", " ".join(str(error).split())))
+    return f"{type(error).__name__}: {text[:400]}"

@@ -20,8 +20,7 @@ from onnx import helper, numpy_helper
 from pydlbench.backends.base import is_out_of_memory
 from pydlbench.devices.cpu.affinity import pinned
 from pydlbench.errors import UnsupportedError
-from pydlbench.steps.onnxruntime.errors import words
-from pydlbench.steps.onnxruntime.file import types_of
+from pydlbench.steps.onnxruntime.file import types_of, words
 from pydlbench.steps.onnxruntime.node import Node
 from pydlbench.steps.onnxruntime.recording import record
 from pydlbench.steps.onnxruntime.step import OnnxModel

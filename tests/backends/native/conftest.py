@@ -8,7 +8,7 @@ import pytest
 # test_cpu.py imports the native module at its top.
 collect_ignore = [] if importlib.util.find_spec("pydlbench._cpu") else ["test_cpu.py"]
 
-_MODULES = ("cuda", "cuda_chains", "cuda_plans", "cuda_probes")
+_MODULES = ("cuda", "cuda_plans")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 import tiny
 
 import pydlbench._cpu as _cpu
-from pydlbench.backends.native.cpu_chains import CpuChains
+from pydlbench.backends.native.cpu import CpuChains
 from pydlbench.models.builder import Builder
 from pydlbench.models.graph import Optimizer
 from pydlbench.records.step import StepSpec

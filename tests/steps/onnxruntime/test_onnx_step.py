@@ -18,8 +18,7 @@ from pydlbench.errors import (  # noqa: E402
 from pydlbench.records.own import OwnInput, OwnSpec  # noqa: E402
 from pydlbench.records.step import StepFacts, StepPreparation, StepSpec  # noqa: E402
 from pydlbench.steps import operations  # noqa: E402
-from pydlbench.steps.onnxruntime.profile import read_profile  # noqa: E402
-from pydlbench.steps.onnxruntime.step import OnnxModel  # noqa: E402
+from pydlbench.steps.onnxruntime.step import OnnxModel, read_profile  # noqa: E402
 from pydlbench.timing.chunk import Request  # noqa: E402
 
 STREAM = np.random.default_rng(0)
