@@ -8,7 +8,8 @@ used, nothing that is inside the package.
 
 ``$`` has its output compared word for word, but for widths of columns, the folder's path and the
 version. Its input is recorded or its output is the same on every machine. JSON documents and HTML
-pages are shown as their content: a line per object, or per heading, row and paragraph.
+pages are shown as their content: a line per object, or per heading, row and paragraph; schemas as
+their objects, each once however many documents have it.
 
 ``~`` measures on this machine: only the heads of its tables, and the keys of the file that its
 ``--json`` names, are compared. That file is also held against the schema that ``export --schema``
@@ -121,6 +122,7 @@ def replay(transcript: Path, folder: Path) -> str:
     lines = transcript.read_text(encoding="utf-8").splitlines()
     commands = [line for line in lines if line.startswith(("$ pydlbench", "~ pydlbench"))]
     parts = []
+    known: set[str] = set()
     with subprocess.Popen(
         [sys.executable, "-c", SERVER],
         cwd=folder,
@@ -137,7 +139,7 @@ def replay(transcript: Path, folder: Path) -> str:
                 print(json.dumps(words), file=server.stdin, flush=True)
                 code, out, err = json.loads(server.stdout.readline())
                 done = subprocess.CompletedProcess(words, code, out, err)
-                parts.append(f"{line}\n{exact(done, words, folder)}")
+                parts.append(f"{line}\n{exact(done, words, folder, known)}")
             else:
                 parts.append(f"{line}\n{measured(words, folder)}")
     return "\n".join(parts)
@@ -169,13 +171,15 @@ def pydlbench_command(words: list[str], folder: Path) -> subprocess.CompletedPro
     )
 
 
-def exact(done: subprocess.CompletedProcess[str], words: list[str], folder: Path) -> str:
-    """Return all that a command printed, and its exit code."""
+def exact(
+    done: subprocess.CompletedProcess[str], words: list[str], folder: Path, known: set[str]
+) -> str:
+    """Return all that a command printed, and its exit code; see :func:`described` for ``known``."""
     out = done.stdout
     if out.startswith("<!DOCTYPE html>"):
         out = page_text(out)
     elif "--schema" in words and done.returncode == 0:
-        out = shown(described(json.loads(out)))
+        out = described(json.loads(out), known)
     elif out.startswith("{"):
         out = shown(json.loads(out))
     lines = [*out.splitlines(), *(f"! {line}" for line in done.stderr.splitlines())]
@@ -270,24 +274,44 @@ def keys(value: Any, path: str = "") -> Any:
     return ...
 
 
-def described(schema: dict[str, Any], at: dict[str, Any] | None = None) -> Any:
-    """Return a schema as the object it describes: types for values, ``?`` after optional keys."""
-    at = schema if at is None else at
-    if "$ref" in at:
-        at = schema["$defs"][at["$ref"].rpartition("/")[2]]
-    choices = [one for one in at.get("anyOf", ()) if one.get("type") != "null"]
-    if len(choices) == 1:
-        return described(schema, choices[0])
-    if "properties" in at:
-        needed = at.get("required", ())
-        return {
-            key + "?" * (key not in needed): described(schema, one)
-            for key, one in at["properties"].items()
-        }
-    if isinstance(inner := at.get("items"), dict) and is_object(below := described(schema, inner)):
-        return [below]
-    kind = at.get("type", "const" if "const" in at else "any")
-    return "|".join(map(str, at.get("enum", kind if isinstance(kind, list) else [kind])))
+def described(schema: dict[str, Any], known: set[str]) -> str:
+    """Return the objects of a schema, a line each: ``?`` after optional keys, and what they hold.
+
+    Args:
+        schema: with its definitions.
+        known: lines that stand above already, to which those of this schema are added: what several
+            documents have in common is shown once.
+    """
+    lines = [f"document: {held_by(schema)}"]
+    for name, one in sorted(schema.get("$defs", {}).items()):
+        line = f"{name}: {held_by(one)}"
+        if line not in known:
+            lines.append(line)
+            known.add(line)
+    return "\n".join(lines)
+
+
+def held_by(schema: dict[str, Any]) -> str:
+    """Return the keys of an object, each with the type of its value."""
+    needed = schema.get("required", ())
+    return ", ".join(
+        f"{key}{'?' * (key not in needed)} {type_of(one)}"
+        for key, one in sorted(schema["properties"].items())
+    )
+
+
+def type_of(value: dict[str, Any]) -> str:
+    """Return what a schema says of a value: its type, its choices, or the name of an object."""
+    if "$ref" in value:
+        return str(value["$ref"].rpartition("/")[2])
+    if "anyOf" in value:
+        return "|".join(map(type_of, value["anyOf"]))
+    if "properties" in value:
+        return f"{{{held_by(value)}}}"
+    if isinstance(value.get("items"), dict):
+        return f"[{type_of(value['items'])}]"
+    kind = value.get("type", "const" if "const" in value else "any")
+    return "|".join(map(str, value.get("enum", kind if isinstance(kind, list) else [kind])))
 
 
 class PageText(HTMLParser):
