@@ -5,16 +5,14 @@ from said import says
 
 from pydlbench.backends import capabilities
 from pydlbench.cli import backends as command
-from pydlbench.cli.parser import Parser
+from pydlbench.cli.parser import command_parser
 from pydlbench.errors import BackendMissingError, UnsupportedError, WorkerError
 
 pytestmark = pytest.mark.usefixtures("installed")
 
 
 def parse(*words):
-    parser = Parser(prog="pydlbench")
-    command.add_parser(parser.add_subparsers())
-    return parser.parse_args(["backends", *words])
+    return command_parser("backends").parse_args(words)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from said import says
 
 from pydlbench.cli import check as command
 from pydlbench.cli import main
-from pydlbench.cli.parser import Parser
+from pydlbench.cli.parser import command_parser
 from pydlbench.errors import (
     BackendMissingError,
     PydlbenchError,
@@ -33,9 +33,7 @@ DESIGN_KEYS = {
 
 
 def parse(*words):
-    parser = Parser(prog="pydlbench")
-    command.add_parser(parser.add_subparsers())
-    return parser.parse_args(["check", *words])
+    return command_parser("check").parse_args(words)
 
 
 class FakeChecker:

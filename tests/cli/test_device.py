@@ -5,7 +5,7 @@ from said import says
 
 from pydlbench.backends import capabilities as presence
 from pydlbench.cli import device
-from pydlbench.cli.parser import Parser
+from pydlbench.cli.parser import command_parser
 from pydlbench.devices.cpu.facts import CpuFacts, LogicalCpu
 from pydlbench.devices.cpu.record import DeviceRecord, precision_peak
 from pydlbench.devices.findings import Advice, Bandwidth, Reading
@@ -61,9 +61,7 @@ def no_gpu(monkeypatch):
 
 
 def run(*words, probe=record):
-    parser = Parser()
-    device.add_parser(parser.add_subparsers())
-    return device.run(parser.parse_args(["device", *words]), probe)
+    return device.run(command_parser("device").parse_args(words), probe)
 
 
 def test_the_table_shows_measured_beside_theory(capsys):

@@ -1,9 +1,9 @@
-import argparse
 import json
 
 from said import says
 
 from pydlbench.cli import device
+from pydlbench.cli.parser import command_parser
 from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import accumulator, theoretical_peak
 from pydlbench.devices.gpu.record import extend_record, start_record
@@ -59,9 +59,7 @@ def record(device, precisions):
 
 
 def run(*words, probe=record):
-    parser = argparse.ArgumentParser()
-    device.add_parser(parser.add_subparsers())
-    return device.run(parser.parse_args(["device", "--device", "cuda:1", *words]), probe)
+    return device.run(command_parser("device").parse_args(["--device", "cuda:1", *words]), probe)
 
 
 def line(text, start):

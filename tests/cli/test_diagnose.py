@@ -10,7 +10,7 @@ from said import says
 
 from pydlbench.cli import diagnose as command
 from pydlbench.cli import main
-from pydlbench.cli.parser import Parser
+from pydlbench.cli.parser import command_parser
 from pydlbench.diagnose import run as package
 from pydlbench.errors import PydlbenchError
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving
@@ -55,9 +55,7 @@ def asked(monkeypatch):
 
 
 def parse(*words):
-    parser = Parser(prog="pydlbench")
-    command.add_parser(parser.add_subparsers())
-    return parser.parse_args(["diagnose", *words])
+    return command_parser("diagnose").parse_args(words)
 
 
 def test_what_is_asked_for_arrives(session, asked, capsys):

@@ -1,22 +1,19 @@
 """``device --known``: the known cards with their published figures."""
 
-import argparse
 import json
 
 import pytest
 
 from pydlbench.cli import device
+from pydlbench.cli.parser import command_parser
 from pydlbench.errors import UsageError
 
 
 def run(*words):
-    parser = argparse.ArgumentParser()
-    device.add_parser(parser.add_subparsers())
-
     def probe(**_arguments):
         pytest.fail("probed")
 
-    return device.run(parser.parse_args(["device", "--known", *words]), probe)
+    return device.run(command_parser("device").parse_args(["--known", *words]), probe)
 
 
 def table(capsys):

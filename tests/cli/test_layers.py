@@ -15,7 +15,7 @@ from invented_session import InventedSession, stop_after
 from said import says
 
 from pydlbench.cli import layers as command
-from pydlbench.cli.parser import Parser
+from pydlbench.cli.parser import command_parser
 from pydlbench.errors import PrimitiveError, PydlbenchError, UsageError
 
 if TYPE_CHECKING:
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 
 def parse(*words: str) -> argparse.Namespace:
-    parser = Parser(prog="pydlbench")
-    command.add_parser(parser.add_subparsers())
-    return parser.parse_args(["layers", *words])
+    return command_parser("layers").parse_args(words)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from invented_gpu import Gpu, GpuSession, convolution
 
 from pydlbench.cli import check, diagnose, forecast, main
-from pydlbench.cli.parser import Parser
+from pydlbench.cli.parser import command_parser
 from pydlbench.errors import UsageError
 from pydlbench.records.check import CheckResult
 
@@ -28,9 +28,7 @@ def session(run_record):
 
 
 def run(command, session, name, *words):
-    parser = Parser(prog="pydlbench")
-    command.add_parser(parser.add_subparsers())
-    return command.run(parser.parse_args([name, *words]), session.open)
+    return command.run(command_parser(name).parse_args(words), session.open)
 
 
 def test_a_check_on_a_gpu_names_what_the_host_costs(session, capsys):
@@ -92,10 +90,8 @@ def test_what_a_gpu_does_not_have_is_one_line(session, command, name, words, nea
 )
 def test_by_default_steps_run_where_they_can_be_explained(framework, device, monkeypatch):
     monkeypatch.setattr("pydlbench.backends.capabilities.default_device", lambda: ("cuda:0", ()))
-    parser = Parser(prog="pydlbench")
-    check.add_parser(parser.add_subparsers())
-    words = ["check", "mnist", *(("--framework", *framework) if framework else ())]
-    tasks, notes = check.read_tasks(parser.parse_args(words))
+    words = ["mnist", *(("--framework", *framework) if framework else ())]
+    tasks, notes = check.read_tasks(command_parser("check").parse_args(words))
     assert [row.case.device for task in tasks for row in task.rows] == [device]
     assert any("on the CPU" in one for one in notes) is (device == "cpu")
 

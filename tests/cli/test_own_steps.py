@@ -3,7 +3,7 @@
 import pytest
 
 from pydlbench.cli import check, diagnose, forecast, model
-from pydlbench.cli.parser import Parser
+from pydlbench.cli.parser import command_parser
 from pydlbench.errors import UsageError
 
 COMMANDS = {"check": check, "diagnose": diagnose, "forecast": forecast, "model": model}
@@ -24,9 +24,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def tasks_of(name, *words):
-    parser = Parser(prog="pydlbench")
-    COMMANDS[name].add_parser(parser.add_subparsers())
-    return COMMANDS[name].read_tasks(parser.parse_args([name, *words]))[0]
+    return COMMANDS[name].read_tasks(command_parser(name).parse_args(words))[0]
 
 
 def steps_of(tasks):

@@ -13,7 +13,7 @@ from invented_rows import row_of
 from invented_session import InventedSession, stop_after
 
 from pydlbench.cli import layers as command
-from pydlbench.cli.parser import Parser
+from pydlbench.cli.parser import command_parser
 from pydlbench.errors import PrimitiveError, UsageError
 from pydlbench.store.store import Store
 
@@ -23,9 +23,7 @@ SAMPLES = (0.05, 0.06, 0.07)
 
 
 def parse(*words):
-    parser = Parser(prog="pydlbench")
-    command.add_parser(parser.add_subparsers())
-    return parser.parse_args(["layers", *words])
+    return command_parser("layers").parse_args(words)
 
 
 @pytest.fixture(autouse=True)
@@ -244,7 +242,7 @@ _KILLED = """
 import sys, time
 from invented_session import InventedSession
 from pydlbench.cli import layers
-from pydlbench.cli.parser import Parser
+from pydlbench.cli.parser import Parser, command_parser
 from pydlbench.records.run import RunRecord
 
 def wait(count):

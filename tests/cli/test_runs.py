@@ -7,7 +7,7 @@ from said import says
 
 from pydlbench.cli import main
 from pydlbench.cli import runs as command
-from pydlbench.cli.parser import Parser
+from pydlbench.cli.parser import command_parser
 from pydlbench.errors import UsageError
 from pydlbench.report.json import dump, to_json
 from pydlbench.store.entry import Entry
@@ -15,9 +15,7 @@ from pydlbench.store.store import Store
 
 
 def parse(*words):
-    parser = Parser(prog="pydlbench")
-    command.add_parser(parser.add_subparsers())
-    return parser.parse_args(["runs", *words])
+    return command_parser("runs").parse_args(words)
 
 
 @pytest.fixture

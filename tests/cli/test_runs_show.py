@@ -8,7 +8,7 @@ from said import says
 from pydlbench.cli import main
 from pydlbench.cli import model as model_command
 from pydlbench.cli import sweep as sweep_command
-from pydlbench.cli.parser import Parser
+from pydlbench.cli.parser import command_parser
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving, Tried
 from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.report.diagnose import diagnosis_report
@@ -18,9 +18,7 @@ from pydlbench.store.store import Store
 
 
 def parse(command, *words):
-    parser = Parser(prog="pydlbench")
-    command.add_parser(parser.add_subparsers())
-    return parser.parse_args([command.__name__.rpartition(".")[2], *words])
+    return command_parser(command.__name__.rpartition(".")[2]).parse_args(words)
 
 
 def shown(capsys, run="last"):

@@ -7,7 +7,7 @@ import pytest
 from planted import World, run
 
 from pydlbench.cli import check, diagnose, e2e, layers
-from pydlbench.cli.parser import Parser
+from pydlbench.cli.parser import command_parser
 from pydlbench.diagnose.rules import again, faults_command, layer_command
 from pydlbench.layers.pool import Pool2d
 from pydlbench.records.own import OwnSpec
@@ -43,10 +43,7 @@ def read(command):
     """What the command line makes of a command, its options checked as they are when it runs."""
     program, name, *words = shlex.split(command)
     assert program == "pydlbench"
-    module = COMMANDS[name]
-    parser = Parser(prog="pydlbench")
-    module.add_parser(parser.add_subparsers())
-    tasks, _ = module.read_tasks(parser.parse_args([name, *words]))
+    tasks, _ = COMMANDS[name].read_tasks(command_parser(name).parse_args(words))
     return [row.case for task in tasks for row in task.rows]
 
 

@@ -9,7 +9,7 @@ from invented_rows import row_of, time_of
 from invented_session import InventedSession
 
 from pydlbench.cli import sweep as command
-from pydlbench.cli.parser import Parser
+from pydlbench.cli.parser import command_parser
 from pydlbench.devices.cpu.affinity import choose_cpus
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.devices.cpu.record import start_record
@@ -107,9 +107,7 @@ class Sessions(InventedSession):
 
 
 def parse(*words: Any) -> argparse.Namespace:
-    parser = Parser(prog="pydlbench")
-    command.add_parser(parser.add_subparsers())
-    return parser.parse_args(["sweep", *map(str, words)])
+    return command_parser("sweep").parse_args([*map(str, words)])
 
 
 def sweep(sessions: Sessions, *words: Any) -> int:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from pydlbench.cli import main
-from pydlbench.cli.parser import Parser
+from pydlbench.cli.parser import command_parser
 from pydlbench.errors import UsageError
 from pydlbench.records.documents import DOCUMENTS
 from pydlbench.records.measurement import Measurement
@@ -108,9 +108,8 @@ def test_a_device_is_valid(capsys):
     from pydlbench.devices.cpu.record import start_record
 
     facts = read_cpu_facts()
-    parser = Parser(prog="pydlbench")
-    command.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["device", "--device", "cpu", "--json", "-", "--quiet"])
+    words = ["--device", "cpu", "--json", "-", "--quiet"]
+    args = command_parser("device").parse_args(words)
     record = start_record(facts, choose_cpus(facts, None))
     assert command.run(args, lambda **_: record) == 0
     assert errors("device", json.loads(capsys.readouterr().out)) == []
@@ -202,9 +201,7 @@ def test_a_diagnosis_is_valid(run_record, capsys, monkeypatch):
         yield Session()
 
     monkeypatch.setattr(package, "diagnose", found)
-    parser = Parser(prog="pydlbench")
-    command.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["diagnose", "mnist", "--json", "-", "--quiet"])
+    args = command_parser("diagnose").parse_args(["mnist", "--json", "-", "--quiet"])
     assert command.run(args, session) == 0
     assert errors("diagnose", json.loads(capsys.readouterr().out)) == []
 
