@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from pydlbench.report.text import Block
     from pydlbench.runner.execute import Results, View
 
-__all__ = ["CheckTask", "add_parser", "read_tasks", "run"]
-
 # Fewer laps have no interval at 95 %.
 _LAPS: Final = 6
 

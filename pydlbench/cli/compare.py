@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pydlbench.compare.rerun import RerunPair
     from pydlbench.compare.rows import Row, Side
 
-__all__ = ["add_parser", "run"]
-
 # What asks for other things than the published figures, or than a comparison of stored runs.
 _WITH_PUBLISHED = ("interleave", "fail_on", "same", "passes", "budget", "seed", "all")
 _WITH_INTERLEAVE = ("passes", "budget", "seed")

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pydlbench.devices.cpu.record import DeviceRecord
     from pydlbench.devices.gpu.record import GpuRecord
 
-__all__ = ["add_parser", "run"]
-
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add the command's options."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pydlbench.runner.execute import Results, View
     from pydlbench.runner.tasks import Task
 
-__all__ = ["add_parser", "read_tasks", "run"]
-
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Describe the command."""

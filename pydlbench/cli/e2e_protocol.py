@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pydlbench.steps.protocols.protocol import Protocol
     from pydlbench.steps.protocols.runner import ProtocolSpec
 
-__all__ = ["read_case", "run_protocol"]
-
 # A script on a small machine may honestly take days.
 _PATIENCE_S: Final = 30 * 86400.0
 # Where files go that are fetched and no folder was named.

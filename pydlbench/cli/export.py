@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pydlbench.store.documents import Loaded
     from pydlbench.store.entry import Entry
 
-__all__ = ["add_parser", "run", "run_markdown"]
-
 
 class Format(NamedTuple):
     """A format to write.

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from pydlbench.report.text import Block
     from pydlbench.runner.execute import Results
 
-__all__ = ["Request", "add_parser", "read_request", "read_tasks", "run", "show", "tasks"]
-
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Describe the command."""

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.execute import Results, View
 
-__all__ = ["add_parser", "read_tasks", "run"]
-
 _BUDGET_S = 0.25
 _TOP = 20
 # Nothing is timed, and nothing kept, where layers are counted only.

@@ -27,31 +27,6 @@ if TYPE_CHECKING:
 
     from pydlbench.store.store import Store
 
-__all__ = [
-    "FAILED",
-    "FOUND",
-    "UNDECIDED",
-    "Several",
-    "add",
-    "batches",
-    "byte_count",
-    "check_threads",
-    "choices",
-    "device_of",
-    "fail_on",
-    "fraction",
-    "one_of",
-    "percentage",
-    "positive_seconds",
-    "reading_store",
-    "real",
-    "shortened",
-    "split_patterns",
-    "taking",
-    "whole_number",
-    "wholes",
-]
-
 
 _BYTES = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 # What eighteen digits can say.

@@ -15,8 +15,6 @@ from pydlbench.errors import UsageError, nearest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["COMMANDS", "Command", "Parser", "command_parser", "dispatch"]
-
 
 @dataclass(frozen=True, slots=True)
 class Command:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pydlbench.store.documents import Loaded
     from pydlbench.store.entry import Entry
 
-__all__ = ["add_parser", "run", "summed_again"]
-
 # Action -> what stands behind it on the command line.
 _ACTIONS: Final = {
     "list": "",

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pydlbench.runner.sweep import SweepFile, Table
     from pydlbench.runner.tasks import Task
 
-__all__ = ["add_parser", "read_file", "read_text", "run", "table_keys"]
-
 # A file of a person; a machine's list of cases is a shell loop's matter.
 _MOST_BYTES: Final = 1 << 20
 _MOST_ROWS: Final = 50_000

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from pydlbench.compare.match import Matching
     from pydlbench.compare.rows import Row, Side
 
-__all__ = ["VERDICTS", "ComparedRow", "Comparison", "Drift", "Estimate", "Settings"]
-
 #: A ratio B / A with what is said of it.
 Estimate = ComparisonEstimate
 

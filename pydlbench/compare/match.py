@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from pydlbench.compare.rows import Side
 
-__all__ = ["LAYER_KINDS", "Matching", "Pair", "describe", "key", "match"]
-
 
 # -----------------------------------------------------------------------------
 # What a row is matched by, and what it is called.

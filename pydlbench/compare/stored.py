@@ -60,16 +60,6 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunInfo
     from pydlbench.store.reader import Reader
 
-__all__ = [
-    "CONTENDED",
-    "NO_SCATTER",
-    "RUN_SD",
-    "compare",
-    "compare_named",
-    "repeats",
-    "replicates",
-]
-
 #: What a whole run is faster or slower, one standard deviation: assumed where no replicates tell
 #: it. No visit shows it, as a run is over before the hours are that its machine drifts in; without
 #: any figure a slower hour would be called a slower kernel. On machines that others use, too, the

@@ -35,19 +35,6 @@ if TYPE_CHECKING:
     from pydlbench.timing.statistics import Ratio
     from pydlbench.workers.host import RemoteKernel
 
-__all__ = [
-    "LEAST",
-    "AgainstNative",
-    "Experiment",
-    "LayerChange",
-    "Rounds",
-    "StepChange",
-    "cost_s",
-    "in_turn",
-    "try_out",
-    "with_rounds",
-]
-
 
 # -----------------------------------------------------------------------------
 # Experiments that a hypothesis can name: what is changed, and beside what it runs.

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepSpec
 
-__all__ = ["RULES", "again", "faults_command", "layer_command"]
-
 
 # -----------------------------------------------------------------------------
 # The commands that findings name, with everything that this step was asked for with.

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
 
-__all__ = ["diagnose"]
-
 
 # -----------------------------------------------------------------------------
 # From what experiments have measured to a ranked list.

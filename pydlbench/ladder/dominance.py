@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from pydlbench.records.measurement import TimeSummary
 
-__all__ = ["Dominance", "Timed", "dominance"]
-
 Key = TypeVar("Key", bound="Hashable")
 
 _LEVEL: Final = 0.95

@@ -37,19 +37,6 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.runner.laps import Effort
 
-__all__ = [
-    "Estimate",
-    "Kernels",
-    "LayerShare",
-    "Plan",
-    "Range",
-    "Term",
-    "estimate",
-    "nameless",
-    "plan",
-    "terms_of",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range:

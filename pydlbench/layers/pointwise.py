@@ -23,9 +23,6 @@ from pydlbench.layers.base import (
 from pydlbench.layers.pointwise_ops import OPERATIONS, SPELLINGS, Operation, Step
 from pydlbench.layers.window import Axis
 
-__all__ = ["Pointwise"]
-
-
 # -----------------------------------------------------------------------------
 # Checks of a memory-bound layer's sizes and parameters against its operation.
 

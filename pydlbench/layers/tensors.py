@@ -26,8 +26,6 @@ from pydlbench.layers.base import (
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["Shape", "Tensors", "check_operator", "joined", "read", "set_number", "set_shapes"]
-
 Shape = tuple[int, ...]
 
 #: oneDNN knows twelve; with those merged that lie behind one another nobody needs as many.

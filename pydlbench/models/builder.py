@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pydlbench.layers.layer import Layer
     from pydlbench.models.graph import Decay, Op
 
-__all__ = ["Activation", "Builder", "Pad", "pad_sides"]
-
 #: Operations on each element of one node's output.
 Activation: TypeAlias = Literal["relu", "relu6", "hardswish", "hardsigmoid"]
 

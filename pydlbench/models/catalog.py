@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from pydlbench.layers.layer import Layer
 
-__all__ = ["CatalogEntry", "entry_names", "find_layers", "is_entry", "load_entry"]
-
 
 # -----------------------------------------------------------------------------
 # Whose layers have names: the models, two benchmarks of single layers, and transformers.

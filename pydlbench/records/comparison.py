@@ -9,8 +9,6 @@ import msgspec
 
 from pydlbench.records.record import Document, Record, one_of
 
-__all__ = ["CompareDocument", "ComparisonEstimate", "ComparisonRow", "ComparisonSide"]
-
 Verdict = Annotated[str, one_of("SAME", "FASTER", "SLOWER", "UNCLEAR")]
 
 

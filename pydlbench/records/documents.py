@@ -28,8 +28,6 @@ from pydlbench.records.run import RunInfo, RunRecord
 from pydlbench.records.specs import Precision
 from pydlbench.records.step import Framework, Phase, StepRecord
 
-__all__ = ["DOCUMENTS"]
-
 
 class RunDocument(Document, frozen=True, kw_only=True):
     """What a run has measured.

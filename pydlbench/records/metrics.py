@@ -19,19 +19,6 @@ if TYPE_CHECKING:
 
     from pydlbench.records.measurement import Measurement, TimeSummary
 
-__all__ = [
-    "Column",
-    "Metric",
-    "TableOf",
-    "algorithm_within",
-    "checked_text",
-    "columns_of",
-    "cut",
-    "ratio_text",
-    "short_layout",
-    "spread",
-]
-
 
 Row = TypeVar("Row")
 Table = TypeVar("Table")

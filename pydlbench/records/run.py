@@ -9,8 +9,6 @@ import msgspec
 
 from pydlbench.records.record import Record, one_of
 
-__all__ = ["RunInfo", "RunRecord"]
-
 #: What a run can be. ``killed`` is never stored: it is a ``running`` one whose process is gone.
 STATUSES: Final = ("running", "done", "interrupted", "failed", "killed")
 

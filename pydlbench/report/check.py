@@ -32,19 +32,6 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.report.text import Block
 
-__all__ = [
-    "Step",
-    "check_conclusion",
-    "check_report",
-    "checks_columns",
-    "errors_line",
-    "interval_text",
-    "ledger_columns",
-    "rung_columns",
-    "steps_of",
-    "summary_parts",
-]
-
 # Characters of the longest bar of a ledger.
 _BAR: Final = 20
 # What the terms of a ledger sum to.

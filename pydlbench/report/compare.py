@@ -20,19 +20,6 @@ if TYPE_CHECKING:
     from pydlbench.compare.rows import Row, Side
     from pydlbench.report.text import Block
 
-__all__ = [
-    "change",
-    "comparison_columns",
-    "comparison_report",
-    "conclude",
-    "drift_lines",
-    "legend",
-    "names_of",
-    "resolution",
-    "unclear_reasons",
-    "what_would_decide",
-]
-
 
 # -----------------------------------------------------------------------------
 # Ratios, verdicts and settings of a comparison in words, for its table and its Markdown alike.

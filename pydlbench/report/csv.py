@@ -19,19 +19,6 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.store.entry import Entry
 
-__all__ = [
-    "CSV_COLUMNS",
-    "DLB_COLUMNS",
-    "LONG_COLUMNS",
-    "batches",
-    "flat_lines",
-    "to_csv",
-    "to_dlb",
-    "to_long",
-    "to_parquet",
-    "to_workbook",
-]
-
 
 # -----------------------------------------------------------------------------
 # Layers in CSV: one line per measurement, nested values flattened, every line with its run.

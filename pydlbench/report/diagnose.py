@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.report.text import Block
 
-__all__ = ["OVERLAPS", "because", "diagnosis_report", "headline"]
-
 #: Stands below the findings where two of them are about the same parts of the step.
 OVERLAPS = (
     "Each saving is that of one change alone; savings of findings that overlap do not add up."

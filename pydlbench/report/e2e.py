@@ -29,17 +29,6 @@ if TYPE_CHECKING:
     from pydlbench.report.text import Block
     from pydlbench.timing.statistics import Ratio
 
-__all__ = [
-    "StepRow",
-    "conclude",
-    "settings",
-    "step_rows",
-    "steps_report",
-    "to_csv",
-    "to_json",
-    "verdicts",
-]
-
 
 # -----------------------------------------------------------------------------
 # What a report says of a timed step besides its record: FLOP/s, and who it is compared with.

@@ -18,15 +18,6 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.report.text import Block
 
-__all__ = [
-    "age",
-    "dominating",
-    "forecast_report",
-    "refused_line",
-    "sources",
-    "summary_parts",
-]
-
 # Operators that are shown unless all are asked for.
 _SHOWN: Final = 12
 # Those dominate that make up this share together, and no more than so many.

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.store.entry import Entry
 
-__all__ = ["dump", "run_document", "to_json"]
-
 
 def to_json(
     run: RunRecord, measurements: Sequence[Measurement], *, interrupted: bool = False

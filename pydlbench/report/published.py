@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from pydlbench.compare.published import Beside, Figure
     from pydlbench.report.text import Block
 
-__all__ = ["published_report"]
-
 Row = TypeVar("Row")
 
 _PLAIN: Final = "plain step: our step, which need not include all that the published one does"

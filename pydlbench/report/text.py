@@ -31,29 +31,6 @@ if TYPE_CHECKING:
     from pydlbench.records.metrics import Column
     from pydlbench.records.run import RunRecord
 
-__all__ = [
-    "PLAIN",
-    "STDOUT",
-    "Block",
-    "Facts",
-    "Heading",
-    "Lines",
-    "Style",
-    "Table",
-    "Title",
-    "as_markdown",
-    "as_text",
-    "check_writable",
-    "csv_text",
-    "markdown_table",
-    "markdown_text",
-    "run_lines",
-    "some_names",
-    "wrapped",
-    "write_bytes",
-    "write_text",
-]
-
 Row = TypeVar("Row")
 
 #: Columns of a report that goes into a pipe or a file, and the most that it takes of a terminal.

@@ -19,16 +19,6 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement, Roofline, TimeSummary
     from pydlbench.records.run import RunRecord
 
-__all__ = [
-    "compare_backends",
-    "conclude",
-    "conclude_run",
-    "disturbance",
-    "dominates",
-    "share_text",
-    "sum_is_disturbed",
-]
-
 
 _NEAR_ROOF = 0.8
 # A clock read beside the load, not during it, wanders by this much.

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.runner.problem import BackendRun
 
-__all__ = ["LOG", "Account", "Evidence", "causes", "explained", "unexplained_s"]
-
 
 #: How a kernel's time is known where nothing else is said.
 LOG = "by the library's own log"

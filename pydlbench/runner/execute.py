@@ -34,16 +34,6 @@ if TYPE_CHECKING:
     from pydlbench.runner.tasks import Row, Task
     from pydlbench.store.store import Store
 
-__all__ = [
-    "Outcome",
-    "Results",
-    "View",
-    "execute",
-    "kernel_of",
-    "kernels",
-    "row_key",
-]
-
 _Record = TypeVar("_Record", bound=Record)
 
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from pydlbench.timing.procedure import Samples
     from pydlbench.workers.host import RemoteKernel, Worker
 
-__all__ = ["Kernels", "check_memory", "memory_held", "memory_needed", "variant_of"]
-
 # Rotating copies of a cold cache state span this many last-level caches.
 _COLD_FACTOR = 3
 # Rotating copies on a GPU span this many L2 caches: its replacement is not strictly the oldest

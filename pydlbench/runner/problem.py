@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from pydlbench.timing.statistics import Ratio
     from pydlbench.workers.host import RemoteKernel
 
-__all__ = ["BackendRun", "Problem", "by_problem"]
-
 # The fewest rounds whose interval of the ratio at 95 % leaves out the two extremes.
 _ROUNDS = 9
 # Six rounds have such an interval; one or two may be disturbed.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunInfo, RunRecord
     from pydlbench.store.store import Store
 
-__all__ = ["OneInterrupt", "Recorder", "Resumed"]
-
 # Device and environment of a run that goes on are written again so often, in seconds.
 _EVERY_S = 5.0
 

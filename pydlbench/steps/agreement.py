@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
 
-__all__ = ["Agreement", "agree", "agree_with", "compare"]
-
 #: The largest relative error of a float32 output or gradient that still is rounding: each of a
 #: hundred layers sums thousands of products in an order of its own.
 TOLERANCE = 1e-3

@@ -20,16 +20,6 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
     from pydlbench.steps.inputs import Batch
 
-__all__ = [
-    "FrameworkModel",
-    "Guarded",
-    "Outcome",
-    "Step",
-    "StepDefinition",
-    "check_trainable",
-    "definition_of",
-]
-
 Phase: TypeAlias = Literal[
     "forward", "forward-backward", "training", "backward-data", "backward-weights"
 ]

@@ -35,17 +35,6 @@ if TYPE_CHECKING:
     #: A step that is ready in one process, or in several.
     _Ready: TypeAlias = RemoteKernel[StepFacts] | RankedStep
 
-__all__ = [
-    "check_memory",
-    "check_memory_of_parts",
-    "prepare_step",
-    "record_of",
-    "run",
-    "run_in_turn",
-    "settled",
-    "step_policy",
-]
-
 
 def prepare_step(
     case: StepSpec,

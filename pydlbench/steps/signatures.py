@@ -24,15 +24,6 @@ if TYPE_CHECKING:
 
     from pydlbench.records.step import StepSpec
 
-__all__ = [
-    "OperatorRequest",
-    "Subgraph",
-    "operator_of",
-    "read_signature",
-    "signature_of",
-    "step_of",
-]
-
 OperatorKind: TypeAlias = Literal["layer", "pointwise", "gradient sum", "loss", "optimizer", "feed"]
 
 # PyTorch's gradients that come back through these lie in memory in another way than others.

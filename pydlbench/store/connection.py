@@ -25,16 +25,6 @@ from pydlbench.store.entry import LAYER_COLUMNS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = [
-    "APPLICATION_ID",
-    "INSERT_LAYER",
-    "OF_OPERATORS",
-    "VERSION",
-    "open_reader",
-    "open_writer",
-    "translated",
-]
-
 
 _PLACES = ", ".join("?" * (1 + len(LAYER_COLUMNS)))
 #: Puts an entry's number and :func:`~pydlbench.store.entry.layer_values` into the table of layers.

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["Reader", "check_tag", "short_id"]
-
 
 # -----------------------------------------------------------------------------
 # How people name runs: ``last``, beginnings of ids, tags.

@@ -15,18 +15,6 @@ if TYPE_CHECKING:
     from pydlbench.timing.chunk import Chunk
     from pydlbench.timing.policy import Policy
 
-__all__ = [
-    "HARMFUL",
-    "Contention",
-    "GpuReadings",
-    "combine",
-    "disturbance",
-    "disturbed_by",
-    "judge",
-    "reasons_of",
-    "slow_canary",
-]
-
 
 # -----------------------------------------------------------------------------
 # Contention: what the kernel's own counters say about chunks and samples, in words.

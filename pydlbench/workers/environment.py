@@ -13,12 +13,6 @@ from pydlbench.errors import UnsupportedError, UsageError, nearest
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = [
-    "ALLOCATORS",
-    "allocator_environment",
-    "worker_environment",
-]
-
 
 # Settings of thread pools, math libraries and the allocator, which is a part of what frameworks are
 # measured with: a worker gets ours, whatever the shell says. Backends declare their own.

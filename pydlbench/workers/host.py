@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from pydlbench.records.specs import KernelSpec
     from pydlbench.timing.chunk import Request
 
-__all__ = ["DEFAULT_TIMEOUT", "PREPARE_TIMEOUT", "RemoteKernel", "Worker", "exit_status"]
-
 Facts = TypeVar("Facts")
 
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from pydlbench.backends.host_clock import HostClock
     from pydlbench.records.specs import KernelSpec
 
-__all__ = ["CupyBackend", "CupyClock", "create"]
-
 
 if TYPE_CHECKING:
     Inputs = dict[str, NDArray[Any]]

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     #: Allocates the result if it is given none, computes into it and returns it.
     Compute = Callable[[Any], Any]
 
-__all__ = ["CupyOperator", "Runtime", "build_conv", "build_gemm", "settle"]
-
 linalg = importlib.import_module("cupy._core._routines_linalg")
 cublas = importlib.import_module("cupy_backends.cuda.libs.cublas")
 

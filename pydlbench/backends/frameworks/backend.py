@@ -38,15 +38,6 @@ if TYPE_CHECKING:
     from pydlbench.records.specs import KernelSpec
     from pydlbench.timing.chunk import Chunk
 
-__all__ = [
-    "FrameworkBackend",
-    "Variant",
-    "checked_mode",
-    "entry_of",
-    "renamed",
-    "translated",
-]
-
 
 Entry = TypeVar("Entry")
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from pydlbench.backends.host_clock import Operator
     from pydlbench.records.specs import KernelSpec
 
-__all__ = ["JaxBackend", "create"]
-
 MODES = ("xla",)
 
 

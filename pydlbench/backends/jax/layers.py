@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-__all__ = ["FILTERS", "LAYERS", "convolution", "pooling", "product", "variants_of"]
-
 #: The layout of filters by that of images.
 FILTERS = {"nchw": "oihw", "nhwc": "hwio"}
 

@@ -44,15 +44,6 @@ if TYPE_CHECKING:
     from pydlbench.backends.native.chains import ChainLink
     from pydlbench.records.specs import KernelSpec
 
-__all__ = [
-    "CpuAutotuner",
-    "CpuChains",
-    "candidates",
-    "create",
-    "native_pass",
-    "without_narrower_code",
-]
-
 Facts = TypeVar("Facts")
 
 

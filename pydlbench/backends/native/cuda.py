@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from pydlbench.backends import autotune
     from pydlbench.backends.native.chains import ChainLink
 
-__all__ = []
-
 Facts = TypeVar("Facts")
 
 # How often each of the three clocks is read for a row; they are compared, not ranked.

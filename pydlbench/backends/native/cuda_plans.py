@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pydlbench.backends.base import Preparation
     from pydlbench.records.specs import KernelSpec
 
-__all__ = ["CudaAutotuner", "RecentInputs", "native_pass", "plans"]
-
 
 # -----------------------------------------------------------------------------
 # The inputs of a case on a GPU, kept for the next row of the same layer and pass.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from pydlbench.records.specs import KernelSpec
 
-__all__ = ["HostOperator", "host_variants"]
-
 
 # -----------------------------------------------------------------------------
 # A compiled kernel with its operands, called as a user's line would call it.

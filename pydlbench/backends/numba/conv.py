@@ -13,16 +13,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = [
-    "backward_data",
-    "backward_weights",
-    "first_output",
-    "forward",
-    "inner",
-    "last_output",
-    "parallel",
-]
-
 
 # -----------------------------------------------------------------------------
 # How the kernels of this package are compiled: parallel loops, vectorised, sums reordered.

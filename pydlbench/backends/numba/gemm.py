@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float32]
 
-__all__ = ["product", "product_transposed"]
-
 #: A block of the result, rows x columns: 32 KB, half a first-level cache.
 ROWS = 32
 COLUMNS = 256

@@ -16,8 +16,6 @@ from pydlbench.backends.numba.conv import first_output, inner, last_output, para
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["average", "average_backward", "maximum", "maximum_backward", "maximum_where"]
-
 if TYPE_CHECKING:
     Array = NDArray[np.float32]
     Indices = NDArray[np.int32]

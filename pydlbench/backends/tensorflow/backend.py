@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from pydlbench.backends.tensorflow.settings import Arithmetic
     from pydlbench.records.specs import KernelSpec
 
-__all__ = ["TensorflowBackend", "create", "reason_of", "translated"]
-
 
 # -----------------------------------------------------------------------------
 # What TensorFlow raises, as errors of ours with its reason in one sentence.

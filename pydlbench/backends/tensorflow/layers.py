@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from pydlbench.layers.window import Axis
     from pydlbench.records.specs import KernelSpec
 
-__all__ = ["LAYERS", "calls_of", "padding_of"]
-
 
 # -----------------------------------------------------------------------------
 # What TensorFlow calls for a layer, and what a recipe and a network make of it.

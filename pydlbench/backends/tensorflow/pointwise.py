@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     Arrays = Mapping[str, NDArray[Any]]
 
-__all__ = ["POINTWISE", "descend", "descend_with_momentum"]
-
 _FLOAT32 = "float32"
 
 

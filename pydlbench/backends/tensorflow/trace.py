@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.tensorflow.operator import FunctionOperator
 
-__all__ = ["calls_for", "graph_kernels", "kernels_behind", "node_runs", "trace"]
-
 
 # -----------------------------------------------------------------------------
 # TensorFlow's own trace of its calls: how long the kernels behind a function took.

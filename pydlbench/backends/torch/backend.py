@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from pydlbench.backends.torch.operator import Recipe
     from pydlbench.records.specs import KernelSpec
 
-__all__ = ["TorchBackend", "create"]
-
 
 # -----------------------------------------------------------------------------
 # What PyTorch has: from a case to the ways to run it, or one sentence why there is none.

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from pydlbench.backends.torch.operator import Recipe
     from pydlbench.records.specs import KernelSpec
 
-__all__ = ["GpuClock", "TorchCudaBackend", "kernel_names"]
-
 
 # -----------------------------------------------------------------------------
 # A PyTorch operator on a GPU between events: many calls in a graph, or launched one by one.

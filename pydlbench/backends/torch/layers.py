@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from pydlbench.layers.resize import Resize
     from pydlbench.records.specs import KernelSpec
 
-__all__ = ["LAYERS", "calls_of"]
-
 # A module whose own initialisation, which takes seconds for large ones, nobody would read.
 _uninitialised: Any = skip_init
 

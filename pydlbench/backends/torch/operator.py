@@ -26,24 +26,6 @@ if TYPE_CHECKING:
     from pydlbench.models.graph import Node
     from pydlbench.records.specs import KernelSpec
 
-__all__ = [
-    "FORMATS",
-    "LayerCalls",
-    "Made",
-    "NodeCall",
-    "NodeSite",
-    "Operands",
-    "Recipe",
-    "TensorPlace",
-    "TorchOperator",
-    "build",
-    "by_role",
-    "compiled",
-    "empty",
-    "image_recipes",
-    "padding_text",
-]
-
 
 # -----------------------------------------------------------------------------
 # Operands: tensors by role, where and as PyTorch's operators take them.

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from pydlbench.backends.torch.operator import NodeSite, Operands
     from pydlbench.records.specs import KernelSpec
 
-__all__ = ["POINTWISE"]
-
 _ATEN: Final = torch.ops.aten
 
 

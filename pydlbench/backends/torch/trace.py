@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.torch.operator import TorchOperator
 
-__all__ = ["Behind", "behind_on_cpu", "library_output", "logged_turn"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behind:

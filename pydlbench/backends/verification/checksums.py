@@ -18,31 +18,6 @@ if TYPE_CHECKING:
     from pydlbench.layers.conv import Conv2d
     from pydlbench.layers.window import Axis
 
-__all__ = [
-    "CHECKSUM_UNIT",
-    "EXACT",
-    "F64",
-    "TRANSCENDENTAL",
-    "Comparison",
-    "Computed",
-    "Deviation",
-    "Piece",
-    "TapAxis",
-    "checksum_weights",
-    "choose_pixels",
-    "contract",
-    "element_name",
-    "image_checksums",
-    "larger",
-    "overlap",
-    "per_channel",
-    "pieces",
-    "sums_over",
-    "whole_columns",
-    "window_axes",
-    "worst_of",
-]
-
 
 # -----------------------------------------------------------------------------
 # Multiplying small matrices into the axes of a large tensor, in one pass and in float64.

@@ -23,17 +23,6 @@ if TYPE_CHECKING:
 
     from pydlbench.layers.layer import Layer
 
-__all__ = [
-    "UNIT_ROUNDOFF",
-    "check_shape",
-    "fill_uniform",
-    "kept_elements",
-    "make_inputs",
-    "round_to",
-    "significand_bits",
-    "smallest_normal",
-]
-
 
 def check_shape(layer: Layer, role: str, tensor: NDArray[Any]) -> NDArray[Any]:
     """Return ``tensor`` in its plain shape; it may also come in another that the layer knows.

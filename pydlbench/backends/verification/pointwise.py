@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     Inputs = Mapping[str, NDArray[Any]]
 
-__all__ = ["check_pointwise", "compare", "expected_pieces"]
-
 
 # -----------------------------------------------------------------------------
 # Layers whose results depend on a few elements each: biases, activations, copies, updates.

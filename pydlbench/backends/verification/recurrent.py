@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     F64 = NDArray[np.float64]
 
-__all__ = ["Rounded", "backward", "check_recurrent", "forward"]
-
 #: How many roots of a sum of squared roundings its largest errors reach. One rounding is off by at
 #: most a unit and by 0.43 in the root mean square, so that this is 4.7 standard deviations.
 _TAIL: Final = 2.0

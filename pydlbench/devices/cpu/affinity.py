@@ -16,19 +16,6 @@ if TYPE_CHECKING:
 
     from pydlbench.devices.cpu.facts import CpuFacts
 
-__all__ = [
-    "choose_cpus",
-    "format_cpus",
-    "own_cpus",
-    "physical_cores",
-    "pinned",
-    "read_affinity",
-    "read_cpu_limit",
-    "read_memory_limit",
-    "remember",
-    "split_cpus",
-]
-
 
 # -----------------------------------------------------------------------------
 # Which logical CPUs a run uses: one per physical core, within what the process may use.

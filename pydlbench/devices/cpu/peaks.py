@@ -13,8 +13,6 @@ from pydlbench.units import format_hz
 if TYPE_CHECKING:
     from pydlbench.devices.cpu.facts import CpuFacts
 
-__all__ = ["Peak", "find_microarchitecture", "flop_rate", "theoretical_peak"]
-
 
 # -----------------------------------------------------------------------------
 # FLOP per cycle and core, from the number and the width of each core's FMA pipes.

@@ -16,25 +16,6 @@ if TYPE_CHECKING:
 
     from pydlbench.report.page.figures.canvas import Chart
 
-__all__ = [
-    "UNREADABLE",
-    "Column",
-    "Details",
-    "Facts",
-    "Figure",
-    "Group",
-    "Heading",
-    "Section",
-    "Table",
-    "Text",
-    "blocks_of",
-    "dotted",
-    "figures_of",
-    "number_column",
-    "plain",
-    "sentence",
-]
-
 #: What comes of documents that hold something else than they should.
 UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
 #: Figures of one kind: a page of many runs stays readable.

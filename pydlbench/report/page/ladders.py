@@ -29,16 +29,6 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
     from pydlbench.report.page.runs import PageRun
 
-__all__ = [
-    "DrawnLadder",
-    "DrawnRung",
-    "Rate",
-    "Segment",
-    "ladders",
-    "layer_sums",
-    "rates",
-]
-
 
 _WHOLE: Final = "whole"
 

@@ -35,22 +35,6 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunInfo, RunRecord
     from pydlbench.store.documents import Loaded
 
-__all__ = [
-    "COLUMNS",
-    "MOST_ROWS",
-    "MOST_UNTIMED",
-    "PageRun",
-    "choose",
-    "finite",
-    "level_name",
-    "mapping",
-    "node_name",
-    "objects",
-    "positive",
-    "read_run",
-    "usable_samples",
-]
-
 
 def finite(value: Any) -> float | None:
     """Return a finite number, or None."""

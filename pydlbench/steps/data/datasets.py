@@ -19,20 +19,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = [
-    "CLASSES",
-    "VALIDATION",
-    "Dataset",
-    "Split",
-    "decode",
-    "load",
-    "load_cifar10",
-    "load_mnist",
-    "read_idx",
-    "scale",
-    "split_off",
-]
-
 
 #: Of both data sets.
 CLASSES: Final = 10

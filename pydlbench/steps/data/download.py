@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-__all__ = ["FILES", "DownloadError", "PublishedFile", "fetch", "fetch_files"]
-
 
 _CHUNK: Final = 1 << 16
 _TIMEOUT_S: Final = 30.0

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     # Of what all repetitions share (weights), and of one set of operands.
     Body: TypeAlias = Callable[..., list[Any]]
 
-__all__ = ["prepare_allocation", "prepare_signatures"]
-
 jnp = jax.numpy
 
 

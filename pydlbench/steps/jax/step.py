@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from pydlbench.steps.definition import LossKind
     from pydlbench.steps.inputs import Batch
 
-__all__ = ["JaxModel", "JaxStep"]
-
 jnp = jax.numpy
 
 

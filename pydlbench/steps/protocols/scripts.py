@@ -16,8 +16,6 @@ from pydlbench.steps.protocols.protocol import (
     TrainingLoop,
 )
 
-__all__ = ["PROTOCOLS", "find_protocol"]
-
 
 def find_protocol(name: str) -> Protocol:
     """Return a protocol by name; UsageError with the nearest names for an unknown one."""

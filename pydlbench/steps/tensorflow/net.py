@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pydlbench.models.graph import Model, Node
     from pydlbench.steps.definition import StepDefinition
 
-__all__ = ["Net"]
-
 
 def flattened(images: Any, data_format: str) -> Any:
     """Return images as features in the order channel, row, column."""

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from pydlbench.steps.operators import TimedOperator
     from pydlbench.steps.signatures import OperatorRequest
 
-__all__ = ["prepare_allocation", "prepare_signatures"]
-
 
 # -----------------------------------------------------------------------------
 # Parts of the step in functions of their own.

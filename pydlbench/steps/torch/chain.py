@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from pydlbench.steps.torch.recording import Call, Recording
 
-__all__ = ["Chain", "below_autograd", "call_cost", "compose", "verify"]
-
 
 @contextlib.contextmanager
 def below_autograd() -> Iterator[None]:

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from pydlbench.steps.signatures import OperatorRequest
     from pydlbench.steps.torch.net import Net
 
-__all__ = ["fed_operator", "prepare_allocation", "prepare_log", "prepare_signatures"]
-
 
 # -----------------------------------------------------------------------------
 # Subgraphs cut out of PyTorch's step, and what they read.

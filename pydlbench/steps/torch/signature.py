@@ -18,8 +18,6 @@ import torch
 from pydlbench.errors import UnsupportedError
 from pydlbench.steps.aten.text import Word, leaves, mapped, read_call
 
-__all__ = ["ParsedCall", "parse", "signature"]
-
 #: Bytes that PyTorch's allocators align blocks to at least.
 ALIGNMENT: Final = 64
 

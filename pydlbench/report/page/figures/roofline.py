@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from pydlbench.report.page.palette import Look
     from pydlbench.report.page.runs import PageRun
 
-__all__ = ["ROOFLINE_NEEDS", "rooflines"]
-
 
 class Roof:
     """One limit: ``value`` in FLOP/s or B/s, whether it is theory, and its name."""

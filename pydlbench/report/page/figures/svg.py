@@ -16,8 +16,6 @@ from pydlbench.report.page.palette import themed
 if TYPE_CHECKING:
     from pydlbench.report.page.figures.canvas import Chart
 
-__all__ = ["draw_png", "file_svg", "inline_svg"]
-
 _NAMESPACE: Final = "http://www.w3.org/2000/svg"
 _SVG: Final = f"{{{_NAMESPACE}}}"
 _LINK: Final = "{http://www.w3.org/1999/xlink}href"
