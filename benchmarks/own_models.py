@@ -48,6 +48,8 @@ from pydlbench.store.store import Store
 from pydlbench.units import Scale, percent
 
 PHASES = ("forward", "training")
+#: What the stage ``measure`` takes of a step, each in processes of its own.
+PARTS = ("forecast", "step", "check")
 _ZOO: Final = os.path.relpath(Path(__file__).with_name("zoo.py"))
 # Seconds that a worker may be busy with one request.
 _PATIENCE_S: Final = 280.0
@@ -92,6 +94,8 @@ def read() -> argparse.Namespace:
     parser.add_argument("--stage", choices=tuple(_STAGES), help="without it only the tables")
     parser.add_argument("--minutes", type=float, help="begin no model after so long")
     parser.add_argument("--models", nargs="+", metavar="NAME", help="only these")
+    parser.add_argument("--phases", nargs="+", choices=PHASES, default=PHASES, help="measure")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="measure: of each")
     parser.add_argument("--again", action="store_true", help="import: try anew what failed")
     parser.add_argument("--visits", type=int, default=2, help="measure: processes of each call (2)")
     parser.add_argument("--threads", type=int, help="one per core without it")
@@ -254,21 +258,23 @@ class Measure(Stage):
     """Forecasts a step, runs it, and checks it."""
 
     def done(self, case: Case) -> bool:
-        """Whether its check is there."""
-        return bool(self.known("check", case))
+        """Whether all parts that are asked for are there."""
+        return all(self.known(part, case) for part in self.args.parts)
 
     def take(self, case: Case) -> str | None:
         """Take what is missing; each part has processes of its own."""
         step = case.step(case.phases[0])
         options = Options(threads=self.args.threads, budget_s=0.25, estimate=True)
+        missing = [part for part in self.args.parts if not self.known(part, case)]
         with Session(options) as session:
-            if not self.known("forecast", case):
+            if "forecast" in missing:
                 self.add("forecast", case, **forecast(step, session, self.store, self.args.visits))
-            if not self.known("step", case):
+            if "step" in missing:
                 seconds, ours = visited_step(step, session, _STEP_S)
                 self.add("step", case, seconds=seconds, undisturbed=ours)
-        with Session(options) as session:
-            self.add("check", case, **checked(step, session))
+        if "check" in missing:
+            with Session(options) as session:
+                self.add("check", case, **checked(step, session))
         return None
 
 
@@ -398,36 +404,37 @@ def measure_table(journal: Journal) -> list[str]:
     """Return a line for each step, and all held against the aims."""
     rows, judged, missing, ledgers = [], [], [], []
     for case in measured():
-        parts = [journal.get(f"{what} {case.name}") for what in ("forecast", "step", "check")]
-        if any(one is None for one in parts):
-            missing.append(f"{case.model} {case.phases[0]}")
+        told, step, check = (journal.get(f"{part} {case.name}") for part in PARTS)
+        name = f"{case.model} {case.phases[0]}"
+        if lacking := [part for part in PARTS if journal.get(f"{part} {case.name}") is None]:
+            missing.append(name if len(lacking) == len(PARTS) else f"{name} ({', '.join(lacking)})")
+        if check is None:
             continue
-        told, step, check = (one or {} for one in parts)
         known = check["known"] or {}
-        error = (told["forecast_s"] - step["seconds"]) / step["seconds"]
+        error = None
+        if told is not None and step is not None and told["status"] == "ok":
+            error = (told["forecast_s"] - step["seconds"]) / step["seconds"]
         number = {
-            "forecast": error if told["status"] == "ok" else None,
+            "forecast": error,
             "additivity": check["additivity_error"],
             "unexplained": check["unexplained"],
             "native": known.get("native_time"),
             "formula": known.get("formula_time"),
         }
         if aim_s := _LEDGERS.get((case.model, case.phases[0])):
-            took_s = check["took_s"]
-            ledgers.append(
-                f"ledger of {case.model} {case.phases[0]}: {took_s:.0f} s (aim {aim_s:.0f} s)"
-            )
+            ledgers.append(f"ledger of {name}: {check['took_s']:.0f} s (aim {aim_s:.0f} s)")
         judged.append((case, number))
-        scale = Scale.of(step["seconds"])
+        seconds = check["measured_s"]["median"] if step is None else step["seconds"]
+        disturbed = check["disturbed"] if step is None else not step["undisturbed"]
         rows.append(
             [
                 case.model,
                 str(check["batch"]),
                 case.phases[0],
-                scale.text(step["seconds"]) + ("" if step["undisturbed"] else " *"),
+                Scale.of(seconds).text(seconds) + (" *" if disturbed else ""),
                 *(percent(number[name], decimal=True, signed=True) for name in _SIGNED),
                 *(percent(number[name]) for name in ("native", "formula")),
-                f"{told['took_s']:.0f} s",
+                "-" if told is None else f"{told['took_s']:.0f} s",
                 f"{check['took_s']:.0f} s",
             ]
         )
@@ -495,6 +502,7 @@ def main() -> int:
             print(f"own_models: {wrong[0]}: not in this stage")
             return 2
         every = [one for one in every if not args.models or one.model in args.models]
+        every = [one for one in every if set(one.phases) <= set(args.phases)]
         with Store.open(args.store) as store:
             code = work(make(journal, store, args), every, args.minutes)
     text = "\n\n".join([_HEAD, *import_table(journal), *measure_table(journal)]) + "\n"
