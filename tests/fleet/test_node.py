@@ -118,7 +118,8 @@ import json, resource, sys
 from pathlib import Path
 from pydlbench.fleet import node
 node.LOCKS = Path(sys.argv[1])
-resource.setrlimit(resource.RLIMIT_FSIZE, (20000, resource.RLIM_INFINITY))
+most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (20000, most))
 slot = node.Slot(name="one", cpus=(int(sys.argv[3]),))
 order = node.Order(
     fleet="f", round=0, text=sys.argv[4], folder=sys.argv[2], program=json.loads(sys.argv[5])
