@@ -457,7 +457,8 @@ class NativeVisits:
         """Return how many convolutions there are, and their seconds as :meth:`sums` has them."""
         rows = self.measured()
         found = [
-            (_median(rows[one.hot]) + _median(rows[one.cold if one.cold in rows else one.hot])) / 2
+            (_median(rows[one.hot]) + _median(rows[one.cold if one.cold in self._now else one.hot]))
+            / 2
             for one in self._terms
             if one.work.layer.kind == "conv2d"
         ]

@@ -305,3 +305,16 @@ def test_reorders_are_beside_the_sums(visits):
     native()
     assert native.reorders("weights") == pytest.approx(0.002 * len(wanted.terms))
     assert native.reorders() == pytest.approx(0.003 * len(wanted.terms))
+
+
+def test_a_convolution_whose_cold_row_was_skipped_stands_with_its_hot_one_for_both():
+    wanted = plan(build_model("mnist", 2))
+    rows = {case: row(case, 0.001 if case.cache == "hot" else 0.002) for case in wanted.cases}
+    first, *others = (one for one in wanted.terms if one.work.layer.kind == "conv2d")
+    rows[first.cold] = row(first.cold, 0.002, status="skipped", reason="too many sets of operands")
+    native = NativeVisits(wanted, rows, Invented(), 6)
+    for _ in range(2):
+        count, seconds = native.convolutions()
+        assert count == 1 + len(others)
+        assert seconds == pytest.approx(0.001 + 0.0015 * len(others))
+        native()
