@@ -15,6 +15,7 @@ import importlib
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import sysconfig
 from collections import Counter, defaultdict
@@ -39,6 +40,11 @@ with pytest.MonkeyPatch.context() as _environment:
     _environment.setenv("OMP_WAIT_POLICY", "passive")
     with contextlib.suppress(ImportError):
         importlib.import_module("pydlbench._cpu")
+
+# A shell without job control starts what it has in the background with Ctrl-C ignored, and all that
+# this starts inherits it; tests of Ctrl-C do not depend on how pytest was started.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: Modes in which a framework has a compiler build each operator.
 _COMPILED = ("compiled", "xla")
