@@ -1,14 +1,15 @@
 """Whether a fleet's verdict can be believed, on slots of one core each of this machine.
 
-    python benchmarks/fleet_proofs.py slow clean kills overhead [--times 20] [--journal FILE]
+    python benchmarks/fleet_proofs.py slow kills overhead [--times 20] [--journal FILE]
     python benchmarks/fleet_proofs.py report [--journal FILE]
 
-``slow``: fleets of two slots, the times of one of which are made 5 % longer where its sweep keeps
-them; it has to be called SLOW, and nothing else. ``clean``: the same without; nothing may be called
-SLOW. ``kills``: a scheduler and two workers of Dask, of which one worker and later the scheduler
-are killed with SIGKILL in the middle of a visit; gone on with, every row that was finished before
-has to be there unchanged. ``overhead``: the same sweep through the engine and without it, in turn:
-the ratio of each row's times with its 95 % interval.
+``slow``: fleets of two slots, each judged twice: as it was measured, where nothing may be called
+SLOW, and with the times of one slot 5 % longer, where that slot has to be, and nothing else. What
+is planted is in the times and not in the machine: it shows what the judging makes of the scatter
+that is there. ``kills``: a scheduler and two workers of Dask, of which one worker and later the
+scheduler are killed with SIGKILL in the middle of a visit; gone on with, every row that was
+finished before has to be there unchanged. ``overhead``: the same sweep through the engine and
+without it, in turn: the ratio of each row's times with its 95 % interval.
 
 What is finished stands in the journal, and is not measured again: a run may be cut into slices.
 """
@@ -43,9 +44,8 @@ from pydlbench.records.run import RunRecord
 from pydlbench.store.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from pydlbench.store.entry import Entry
 
 FILE = """
 [defaults]
@@ -62,18 +62,14 @@ shape = '256x256:256x256n"small"'
 pass = "forward"
 """
 BUDGET = 0.3
-ROUNDS = 8
+ROUNDS = 10
 BEYOND = 0.03
 SLOWER = 1.05
-# What a row says of its time.
-TIMES = {"median", "ci_low", "ci_high", "q1", "q3", "min"}
 # Seconds that anything of these fleets may take.
 LIMIT_S = 300.0
 
 
 def main() -> int:
-    if sys.argv[1:2] == ["planted"]:
-        return planted(sys.argv[2], float(sys.argv[3]), sys.argv[4:])
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("what", nargs="+", choices=[*PROOFS, "report"])
     parser.add_argument("--times", type=int, default=20, help="fleets, or pairs of sweeps (20)")
@@ -109,49 +105,45 @@ def slots() -> list[Slot]:
 # A slowdown that is planted, and none.
 
 
-def planted(node: str, factor: float, words: list[str]) -> int:
-    """Be the sweep of a visit, the times of whose rows are longer on one slot."""
-    from pydlbench.cli import main as command
-
-    path = Path(words[words.index("--store") + 1])
-    if path.name.startswith(f"{node}-"):
-        keep = Store.add_all
-
-        def add_all(store: Store, run_id: str, entries: Iterable[Entry]) -> None:
-            entries = list(entries)
-            for entry in entries:
-                times = entry.document.get("time_s") or {}
-                for name in TIMES & times.keys():
-                    times[name] = times[name] and times[name] * factor
-            keep(store, run_id, entries)
-
-        Store.add_all = add_all  # type: ignore[method-assign]
-    return command(words)
-
-
-def fleet(folder: Path, number: int, rounds: int, sweep: str, factor: float) -> dict[str, Any]:
-    """Run a fleet, and return what is said of it."""
+def slow(folder: Path, number: int, rounds: int, sweep: str) -> dict[str, Any]:
+    """Run a fleet, and return what is said of it with one of its slots slower, and without."""
     both = slots()
     victim = both[number % 2].name
-    program = (sys.executable, __file__, "planted", victim, str(factor))
     engine = DaskEngine.local(both)
     try:
-        visits = measured(engine, folder, number, rounds, sweep, program)
+        visits = measured(engine, folder, number, rounds, sweep)
     finally:
         engine.close()
-    verdict = judge_visits(visits, BEYOND)
-    whole = verdict.metrics[-1]
-    effect = next(
-        one for one in verdict.effects if (one.node, one.metric) == (victim, whole.metric)
-    )
     return {
         "victim": victim,
+        "clean": judged(visits, victim),
+        "planted": judged(
+            [slower(one) if one["node"] == victim else one for one in visits], victim
+        ),
+        "rounds": ratios(visits, *(one.name for one in both)),
+    }
+
+
+def slower(visit: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a visit all times of which are longer by what is planted."""
+    values = {
+        name: {**value, "time_s": value["time_s"] * SLOWER}
+        for name, value in visit["values"].items()
+    }
+    return {**visit, "values": values}
+
+
+def judged(visits: list[Mapping[str, Any]], node: str) -> dict[str, Any]:
+    """Return who is called SLOW in what, and the effect of a node in all metrics."""
+    verdict = judge_visits(visits, BEYOND)
+    whole = verdict.metrics[-1]
+    (effect,) = (one for one in verdict.effects if (one.node, one.metric) == (node, whole.metric))
+    return {
         "slow": sorted({one.node for one in verdict.slow}),
         "flags": sorted(f"{one.node} {one.metric}" for one in verdict.slow),
         "effect": effect.effect,
         "ci": [effect.ci_low, effect.ci_high],
         "found_from": whole.resolution,
-        "rounds": ratios(visits, *(one.name for one in both)),
     }
 
 
@@ -168,7 +160,7 @@ def ratios(visits: list[Mapping[str, Any]], first: str, second: str) -> list[dic
 
 
 def measured(
-    engine: DaskEngine, folder: Path, seed: int, rounds: int, sweep: str, program: tuple[str, ...]
+    engine: DaskEngine, folder: Path, seed: int, rounds: int, sweep: str
 ) -> list[Mapping[str, Any]]:
     """Run a fleet's rounds, and return its visits."""
     run = RunRecord(id="20300101-0000f1ee", created_utc="2030-01-01T00:00:00+00:00")
@@ -179,7 +171,6 @@ def measured(
         rounds=rounds,
         limit_s=LIMIT_S,
         seed=seed,
-        program=program,
     )
     with Store.open(folder / "store.sqlite") as store:
         store.begin(run, "fleet", request={"text": plan.text})
@@ -187,16 +178,6 @@ def measured(
         if failed:
             raise SystemExit(f"{failed} visits are not whole: an idle machine is needed")
         return [one.document for one in store.entries(run.id, TABLE)]
-
-
-def slow(folder: Path, number: int, rounds: int, sweep: str) -> dict[str, Any]:
-    """Plant a slowdown in one of the slots, in turn."""
-    return fleet(folder, number, rounds, sweep, SLOWER)
-
-
-def clean(folder: Path, number: int, rounds: int, sweep: str) -> dict[str, Any]:
-    """Plant none."""
-    return fleet(folder, number, rounds, sweep, 1.0)
 
 
 # -----------------------------------------------------------------------------
@@ -388,7 +369,7 @@ def documents(path: Path) -> dict[tuple[str, int], Mapping[str, Any]]:
     return {(one["node"], one["round"]): one for one in found}
 
 
-PROOFS = {"slow": slow, "clean": clean, "overhead": overhead, "kills": kills}
+PROOFS = {"slow": slow, "overhead": overhead, "kills": kills}
 
 
 # -----------------------------------------------------------------------------
@@ -397,22 +378,20 @@ PROOFS = {"slow": slow, "clean": clean, "overhead": overhead, "kills": kills}
 def report(journal: Journal) -> int:
     """Print what was found; 1 if something is not as it has to be."""
     wrong = 0
-    for what, entries in (("slow", journal.entries("slow ")), ("clean", journal.entries("clean "))):
-        every = list(entries.values())
-        if not every:
-            continue
-        right = sum(one["slow"] == ([one["victim"]] if what == "slow" else []) for one in every)
-        wrong += right != len(every)
-        planted_by = "5 % planted in one slot" if what == "slow" else "nothing planted"
-        meant = "it and nothing else SLOW" if what == "slow" else "nothing SLOW"
-        effects = [100 * one["effect"] for one in every]
-        found_from = statistics.median(100 * one["found_from"] for one in every)
-        seconds = statistics.median(one["seconds"] for one in every)
+    fleets = list(journal.entries("slow ").values())
+    seconds = statistics.median(one["seconds"] for one in fleets) if fleets else 0.0
+    for what in ("clean", "planted") if fleets else ():
+        found = [one[what] for one in fleets]
+        meant = [[one["victim"]] if what == "planted" else [] for one in fleets]
+        right = sum(one["slow"] == names for one, names in zip(found, meant, strict=True))
+        wrong += right != len(found)
+        effects = [100 * one["effect"] for one in found]
+        found_from = statistics.median(100 * one["found_from"] for one in found)
         print(
-            f"- {planted_by}: {meant} in {right} of {len(every)} fleets; "
-            f"effect {min(effects):+.1f} .. {max(effects):+.1f} %, "
-            f"would be found from {found_from:.1f} % (median), "
-            f"{seconds:.0f} s each"
+            f"- {'as measured' if what == 'clean' else '5 % planted in one slot'}: "
+            f"{'nothing' if what == 'clean' else 'it and nothing else'} SLOW in {right} of "
+            f"{len(found)} fleets; effect {min(effects):+.1f} .. {max(effects):+.1f} %, "
+            f"would be found from {found_from:.1f} % (median), {seconds:.0f} s each"
         )
     pairs = [one["ratios"] for one in journal.entries("overhead ").values()]
     for name in pairs[0] if len(pairs) > 1 else ():
