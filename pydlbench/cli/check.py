@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -201,9 +202,9 @@ class CheckTask(ModelTask):
         return step
 
     def seconds(self) -> float:
-        """Return the sampling that is allowed for: native kernels, and the laps."""
+        """Return the sampling that is allowed for: a visit of native kernels, and the laps."""
         nodes = EXPECTED_NODES if self.model is None else len(self.model.nodes)
-        return 2 * nodes * float(self.options["budget_s"]) + self.time_limit_s
+        return 2 * nodes * float(self.options["budget_s"]) / self.laps + self.time_limit_s
 
     def check(self, session: Any) -> None:
         """Make sure that the step has room where it runs; and a GPU, if it runs on one.
@@ -229,27 +230,32 @@ class CheckTask(ModelTask):
         """Find the native kernels that are not known yet, and return the rows of all.
 
         Those of a model of the user's own follow from its calls, which its step's first run tells.
+        Each is visited once: the laps make the other visits.
 
         Args:
             session: measures.
             view: of the task.
             stages: that come after them.
         """
+        from pydlbench.ladder.check import start_both
         from pydlbench.ladder.estimate import Kernels, plan
         from pydlbench.ladder.mapped import recorded_kernels
         from pydlbench.runner.execute import kernels
 
         step, cache = self.step, session.cache_bytes(self.step.device)
         if self.model is None:
+            start_both(step, session)
             wanted: Kernels = recorded_kernels(step, session)
         else:
             wanted = plan(self.model, step.phase, step.precision, step.device, cache)
-        return (yield from kernels(self, wanted.cases, session, view, stages))
+        cases, first_of = wanted.cases, self.laps
+        return (yield from kernels(self, cases, session, view, stages, first_of=first_of))
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
         """Find the native kernels, then take the laps."""
         from pydlbench.ladder.check import check_step
 
+        began = time.monotonic()
         self.check(session)
         step, stages = self.step, self.laps + _STAGES
         try:
@@ -272,6 +278,7 @@ class CheckTask(ModelTask):
                 laps=self.laps,
                 time_limit_s=self.time_limit_s,
                 native=native,
+                began=began,
                 forecast=lambda case: self._forecast(case, session, view),
                 tell=advance,
             )

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from pydlbench.runner.session import Session
     from pydlbench.workers.host import RemoteKernel
 
-__all__ = ["check_step"]
+__all__ = ["check_step", "start_both"]
 
 Facts = TypeVar("Facts")
 # Laps after the time is over, at the most, in the place of some that somebody has disturbed.
@@ -92,6 +92,7 @@ def check_step(
     laps: int = 15,
     time_limit_s: float = 80.0,
     native: Mapping[KernelSpec, Measurement] | None = None,
+    began: float | None = None,
     checks: bool = False,
     forecast: Callable[[StepSpec], ForecastRecord | str] = lambda _: "",
     tell: Callable[[str], None] = lambda _: None,
@@ -106,6 +107,8 @@ def check_step(
         time_limit_s: no lap after the sixth begins after so many seconds, but three where a rung
             was disturbed too often; finding the native kernels is not counted.
         native: the native rows of the same step, where they have been found already.
+        began: when whoever calls began with that, by ``time.monotonic()``: the check takes from
+            then on. None is now.
         checks: check the step (shapes, parameters, gradients, descent) before it is timed.
         forecast: says what the step will take from what is stored, or why it cannot; called before
             anything of the step is timed.
@@ -116,7 +119,7 @@ def check_step(
         UnsupportedError: the framework has not what is asked for.
         WorkerError: a worker died.
     """
-    begin = time.monotonic()
+    begin = time.monotonic() if began is None else began
     check_gpu_framework(case.framework, case.device)
     model = None if case.own is not None else build_model(case.model, case.batch, **case.options)
     said = forecast(case)
@@ -132,6 +135,15 @@ def check_step(
         return made.record(time.monotonic() - begin)
     finally:
         made.close()
+
+
+def start_both(case: StepSpec, session: Session) -> None:
+    """Start the two processes of a step's framework side by side, and wait until they are ready.
+
+    They take seconds, on cores that nothing may be timed on meanwhile. A GPU's step has one.
+    """
+    if not case.on_gpu:
+        session.start([(case.framework, case.device)], warm=(False, True))
 
 
 def _now() -> str:
@@ -188,9 +200,7 @@ class _Check:
         """List the step's calls, or say why there is no list."""
         case, session = self._case, self._session
         self._tell("calls")
-        if not case.on_gpu:  # both take seconds to start, which nobody times
-            for warm in (False, True):
-                session.worker(case.framework, case.device, warm=warm).launch()
+        start_both(case, session)
         try:
             found = listed(case, session)
             self._calls, self._order, self._blocks = found.calls, found.order, found.blocks

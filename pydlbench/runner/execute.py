@@ -58,10 +58,14 @@ def kernel_of(key: str | None) -> str | None:
     return key.rpartition("/")[0] if key is not None and key.count("/") > 2 else None
 
 
-def _same_kernel(case: KernelSpec, options: Mapping[str, Any]) -> str:
-    """Return what two measurements of the same kernel have in common, whatever asked for it."""
+def _same_kernel(case: KernelSpec, options: Mapping[str, Any], *, briefly: bool = False) -> str:
+    """Return what two measurements of the same kernel have in common, whatever asked for it.
+
+    A first visit whose others somebody else makes is not all that the others ask for.
+    """
     nameless = msgspec.structs.replace(case, layer=dataclasses.replace(case.layer, name=None))
-    return _digest([nameless.to_dict(), options.get("threads")])
+    brief = ["first visit"] if briefly else []
+    return _digest([nameless.to_dict(), options.get("threads"), *brief])
 
 
 def _digest(value: object) -> str:
@@ -76,6 +80,7 @@ def kernels(
     view: View,
     more: int = 0,
     effort: Effort | None = None,
+    first_of: int | None = None,
 ) -> Generator[Result, None, dict[KernelSpec, Measurement]]:
     """Measure the kernels that go into a task's rows, or take them from where they are.
 
@@ -86,6 +91,7 @@ def kernels(
         view: of the task.
         more: stages of the task that come after them, for its progress.
         effort: tells which of them need no more visits, see :class:`pydlbench.runner.laps.Laps`.
+        first_of: see :meth:`pydlbench.runner.session.Session.measure`.
 
     Returns:
         A measurement for each case.
@@ -97,7 +103,7 @@ def kernels(
 
     rows: dict[KernelSpec, Measurement] = {}
     for case in cases:
-        if known := view.kernel(case):
+        if known := view.kernel(case, briefly=first_of is not None):
             rows[case] = there = Measurement.from_dict(known)
             if there.ok and there.cache == "hot":
                 session.remember(case, there.algorithm, there.layout)
@@ -108,8 +114,10 @@ def kernels(
         view.advance(there_already + done, len(cases) + more, label)
 
     threads = task.options.get("threads")
-    for case, row in _visited(session, left, advance, effort, view.tolerant, threads):
-        key = f"{row_key(task, task.rows[0])}/{_same_kernel(case, task.options)}"
+    how = {"effort": effort, "first_of": first_of}
+    for case, row in _visited(session, left, advance, view.tolerant, threads, how):
+        kernel = _same_kernel(case, task.options, briefly=first_of is not None)
+        key = f"{row_key(task, task.rows[0])}/{kernel}"
         yield Result("layer", row.to_dict(), key=key)
         rows[case] = msgspec.structs.replace(row, samples_s=None)
     return rows
@@ -119,9 +127,9 @@ def _visited(
     session: Any,
     cases: Sequence[KernelSpec],
     advance: Callable[[float, int, str], None],
-    effort: Effort | None,
     tolerant: bool,
     threads: int | None,
+    how: Mapping[str, Any],
 ) -> Iterator[tuple[KernelSpec, Measurement]]:
     """Yield rows after each of their visits; if tolerant, what goes wrong is a row as well."""
     from pydlbench.runner.rows import empty_row
@@ -136,7 +144,7 @@ def _visited(
         except tolerated as error:
             yield case, empty_row(case, threads, *_verdict(error))
     try:
-        for case, row in session.measure(list(left), advance, effort=effort, so_far=True):
+        for case, row in session.measure(list(left), advance, so_far=True, **how):
             left.pop(case, None)
             yield case, row
     except tolerated as error:
@@ -366,9 +374,18 @@ class View:
         """Whether an earlier attempt has finished a row of this task."""
         return self._loop.earlier(self._task, row) is not None
 
-    def kernel(self, case: KernelSpec) -> dict[str, Any] | None:
-        """Return the document of a kernel that this run has measured already, if it is ok."""
-        return self._loop.kernels.get(_same_kernel(case, self._task.options))
+    def kernel(self, case: KernelSpec, *, briefly: bool = False) -> dict[str, Any] | None:
+        """Return the document of a kernel that this run has measured already, if it is ok.
+
+        Args:
+            case: of the kernel.
+            briefly: a first visit of it is enough.
+        """
+        options = self._task.options
+        known = self._loop.kernels.get(_same_kernel(case, options))
+        if known is None and briefly:
+            return self._loop.kernels.get(_same_kernel(case, options, briefly=True))
+        return known
 
 
 class _Loop:

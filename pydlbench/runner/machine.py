@@ -115,15 +115,16 @@ class Workers:
         self._canary = share is not None
         return share
 
-    def start(self, wanted: Iterable[tuple[str, str]]) -> None:
+    def start(self, wanted: Iterable[tuple[str, str]], *, warm: Sequence[bool] = (False,)) -> None:
         """Start what is not running, side by side, and wait until all are ready.
 
         Nobody is timed meanwhile. What cannot be started says so when it is first needed.
 
         Args:
             wanted: backend and device of each.
+            warm: of each such a process; see :meth:`get`.
         """
-        workers = [self.get(*one) for one in dict.fromkeys(wanted)]
+        workers = [self.get(*one, warm=each) for one in dict.fromkeys(wanted) for each in warm]
         for worker in workers:
             worker.launch()
         for worker in workers:

@@ -129,9 +129,9 @@ class Session:
         """End all processes; the next request to each starts a new one, with other addresses."""
         self._workers.renew(everything=True)
 
-    def start(self, wanted: Iterable[tuple[str, str]]) -> None:
+    def start(self, wanted: Iterable[tuple[str, str]], *, warm: Sequence[bool] = (False,)) -> None:
         """Start processes side by side; see :meth:`pydlbench.runner.machine.Workers.start`."""
-        self._workers.start(wanted)
+        self._workers.start(wanted, warm=warm)
 
     def canary(self) -> float | None:
         """Ask whether the cores are ours; see :meth:`pydlbench.runner.machine.Workers.canary`."""

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import time
 
 import msgspec
 import pytest
@@ -49,6 +50,7 @@ class FakeChecker:
         case, session = given
         assert session.cases
         self.natives.append(settings.pop("native"))
+        assert settings.pop("began") <= time.monotonic()
         settings.pop("tell")("operators")
         assert callable(settings.pop("forecast"))
         self.calls.append((case, settings))
@@ -117,6 +119,11 @@ def test_native_rows_are_measured_once_and_shared(session):
     assert first == second
     assert set(first) == set(session.cases)
     assert all(row.ok for row in first.values())
+
+
+def test_native_rows_are_found_by_the_first_of_as_many_visits_as_there_are_laps(session):
+    command.run(parse(*BOTH, "--laps", "7"), session.open, FakeChecker())
+    assert [one["first_of"] for one in session.how] == [7, 7]
 
 
 def test_modes_in_the_other_frameworks_words(session, capsys):

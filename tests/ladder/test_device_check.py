@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import time
 
 import pytest
 from invented_gpu import MODEL, Gpu, GpuSession, Kernel, Work, Worker, convolution
@@ -90,6 +91,15 @@ def test_the_ladder_on_a_gpu_is_the_device_s_time_and_above_it_the_host_s(gpu, m
     assert found.contradictions == ()
     assert (found.device, found.batch) == ("cuda:0", 2)
     assert found.faults == {"allocations": 0.0}
+
+
+def test_a_check_takes_from_when_its_native_rows_were_begun_with():
+    gpu = launch_bound()
+    case = StepSpec(model=MODEL, device="cuda:0")
+    began = time.monotonic() - 1000
+    found = check_step(case, GpuSession(gpu), laps=6, time_limit_s=1e-9, began=began)
+    assert found.seconds >= 1000
+    assert checked(gpu).seconds < 1000
 
 
 def test_parts_add_up_to_the_makespan_and_not_to_a_sum(gpu):

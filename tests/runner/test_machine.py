@@ -29,6 +29,29 @@ def test_a_canary_that_died_is_asked_again_and_one_that_is_not_there_is_not(
     assert [workers.canary() for _ in range(3)] == shares
 
 
+def test_processes_start_side_by_side_and_all_are_waited_for(monkeypatch):
+    seen = []
+
+    def invented(backend, _, *, warm):
+        def describe():
+            seen.append(("ready", backend, warm))
+            if backend == "bad":
+                raise WorkerError("it does not start")
+
+        return SimpleNamespace(
+            launch=lambda: seen.append(("launched", backend, warm)), describe=describe
+        )
+
+    workers = Workers((0,), None)
+    monkeypatch.setattr(workers, "get", invented)
+    workers.start([("bad", "cpu"), ("torch", "cpu")], warm=(False, True))
+    every = [("bad", False), ("bad", True), ("torch", False), ("torch", True)]
+    assert seen == [(what, *one) for what in ("launched", "ready") for one in every]
+    seen.clear()
+    workers.start([("torch", "cpu")] * 2)
+    assert seen == [("launched", "torch", False), ("ready", "torch", False)]
+
+
 def test_a_roof_survives_the_death_of_who_looks_at_it_again(monkeypatch):
     def dies(*_, **__):
         raise WorkerError("killed")
