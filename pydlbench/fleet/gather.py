@@ -7,17 +7,20 @@ import json
 import shlex
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.compare.match import LAYER_KINDS, describe, key
+from pydlbench.compare.match import FIELDS, LAYER_KINDS, describe, key
 from pydlbench.compare.rows import Row, side_of
 from pydlbench.errors import PydlbenchError, StoreError, UsageError
+from pydlbench.models.own import is_onnx
 from pydlbench.records.fleet import FleetVisit
+from pydlbench.records.step import StepSpec, step_words
 from pydlbench.runner.execute import kernel_of
 from pydlbench.store.documents import Loaded
 from pydlbench.store.place import cpu_identity, gpu_name, machine_name
 from pydlbench.store.store import Store
+from pydlbench.words import CASTS, FEEDS, ONNX_FRAMEWORK, TIMINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from pydlbench.records.run import RunRecord
@@ -28,7 +31,6 @@ __all__ = ["STEPS", "TABLE", "collected", "gathered", "visit_key"]
 TABLE: Final = "fleet-visit"
 #: Kinds of rows that are whole steps of a model.
 STEPS: Final = ("step", "estimate", "check measured")
-_COMMANDS: Final = {"step": "e2e", "estimate": "model"}
 
 
 def visit_key(node: str, number: int) -> str:
@@ -52,25 +54,21 @@ def gathered(path: Path) -> dict[str, Any]:
         info, record = sweeps[0], store.record(sweeps[0].id)
         # What goes into a sum is behind the sum.
         entries = [one for one in store.entries(info.id) if kernel_of(one.key) is None]
-    documents = [one.document for one in entries if one.table == "layer"]
-    rows = side_of(info.id, Loaded(info, record, entries)).rows
-    values: dict[str, dict[str, Any]] = {}
-    # Layers come first, in the order of their documents.
-    beside = [*documents, *({} for _ in range(len(rows) - len(documents)))]
-    for row, document in sorted(zip(rows, beside, strict=True), key=lambda one: str(key(one[0]))):
-        if not row.ok:
-            continue
-        name, number = _name(row), 2
-        while name in values:  # such as another number of threads
-            name, number = f"{_name(row)} #{number}", number + 1
-        values[name] = _value(row, document)
+    found = [
+        (row, entry)
+        for entry in entries
+        for row in side_of(info.id, Loaded(info, record, [entry])).rows
+    ]
+    # By what was asked for: the order in which rows end is another one on each node.
+    found.sort(key=lambda one: (str(key(one[0])), one[1].key or ""))
+    named = zip(_names([row for row, _ in found]), found, strict=True)
     return {
         "started_utc": record.created_utc,
         "machine": machine_name(record.device),
         "host": machine_name(record.device.get("host")),
         "kind": _kind(record),
         "versions": _versions(record),
-        "values": values,
+        "values": {name: _value(row, entry.document) for name, (row, entry) in named if row.ok},
     }
 
 
@@ -112,8 +110,39 @@ def collected(folder: Path) -> list[FleetVisit]:
     return found
 
 
-def _name(row: Row) -> str:
-    return " ".join(filter(None, (describe(row), f"batch {row.batch}" if row.batch else "")))
+def _names(rows: Sequence[Row]) -> list[str]:
+    """Return a name for each row; whether rows have failed makes no difference to it.
+
+    What tells rows apart that would have the same name stands behind it: ``threads 2``.
+    """
+    plain = [
+        " ".join(filter(None, (describe(row), f"batch {row.batch}" if row.batch else "")))
+        for row in rows
+    ]
+    told = [_told(row) for row in rows]
+    alike: dict[str, list[int]] = {}
+    for at, name in enumerate(plain):
+        alike.setdefault(name, []).append(at)
+    times: dict[str, int] = {}
+    found = []
+    for at, name in enumerate(plain):
+        others = [told[other] for other in alike[name]]
+        words = [
+            f"{what} {value}"
+            for what, value in told[at].items()
+            if any(one.get(what) != value for one in others)
+        ]
+        whole = " ".join([name, *words])
+        times[whole] = times.get(whole, 0) + 1  # such as another budget
+        found.append(f"{whole} #{times[whole]}" if times[whole] > 1 else whole)
+    return found
+
+
+def _told(row: Row) -> dict[str, str]:
+    """Return what a row's name leaves out, by what it is called."""
+    found = {name.strip("_"): getattr(row, name) for name in FIELDS if name != "problem"}
+    more = {"problem": row.problem} if row.kind in LAYER_KINDS else json.loads(row.problem)
+    return {name: str(value) for name, value in {**found, **more}.items() if value is not None}
 
 
 def _value(row: Row, document: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,12 +158,12 @@ def _value(row: Row, document: Mapping[str, Any]) -> dict[str, Any]:
         "power_w": gpu.get("power_w"),
         "throttle": list(gpu.get("reasons") or ()) or None,
         "step": True if row.kind in STEPS else None,
-        "command": _command(row),
+        "command": _command(row, document),
     }
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _command(row: Row) -> str:
+def _command(row: Row, document: Mapping[str, Any]) -> str:
     """Return the command line that measures a row again."""
     if row.kind in LAYER_KINDS:
         shape = row.layer if "/" in row.layer else row.problem
@@ -146,13 +175,37 @@ def _command(row: Row) -> str:
                 words += [f"--{name.partition('_')[0]}", str(given)]
         words += ["--batch", str(row.batch)] if shape == row.layer else []
         words += ["--backend", row.backend] if row.backend != "native" else []
+        words += ["--precision", row.precision]
+        words += ["--mode", row.mode] if row.mode else []
+        words += ["--timing", row.timing] if row.timing in TIMINGS else []
+        words += ["--device", row.device] if row.device != "cpu" else []
     else:
-        words = [_COMMANDS.get(row.kind, "check"), row.layer, "--phase", row.pass_]
-        words += ["--batch", str(row.batch)]
-        words += ["--framework", row.backend] if row.backend != "native" else []
-    words += ["--precision", row.precision]
-    words += ["--mode", row.mode] if row.mode else []
+        words = _step_words(row.kind, document)
+    if row.device == "cpu":  # there may be a GPU, which would be the default
+        words += ["--device", "cpu", *(["--threads", str(row.threads)] if row.threads else [])]
     return f"pydlbench {shlex.join(map(str, words))}"
+
+
+def _step_words(kind: str, document: Mapping[str, Any]) -> list[str]:
+    """Return the words that time a step, an estimate or a check again.
+
+    Raises:
+        StoreError: the document is not as its command writes it.
+    """
+    usual = ONNX_FRAMEWORK if is_onnx(str(document.get("model"))) else "torch"
+    try:
+        spec = StepSpec.from_dict({"framework": usual, **document})
+    except ValueError as error:
+        raise StoreError(f"a row of {document.get('model')}: {error}") from error
+    words = step_words(spec)
+    if kind == "estimate":  # of no framework
+        at = words.index("--framework")
+        return ["model", *words[:at], *words[at + 2 :]]
+    words += ["--feed", spec.feed] if spec.feed != FEEDS[0] else []
+    if kind != "step":
+        return ["check", *words]
+    words += ["--cast", spec.cast] if spec.cast != CASTS[0] else []
+    return ["e2e", *words, *(["--ranks", str(spec.ranks)] if spec.ranks else [])]
 
 
 def _versions(record: RunRecord) -> dict[str, str]:

@@ -1,0 +1,140 @@
+"""What is taken from a store that a node has brought back: names of metrics, times, commands."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+
+import msgspec
+import pytest
+from check_records import make_record
+from invented_rows import measurement, time_of
+from invented_runs import RUN, step_record
+
+from pydlbench.cli.parser import command_parser
+from pydlbench.errors import StoreError
+from pydlbench.fleet.gather import gathered
+from pydlbench.records.own import OwnInput, OwnSpec
+from pydlbench.store.entry import Entry
+from pydlbench.store.store import Store
+
+
+def stored(path, *entries):
+    """Return what is taken of a sweep with these entries, in this order."""
+    with Store.open(path) as store:
+        store.begin(RUN, "sweep", request={"file": "some.toml", "text": ""})
+        store.add_all(RUN.id, entries)
+        store.finish(RUN, "done")
+    return gathered(path)["values"]
+
+
+def layer(seconds, **changes):
+    if seconds is None:
+        changes |= {"status": "failed", "reason": "its worker has died", "time": None}
+    else:
+        changes["time"] = time_of(seconds)
+    return measurement(**changes).to_dict()
+
+
+def times(values):
+    return {name: value["time_s"] for name, value in values.items()}
+
+
+def test_rows_of_one_name_are_told_apart_by_what_they_differ_in(tmp_path):
+    found = stored(
+        tmp_path / "a.sqlite",
+        *(Entry.of("layer", layer(1 / n, threads=n), f"layers/1/{n}") for n in (1, 2)),
+        Entry.of("layer", layer(5.0, layer="alexnet/conv2"), "layers/1/3"),
+    )
+    assert times(found) == {
+        "alexnet/conv3 forward fp32 batch 128 threads 1": 1.0,
+        "alexnet/conv3 forward fp32 batch 128 threads 2": 0.5,
+        "alexnet/conv2 forward fp32 batch 128": 5.0,
+    }
+
+
+@pytest.mark.parametrize("field", ["threads", "timing"])
+def test_a_row_that_failed_leaves_its_name_to_nobody_else(tmp_path, field):
+    kinds = (1, 2) if field == "threads" else ("events", "cuda-graph")
+
+    def rows(first):
+        made = zip((first, 1e-3), kinds, strict=True)
+        return [Entry.of("layer", layer(s, **{field: kind}), f"l/1/{kind}") for s, kind in made]
+
+    whole = times(stored(tmp_path / "whole.sqlite", *rows(2e-3)))
+    part = times(stored(tmp_path / "part.sqlite", *rows(None)))
+    assert sorted(whole.values()) == [1e-3, 2e-3]
+    assert part == {name: seconds for name, seconds in whole.items() if seconds == 1e-3}
+
+
+def test_the_same_row_twice_is_named_by_its_place_in_the_file(tmp_path):
+    """Rows end in another order on each node."""
+    rows = [Entry.of("layer", layer(n), f"layers/{n}/0") for n in (1, 2, 3)]
+    rows[1] = Entry.of("layer", layer(None), "layers/2/0")
+    found = [
+        times(stored(tmp_path / f"{name}.sqlite", *order))
+        for name, order in (("a", rows), ("b", rows[::-1]))
+    ]
+    name = "alexnet/conv3 forward fp32 batch 128"
+    assert found == [{name: 1.0, f"{name} #3": 3.0}] * 2
+
+
+def step(**changes):
+    record = step_record()
+    case = msgspec.structs.replace(record.case, **changes)
+    return Entry.of("step", msgspec.structs.replace(record, case=case, threads=2).to_dict())
+
+
+OWN = {"model": "net.py:build", "layout": "nchw", "phase": "training"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (Entry.of("layer", layer(1.0, threads=1)), "layers --threads 1 --device cpu"),
+        (
+            Entry.of("layer", layer(1.0, device="cuda:1", timing="events", threads=None)),
+            "layers --device cuda:1 --timing events",
+        ),
+        (step(layout="nchw", feed="host"), "e2e --layout nchw --feed host --threads 2"),
+        (step(ranks=2, phase="training"), "e2e --ranks 2 --phase training"),
+        (
+            step(**OWN, own=OwnSpec(inputs=(OwnInput.of("8x3x32x32"),), optimizer="adam")),
+            "e2e --input 8x3x32x32 --optimizer adam",
+        ),
+        (
+            Entry.of("check", {**make_record().to_dict(), "feed": "host"}),
+            "check --feed host --device cpu",
+        ),
+    ],
+)
+def test_the_command_asks_for_all_that_the_row_was_measured_with(tmp_path, entry, words):
+    value, *_ = stored(tmp_path / "some.sqlite", entry).values()
+    program, command, *said = shlex.split(value["command"])
+    assert program == "pydlbench"
+    kind, *options = words.split()
+    assert command == kind
+    assert set(zip(options[::2], options[1::2], strict=True)) <= set(itertools.pairwise(said))
+    command_parser(command).parse_args(said)
+
+
+def test_the_command_of_an_estimate_names_no_framework(tmp_path):
+    document = {
+        "model": "resnet50",
+        "batch": 4,
+        "phase": "training",
+        "precision": "fp32",
+        "estimate": {"time_s": 1.0, "half_width_s": 0.1},
+        "device": "cpu",
+        "threads": 2,
+    }
+    (value,) = stored(tmp_path / "some.sqlite", Entry.of("estimate", document)).values()
+    assert value["command"] == (
+        "pydlbench model resnet50 --batch 4 --phase training --device cpu --threads 2"
+    )
+
+
+def test_a_row_that_no_command_writes_is_a_damaged_store(tmp_path):
+    document = {"model": "m", "batch": "many", "estimate": {"time_s": 1.0, "half_width_s": 0.1}}
+    with pytest.raises(StoreError, match="a row of m: "):
+        stored(tmp_path / "some.sqlite", Entry.of("estimate", document))
