@@ -19,7 +19,7 @@ from pydlbench.fleet.verdict import WHOLE, few, fractions, node_means, or_none, 
 from pydlbench.records.fleet import FleetChange, FleetCommon, FleetComparison
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -44,20 +44,19 @@ def compare_fleets(
     Raises:
         UsageError: a run has no whole visit, or they have no node or no metric in common.
     """
-    first, second = tabled(before, beyond), tabled(after, beyond)
-    names = [sorted(fleet.latest) for fleet in (first, second)]
+    fleets = tabled(before, beyond), tabled(after, beyond)
+    names = [sorted(fleet.latest) for fleet in fleets]
     both = [
         name
-        for name in second.table.nodes
-        if name in first.latest and _machine(first, name) == _machine(second, name)
+        for name in fleets[1].table.nodes
+        if name in fleets[0].latest and len({_machine(fleet, name) for fleet in fleets}) == 1
     ]
+    if not both:
+        raise _apart("node")
+    first, second = (tabled(visits, beyond) for visits in _alike((before, after), fleets, both))
     metrics = [name for name in second.names if name in first.names]
-    if not both or not metrics:
-        lacking = "metric" if both else "node"
-        raise UsageError(
-            f"RUN: the two fleets have no {lacking} in common; nearest: two runs of one file on "
-            "the same nodes"
-        )
+    if not metrics:
+        raise _apart("metric")
     found = changed(_part(first, both, metrics), _part(second, both, metrics), beyond)
     seconds = [_seconds(fleet, both, metrics) for fleet in (first, second)]
     groups = np.array([second.groups[second.table.nodes.index(name)] for name in both])
@@ -68,8 +67,34 @@ def compare_fleets(
         came=tuple(name for name in names[1] if name not in both),
         changes=tuple(_changes(both, metrics, found, seconds)),
         common=tuple(_common(metrics, groups, seconds[1] - seconds[0])),
-        notes=tuple(_notes(first, second, both)),
+        notes=tuple(_notes(*fleets, both)),
     )
+
+
+def _apart(what: str) -> UsageError:
+    return UsageError(
+        f"RUN: the two fleets have no {what} in common; nearest: two runs of one file on the same "
+        "nodes"
+    )
+
+
+def _alike(
+    runs: tuple[Sequence[Mapping[str, Any]], ...], fleets: tuple[Fleet, Fleet], both: Sequence[str]
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield each run's visits of the nodes that are in both, with kinds that both have in common.
+
+    A node's change is against the same others in both runs: those that came, went or had other
+    versions in one of the runs would make all the rest slower or faster.
+    """
+    for own, visits in enumerate(runs):
+        kinds = {name: [fleet.latest[name]["kind"] for fleet in fleets] for name in both}
+        found = []
+        for visit in visits:
+            if visit["node"] in kinds:
+                kind = list(kinds[visit["node"]])
+                kind[own] = visit["kind"]
+                found.append({**visit, "kind": " ".join(kind)})
+        yield found
 
 
 def _machine(fleet: Fleet, name: str) -> str:

@@ -70,6 +70,31 @@ def test_nodes_that_came_went_or_are_other_machines_are_named_and_not_compared()
     assert any("Invented 9000 -> Invented 9001" in note for note in found.notes)
 
 
+def test_nodes_that_came_or_went_change_nothing_for_all_others():
+    """Twenty new nodes are a tenth slower than the ten that were there before."""
+    few = [one for one in run(1) if int(one["node"].removeprefix("node-")) < 5]
+    many = run(2, dict.fromkeys(range(5, NODES), 1.1))
+    for before, after in ((few, many), (many, few)):
+        found = compare_fleets(before, after, 0.03)
+        assert len(found.nodes) == 5
+        assert {one.verdict for one in found.changes if one.metric == WHOLE} == {"SAME"}
+        assert max(abs(one.change) for one in found.changes) < 0.01
+
+
+def test_nodes_are_held_against_those_that_had_the_same_versions_in_both_runs():
+    """Half of the nodes are updated, which makes them slower: no node has changed by itself."""
+    after = run(2, dict.fromkeys(range(10), 1.2))
+    for one in after:
+        if int(one["node"].removeprefix("node-")) < 10:
+            one.update(kind="two", versions={"numpy": "3"})
+    after = [one for one in after if one["node"] != "node-15"]
+    found = compare_fleets(run(1, {15: 1.5}), after, 0.03)
+    assert {one.verdict for one in found.changes if one.metric == WHOLE} == {"SAME"}
+    changes = {round(one.change, 1) for one in found.common}
+    assert changes == {0.0, 0.2}
+    assert {one.nodes for one in found.common} == {9, 10}
+
+
 def test_versions_that_differ_are_named():
     after = run(2, kind="two", versions={"numpy": "3", "torch": "2.13"})
     found = compare_fleets(run(1), after, 0.03)
