@@ -48,6 +48,9 @@ _EXPORTED: Final[Mapping[str, Any]] = {"as": None, "run": None, "image": None, "
 _MOST_SLOTS: Final = 4096
 #: What a node is said to be slow beyond.
 _BEYOND: Final = 0.03
+# Seconds to wait for what is not there: a worker comes at once or not at all, a job is queued.
+_WAIT_S: Final = 60.0
+_QUEUED_S: Final = 3600.0
 # Of the run itself, with what they are unless they are given.
 _ASKED: Final[Mapping[str, Any]] = {
     "on": "local",
@@ -57,7 +60,7 @@ _ASKED: Final[Mapping[str, Any]] = {
     "rounds": 3,
     "tries": 3,
     "limit": 86400.0,
-    "wait": 60.0,
+    "wait": None,
     "seed": 0,
 }
 
@@ -126,7 +129,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--wait",
         metavar="S",
         type=taking("--wait", positive_seconds),
-        help="seconds to wait for a node that is gone, and for the first one (60)",
+        help="seconds to wait for a node that is gone, and for the first one (60); slurm: for a "
+        "job to begin (3600)",
     )
     where.add_argument(
         "--seed", metavar="N", type=taking("--seed", whole_number, 0), help="of orders (0)"
@@ -243,9 +247,15 @@ def _measure(args: argparse.Namespace, outputs: Outputs) -> tuple[int, str]:
         folder = (path.parent / "fleet" / (name or record.id)).absolute()
         options = dict(one.split("=", 1) for one in asked["slurm"])
         engine = open_engine(
-            asked["on"], slots=asked["slots"], nodes=asked["nodes"], options=options, folder=folder
+            asked["on"],
+            slots=asked["slots"],
+            nodes=asked["nodes"],
+            options=options,
+            folder=folder,
+            patience_s=asked["wait"] or _QUEUED_S,
         )
         stack.callback(engine.close)
+        outputs.note(*engine.notes)
         store = stack.enter_context(Store.open(path if by else None))
         _folder(folder)
         if name is None:
@@ -262,7 +272,7 @@ def _measure(args: argparse.Namespace, outputs: Outputs) -> tuple[int, str]:
             rounds=asked["rounds"],
             tries=asked["tries"],
             limit_s=asked["limit"],
-            patience_s=asked["wait"],
+            patience_s=asked["wait"] or _WAIT_S,
             seed=asked["seed"],
         )
         status = "failed"

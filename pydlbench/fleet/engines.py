@@ -33,6 +33,11 @@ _CONNECT_S: Final = 10.0
 _CLOSE_S: Final = 10.0
 # Between two looks at jobs' files, which lie on a file system of the network.
 _POLL_S: Final = 0.2
+# Nodes on which no job would ever begin, by how sinfo begins to say so.
+_UNUSABLE: Final = (
+    *("down", "drain", "drng", "fail", "futr", "inval", "maint", "no_r", "rebo", "unk"),
+)
+_NO_ANSWER: Final = "*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +49,14 @@ class Finished:
         brought: what came of it; None where the engine has lost it.
         reason: how it was lost.
         received: seconds since 1970, by this machine's clock.
+        last: it is not to be begun again in this round.
     """
 
     node: str
     brought: Brought | None
     reason: str | None
     received: float
+    last: bool = False
 
 
 class Engine(Protocol):
@@ -57,9 +64,11 @@ class Engine(Protocol):
 
     Attributes:
         shares_files: visits see the folders of this machine.
+        notes: what a reader has to know of its slots.
     """
 
     shares_files: bool
+    notes: tuple[str, ...]
 
     def slots(self) -> Mapping[str, Slot]:
         """Return the slots that are there now, by name.
@@ -89,6 +98,7 @@ def open_engine(
     nodes: Sequence[str] = (),
     options: Mapping[str, str] | None = None,
     folder: Path,
+    patience_s: float = 3600.0,
 ) -> Engine:
     """Return the engine that ``--on`` names.
 
@@ -98,6 +108,7 @@ def open_engine(
         nodes: of ``slurm``: by name; all of the partition by default.
         options: of ``slurm``: what ``sbatch`` is given, by the names of submitit.
         folder: of this fleet's files.
+        patience_s: of ``slurm``: seconds that a job may be queued.
 
     Raises:
         UsageError: it is none of them, it lacks its package, or it is not reachable.
@@ -107,7 +118,7 @@ def open_engine(
     if text.startswith("dask://") and len(text) > len("dask://"):
         return DaskEngine.reach(text)
     if text == "slurm":
-        return SlurmEngine(folder / "jobs", nodes, options or {})
+        return SlurmEngine(folder / "jobs", nodes, options or {}, patience_s)
     near = (nearest(text, ("local", "slurm"), 1) or ["local"])[0]
     near = "dask://HOST:8786" if "dask" in text or ":" in text else near
     raise UsageError(f"--on {text or repr(text)}: expected {_FORMS}; nearest: {near}")
@@ -157,6 +168,8 @@ class DaskEngine:
         cluster: of this process; None where it is the user's.
         given: slots of the cluster's workers, by their names.
     """
+
+    notes: tuple[str, ...] = ()
 
     def __init__(self, client: Any, cluster: Any, given: Mapping[int, Slot]) -> None:
         self.shares_files = cluster is not None
@@ -283,6 +296,7 @@ class SlurmEngine:
         folder: for submitit's files; the nodes have to see it.
         nodes: by name; empty is all of the partition.
         options: for ``sbatch``, by submitit's names: ``partition``, ``account``, ``gres``.
+        patience_s: seconds that a job may be queued before it is cancelled.
         cluster: ``local`` has submitit start processes on this machine instead.
 
     Raises:
@@ -294,6 +308,7 @@ class SlurmEngine:
         folder: Path,
         nodes: Sequence[str],
         options: Mapping[str, str],
+        patience_s: float,
         cluster: str = "slurm",
     ) -> None:
         try:
@@ -304,12 +319,18 @@ class SlurmEngine:
             ) from error
         self.shares_files = False
         self._options = {"exclusive": True, **_slurm_values(options)}
-        self._nodes = tuple(nodes) or _listed(options.get("partition"))
+        self.notes: tuple[str, ...] = ()
+        self._nodes = tuple(nodes)
+        if not nodes:
+            self._nodes, out = _listed(options.get("partition"))
+            self.notes = tuple(f"{name}: left out, sinfo says {state}" for name, state in out)
         try:
             self._executor = submitit.AutoExecutor(folder=folder / "%j", cluster=cluster)
         except (RuntimeError, ValueError) as error:
             raise UsageError(f"--on slurm: {error}; nearest: --on local") from error
-        self._running: dict[str, Any] = {}
+        self._patience_s = patience_s
+        self._running: dict[str, tuple[Any, float]] = {}  # job, and when it was submitted
+        self._refused: list[Finished] = []
 
     def slots(self) -> dict[str, Slot]:
         """Return the nodes; whether one is there is Slurm's to know."""
@@ -333,37 +354,57 @@ class SlurmEngine:
         }
 
     def start(self, slot: Slot, order: Order) -> None:
-        """Submit a job for a visit."""
+        """Submit a job for a visit; one that sbatch refuses is that node's failed visit."""
         self._executor.update_parameters(**self.parameters(slot.name, longest(order)))
         try:
-            self._running[slot.name] = self._executor.submit(visit, slot, order)
-        except Exception as error:
-            raise WorkerError(f"sbatch refuses a job on {slot.name}: {error}") from error
+            job = self._executor.submit(visit, slot, order)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with it, other nodes have theirs
+            reason = f"sbatch refuses a job: {_first_line(error)}"
+            self._refused.append(Finished(slot.name, None, reason, time.time()))
+        else:
+            self._running[slot.name] = (job, time.monotonic())
 
     def finished(self, wait_s: float) -> list[Finished]:
-        """Return the visits whose jobs have ended."""
+        """Return the visits whose jobs have ended, and those that have been queued for too long."""
         end = time.monotonic() + wait_s
         while True:
-            found = []
-            for node, job in list(self._running.items()):
-                if not job.done():
+            found, self._refused = self._refused, []
+            for node, (job, submitted) in list(self._running.items()):
+                if job.done():
+                    found.append(_ended_job(node, job))
+                elif self._queued_too_long(job, submitted):
+                    with contextlib.suppress(Exception):
+                        job.cancel()
+                    reason = f"job {job.job_id}: queued for more than {self._patience_s:g} s"
+                    found.append(Finished(node, None, reason, time.time(), last=True))
+                else:
                     continue
                 del self._running[node]
-                brought, reason = None, None
-                try:
-                    brought = job.result()
-                except Exception as error:  # noqa: BLE001 - whatever a job's end was, it is its node's
-                    reason = f"job {job.job_id}: {str(error).strip().splitlines()[0]}"
-                found.append(Finished(node, brought, reason, time.time()))
             if found or time.monotonic() > end:
                 return found
             time.sleep(_POLL_S)
 
+    def _queued_too_long(self, job: Any, submitted: float) -> bool:
+        """Whether a job has no file of output, which Slurm makes when it begins."""
+        late = time.monotonic() - submitted > self._patience_s
+        return late and not job.paths.stdout.exists()
+
     def close(self) -> None:
         """Cancel the jobs; what their sweeps have finished stays on their nodes."""
-        for job in self._running.values():
+        for job, _ in self._running.values():
             with contextlib.suppress(Exception):
                 job.cancel()
+
+
+def _ended_job(node: str, job: Any) -> Finished:
+    try:
+        return Finished(node, job.result(), None, time.time())
+    except Exception as error:  # noqa: BLE001 - whatever a job's end was, it is its node's
+        return Finished(node, None, f"job {job.job_id}: {_first_line(error)}", time.time())
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _slots_said(said: Mapping[str, Any]) -> dict[str, Slot]:
@@ -401,13 +442,13 @@ def _slurm_values(options: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def _listed(partition: str | None) -> tuple[str, ...]:
-    """Return the nodes that Slurm lists.
+def _listed(partition: str | None) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
+    """Return the nodes that Slurm lists, and those of them that are out of use with their state.
 
     Raises:
-        UsageError: it lists none, or is not installed.
+        UsageError: it lists none that could be used, or is not installed.
     """
-    words = ["sinfo", "--noheader", "--Node", "--format=%N"]
+    words = ["sinfo", "--noheader", "--Node", "--format=%N %t"]
     words += [] if partition is None else [f"--partition={partition}"]
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -416,11 +457,18 @@ def _listed(partition: str | None) -> tuple[str, ...]:
             f"--on slurm: {words[0]} cannot be run ({error.strerror}); nearest: --on slurm --nodes "
             "NAME..., where Slurm is, or --on local"
         ) from error
-    names = tuple(dict.fromkeys(done.stdout.split()))
+    states = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if line.strip())
+    out = [
+        (name, state)
+        for name, state in states.items()
+        if state.startswith(_UNUSABLE) or _NO_ANSWER in state
+    ]
+    names = tuple(name for name in states if name not in dict(out))
     if done.returncode or not names:
-        said = " ".join(done.stderr.split()) or "no node"
+        said = " ".join(done.stderr.split())
+        said = said or ", ".join(f"{name} is {state}" for name, state in out[:3]) or "no node"
         raise UsageError(f"--on slurm: {shlex.join(words)}: {said}; nearest: --nodes NAME...")
-    return names
+    return names, out
 
 
 def _distributed() -> Any:

@@ -15,7 +15,7 @@ from pydlbench.store.entry import Entry
 from pydlbench.units import format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from pydlbench.fleet.engines import Engine, Finished
@@ -82,6 +82,7 @@ class _Round:
     tries: dict[str, int] = field(default_factory=dict)
     running: dict[str, float] = field(default_factory=dict)  # by node, when it was begun
     reasons: dict[str, str] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
 
 
 def run_rounds(
@@ -128,7 +129,7 @@ def run_rounds(
                 visit = _kept(store, plan, left, one)
                 if visit is not None:
                     done[one.node, number] = visit.status == "ok"
-                    _refuse(visit, one, done)
+            _check_file(left, order, done)
         names = [name for name in order if not done.get((name, number))]
         for name in names:
             tell(f"round {number + 1}: {name}: not whole: {left.reasons.get(name, 'not there')}")
@@ -175,7 +176,8 @@ def _kept(store: Store, plan: Plan, left: _Round, one: Finished) -> FleetVisit |
     sent = left.running.pop(one.node)
     brought = one.brought
     reason = one.reason if brought is None else brought.reason
-    again = left.tries[one.node] < plan.tries and not (brought and brought.refused)
+    refused = brought is not None and brought.refused
+    again = left.tries[one.node] < plan.tries and not refused and not one.last
     path = plan.folder / store_name(one.node, left.number)
     facts: dict[str, Any] = {}
     if brought is not None:
@@ -195,6 +197,8 @@ def _kept(store: Store, plan: Plan, left: _Round, one: Finished) -> FleetVisit |
             reason = f"its store cannot be read: {error}"
     if reason is not None:
         left.reasons[one.node] = reason
+        if refused:
+            left.refused.add(one.node)
         if again:
             left.waiting.append(one.node)
             return None
@@ -232,11 +236,10 @@ def _given_up(plan: Plan, left: _Round, seen: Mapping[str, float]) -> list[Fleet
     return found
 
 
-def _refuse(visit: FleetVisit, one: Finished, done: Mapping[tuple[str, int], bool]) -> None:
-    """Give up where the first node that answers calls the file itself bad."""
-    refused = one.brought is not None and one.brought.refused
-    if refused and not any(done.values()):
-        raise UsageError(f"{visit.node}: {visit.reason}")
+def _check_file(left: _Round, order: Sequence[str], done: Mapping[tuple[str, int], bool]) -> None:
+    """Give up where all nodes of the first round call the file itself bad."""
+    if left.refused == {*order} and not any(done.values()):
+        raise UsageError(f"{order[0]}: {left.reasons[order[0]]}")
 
 
 def _keep(store: Store, plan: Plan, visit: FleetVisit) -> None:

@@ -16,7 +16,7 @@ import pytest
 from invented_fleet import FILE, PROGRAM, VARIABLE
 from invented_runs import RUN
 
-from pydlbench.errors import PydlbenchError, UsageError, WorkerError
+from pydlbench.errors import UsageError, WorkerError
 from pydlbench.fleet import node
 from pydlbench.fleet.engines import (
     DaskEngine,
@@ -321,7 +321,7 @@ def test_jobs_of_slurm_end_and_die_on_their_own(tmp_path, monkeypatch):
     """With submitit's processes in the place of Slurm's: none has been asked."""
     pytest.importorskip("submitit")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    engine = SlurmEngine(tmp_path / "jobs", ("a", "b"), {"partition": "gpu"}, cluster="local")
+    engine = SlurmEngine(tmp_path / "jobs", ("a", "b"), {"partition": "gpu"}, 60.0, cluster="local")
     slots = engine.slots()
     assert list(slots) == ["a", "b"]
     engine.start(slots["a"], order(tmp_path, folder=None, wait_s=60.0))
@@ -339,7 +339,7 @@ def test_what_sbatch_is_given(tmp_path, monkeypatch):
     from submitit.slurm import slurm
 
     options = {"partition": "gpu", "account": "a", "gres": "gpu:1", "exclusive": "false"}
-    engine = SlurmEngine(tmp_path, ("node07",), options, cluster="local")
+    engine = SlurmEngine(tmp_path, ("node07",), options, 60.0, cluster="local")
     given = engine.parameters("node07", 3600.5)
     monkeypatch.setattr(slurm.SlurmExecutor, "affinity", classmethod(lambda _: 2))
     executor = submitit.AutoExecutor(folder=tmp_path, cluster="slurm")
@@ -360,7 +360,7 @@ def test_what_sbatch_is_given(tmp_path, monkeypatch):
 def test_a_job_lives_longer_than_its_sweep_may(tmp_path):
     """Slurm ends a job without asking what of its sweep is to be kept."""
     pytest.importorskip("submitit")
-    engine = SlurmEngine(tmp_path, ("a",), {}, cluster="local")
+    engine = SlurmEngine(tmp_path, ("a",), {}, 60.0, cluster="local")
     given = {}
     engine._executor = SimpleNamespace(
         update_parameters=given.update, submit=lambda *_: SimpleNamespace()
@@ -369,13 +369,89 @@ def test_a_job_lives_longer_than_its_sweep_may(tmp_path):
     assert given["timeout_min"] * 60 > 1200
 
 
-def test_a_job_that_is_refused_is_an_error_with_its_node(tmp_path):
+class InventedJobs:
+    """In the place of submitit's executor: jobs on ``refused`` are, those on ``queued`` wait."""
+
+    def __init__(self, folder, refused=(), queued=()):
+        self.folder, self.refused, self.queued = folder, refused, queued
+        self.cancelled = []
+        self._node = ""
+
+    def update_parameters(self, slurm_nodelist, **_):
+        self._node = slurm_nodelist
+
+    def submit(self, visit, slot, order):
+        node = self._node
+        assert slot.name == node
+        if node in self.refused:
+            raise RuntimeError("sbatch: error: no such node\nand more")
+        output = self.folder / f"{node}.out"
+        if node not in self.queued:
+            output.touch()
+        return SimpleNamespace(
+            job_id=node,
+            done=lambda: node not in self.queued,
+            result=lambda: visit(slot, order),
+            cancel=lambda: self.cancelled.append(node),
+            paths=SimpleNamespace(stdout=output),
+        )
+
+
+def slurm(folder, *nodes, patience_s=600.0, **jobs):
     pytest.importorskip("submitit")
-    engine = SlurmEngine(tmp_path, ("a",), {}, cluster="local")
-    engine._executor = type(
-        "Refusing",
-        (),
-        {"update_parameters": lambda *_, **__: None, "submit": lambda *_: 1 / 0},
-    )()
-    with pytest.raises(PydlbenchError, match="refuses a job on a"):
-        engine.start(engine.slots()["a"], order(tmp_path))
+    engine = SlurmEngine(folder, nodes, {}, patience_s, cluster="local")
+    engine._executor = InventedJobs(folder, **jobs)
+    return engine
+
+
+def test_a_job_that_is_refused_costs_its_node_s_visits_and_no_other_s(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    engine = slurm(tmp_path, "a", "b", refused=("b",))
+    plan = Plan(fleet=RUN.id, text=FILE, folder=tmp_path, program=PROGRAM, tries=2, rounds=1)
+    with Store.open(tmp_path / "store.sqlite") as store:
+        store.begin(RUN, "fleet", request={"text": FILE})
+        assert run_rounds(engine, store, plan, lambda _: None) == (1, 1)
+        found = [entry.document for entry in store.entries(RUN.id, TABLE)]
+    of_b = [(one["tries"], one["reason"]) for one in found if one["node"] == "b"]
+    assert of_b == [(2, "sbatch refuses a job: sbatch: error: no such node")]
+
+
+def test_a_job_that_is_queued_for_too_long_is_cancelled_and_not_tried_again(tmp_path):
+    engine = slurm(tmp_path, "a", "b", patience_s=0.0, queued=("a", "b"))
+    for slot in engine.slots().values():
+        engine.start(slot, order(tmp_path))
+    (tmp_path / "b.out").touch()  # it has begun
+    time.sleep(0.001)
+    (one,) = engine.finished(0.0)
+    assert (one.node, one.last, one.reason) == ("a", True, "job a: queued for more than 0 s")
+    assert engine._executor.cancelled == ["a"]
+    assert engine.finished(0.0) == []
+    engine.close()
+    assert engine._executor.cancelled == ["a", "b"]
+
+
+SINFO = """n1 idle
+n2 mix
+n2 mix
+n3 down*
+n4 drng
+n5 alloc
+n6 idle*
+n7 idle~
+n8 maint
+"""
+
+
+def test_nodes_that_are_out_of_use_are_left_out_and_named(tmp_path, monkeypatch):
+    pytest.importorskip("submitit")
+    program = tmp_path / "sinfo"
+    program.write_text(f"#!/bin/sh\necho '{SINFO}'\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    engine = SlurmEngine(tmp_path, (), {}, 60.0, cluster="local")
+    assert list(engine.slots()) == ["n1", "n2", "n5", "n7"]
+    assert [note.partition(":")[0] for note in engine.notes] == ["n3", "n4", "n6", "n8"]
+    assert "down*" in engine.notes[0]
+    program.write_text("#!/bin/sh\necho n3 down\n", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"n3 is down; nearest: --nodes"):
+        SlurmEngine(tmp_path, (), {}, 60.0, cluster="local")

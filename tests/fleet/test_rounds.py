@@ -242,6 +242,37 @@ def test_a_file_that_nodes_refuse_ends_the_run_at_once(store, plan, tmp_path):
     assert max(Counter(engine.begun).values()) == 1
 
 
+def test_a_node_that_refuses_the_file_before_any_other_is_through_costs_its_rounds(
+    store, plan, tmp_path
+):
+    """It lacks memory, say; the others have hardly begun when it says so."""
+    answer = brought("cases need 9 GB, 2 GB are available", refused=True)
+    engine = InventedEngine(
+        tmp_path / "nodes", lambda node, *_: answer if node == "node-2" else None
+    )
+    every = engine.finished
+
+    def finished(wait_s):
+        first = [one for one in engine._running if one[0].name == "node-2"]
+        rest = [one for one in engine._running if one not in first]
+        if not first:
+            return every(wait_s)
+        engine._running = first
+        found = every(wait_s)
+        engine._running = rest
+        return found
+
+    engine.finished = finished
+    assert run_rounds(engine, store, plan, print) == (9, 3)
+    assert whole(store) == {one for one in EVERY if one[0] != "node-2"}
+    assert "9 GB" in kept(store)["node-2", 0]["reason"]
+    # Gone on with, it still costs no other node anything.
+    assert run_rounds(InventedEngine(tmp_path / "nodes", engine.answers), store, plan, print) == (
+        9,
+        3,
+    )
+
+
 def test_an_empty_fleet_is_refused(store, plan, tmp_path):
     with pytest.raises(UsageError, match=r"no worker has come .*nearest: start one"):
         run_rounds(InventedEngine(tmp_path / "nodes", nodes=()), store, plan, print)
