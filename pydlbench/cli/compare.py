@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pydlbench.compare.match import Matching
     from pydlbench.compare.published import Beside, Figure, Own
     from pydlbench.compare.rerun import RerunPair
-    from pydlbench.compare.rows import Row, Side
+    from pydlbench.compare.rows import Side
 
 # What asks for other things than the published figures, or than a comparison of stored runs.
 _WITH_PUBLISHED = ("interleave", "fail_on", "same", "passes", "budget", "seed", "all")
@@ -47,7 +47,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     what.add_argument(
         "--interleave",
         action="store_true",
-        help="measure both sides again, in turn: tells differences of a few percent",
+        help="measure both sides again, interleaved: tells modes, backends, layouts or threads "
+        "apart, to a few percent; not commits, since both run on the code of now",
     )
     what.add_argument(
         "--published",
@@ -350,7 +351,7 @@ _BUDGET_S = 0.3
 def _interleaved(
     args: argparse.Namespace, settings: Settings, open_host: Callable[..., Any] | None
 ) -> tuple[Comparison, bool]:
-    """Measure both sides in turn and compare them.
+    """Measure both sides interleaved and compare them.
 
     Args:
         args: the command's options.
@@ -397,7 +398,7 @@ def _pairs(matching: Matching) -> tuple[Matching, list[RerunPair], tuple[str, ..
     import dataclasses
 
     from pydlbench.compare.match import Pair
-    from pydlbench.compare.rerun import RerunPair, RerunSide, spec_of
+    from pydlbench.compare.rerun import RerunPair
 
     pairs: list[Pair] = []
     untimed = list(matching.untimed)
@@ -405,15 +406,12 @@ def _pairs(matching: Matching) -> tuple[Matching, list[RerunPair], tuple[str, ..
     notes: dict[str, None] = {}
     for pair in matching.pairs:
         try:
-            first, second = (
-                RerunSide(spec=spec_of(row), threads=_threads(row)) for row in (pair.a, pair.b)
-            )
+            rerun.append(RerunPair.of(pair))
         except UnsupportedError as error:
             notes[f"not measured again: {error}"] = None
             untimed.append(Pair(*(row._replace(status="failed") for row in pair)))
             continue
         pairs.append(pair)
-        rerun.append(RerunPair(sides=(first, second)))
     if not rerun:
         reason = next(iter(notes), "no row was timed in both runs")
         raise UsageError(f"--interleave: {reason}; nearest: leave it out")
@@ -438,10 +436,6 @@ def _check_memory(rerun: Sequence[RerunPair]) -> None:
             check_memory([side.spec for side in one.sides], available, cold)
         except UsageError as error:
             raise UsageError(f"--interleave: {error}") from None
-
-
-def _threads(row: Row) -> int | None:
-    return row.threads if row.device == "cpu" else None
 
 
 def _measure(

@@ -79,7 +79,7 @@ class ComparedRow(NamedTuple):
     ``time`` is the ratio of seconds; ``cycles`` that of seconds times clock, None where a clock is
     not known. ``verdict`` is the one that counts: of the cycles where nothing but the clock
     differs between the two runs. ``passes`` are the ratios of each pass, in time and in cycles,
-    where both sides were measured in turn.
+    where both sides were measured interleaved.
     """
 
     a: Row
@@ -133,7 +133,7 @@ class Comparison:
         settings: what a verdict took.
         replicates: of how many runs the scatter between runs was learnt.
         run_sd: standard deviation of what a whole run of this machine is faster or slower.
-        passes: how often both sides were prepared anew and measured in turn; 0 for stored runs.
+        passes: how often both sides were prepared anew and measured; 0 for stored runs.
         notes: what a reader has to know.
         in_cycles: whether the verdicts are those of the cycles.
     """

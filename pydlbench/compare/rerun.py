@@ -47,7 +47,8 @@ def spec_of(row: Row) -> KernelSpec:
             layer=_layer(row),
             pass_=row.pass_,
             precision=row.precision,
-            propagation=row.propagation or "inference",
+            # Backward passes know one propagation only.
+            propagation=(row.propagation if row.pass_ == "forward" else None) or "inference",
             cache=row.cache or "hot",
             layout=row.layout_request or "best",
             backend=row.backend,
@@ -63,7 +64,7 @@ def spec_of(row: Row) -> KernelSpec:
 
 def _layer(row: Row) -> Layer:
     if row.kind not in LAYER_KINDS:
-        raise UnsupportedError(f"{row.layer} {row.kind}: only layers are measured in turn")
+        raise UnsupportedError(f"{row.layer} {row.kind}: only layers are measured again")
     named = _named(row)
     if named is not None:
         return named
@@ -169,6 +170,28 @@ class RerunPair:
 
     sides: tuple[RerunSide, RerunSide]
     found: Passes = field(default_factory=Passes)
+
+    @classmethod
+    def of(cls, pair: Pair) -> RerunPair:
+        """Return what a pair of rows measures again.
+
+        Both sides run on the code and the libraries that are installed now, so the settings must
+        differ: the same kernel twice would be SAME, whatever became slower between the two runs.
+
+        Raises:
+            UnsupportedError: a row is no layer's, or both rows have the same settings.
+        """
+        a, b = (
+            RerunSide(spec=spec_of(row), threads=row.threads if row.device == "cpu" else None)
+            for row in pair
+        )
+        if a == b:
+            raise UnsupportedError(
+                "both sides would be the same kernel, on the code and libraries of now; what "
+                "differs between the runs beyond settings (code, libraries, variables) is not "
+                "measured again"
+            )
+        return cls(sides=(a, b))
 
 
 def policy(budget_s: float, spec: KernelSpec, facts: KernelFacts) -> Policy:

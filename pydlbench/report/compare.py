@@ -29,7 +29,7 @@ _SHOWN: Final = 6
 _FACTOR: Final = 2.0
 # Less than half a percent in common is nothing to speak of.
 _WORTH_SAYING: Final = 0.005
-# More visits than this nobody waits for: --interleave is quicker.
+# More visits than this nobody waits for.
 _MOST_VISITS: Final = 60
 
 
@@ -74,7 +74,7 @@ def side_lines(found: Comparison) -> list[str]:
     lines = [f"{mark}  {_side(side)}" for mark, side in (("A", found.a), ("B", found.b))]
     if found.passes:
         lines.append(
-            f"both measured in turn here, prepared anew {found.passes} times: "
+            f"both measured here, interleaved, prepared anew {found.passes} times: "
             f"{found.b.machine or 'machine not recorded'}"
         )
     if found.matching.axis:
@@ -188,7 +188,7 @@ def what_would_decide(found: Comparison, threshold: float) -> list[str]:
     if drift is not None and drift.reading == "machine" and drift.ratio > 1 + threshold:
         lines.append(
             f"most rows are {change(drift.ratio)}, which may be the machine's or all of them; "
-            "--interleave, or replicates of both sides"
+            "replicates of both sides"
         )
     return lines
 
@@ -203,12 +203,13 @@ def _remedy(reason: str, found: Comparison, row: Row) -> str:
         return "measure again when nothing else runs"
     if found.passes:
         return "more --passes"
-    return _either([*_in_turn([row]), *_visits([row], 6), "a replicate of both"])
+    return _either([*_interleave(found, [row]), *_visits([row], 6), "a replicate of both"])
 
 
-def _in_turn(rows: Sequence[Row]) -> list[str]:
-    """Return what measures rows in turn; only layers are."""
-    return ["--interleave"] if any(row.kind in LAYER_KINDS for row in rows) else []
+def _interleave(found: Comparison, rows: Sequence[Row]) -> list[str]:
+    """Return what measures rows interleaved: layers only, whose sides differ in their settings."""
+    layers = any(row.kind in LAYER_KINDS for row in rows)
+    return ["--interleave"] if layers and found.matching.axis else []
 
 
 def _visits(rows: Sequence[Row], count: int) -> list[str]:
@@ -237,7 +238,7 @@ def _finer(
         return f"more --passes, some {_times(resolution, threshold)} times as many"
     rows = [row.b for row in coarse]
     few = max(6, max(row.visits for row in rows) * _times(resolution, threshold))
-    ways = _in_turn(rows)
+    ways = _interleave(found, rows)
     if few <= _MOST_VISITS and found.drift is not None and not found.replicates:
         ways += _visits(rows, few)
     return _either(
@@ -346,7 +347,7 @@ def _next(found: Comparison, groups: dict[str, list[ComparedRow]]) -> list[str]:
     once = [row.b for row in rows if row.counts.reason == NO_SCATTER]
     ways = _visits(once, 6)
     ways += ["a replicate of both sides"] if not found.replicates else []
-    ways += [f"{one}, which measures both in turn" for one in _in_turn([row.b for row in rows])]
+    ways += _interleave(found, [row.b for row in rows])
     return [f"what would tell more: {'; '.join(ways)}."] if ways else []
 
 

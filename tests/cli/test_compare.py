@@ -66,8 +66,8 @@ def test_a_repeat_says_that_nothing_is_known_and_what_would_tell(write, capsys):
     assert main(["compare", a, b]) == 0
     out = capsys.readouterr().out
     assert says(out.splitlines()[0], "nothing", "6 rows")
-    assert "--interleave" in out
     assert "--visits" in out
+    assert "--interleave" not in out  # both sides would be the same kernels
 
 
 def test_a_repeat_of_steady_visits_is_the_same(write, capsys):
@@ -95,7 +95,17 @@ def test_a_gate_that_cannot_tell_ends_with_4_and_says_what_would_decide(
     assert main(["compare", a, b, "--fail-on", "slower:3%", *options]) == 4
     err = capsys.readouterr().err
     assert err.count("--fail-on") == 1
-    assert any(word in err for word in ("--interleave", "measure again"))
+    assert any(word in err for word in ("--visits", "replicate", "measure again"))
+    assert "--interleave" not in err
+
+
+def test_rows_of_two_backends_are_advised_to_be_interleaved(write, capsys):
+    a = write("a", visits=1)
+    b = write("b", (1.01,) * 6, visits=1, backend="torch", mode="eager")
+    assert main(["compare", a, b, "--fail-on", "slower:3%"]) == 4
+    out, err = capsys.readouterr()
+    assert "--interleave" in out
+    assert "--interleave" in err
 
 
 def test_what_is_slower_beyond_doubt_outweighs_what_cannot_be_told(write, capsys):
@@ -461,7 +471,7 @@ def test_a_kernel_slowed_by_three_percent_is_found_when_interleaved(write, capsy
 @pytest.mark.deep
 @pytest.mark.usefixtures("drifting_workers")
 def test_the_very_same_kernel_is_not(write, capsys):
-    a, b = layer_run(write, "a"), layer_run(write, "b")
+    a, b = layer_run(write, "a"), layer_run(write, "b", layout_request="nhwc")
     assert main(["compare", a, b, *INTERLEAVED]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert row["verdict"] == "SAME"
@@ -480,10 +490,33 @@ def test_whoever_cannot_be_measured_here_is_named_with_the_reason(write, capsys)
 
 @pytest.mark.usefixtures("drifting_workers")
 def test_a_gate_does_not_pass_rows_that_cannot_be_measured_again(write, capsys):
-    one = {"layer": "64x64:64x64", "problem": "64x64:64x64", "kind": "gemm", "batch": 64}
-    both = {0: one, 1: {**one, "backend": "numba", "mode": "eager"}}
-    a, b = (write(name, (1.0, 1.0), changes=both, threads=1) for name in "ab")
+    first, second = (
+        {"layer": text, "problem": text, "kind": "gemm", "batch": 64}
+        for text in ("64x64:64x64", "64x64:64x32")
+    )
+    a, b = (
+        write(
+            name,
+            (1.0, 1.0),
+            changes={0: {**first, "mode": mode}, 1: {**second, "backend": "numba", "mode": mode}},
+            threads=1,
+        )
+        for name, mode in (("a", "eager"), ("b", "compiled"))
+    )
     assert main(["compare", a, b, *INTERLEAVED, "--fail-on", "slower:100%"]) == 4
     told = capsys.readouterr()
     assert says(told.err, "--fail-on", "1 row", "numba")
     assert len(json.loads(told.out)["untimed"]) == 1
+
+
+@pytest.mark.parametrize("pass_", ["forward", "backward-data"])
+def test_another_commit_or_library_is_not_told_from_itself(write, capsys, pass_):
+    a = layer_run(write, "a", library="oneDNN 3.2.0", pass_=pass_)
+    slower = {"library": "oneDNN 3.3.0", "pass_": pass_}
+    if pass_ != "forward":  # of which backward passes know one only
+        slower["propagation"] = "training"
+    b = layer_run(write, "b", **slower)
+    assert main(["compare", a, b, *INTERLEAVED, "--fail-on", "slower:5%"]) == 2
+    told = capsys.readouterr()
+    assert not told.out
+    assert says(told.err, "--interleave", "libraries", "nearest: leave it out")

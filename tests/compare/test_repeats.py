@@ -227,7 +227,7 @@ def test_visits_are_advised_only_where_they_decide(machine):
 
     assert "--visits" in advice(11)
     # Of three rows nothing tells what the runs have in common: no visit does.
-    assert "--interleave" in advice(3)
+    assert "replicates" in advice(3)
     assert "--visits" not in advice(3)
 
 
