@@ -14,6 +14,7 @@ from pydlbench.models.own import is_onnx, is_own, likely_framework
 from pydlbench.records.own import OwnInput, OwnSpec
 from pydlbench.records.step import StepSpec
 from pydlbench.runner.session import Options, Session
+from pydlbench.timing.visits import STEP_BUDGET_S
 from pydlbench.words import CODE_LIMIT_S, FRAMEWORKS, ONNX_FRAMEWORK
 
 if TYPE_CHECKING:
@@ -38,9 +39,11 @@ def e2e(model: str, *, options: Options | None = None, **step: Any) -> StepRecor
 
     Args:
         model: as on the command line: ``alexnet-owt``, ``my_model.py:build``.
-        options: threads, seed, budget.
+        options: threads, seed, budget; None is as on the command line: six visits, in new
+            processes, in ten seconds of sampling.
         step: what of the step is not as usual: ``batch``, ``phase``, ``framework``, ``mode``,
-            ``precision``, ``layout``, ``device``; see :class:`pydlbench.records.step.StepSpec`.
+            ``precision``, ``layout``, ``device`` (the GPU if there is one); see
+            :class:`pydlbench.records.step.StepSpec`.
             The framework of a model of the user's own is the one that its file imports.
             ``arguments`` is the model's variant, ``{"lrn": "off"}``, or what the user's callable
             is called with, ``{"width": 64}``. Of a model of the user's own also ``inputs`` (texts
@@ -56,8 +59,9 @@ def e2e(model: str, *, options: Options | None = None, **step: Any) -> StepRecor
     """
     from pydlbench.steps.run import run
 
-    spec = _spec(model, {"device": default_device()[0], **step})
-    with _session(spec, options or Options()) as session:
+    spec = _spec(model, step)
+    usual = Options(budget_s=STEP_BUDGET_S, visits=None)
+    with _session(spec, options or usual) as session:
         return run(spec, session)
 
 
@@ -88,7 +92,7 @@ def check(
         forecast: says what the step will take, or why it cannot; called before anything of it is
             timed.
         tell: called with what is done next.
-        step: see :func:`e2e`; the device is the CPU, as it is for the command.
+        step: see :func:`e2e`.
 
     Raises:
         UsageError: no such model, option or word.
@@ -145,8 +149,7 @@ def diagnose_step(
         model: as on the command line.
         stop_after_s: no experiment begins later, in seconds.
         options: threads, seed, budget.
-        step: see :func:`e2e`; the device is the CPU and the framework PyTorch, as for the command;
-            of a model of one's own its own.
+        step: see :func:`e2e`.
 
     Raises:
         UsageError: no such model, or a word that is none.
@@ -180,7 +183,7 @@ def forecast(
         keep: called with table, document and key of each row that was measured, as
             ``Store.add`` takes them in an ``Entry``.
         options: threads and seed.
-        step: see :func:`e2e`; the device is the CPU, as it is for the command.
+        step: see :func:`e2e`.
 
     Raises:
         UsageError: no such model, or a word that is none.
@@ -200,7 +203,7 @@ _SUMMANDS: Final = Options(budget_s=0.25, estimate=True)
 
 def _spec(model: str, step: Mapping[str, Any]) -> StepSpec:
     """Return a step from keywords; see :func:`e2e`."""
-    words = dict(step)
+    words = {"device": default_device()[0], **step}
     own = {name: words.pop(name) for name in _OWN if name in words}
     if own and not is_own(model):
         raise UsageError(f"{next(iter(own))}: has no meaning with {model}; nearest: leave it out")

@@ -213,7 +213,7 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
     """
     from pydlbench.models.own import is_own
     from pydlbench.records.step import StepSpec
-    from pydlbench.timing.visits import VISITS
+    from pydlbench.timing.visits import STEP_BUDGET_S, VISITS
 
     for name in _PROTOCOL_ONLY:
         value = getattr(args, name)
@@ -272,7 +272,7 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
                     for step in steps
                 ),
                 options={
-                    "budget_s": args.budget or 10.0,
+                    "budget_s": args.budget or STEP_BUDGET_S,
                     "visits": args.visits or VISITS,
                     "threads": threads,
                     "seed": args.seed,

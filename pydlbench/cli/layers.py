@@ -376,9 +376,8 @@ def word_of(layer: Layer) -> str:
 # -----------------------------------------------------------------------------
 # From the options of ``layers`` to the list of cases, or to one line that says what is wrong.
 
-# Seconds of sampling of a row. Where backends compete, each waits for all others, and what is
+# Seconds of sampling of a row where backends compete: each waits for all others, and what is
 # compared is their ratio in the same visits.
-_BUDGET_S: Final = 1.0
 _BUDGET_IN_TURN_S: Final = 0.5
 
 
@@ -415,7 +414,7 @@ def read_request(args: argparse.Namespace, *, several: bool = False) -> Request:
         UsageError: A value is bad, or two options exclude each other.
     """
     from pydlbench.records.specs import KernelSpec
-    from pydlbench.timing.visits import VISITS
+    from pydlbench.timing.visits import LAYER_BUDGET_S, VISITS
 
     device, notes = device_of(args)
     check_threads(args.threads, device)
@@ -473,7 +472,7 @@ def read_request(args: argparse.Namespace, *, several: bool = False) -> Request:
         words = ", ".join(dict.fromkeys(word_of(layer) for layer in layers))
         raise UsageError(f"--pass {','.join(passes)}: {words} has no such pass; choices: {valid}")
     notes += () if every else left_out_of(layers, passes)
-    usual = _BUDGET_IN_TURN_S if len(backends) > 1 else _BUDGET_S
+    usual = _BUDGET_IN_TURN_S if len(backends) > 1 else LAYER_BUDGET_S
     options["budget_s"] = args.budget or usual
     if several or len(cases) * len(threads) > 1:
         # Visits of a single row follow each other in one process; these are spread over the run.

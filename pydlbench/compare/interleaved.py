@@ -1,6 +1,6 @@
 """Two sides measured interleaved: ratios of rounds, with the variance between preparations.
 
-Within a pass both kernels are sampled alternately, round by round, so that whatever the machine does to
+Within a pass both kernels are sampled alternately, round by round: whatever the machine does to
 both cancels. It does not cancel what the preparation did: other pages of memory, another choice
 among kernels of nearly the same speed. So every pass prepares both anew, in new processes, and only
 the passes count as independent: the interval is Student's for their mean, with the variance between

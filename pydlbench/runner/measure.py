@@ -10,6 +10,7 @@ from pydlbench.errors import BackendMissingError, UsageError
 from pydlbench.models.catalog import find_layers
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.session import Options, Session
+from pydlbench.timing.visits import LAYER_BUDGET_S
 from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS, check_device
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ def measure(
         device: ``cpu`` or ``cuda:N``; None is the GPU if there is one, as on the command line.
         timing: ``events`` or ``cuda-graph`` on a GPU; ``auto`` is what suits the cache state.
         fuse: ``bias-relu`` computes conv + bias + ReLU in one kernel on a GPU.
-        options: threads, seed, budget, confidence, what to keep.
+        options: threads, seed, budget, confidence, what to keep; None is as on the command line:
+            six visits in a second of sampling.
 
     Returns:
         The record; its ``status`` is ``skipped`` or ``failed``, with a ``reason``, where the case
@@ -76,7 +78,8 @@ def measure(
         timing=timing,
         fuse=fuse,
     )
-    with Session(options) as session:
+    usual = Options(budget_s=LAYER_BUDGET_S, visits=None)
+    with Session(options or usual) as session:
         return next(row for _, row in session.measure([case]))
 
 

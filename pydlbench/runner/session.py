@@ -37,7 +37,8 @@ class Options:
         budget_s: sampling time per kernel, in seconds.
         visits: how often each row is visited at least, in new processes and in random order over
             the rows; visits share the budget of their row (:mod:`pydlbench.timing.visits`). None is
-            six; of a single row in one process, with new memory for each.
+            six; of a single row in one process, with new memory for each. Commands, and functions
+            that are given no options, take six.
         confidence: level of the median's interval.
         keep_samples: keep the raw samples in the record.
         algorithms: time, verify and list every candidate.

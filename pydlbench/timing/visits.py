@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 #: The fewest that have an interval at 95 %.
 VISITS: Final = 6
+#: Seconds of sampling, all visits together, where nobody says how many: of a layer's row, and of a
+#: framework's step, which is some hundred times as long.
+LAYER_BUDGET_S: Final = 1.0
+STEP_BUDGET_S: Final = 10.0
 # Rounds of a visit, at least. Six samples, the fewest with an interval, of a kernel of 10 ms.
 _ROUNDS = 3
 # Where kernels take turns, each chunk is waited for by all others and by threads that fall asleep,

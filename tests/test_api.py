@@ -1,0 +1,55 @@
+"""The functions measure as the commands do."""
+
+import pytest
+
+import pydlbench
+from pydlbench import api
+from pydlbench.cli import e2e, layers
+from pydlbench.cli.parser import command_parser
+from pydlbench.runner import measure
+from pydlbench.runner.session import Options
+from pydlbench.timing.visits import VISITS
+
+
+class OpenedError(Exception):
+    """Says which options a session was to be opened with."""
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """Return the options of the session that a call opens; nothing is measured."""
+
+    def open_session(options=None):
+        raise OpenedError(options or Options())
+
+    monkeypatch.setattr(api, "Session", open_session)
+    monkeypatch.setattr(measure, "Session", open_session)
+
+    def options_of(call, *words):
+        with pytest.raises(OpenedError) as caught:
+            call(*words)
+        (options,) = caught.value.args
+        return options.budget_s, options.visits or VISITS
+
+    return options_of
+
+
+@pytest.mark.parametrize(
+    ("call", "read_tasks", "words"),
+    [
+        (pydlbench.measure, layers.read_tasks, ["layers", "--shape", "conv3"]),
+        (pydlbench.e2e, e2e.read_tasks, ["e2e", "mnist"]),
+    ],
+    ids=["layers", "e2e"],
+)
+def test_a_function_visits_and_samples_as_its_command_does(opened, call, read_tasks, words):
+    command, *arguments = words
+    tasks, _ = read_tasks(command_parser(command).parse_args([*arguments, "--device", "cpu"]))
+    own = Options(**tasks[0].options)
+    assert opened(call, words[-1]) == (own.budget_s, own.visits or VISITS)
+
+
+def test_steps_are_of_the_device_that_the_commands_take(monkeypatch):
+    monkeypatch.setattr(api, "default_device", lambda: ("cuda:0", ()))
+    assert api._spec("mnist", {}).device == "cuda:0"
+    assert api._spec("mnist", {"device": "cpu"}).device == "cpu"
