@@ -450,6 +450,8 @@ def _export(args: argparse.Namespace) -> int:
 
 
 def _verdict(args: argparse.Namespace, store: Store, name: str, outputs: Outputs) -> int:
+    from pydlbench.report.fleet import unclear_rows, unknown_nodes
+    from pydlbench.report.text import some_names
     from pydlbench.store.documents import Loaded
 
     loaded = Loaded(store.info(name), store.record(name), store)
@@ -459,10 +461,16 @@ def _verdict(args: argparse.Namespace, store: Store, name: str, outputs: Outputs
     if found.slow:
         tell(f"--fail-on: {len({one.node for one in found.slow})} nodes are slow")
         return FOUND
+    unclear, unknown = unclear_rows(found), unknown_nodes(found)
+    if unclear:
+        names = some_names([one.node for one in unclear])
+        tell(f"--fail-on: it cannot be told of {names}; more --rounds would tell")
+    if unknown:
+        tell(f"--fail-on: nothing is known of {some_names(unknown)}")
     if not any(one.verdict in ("SAME", "FAST") for one in found.nodes):
         tell("--fail-on: no node is known to be as fast as others; more --rounds would tell")
         return UNDECIDED
-    return 0
+    return UNDECIDED if unclear or unknown else 0
 
 
 def judged(run: Loaded, beyond: float = _BEYOND, model: str | None = None) -> FleetVerdict:

@@ -31,6 +31,8 @@ __all__ = [
     "slow_rows",
     "some_metrics",
     "title_of",
+    "unclear_rows",
+    "unknown_nodes",
     "whole_of",
 ]
 
@@ -56,6 +58,7 @@ def fleet_report(verdict: FleetVerdict, early: str = "") -> list[Block]:
         Lines(part, alarm=True),
         Table.of(SLOW_COLUMNS, shown),
         Lines([f"try: {command}  # on {node}" for node, command in reversed(commands.items())]),
+        Lines(_unclear(verdict), alarm=True),
         Lines([_step(one) for one in verdict.steps]),
         Table.of(SPREAD_COLUMNS, verdict.metrics[:_METRICS]),
         Lines(_more(verdict)),
@@ -70,6 +73,7 @@ def fleet_conclusion(verdict: FleetVerdict) -> list[str]:
     return [
         f"{_summary(verdict)}.",
         f"{_what(verdict)}.",
+        *(f"{one}." for one in _unclear(verdict)),
         *(f"{_step(one)}." for one in verdict.steps),
         *(f"{one}." for one in (*_failed(verdict.nodes), *verdict.notes)),
     ]
@@ -80,6 +84,19 @@ def whole_of(verdict: FleetVerdict) -> list[FleetEffect]:
     groups = {one.node: one.group for one in verdict.nodes}
     wholes = {(one.group, one.metric) for one in _wholes(verdict)}
     return [one for one in verdict.effects if (groups[one.node], one.metric) in wholes]
+
+
+def unclear_rows(verdict: FleetVerdict) -> list[FleetEffect]:
+    """Return what might be slow: nodes that are slower than the margin, but not for certain."""
+    rows = [one for one in whole_of(verdict) if one.verdict == "UNCLEAR"]
+    beyond = [one for one in rows if (one.effect or 0.0) > verdict.beyond]
+    return sorted(beyond, key=lambda one: -(one.effect or 0.0))
+
+
+def unknown_nodes(verdict: FleetVerdict) -> list[str]:
+    """Return the nodes of which nothing is known: without a whole round, or the only ones."""
+    known = {one.node for one in verdict.effects}
+    return [one.node for one in verdict.nodes if one.node not in known]
 
 
 def _wholes(verdict: FleetVerdict) -> list[FleetMetric]:
@@ -154,13 +171,31 @@ def _step(one: FleetStep) -> str:
     return text
 
 
+def _unclear(verdict: FleetVerdict) -> list[str]:
+    rows = unclear_rows(verdict)
+    lines = [
+        f"unclear: {one.node} {signed(one.effect)} in {one.metric} ({_certainty(one)}): more "
+        "--rounds would tell"
+        for one in rows[:_FAILED]
+    ]
+    return lines + _and_more(len(rows))
+
+
+def _certainty(one: FleetEffect) -> str:
+    return "a single round" if one.ci_low is None else f"95 % {_interval(one)}"
+
+
+def _and_more(count: int) -> list[str]:
+    return [f"... and {count - _FAILED} more"] if count > _FAILED else []
+
+
 def _failed(nodes: tuple[FleetNode, ...]) -> list[str]:
-    failed = [one for one in nodes if one.failed]
+    failed = sorted((one for one in nodes if one.failed), key=lambda one: one.rounds > 0)
     lines = [
         f"{one.node}: {one.failed} of {one.rounds + one.failed} rounds are not whole: {one.reason}"
         for one in failed[:_FAILED]
     ]
-    return lines + ([f"... and {len(failed) - _FAILED} more"] if len(failed) > _FAILED else [])
+    return lines + _and_more(len(failed))
 
 
 def _more(verdict: FleetVerdict) -> list[str]:

@@ -191,6 +191,53 @@ def test_what_nodes_have_left_in_a_folder_is_a_fleet(here, capsys):
     assert [(one["node"], one["rounds"]) for one in document["nodes"]] == [("a", 3), ("b", 3)]
 
 
+def gate(log_s, dead=(), rounds=None):
+    """Return the gate's exit code for a fleet of which some nodes are dead in all rounds."""
+    with Store.open() as store:
+        store.begin(RUN, "fleet", request={"text": FILE})
+        for one in visits(log_s):
+            if one["node"] in dead or (one["node"], one["round"]) in (rounds or ()):
+                one |= {"status": "failed", "reason": "its worker has died", "values": {}}
+            store.add(RUN.id, Entry(TABLE, one, key=visit_key(one["node"], one["round"])))
+        store.finish(RUN, "done")
+    return main(["fleet", "verdict", "last", "--fail-on", "slow"])
+
+
+def healthy():
+    return np.random.default_rng(0).normal(-5, 0.001, (3, 20, 1))
+
+
+def test_a_gate_lets_a_healthy_fleet_through(capsys):
+    assert gate(healthy(), rounds=[("node-9", 1)]) == 0
+    assert "unclear" not in capsys.readouterr().out
+
+
+def test_a_gate_cannot_tell_of_a_node_that_is_dead_in_all_rounds(capsys):
+    assert gate(healthy(), dead=["node-9"]) == 4
+    assert "nothing is known of node-9" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rounds", [None, [("node-5", 0), ("node-5", 2)]])
+def test_a_gate_cannot_tell_of_a_node_that_is_slower_and_not_for_certain(rounds, capsys):
+    """Its rounds scatter far more than the others', or there is only one."""
+    log_s = healthy()
+    log_s[:, 5, 0] += [0.15, 0.10, 0.25]
+    assert gate(log_s, rounds=rounds) == 4
+    said = capsys.readouterr()
+    assert "node-5" in said.err
+    (line,) = [line for line in said.out.splitlines() if line.startswith("unclear: ")]
+    assert line.startswith("unclear: node-5 +")
+    assert ("a single round" in line) is (rounds is not None)
+
+
+def test_a_gate_lets_through_what_scatters_around_the_others(capsys):
+    """Its interval reaches far beyond the margin, its effect does not."""
+    log_s = healthy()
+    log_s[:, 5, 0] += [0.1, -0.1, 0.02]
+    assert gate(log_s) == 0
+    assert "unclear" not in capsys.readouterr().out
+
+
 def test_one_node_alone_decides_nothing(capsys):
     keep(np.zeros((3, 1, 1)))
     assert main(["fleet", "verdict", "last", "--fail-on", "slow"]) == 4
