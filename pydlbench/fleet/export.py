@@ -134,8 +134,18 @@ spec:
                 if [ -e "/results/${{store##*/}}" ]; then continue; fi
                 # A database is written on the node's own disk; networks' file systems lock badly.
                 if [ -e "$store" ]; then
-                  pydlbench sweep --resume last --quiet --store "$store"
-                else
+                  # That the container before this one is gone cannot be seen from within.
+                  pydlbench runs end last --quiet --store "$store" || :
+                  code=0
+                  pydlbench sweep --resume last --quiet --store "$store" || code=$?
+                  case $code in
+                    0) ;;
+                    # It died before its sweep had begun, or ran with other libraries.
+                    1 | 2) mv "$store" "$store.$(date +%s).aside" ;;
+                    *) exit $code ;;
+                  esac
+                fi
+                if [ ! -e "$store" ]; then
                   pydlbench sweep /sweep/sweep.toml --quiet --store "$store"
                 fi
                 cp "$store" "/results/${{store##*/}}.part"

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shlex
 import subprocess
 import sys
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
-from invented_fleet import FILE, visits, write_store
+from invented_fleet import FILE, PROGRAM, VARIABLE, visits, write_store
+from raw_store import execute
 
 from pydlbench.errors import UsageError
 from pydlbench.fleet.export import kubernetes, references, reframe
 from pydlbench.fleet.gather import collected, gathered
 from pydlbench.fleet.run import with_reference
 from pydlbench.fleet.verdict import judge_visits
+from pydlbench.store.store import Store
 
 ODD = '# "quoted" \'\'\' """ \\n {braces}\n' + FILE
 
@@ -115,16 +120,24 @@ def test_the_manifest_has_the_file_and_a_pod_for_each_node(text):
     assert {one["name"] for one in container["volumeMounts"]} == volumes.keys()
 
 
-def test_what_a_pod_runs_is_whole_after_a_death_and_not_run_twice(tmp_path):
-    """Its script on this machine, with an invented pydlbench that dies once."""
+def script_of(folder):
+    """Return what a pod runs, in a folder with results, work and bin of its own."""
     _, job = manifest()
     script = job["spec"]["template"]["spec"]["containers"][0]["command"][-1]
-    for name in ("results", "work", "bin"):
-        (tmp_path / name).mkdir()
-        script = script.replace(f"/{name}/", f"{tmp_path}/{name}/")
+    for name in ("results", "work", "bin", "sweep"):
+        (folder / name).mkdir()
+        script = script.replace(f" /{name}/", f" {folder}/{name}/")
+        script = script.replace(f'"/{name}/', f'"{folder}/{name}/')
+    return script
+
+
+def test_what_a_pod_runs_is_whole_after_a_death_and_not_run_twice(tmp_path):
+    """Its script on this machine, with an invented pydlbench that dies once."""
+    script = script_of(tmp_path)
     program = tmp_path / "bin" / "pydlbench"
     program.write_text(
-        '#!/bin/sh\necho "$2" >> "$LOG"\n[ "$2" = --resume ] && echo whole > "$6" && exit 0\n'
+        '#!/bin/sh\n[ "$1" = runs ] && exit 2\necho "$2" >> "$LOG"\n'
+        '[ "$2" = --resume ] && echo whole > "$6" && exit 0\n'
         'echo part > "$5"; case "$5" in *.1.sqlite) exit 137;; esac\n',
         encoding="utf-8",
     )
@@ -139,7 +152,53 @@ def test_what_a_pod_runs_is_whole_after_a_death_and_not_run_twice(tmp_path):
     found = {path.name: path.read_text() for path in (tmp_path / "results").iterdir()}
     assert found == {"n7.0.sqlite": "part\n", "n7.1.sqlite": "whole\n", "n7.2.sqlite": "part\n"}
     begun = log.read_text().split()
-    assert begun == ["/sweep/sweep.toml", "/sweep/sweep.toml", "--resume", "/sweep/sweep.toml"]
+    file = f"{tmp_path}/sweep/sweep.toml"
+    assert begun == [file, file, "--resume", file]
+
+
+@pytest.mark.deep
+def test_a_pod_goes_on_in_a_new_container_after_kill_9(tmp_path):
+    """With pydlbench itself, but for the times; a container has processes of its own."""
+    script = script_of(tmp_path)
+    (tmp_path / "sweep" / "sweep.toml").write_text(FILE, encoding="utf-8")
+    program = tmp_path / "bin" / "pydlbench"
+    program.write_text(
+        f'#!/bin/sh\n[ "$1" = runs ] && exec {sys.executable} -m pydlbench "$@"\n'
+        f'exec {shlex.join(PROGRAM)} "$@"\n',
+        encoding="utf-8",
+    )
+    program.chmod(0o755)
+    # Round 0 was killed before its sweep had begun, round 2 has other libraries.
+    stores = [tmp_path / "work" / f"n7.{number}.sqlite" for number in range(3)]
+    with Store.open(stores[0]):
+        pass
+    write_store(stores[2], status="interrupted")
+    environment = {
+        **os.environ,
+        "PATH": f"{program.parent}:/usr/bin:/bin",
+        "NODE_NAME": "n7",
+        VARIABLE: json.dumps({"kill": {"n7.1.": 1}}),
+    }
+
+    def container():
+        return subprocess.run(["/bin/sh", "-ec", script], env=environment, check=False).returncode
+
+    assert container() == 137
+    ((writer,),) = execute(stores[1], "SELECT writer FROM runs")
+    writer = {**json.loads(writer), "pids": "pid:[1]"}
+    execute(stores[1], "UPDATE runs SET writer = ?", json.dumps(writer))
+    with Store.open(stores[1], readonly=True) as store:
+        assert [one.status for one in store.runs()] == ["running"]
+    assert container() == 0
+    found = {one.round: one for one in collected(tmp_path / "results")}
+    assert [found[number].status for number in range(3)] == ["ok"] * 3
+    assert {len(one.values) for one in found.values()} == {2}
+    assert len(list((tmp_path / "work").glob("*.aside"))) == 2
+    # A container that died between the end of a sweep and its copy.
+    (tmp_path / "results" / "n7.2.sqlite").unlink()
+    assert container() == 0
+    assert (tmp_path / "results" / "n7.2.sqlite").is_file()
+    assert len(list((tmp_path / "work").glob("*.aside"))) == 2
 
 
 def test_stores_of_a_folder_are_visits(tmp_path):
