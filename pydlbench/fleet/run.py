@@ -27,16 +27,12 @@ __all__ = ["REFERENCE", "Plan", "run_rounds", "with_reference"]
 _LOOK_S: Final = 1.0
 #: A product that every round of every fleet has, whatever else its file asks for: 2.1 GFLOP.
 REFERENCE: Final = '1024x1024:1024x1024n"reference"'
-# Each key that could have a default of the file is given.
+# What the file's defaults may say of it is how long and where, not what.
 _TABLE: Final = f"""
 
 [[layers]]  # the same in every round of every fleet
 shape = '{REFERENCE}'
-pass = "forward"
-precision = "fp32"
-backend = "native"
-cache = "hot"
-layout = "best"
+defaults = ["budget", "visits", "seed", "confidence", "device"]
 """
 
 

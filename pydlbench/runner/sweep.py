@@ -13,7 +13,8 @@
     exclude = [{ precision = "bf16", batch = 1 }]
 
 A list given to an option that takes several values goes there as it is; to one that takes a
-single value it is an axis: every combination of such axes is a request of its own.
+single value it is an axis: every combination of such axes is a request of its own. A table with
+``defaults = ["budget"]`` takes these of the file's defaults only.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ def parse_sweep(path: str, text: str, keys: Mapping[str, Sequence[Key]]) -> Swee
             raise UsageError(f"{path}: {kind}: not a list of tables; nearest: [[{kind}]]")
         for index, values in enumerate(found, start=1):
             place = f"{path}: [[{kind}]]" + (f" {index}" if len(found) > 1 else "")
-            known = {one.name for one in keys[kind]}
+            known = _taken(place, values, keys[kind])
             full = {name: value for name, value in defaults.items() if name in known} | values
             tables.append(_table(kind, len(tables) + 1, place, full, keys[kind]))
     return SweepFile(path=path, title=title, tables=tuple(tables), text=text)
@@ -152,6 +153,18 @@ def _defaults(
     return dict(found)
 
 
+def _taken(place: str, values: Mapping[str, Any], keys: Sequence[Key]) -> set[str]:
+    """Return the names of those defaults that a table takes: all, or those that it lists."""
+    if "defaults" not in values:
+        return {one.name for one in keys}
+    names = values["defaults"]
+    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+        raise UsageError(f'{place}: defaults: not a list of names; nearest: defaults = ["budget"]')
+    for name in names:
+        _check_name(f"{place}: defaults", name, keys)
+    return {*names}
+
+
 def _check_name(place: str, name: str, known: Sequence[Key]) -> None:
     found = [one for one in known if one.name == name]
     if found and not found[0].refused:
@@ -176,7 +189,7 @@ def _table(
     by_name = {one.name: one for one in keys}
     axes: list[list[tuple[str, ...]]] = []
     for name, value in values.items():
-        if name == "exclude":
+        if name in ("exclude", "defaults"):
             continue
         _check_name(place, name, keys)
         axes.append(_words(place, by_name[name], value))

@@ -300,12 +300,40 @@ def test_a_store_that_is_gone_ends_the_run_with_what_was_brought(store, plan, tm
         run_rounds(engine, store, plan, print)
 
 
-def test_the_reference_is_a_row_of_every_file_whatever_its_defaults_are():
+@pytest.mark.parametrize(
+    "defaults",
+    [
+        "",
+        'precision = ["fp32", "bf16"]\ncache = "all-cold"\nlayout = "nchw"',
+        "batch = 4",
+        "batch = [1, 4]",
+        "threads = 1",
+        "threads = [1, 1]",
+        'fuse = "bias"',
+        "algorithms = true",
+        'model = "alexnet"',
+        'propagation = "training"\npass = "all"',
+        'backend = ["native", "torch"]\nmode = "eager"',
+    ],
+)
+def test_the_reference_is_the_same_row_of_every_file_whatever_its_defaults_are(defaults):
     from pydlbench.cli.sweep import read_file, table_keys
     from pydlbench.runner.sweep import parse_sweep
 
-    text = with_reference('[defaults]\nprecision = ["fp32", "bf16"]\ncache = "all-cold"\n' + FILE)
-    tasks, _ = read_file(parse_sweep("some.toml", text, table_keys()))
-    rows = [row for task in tasks for row in task.rows]
-    assert [row.label for row in rows if "reference" in row.label] == ["reference forward fp32"]
-    assert len(rows) == 5
+    def reference(text):
+        tasks, _ = read_file(parse_sweep("some.toml", with_reference(text), table_keys()))
+        (task,) = [one for one in tasks if any("reference" in row.label for row in one.rows)]
+        return dataclasses.replace(task, table=0)
+
+    file = '[[layers]]\nshape = "conv3"\n'
+    assert reference(f"[defaults]\n{defaults}\n{file}") == reference(file)
+
+
+def test_the_reference_takes_as_long_as_the_file_says():
+    keys = ("budget", "visits", "seed", "device")
+    text = '[defaults]\nbudget = 0.1\nvisits = 2\nseed = 3\ndevice = "cpu"\n' + FILE
+    from pydlbench.cli.sweep import table_keys
+    from pydlbench.runner.sweep import parse_sweep
+
+    request = parse_sweep("some.toml", with_reference(text), table_keys()).tables[-1].requests
+    assert {one.partition("=")[0].strip("-") for one in request[0]} == {"shape", *keys}

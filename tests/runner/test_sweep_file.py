@@ -64,6 +64,16 @@ def test_flags_are_true_or_false():
         parse('[[layers]]\nenergy = "yes"')
 
 
+def test_a_table_may_take_some_of_the_defaults_only():
+    tables = '[[layers]]\ndefaults = ["batch"]\n[[layers]]\ndefaults = []\n[[layers]]'
+    found = parse(f'[defaults]\nbatch = 4\nshape = "a"\n{tables}').tables
+    assert [one.requests for one in found] == [
+        (("--batch=4",),),
+        ((),),
+        (("--batch=4", "--shape=a"),),
+    ]
+
+
 def test_defaults_reach_the_tables_that_know_them_and_can_be_overridden():
     text = (
         '[defaults]\nbatch = 4\nphase = "training"\n[[layers]]\n[[model]]\nmodel = "m"\nbatch = 8'
@@ -95,6 +105,11 @@ def test_tables_are_numbered_where_there_are_several():
         ("[[layers]]\nbatch = {a = 1}", r"batch = \{...\}: not a text or a number"),
         ("[[layers]]\nbatch = [true]", "batch = true: not a text or a number"),
         ("[defaults]\nbtch = 1\n[[layers]]", r"\[defaults\]: btch: no such key; nearest: batch"),
+        (
+            "[[layers]]\ndefaults = false",
+            r"\[\[layers\]\]: defaults: not a list of names; nearest: ",
+        ),
+        ('[[layers]]\ndefaults = ["btch"]', r"defaults: btch: no such key; nearest: batch"),
         ("[[defaults]]\nbatch = 1\n[[layers]]", r"defaults: not a table; nearest: \[defaults\]"),
         ("[[layers]]\nexclude = 3", "exclude: not a list of rules"),
         ("[[layers]]\nexclude = [{}]", "exclude: not a list of rules"),
