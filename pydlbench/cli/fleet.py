@@ -339,6 +339,12 @@ def _resumed(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         if info.status == "running":
             raise UsageError(f"--resume {args.resume}: {BEING_WRITTEN.format(info.id)}")
         asked = dict(store.request(info.id) or {})
+    if "text" not in asked:
+        folder = asked.get("folder", "FOLDER")
+        raise UsageError(
+            f"--resume {args.resume}: run {info.id} was collected from {folder}, its nodes were "
+            f"not visited; nearest: pydlbench fleet collect {folder}"
+        )
     if args.what is not None and read_text(args.what)[1] != asked["text"]:
         raise UsageError(
             f"{args.what}: has changed since run {info.id} began; nearest: leave it out"

@@ -189,6 +189,12 @@ def test_what_nodes_have_left_in_a_folder_is_a_fleet(here, capsys):
     assert main(["fleet", "verdict", "last", "--json", "-"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [(one["node"], one["rounds"]) for one in document["nodes"]] == [("a", 3), ("b", 3)]
+    capsys.readouterr()
+    for words in (["--resume", "last"], ["some.toml", "--resume", "last"]):
+        assert main(["fleet", "run", *words]) == 2
+        (said,) = capsys.readouterr().err.splitlines()
+        assert said.startswith("pydlbench: --resume last: ")
+        assert said.endswith("nearest: pydlbench fleet collect left")
 
 
 def gate(log_s, dead=(), rounds=None):
