@@ -5,13 +5,10 @@ A test compares the page with what this writes.
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydlbench.cli.parser import COMMANDS, command_parser
-
-if TYPE_CHECKING:
-    import argparse
 
 PAGE = Path(__file__).with_name("commands.md")
 
@@ -75,5 +72,6 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     PAGE.write_text(page(), encoding="utf-8")
     print(f"wrote {PAGE}")
