@@ -218,7 +218,7 @@ def saving_of(
 def step_how(what: str, base_s: float, changed_s: float, rounds: int) -> str:
     """Say what a change of the whole step ran beside."""
     times = f"{format_seconds(base_s)} as it is, {format_seconds(changed_s)} with {what}"
-    return f"the whole step, in turn, {rounds} rounds: {times}"
+    return f"the whole step, interleaved, {rounds} rounds: {times}"
 
 
 def with_rounds(policy: Policy, rounds: int) -> Policy:
@@ -320,7 +320,7 @@ def _how(own: Measurement, best: Measurement, count: int) -> str:
     times = f"{own.who} {format_seconds(own.time.median)}"
     times += f", {own.ratio['median']:.2f}x {own.ratio['to']} ({best.algorithm or best.who})"
     often = f"; {count} times in the step" if count > 1 else ""
-    return f"the layer alone, in turn, {own.ratio['rounds']} rounds: {times}{often}"
+    return f"the layer alone, interleaved, {own.ratio['rounds']} rounds: {times}{often}"
 
 
 def _line(cause: Mapping[str, Any]) -> str:
@@ -428,7 +428,7 @@ def _of_layer(experiment: LayerChange, step_s: float, session: Session) -> Savin
         policies = [with_rounds(policy, _ROUNDS)] * 2
         ratio, base, warning = in_turn(kernels, policies, options.seed, experiment.images)
     times = f"{format_seconds(base)} as it is, {format_seconds(ratio.median * base)} with "
-    how = f"the layer alone, in turn, {ratio.n} rounds: {times}{experiment.what}{warning}"
+    how = f"the layer alone, interleaved, {ratio.n} rounds: {times}{experiment.what}{warning}"
     if experiment.images > 1:
         how += f", per {experiment.case.layer.batch} images"
     if experiment.count > 1:

@@ -246,7 +246,7 @@ def _visit(
 def _visit_blocks(session: Session, call: RecordedCall) -> _Visit:
     """Play a step's blocks in new processes: how much longer they take where pages are fresh.
 
-    What a process keeps of freed memory hangs on the largest block that it has given back so far.
+    What a process keeps of freed memory depends on the largest block that it has given back so far.
     They are played in one that has given none back but these, and in one that gave back a large one
     before: a step that runs stands anywhere between the two.
     """

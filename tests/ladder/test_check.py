@@ -86,7 +86,7 @@ def test_a_tiny_check_closes_its_ledger(session, native, framework, phase):
     visited = {"limit", "native", "native_hot", "native_cold", "operators", "step", "step_kept"}
     assert all(visited <= one.seconds.keys() for one in found.laps)
     assert all(seconds >= 0 for one in found.laps for seconds in one.seconds.values())
-    # Which rungs are refused hangs on what else the machine does; then that is said.
+    # Which rungs are refused depends on what else the machine does; then that is said.
     for name in ("native_chain", "operator_chain"):
         assert all(name in one.seconds for one in found.laps) or found.reasons[name]
     known = found.rungs.known()

@@ -258,7 +258,7 @@ def test_a_calibration_that_lacks_a_row_says_which_and_why(monkeypatch):
     with pytest.raises(StopIteration) as end:
         next(made.calibration(case, PLACE))
     assert end.value.value is None
-    # The key has no layout: what is calibrated hangs on none either.
+    # The key has no layout: what is calibrated depends on none either.
     assert [layout for _, layout in seen] == ["nhwc"]
     found = conclude(case, PLACE, listed_as(()), [], Rows(), None, uncalibrated=made.uncalibrated)
     assert found.status == "failed"

@@ -551,7 +551,7 @@ def batchnorm(layer: Pointwise, inputs: Inputs, propagation: str) -> Iterator[Pi
     """Normalised images, and in training the statistics.
 
     A normalised element is the scaled source, the scaled mean and the bias. In training all of them
-    hang on sums over a channel, so these count as its terms, and what an error of the variance
+    depend on sums over a channel, so these count as its terms, and what an error of the variance
     makes of it is one more.
     """
     if propagation == "inference":

@@ -219,7 +219,7 @@ def prepare_signatures(
     begin = time.perf_counter()
     room = _ROOM * (read_cpu_facts().memory_total_bytes or 0) / max(1, len(signatures))
     traced = Tracer("/GPU:0" if case.on_gpu else _CPU, str(case.mode))
-    # One for all: it hangs on numbers of operands and results only.
+    # One for all: it depends on numbers of operands and results only.
     empty = _Empty(traced)
     found: dict[str, TimedCall] = {}
     refused: dict[str, str] = {}

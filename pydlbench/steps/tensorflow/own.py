@@ -155,7 +155,7 @@ class OwnModel(Guarded):
             runs = node_runs(lambda: function(*self._operands()))
             self.notes.append(
                 "nodes in loops and branches count as often as TensorFlow's own trace of a step "
-                "has them; which run may hang on data"
+                "has them; which run may depend on data"
             )
         return listed(graphs, tuple(_layers(self.model)), runs)
 

@@ -334,7 +334,7 @@ def prepare_signatures(
     """Make compiled subgraphs ready; see :func:`pydlbench.steps.operations.prepare_calls`.
 
     Raises:
-        UnsupportedError: a precision in which types of operands hang on what came before.
+        UnsupportedError: a precision in which types of operands depend on what came before.
     """
     if case.precision != "fp32":
         raise UnsupportedError(

@@ -177,7 +177,7 @@ class OwnModel(Guarded):
         if one != other:
             self.notes.append(
                 f"two steps made other calls ({len(one)} and {len(other)}): the model's control "
-                "flow hangs on data or chance; the second was taken"
+                "flow depends on data or chance; the second was taken"
             )
         return second, tuple(self.notes)
 
