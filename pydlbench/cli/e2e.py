@@ -65,7 +65,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser = subparsers.add_parser(
         "e2e",
         description="Check that the steps of PyTorch, TensorFlow and JAX are the model, then time "
-        "them in turn, or onnxruntime's of an ONNX file; or run a published benchmark's own "
+        "them interleaved, or onnxruntime's of an ONNX file; or run a published benchmark's own "
         "protocol and print what its script prints.",
     )
     parser.add_argument(

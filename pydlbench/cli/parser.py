@@ -85,7 +85,7 @@ COMMANDS = {
         stores="step",
     ),
     "check": Command(
-        "where a step's time goes in PyTorch and TensorFlow, rung by rung",
+        "where a step's time goes in PyTorch, TensorFlow, JAX or onnxruntime, rung by rung",
         (
             ("check alexnet-owt --batch 16", "where a step's milliseconds go"),
             ("check mnist --framework torch --explain", "how each term was measured"),

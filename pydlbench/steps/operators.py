@@ -184,8 +184,8 @@ class Lifetimes:
 
     Played with the C library's default allocator and with one that keeps its pages, it takes as
     much longer with the first as a step's fresh pages take there: how many blocks find fresh ones
-    depends on the order, and calls and touches are the same in both. What a framework's libraries ask
-    for within a call is not among the blocks.
+    depends on the order, and calls and touches are the same in both. What a framework's libraries
+    ask for within a call is not among the blocks.
 
     Args:
         blocks: see :class:`OperatorsFacts`.
