@@ -232,6 +232,7 @@ def framework_text(step: Mapping[str, Any]) -> str:
         step: the JSON object of a step, a check or a protocol; what it lacks is not told.
     """
     words = [step.get("framework"), step.get("mode")]
+    words.append(f"{step['ranks']} ranks" if step.get("ranks") else None)
     layout = "nhwc" if step.get("own") is None else "nchw"
     for name, usual in (("layout", layout), ("feed", "resident")):
         words.append(None if step.get(name) == usual else step.get(name))
