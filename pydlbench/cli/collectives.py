@@ -167,6 +167,22 @@ def rank_threads(ranks: int, threads: int | None) -> int:
     return each
 
 
+def check_gpus(ranks: int) -> None:
+    """Make sure that each of several ranks has a GPU of this machine, where there are GPUs.
+
+    Raises:
+        UsageError: there are fewer.
+    """
+    from pydlbench.backends.capabilities import gpu_count
+
+    there = gpu_count()
+    if there and there < ranks:
+        near = f"--ranks {there}" if there > 1 else "--device cpu"
+        raise UsageError(
+            f"--ranks {ranks}: a GPU each, and this process may use {there}; nearest: {near}"
+        )
+
+
 def _sizes(option: str, text: str) -> list[int]:
     """Read ``4K``, ``4K,25M`` or ``1K..64M``."""
     found: list[int] = []
@@ -215,7 +231,11 @@ def _task(
         raise UsageError("WORLD_SIZE=1: one rank sends nothing; nearest: torchrun --nproc 2")
     if args.threads is not None and args.device != "cpu":
         raise UsageError(f"--threads {args.threads}: for CPUs only; nearest: leave it out")
-    threads = rank_threads(here, args.threads) if args.device == "cpu" else None
+    threads = None
+    if args.device == "cpu":
+        threads = rank_threads(here, args.threads)
+    else:
+        check_gpus(here)
     sizes = args.sizes or _sizes("--sizes", f"{_LEAST}..{_MOST}")
     notes: tuple[str, ...] = ()
     available = read_cpu_facts().memory_available_bytes

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pydlbench.cli.collectives import rank_threads
+from pydlbench.cli.collectives import check_gpus, rank_threads
 from pydlbench.cli.options import (
     FAILED,
     Several,
@@ -237,9 +237,7 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
         precisions = _precisions([args.autocast if "cpu" in on else f"{args.autocast}-tc"], on)
     if args.agree and len({framework for framework, _ in ways}) != 2:
         raise UsageError("--agree: needs two frameworks; nearest: --framework all")
-    threads = args.threads
-    if args.ranks is not None and on == ["cpu"]:
-        threads = rank_threads(args.ranks, threads)
+    threads = args.threads if args.ranks is None else _threads_each(args, on)
     ranked = {} if args.ranks is None else {"ranks": args.ranks}
     tasks: list[Task] = []
     for batch, phase in product(args.batch or [None], args.phase or PHASES[:1]):
@@ -285,6 +283,22 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
             )
         )
     return tasks, (*notes, *more)
+
+
+def _threads_each(args: argparse.Namespace, on: Sequence[str]) -> int | None:
+    """Return the threads of each rank; None on GPUs.
+
+    Raises:
+        UsageError: the ranks have not a core, or a GPU, each.
+    """
+    if len(on) > 1:
+        raise UsageError(
+            f"--device {','.join(on)}: ranks are on one kind of device; nearest: --device {on[0]}"
+        )
+    if on == ["cpu"]:
+        return rank_threads(args.ranks, args.threads)
+    check_gpus(args.ranks)
+    return None
 
 
 def devices(args: argparse.Namespace) -> tuple[list[str], tuple[str, ...]]:

@@ -68,7 +68,8 @@ class StepSpec(Record, frozen=True, kw_only=True):
         running_statistics: normalise with the running statistics in every phase.
         seed: of weights, images and labels.
         ranks: processes that take the step together, each its own batch, by PyTorch's
-            ``DistributedDataParallel``; None is a single one. On GPUs the first has ``device``.
+            ``DistributedDataParallel``; None is a single one. On GPUs rank N has ``cuda:N``, and
+            ``device`` is that of rank 0.
 
     Raises:
         UsageError: a word that is not among its choices.
@@ -143,6 +144,11 @@ class StepSpec(Record, frozen=True, kw_only=True):
             raise UsageError(
                 f"--ranks {self.ranks}: a forward pass shares nothing; nearest: "
                 "--phase forward-backward"
+            )
+        if self.device not in ("cpu", "cuda:0"):
+            raise UsageError(
+                f"--device {self.device}: of --ranks the first one has the first GPU that is "
+                "visible; nearest: --device cuda:0, and CUDA_VISIBLE_DEVICES"
             )
 
     def _check_onnx(self) -> None:

@@ -51,6 +51,18 @@ def test_bad_input_is_one_line_with_the_nearest_choice(line, named, nearest, cap
         assert said.endswith(f"nearest: {nearest}")
 
 
+@pytest.mark.parametrize(
+    "line", ["collectives --device cuda", "e2e mnist --device cuda:0 --phase training"]
+)
+def test_ranks_have_a_gpu_each(line, capsys, monkeypatch):
+    for there, near in ((1, "--device cpu"), (3, "--ranks 3")):
+        monkeypatch.setattr("pydlbench.backends.capabilities.gpu_count", lambda n=there: n)
+        assert main([*line.split(), "--ranks", "4"]) == 2
+        (said,) = capsys.readouterr().err.splitlines()
+        assert said.startswith("pydlbench: --ranks 4")
+        assert said.endswith(f"nearest: {near}")
+
+
 def test_torchrun_and_ranks_that_differ_are_refused(capsys, monkeypatch):
     started = {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
     for name, value in started.items():

@@ -26,6 +26,8 @@ def test_ranks_are_for_gradients_in_pytorchs_eager_mode():
     for other in ({"framework": "tensorflow"}, {"mode": "compiled"}):
         with pytest.raises(UsageError, match="nearest: --framework torch --mode eager"):
             StepSpec(model="mnist", phase="training", ranks=2, **other)
+    with pytest.raises(UsageError, match=r"--device cuda:3: .* nearest: --device cuda:0"):
+        StepSpec(model="mnist", phase="training", ranks=2, device="cuda:3")
     one = StepSpec(model="mnist", phase="training")
     assert "ranks" not in one.to_dict()
     assert "2 ranks" in StepSpec(model="mnist", phase="training", ranks=2).label
