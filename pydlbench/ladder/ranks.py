@@ -36,6 +36,8 @@ BUCKET_BYTES: Final = 25 << 20
 _BUFFER_MESSAGES: Final = 2
 # Whatever was measured: nothing stands still for ever.
 _LEAST_SPEED: Final = 0.01
+# A line is followed to so many times the largest size that it was fitted to.
+_BEYOND: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,33 +59,54 @@ class Link:
 
     Attributes:
         ranks: that it was measured between.
+        hosts: machines that they were on.
         reduce: of all-reduce.
         broadcast: of broadcast; None where that was not timed.
         overlap: None where it is not known: nothing is slowed then.
-        threads: of each rank, 0 on a GPU.
         created_utc: when the run began.
+        disturbed: whether others had the cores meanwhile.
     """
 
     ranks: int
+    hosts: int = 1
     reduce: CollectiveFit
     broadcast: CollectiveFit | None
     overlap: OverlapRow | None
-    threads: int
     created_utc: str
+    disturbed: bool = False
+
+    def reaches(self, buckets: Sequence[Bucket], buffers: int) -> bool:
+        """Whether the lines were fitted near what is sent: buckets, and buffers if there are any.
+
+        Args:
+            buckets: whose largest is far beyond no line.
+            buffers: bytes of them.
+        """
+        parts = [(self.reduce, max(one.bytes for one in buckets))]
+        if buffers:
+            if self.broadcast is None:
+                return False
+            parts.append((self.broadcast, buffers))
+        return all(size <= _BEYOND * max(fit.errors) for fit, size in parts)
 
 
-def stored_links(store: Reader | None, processor: str, device: str) -> dict[int, Link]:
-    """Return the newest links of this machine in a store, by the number of ranks.
+def stored_links(
+    store: Reader | None, processor: str, device: str, threads: int, hosts: int = 1
+) -> list[Link]:
+    """Return the links of this machine in a store, the newest first; interrupted runs have none.
 
     Args:
         store: None has none.
         processor: of the ranks.
         device: ``cpu`` or ``cuda:N``.
+        threads: of each rank; not asked on a GPU.
+        hosts: machines that the ranks are on.
 
     Raises:
-        UsageError: there is none; it names the command that measures one.
+        UsageError: there is none; it names the command that measures one, or other threads of which
+            there is one.
     """
-    found: dict[int, Link] = {}
+    found, others = [], set()
     kind = "cpu" if device == "cpu" else "cuda"
     for info in store.runs() if store is not None else ():
         if info.kind != "collectives":
@@ -92,25 +115,70 @@ def stored_links(store: Reader | None, processor: str, device: str) -> dict[int,
         for entry in store.entries(info.id, "collectives"):
             result = CollectivesResult.from_dict(entry.document)
             place = result.rows[0].place
-            if (place.processor, place.device) != (processor, kind) or place.ranks in found:
-                continue
             lines = {one.operation: one for one in fits(result.rows)}
-            if "all-reduce" in lines:
-                found[place.ranks] = Link(
+            here = (place.processor, place.device, place.hosts) == (processor, kind, hosts)
+            if not here or "all-reduce" not in lines or result.stop_rule == "interrupted":
+                continue
+            if kind == "cpu" and place.threads != threads:
+                others.add(place.threads)
+                continue
+            found.append(
+                Link(
                     ranks=place.ranks,
+                    hosts=place.hosts,
                     reduce=lines["all-reduce"],
                     broadcast=lines.get("broadcast"),
                     overlap=result.overlap,
-                    threads=place.threads,
                     created_utc=info.created_utc,
+                    disturbed=result.disturbed,
                 )
+            )
     if not found:
-        where = "" if kind == "cpu" else " --device cuda"
-        raise UsageError(
-            "--ranks: no run of collectives between ranks of this machine is kept; nearest: "
-            f"pydlbench collectives --ranks 2{where}"
-        )
+        each = "" if kind != "cpu" else f" with {threads} thread{'s' * (threads > 1)} each"
+        where = "this machine" if hosts == 1 else f"{hosts} machines like this"
+        near = f"--threads {max(others)}" if others else collectives_command(kind, threads, hosts)
+        what = f"no run of collectives between ranks of {where}{each} is kept"
+        raise UsageError(f"--ranks: {what}; nearest: {near}")
     return found
+
+
+def collectives_command(device: str, threads: int, hosts: int, options: str = "") -> str:
+    """Return the command that measures what messages cost between two ranks, or one per machine."""
+    start = "" if hosts == 1 else f"torchrun --nnodes {hosts} --nproc-per-node 1 --no-python "
+    what = " --device cuda" if device != "cpu" else f" --threads {threads}"
+    return f"{start}pydlbench collectives{' --ranks 2' if hosts == 1 else ''}{what}{options}"
+
+
+def fitting_links(
+    links: Sequence[Link], found: OperatorsFacts, model: str, command: str
+) -> dict[int, Link]:
+    """Return by the number of ranks the newest link that knows messages as large as a step's.
+
+    Args:
+        links: the newest first.
+        found: the step's gradients and buffers.
+        model: its name, for the message.
+        command: that measures others, up to its sizes.
+
+    Raises:
+        UsageError: the step has no gradients, or no link does.
+    """
+    if not found.gradients:
+        raise UsageError(
+            f"--ranks: {model} has no gradients that ranks would share; "
+            "nearest: --phase forward-backward"
+        )
+    buckets = buckets_of(found.gradients)
+    fitting = {one.ranks: one for one in reversed(links) if one.reaches(buckets, found.buffers)}
+    if not fitting:
+        largest = max(found.buffers, *(one.bytes for one in buckets))
+        what = "all-reduce and broadcast" if found.buffers else "all-reduce"
+        size = f"{max(1, -(-largest // (1 << 20)))}M"
+        raise UsageError(
+            f"--ranks: {model} sends up to {largest} bytes at once, and no kept run of collectives "
+            f"has {what} near that; nearest: {command} --sizes 1K..{size}"
+        )
+    return fitting
 
 
 def buckets_of(
@@ -152,16 +220,8 @@ def ranked(
         record: of one rank's step.
         found: its recorded calls and gradients.
         rows: the calls' times.
-        links: what messages cost, by the number of ranks.
-
-    Raises:
-        UsageError: the step has no gradients.
+        links: what messages cost, by the number of ranks; see :func:`fitting_links`.
     """
-    if not found.gradients:
-        raise UsageError(
-            f"--ranks: {record.phase} of {record.model} has no gradients that ranks would share; "
-            "nearest: --phase forward-backward"
-        )
     buckets = buckets_of(found.gradients)
     return tuple(_on(one, record, found, rows, buckets, links) for one in ranks)
 
@@ -201,6 +261,9 @@ def _on(
         efficiency=record.seconds / middle,
         buckets=tuple(one.bytes for one in buckets),
         measured_at=near,
+        measured_utc=link.created_utc,
+        hosts=link.hosts,
+        disturbed=link.disturbed,
     )
 
 

@@ -18,6 +18,10 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *("all-reduce", "all-gather", "reduce-scatter", "broadcast", "point-to-point"),
 )
 
+#: Share of the ranks' cores that others had, beyond which times are upper bounds: as in the
+#: timing's policy, less than a disturbed chunk would lose.
+OTHERS: Final = 0.05
+
 
 def bus_factor(operation: str, ranks: int) -> float:
     """Return the bus bandwidth over the algorithm's, as nccl-tests counts it.
@@ -187,6 +191,11 @@ class CollectivesResult(Record, frozen=True, kw_only=True):
     stop_rule: str | None = None
 
     omitted = ("stop_rule",)
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether others had so much of the cores that times are upper bounds."""
+        return (self.others or 0.0) > OTHERS or any(one.contended for one in self.rows)
 
 
 class CollectiveFit(Record, frozen=True, kw_only=True):

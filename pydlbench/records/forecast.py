@@ -227,6 +227,9 @@ class RankedForecast(Record, frozen=True, kw_only=True):
         efficiency: ``compute_s`` over the step: images per second and rank against one rank's.
         buckets: bytes of each, in the order in which they are sent.
         measured_at: ranks of the collectives that this is from; others are extrapolated.
+        measured_utc: when the run of these began, in ISO 8601.
+        hosts: machines that their ranks were on.
+        disturbed: whether others had these ranks' cores meanwhile.
     """
 
     ranks: int
@@ -240,6 +243,9 @@ class RankedForecast(Record, frozen=True, kw_only=True):
     efficiency: float
     buckets: tuple[int, ...]
     measured_at: int
+    measured_utc: str = ""
+    hosts: int = 1
+    disturbed: bool = False
 
 
 class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "forecast_s"}):

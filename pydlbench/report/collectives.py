@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pydlbench.records.collectives import OTHERS
 from pydlbench.records.metrics import Column
 from pydlbench.report.json import dump
 from pydlbench.report.text import Heading, Lines, Table, csv_text
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 # From this error of the line on at a size, it is said that it does not hold there.
 _WRONG: Final = 0.25
 _PAIRS: Final = 12
-# As in the timing's policy: less than a disturbed chunk would lose.
-_OTHERS: Final = 0.05
 
 CSV_COLUMNS: Final = (
     *("run_id", "created_utc", "operation", "bytes", "ranks", "hosts", "device", "library"),
@@ -67,7 +66,7 @@ def _disturbed(found: CollectivesResult) -> list[str]:
     lines = []
     if any(one.contended for one in found.rows):
         lines.append("* other work disturbed most samples: an upper bound")
-    if found.others is not None and found.others > _OTHERS:
+    if found.others is not None and found.others > OTHERS:
         share = percent(found.others)
         lines.append(f"others had {share} of the ranks' cores: all times are upper bounds")
     return lines

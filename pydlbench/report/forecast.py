@@ -78,15 +78,26 @@ def _scaling(record: ForecastRecord) -> list[Block]:
     threads = record.place.threads
     own = "a GPU" if record.place.device != "cpu" else f"{threads} core{'s' * (threads > 1)}"
     sizes = ", ".join(map(format_bytes, record.scaling[0].buckets))
-    sent = f"gradients are sent in {len(record.scaling[0].buckets)} buckets: {sizes}"
+    count = len(record.scaling[0].buckets)
+    sent = f"gradients are sent in {count} bucket{'s' * (count > 1)}: {sizes}"
     lines = [f"each rank has batch {record.batch} and {own} of its own; {sent}"]
-    other = [one for one in record.scaling if one.measured_at != one.ranks]
-    if other:
+    groups: dict[int, list[RankedForecast]] = {}
+    for one in record.scaling:
+        groups.setdefault(one.measured_at, []).append(one)
+    for ranks, group in groups.items():
+        one = group[0]
+        where = "one machine" if one.hosts == 1 else f"{one.hosts} machines"
+        when = f" at {one.measured_utc[:16].replace('T', ' ')} UTC" if one.measured_utc else ""
+        beside = ", others having the cores meanwhile" if one.disturbed else ""
         lines.append(
-            f"collectives were measured between {other[0].measured_at} ranks: for "
-            f"{', '.join(str(one.ranks) for one in other)} the bus keeps its bandwidth, and the "
-            "latency grows with each rank"
+            f"collectives were measured between {ranks} ranks with {own} each on {where}"
+            f"{when}{beside}"
         )
+        if other := [str(one.ranks) for one in group if one.ranks != ranks]:
+            lines[-1] += (
+                f": for {', '.join(other)} the bus keeps its bandwidth, and the latency grows with "
+                "each rank"
+            )
     return [Table.of(_ranked_columns(scale), record.scaling), Lines(lines)]
 
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import msgspec
 import pytest
 from check_records import forecast_of
 
 from pydlbench.errors import UsageError
-from pydlbench.ladder.ranks import Bucket, Link, buckets_of, makespan, ranked, stored_links
+from pydlbench.ladder.ranks import (
+    Bucket,
+    Link,
+    buckets_of,
+    fitting_links,
+    makespan,
+    ranked,
+    stored_links,
+)
 from pydlbench.ladder.rows import Rows
 from pydlbench.records.collectives import (
     CollectiveFit,
@@ -41,7 +51,7 @@ def link(ranks=2, alpha=0.0, rate=1e9, overlap=None, error=0.0):
         bytes_high=None,
         errors={1: error, 1 << 40: error},
     )
-    return Link(ranks=ranks, reduce=fit, broadcast=None, overlap=overlap, threads=1, created_utc="")
+    return Link(ranks=ranks, reduce=fit, broadcast=None, overlap=overlap, created_utc="2026")
 
 
 def step(gradients, seconds=0.4):
@@ -133,41 +143,103 @@ def test_more_ranks_than_were_measured_keep_the_bandwidth_of_the_bus():
     links = {2: link(alpha=1e-3), 4: link(4, alpha=2e-3)}
     found = ranked([2, 3, 8], *step(((4, 300_000_000),)), links)
     assert [one.measured_at for one in found] == [2, 2, 4]
+    assert {(one.measured_utc, one.hosts) for one in found} == {("2026", 1)}
     assert found[0].exposed_s == pytest.approx(0.301)
     assert found[1].exposed_s == pytest.approx(0.002 + 0.3 * (4 / 3))
     assert found[2].exposed_s == pytest.approx(0.002 * 7 / 3 + 0.3 * (14 / 8) / (6 / 4))
 
 
+def fit(sizes, operation="all-reduce", alpha=1e-4):
+    """Return a line through these sizes."""
+    errors = dict.fromkeys(sizes, 0.0)
+    return msgspec.structs.replace(link(alpha=alpha).reduce, operation=operation, errors=errors)
+
+
+def facts(largest, buffers=0):
+    """Return a step that sends one bucket, and buffers."""
+    return OperatorsFacts(calls=(), order=(), gradients=((1, largest),), buffers=buffers)
+
+
+def test_a_link_is_taken_that_knows_messages_as_large_as_the_steps():
+    """The newest of them, by the number of ranks; a run of small sizes hides none."""
+    small, whole, older = (
+        msgspec.structs.replace(fit(sizes), alpha_s=alpha)
+        for sizes, alpha in (([1024, 16384], 1.0), ([MB, 16 * MB], 2.0), ([MB, 64 * MB], 3.0))
+    )
+    links = [dataclasses.replace(link(), reduce=one) for one in (small, whole, older)]
+    links.append(dataclasses.replace(link(4), reduce=older))
+
+    def taken(largest, buffers=0, of=links):
+        found = fitting_links(of, facts(largest, buffers), "net", "measure")
+        return {ranks: one.reduce.alpha_s for ranks, one in found.items()}
+
+    assert taken(60_000) == {2: 1.0, 4: 3.0}
+    assert taken(60 * MB) == {2: 2.0, 4: 3.0}
+    assert taken(200 * MB) == {2: 3.0, 4: 3.0}
+    with pytest.raises(UsageError, match=r"nearest: measure --sizes 1K\.\.300M"):
+        taken(300 * MB)
+    # Buffers are broadcast: where nobody has timed that, they would cost nothing.
+    with pytest.raises(UsageError, match="all-reduce and broadcast"):
+        taken(MB, buffers=1000)
+    sent = [dataclasses.replace(one, broadcast=fit([MB], "broadcast")) for one in links[1:2]]
+    assert taken(MB, 1000, [*links, *sent]) == {2: 2.0}
+    with pytest.raises(UsageError, match="all-reduce and broadcast"):
+        taken(MB, 5 * MB, sent)
+
+
 def test_a_step_without_gradients_shares_nothing():
     with pytest.raises(UsageError, match="no gradients"):
-        ranked([2], *step(()), {2: link()})
+        fitting_links([link()], OperatorsFacts(calls=(), order=(), gradients=()), "net", "measure")
 
 
-def test_the_newest_links_of_a_machine_are_taken(run_record):
-    def result(processor, seconds, ranks=2):
-        place = CollectivePlace(ranks=ranks, processor=processor)
-        rows = []
-        for size in (MB, 4 * MB, 16 * MB):
-            time = seconds + size / 1e9
-            summary = TimeSummary(
-                median=time, ci_low=None, ci_high=None, q1=time, q3=time, min=time, n=1
-            )
-            spec = CollectiveSpec(operation="all-reduce", bytes=size)
-            rows.append(CollectiveRow(case=spec, place=place, time=summary))
-        return CollectivesResult(rows=tuple(rows))
+def result(processor, alpha, stop_rule=None, **place):
+    """Return a run of collectives between two ranks."""
+    place = CollectivePlace(**{"ranks": 2, "threads": 2, "processor": processor} | place)
+    rows = []
+    for size in (MB, 4 * MB, 16 * MB):
+        time = alpha + size / 1e9
+        summary = TimeSummary(
+            median=time, ci_low=None, ci_high=None, q1=time, q3=time, min=time, n=1
+        )
+        spec = CollectiveSpec(operation="all-reduce", bytes=size)
+        rows.append(CollectiveRow(case=spec, place=place, time=summary))
+    return CollectivesResult(rows=tuple(rows), stop_rule=stop_rule, others=alpha / 10)
 
+
+def test_links_are_those_of_the_same_machine_threads_and_hosts_the_newest_first(run_record):
+    results = [
+        result("a", 0.1),
+        result("a", 2.0),
+        result("b", 3.0),
+        result("a", 4.0, threads=1),
+        result("a", 5.0, ranks=8, hosts=4),
+        result("a", 6.0, stop_rule="interrupted"),
+    ]
     with Store.open() as store:
-        for number, found in enumerate([result("a", 1.0), result("a", 2.0), result("b", 3.0)]):
-            run = msgspec.structs.replace(
-                run_record, id=f"r{number}", created_utc=f"2026-01-0{number + 1}T00:00:00+00:00"
-            )
+        for number, found in enumerate(results):
+            when = f"2026-01-0{number + 1}T00:00:00+00:00"
+            run = msgspec.structs.replace(run_record, id=f"r{number}", created_utc=when)
             store.begin(run, "collectives")
             store.add(run.id, Entry("collectives", found.to_dict(), key="k"))
             store.finish(run, "done")
-        assert stored_links(store, "a", "cpu")[2].reduce.alpha_s == pytest.approx(2.0)
-        with pytest.raises(UsageError, match="nearest: pydlbench collectives --ranks 2"):
-            stored_links(store, "c", "cpu")
-        with pytest.raises(UsageError, match="--device cuda"):
-            stored_links(store, "a", "cuda:0")
+
+        def alphas(*where):
+            return [one.reduce.alpha_s for one in stored_links(store, *where)]
+
+        assert alphas("a", "cpu", 2) == pytest.approx([2.0, 0.1])
+        assert alphas("a", "cpu", 1) == pytest.approx([4.0])
+        (over,) = stored_links(store, "a", "cpu", 2, 4)
+        assert (over.ranks, over.hosts) == (8, 4)
+        newest, oldest = stored_links(store, "a", "cpu", 2)
+        assert newest.created_utc == "2026-01-02T00:00:00+00:00"
+        assert (newest.disturbed, oldest.disturbed) == (True, False)
+        for where, near in (
+            (("c", "cpu", 2), "pydlbench collectives --ranks 2 --threads 2$"),
+            (("a", "cpu", 4), "--threads 2$"),
+            (("a", "cpu", 2, 3), "torchrun --nnodes 3 .* pydlbench collectives --threads 2$"),
+            (("a", "cuda:0", 0), "pydlbench collectives --ranks 2 --device cuda$"),
+        ):
+            with pytest.raises(UsageError, match=f"nearest: {near}"):
+                stored_links(store, *where)
     with pytest.raises(UsageError, match="pydlbench collectives"):
-        stored_links(None, "a", "cpu")
+        stored_links(None, "a", "cpu", 1)
