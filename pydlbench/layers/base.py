@@ -197,12 +197,11 @@ class Kind(abc.ABC):
 
     @classmethod
     @abc.abstractmethod
-    def parse(cls, text: str, batch: int, pool: str | None) -> Self:
+    def parse(cls, text: str, pool: str | None) -> Self:
         """Read a descriptor that this kind claims.
 
         Args:
-            text: The descriptor.
-            batch: Where the descriptor has none.
+            text: The descriptor; without a batch it is of one image.
             pool: What pooling does, where the user said so.
 
         Raises:

@@ -126,7 +126,7 @@ class Conv2d(Windowed, Product):
         return looks_like_windows(text) and ("oc" in fields or pool is None)
 
     @classmethod
-    def parse(cls, text: str, batch: int, pool: str | None) -> Self:  # noqa: ARG003 - of poolings
+    def parse(cls, text: str, pool: str | None) -> Self:  # noqa: ARG003 - of poolings
         """Read ``mb128ic192ih13oc384oh13kh3ph1``."""
         fields, name = read_fields(text)
         if "oc" not in fields:
@@ -134,7 +134,7 @@ class Conv2d(Windowed, Product):
             raise malformed(len(text), expected, "")
         return cls(
             **read_windows(fields),
-            batch=fields.get("mb", batch),
+            batch=fields.get("mb", 1),
             in_channels=fields["ic"],
             out_channels=fields["oc"],
             dilation_height=fields.get("dh", 0) + 1,

@@ -162,11 +162,11 @@ class Deconv2d(Product):
         return text.startswith(_PREFIX)
 
     @classmethod
-    def parse(cls, text: str, batch: int, pool: str | None) -> Self:  # noqa: ARG003 - of poolings
+    def parse(cls, text: str, pool: str | None) -> Self:  # noqa: ARG003 - of poolings
         """Read ``deconv:mb1ic64ih14oc32oh28kh2sh2``; without ``oh`` it is the least size."""
         fields, name = read_fields(text, len(_PREFIX), needed=("ic", "ih", "oc", "kh"))
         return cls(
-            batch=fields.get("mb", batch),
+            batch=fields.get("mb", 1),
             in_channels=fields["ic"],
             out_channels=fields["oc"],
             **_read_side(fields, "h", "height", "top"),

@@ -36,12 +36,12 @@ def check_pool(pool: str | None) -> None:
         raise UsageError(f"--pool {pool}: no such pooling; nearest: {', '.join(choices)}")
 
 
-def parse_problem(text: str, *, batch: int | None = None, pool: str | None = None) -> Layer:
+def parse_problem(text: str, *, pool: str | None = None) -> Layer:
     """Read a descriptor.
 
     Args:
-        text: ``mb128ic192ih13oc384oh13kh3ph1``, ``128x9216:9216x4096`` or ``relu:mb128ic96ih55``.
-        batch: The batch where the descriptor has no ``mb``; 1 without either.
+        text: ``mb128ic192ih13oc384oh13kh3ph1``, ``128x9216:9216x4096`` or ``relu:mb128ic96ih55``;
+            without ``mb`` the batch is 1.
         pool: What pooling does where the descriptor has no ``oc``: one of :data:`POOL_MODES`.
 
     Raises:
@@ -52,6 +52,6 @@ def parse_problem(text: str, *, batch: int | None = None, pool: str | None = Non
     # What nobody claims is most likely a convolution: its error names the fields.
     kind = next((one for one in KINDS.values() if one.claims(text, pool)), KINDS["conv2d"])
     try:
-        return kind.parse(text, 1 if batch is None else batch, pool)
+        return kind.parse(text, pool)
     except UsageError as error:
         raise UsageError(f"{text}: {error}") from None

@@ -174,7 +174,7 @@ class Elementwise(Tensors):
         return joined(self.kind, self.op, *self._operands()) + number
 
     @classmethod
-    def parse(cls, text: str, batch: int, pool: str | None) -> Self:  # noqa: ARG003 - of other kinds
+    def parse(cls, text: str, pool: str | None) -> Self:  # noqa: ARG003 - of other kinds
         """Read ``elementwise:OPERATOR:SHAPE:SHAPEbyNUMBER``."""
         op, shapes, number, name = read(text, cls.kind, ELEMENTWISE, _NUMBERED)
         if len(shapes) > len(_ROLES):

@@ -61,7 +61,7 @@ class Gather(Tensors):
         return joined(self.kind, self.op, (self.rows, self.width), (self.count,))
 
     @classmethod
-    def parse(cls, text: str, batch: int, pool: str | None) -> Self:  # noqa: ARG003 - of other kinds
+    def parse(cls, text: str, pool: str | None) -> Self:  # noqa: ARG003 - of other kinds
         """Read ``gather:OPERATOR:ROWSxWIDTH:COUNT``."""
         op, shapes, _, name = read(text, cls.kind, GATHERS)
         if list(map(len, shapes)) != [2, 1]:

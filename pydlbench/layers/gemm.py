@@ -105,7 +105,7 @@ class Gemm(Product):
         return text[:1].isdecimal() or text.startswith(":")
 
     @classmethod
-    def parse(cls, text: str, batch: int, pool: str | None) -> Self:  # noqa: ARG003 - its rows are its batch
+    def parse(cls, text: str, pool: str | None) -> Self:  # noqa: ARG003 - of poolings
         """Read ``MxK:KxN``."""
         return cls(**_read_sizes(text))
 

@@ -95,7 +95,7 @@ class Move(Tensors):
         return joined(self.kind, self.op, self.src) + order
 
     @classmethod
-    def parse(cls, text: str, batch: int, pool: str | None) -> Self:  # noqa: ARG003 - of other kinds
+    def parse(cls, text: str, pool: str | None) -> Self:  # noqa: ARG003 - of other kinds
         """Read ``move:OPERATOR:SHAPEbyORDER``."""
         op, shapes, order, name = read(text, cls.kind, MOVES, ("permute",))
         if len(shapes) != 1:

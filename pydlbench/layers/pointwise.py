@@ -253,7 +253,7 @@ class Pointwise(Kind):
         return _START.match(text) is not None
 
     @classmethod
-    def parse(cls, text: str, batch: int, pool: str | None) -> Self:  # noqa: ARG003 - of poolings
+    def parse(cls, text: str, pool: str | None) -> Self:  # noqa: ARG003 - of poolings
         """Read ``op:fields``; of weights there is no batch."""
         op, _, _ = text.partition(":")
         if op not in OPERATIONS:
@@ -262,8 +262,6 @@ class Pointwise(Kind):
         values, name = _scan(text, op)
         if "channels" not in values:
             raise malformed(len(text), "expected ic (channels), which is missing", "")
-        if not OPERATIONS[op].of_weights:
-            values.setdefault("batch", batch)
         values.setdefault("width", values.get("height", 1))
         return cls(op=op, name=name, **values)
 

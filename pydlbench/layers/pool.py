@@ -133,7 +133,7 @@ class Pool2d(Windowed):
         return looks_like_windows(text) and "oc" not in fields and pool is not None
 
     @classmethod
-    def parse(cls, text: str, batch: int, pool: str | None) -> Self:
+    def parse(cls, text: str, pool: str | None) -> Self:
         """Read ``mb128ic64ih56oh27kh3sh2``."""
         fields, name = read_fields(text)
         windows = read_windows(fields)
@@ -141,7 +141,7 @@ class Pool2d(Windowed):
             raise UsageError("pooling (no oc) has neither groups nor dilation; nearest: g1, dh0")
         return cls(
             **windows,
-            batch=fields.get("mb", batch),
+            batch=fields.get("mb", 1),
             channels=fields["ic"],
             mode="max" if pool == "max" else "avg",
             count_include_pad=pool == "avg_p",

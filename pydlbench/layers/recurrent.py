@@ -140,7 +140,7 @@ class Recurrent(Kind):
         return text.startswith(tuple(f"{cell}:" for cell in GATES))
 
     @classmethod
-    def parse(cls, text: str, batch: int, pool: str | None) -> Self:  # noqa: ARG003 - of poolings
+    def parse(cls, text: str, pool: str | None) -> Self:  # noqa: ARG003 - of poolings
         """Read ``lstm:l1t25mb64slc512dhc512``, as benchdnn; ``d2`` is two directions."""
         cell, _, _ = text.partition(":")
         position = len(cell) + 1
@@ -165,7 +165,7 @@ class Recurrent(Kind):
             layers=fields.get("l", 1),
             directions=fields.get("d", 1),
             steps=fields["t"],
-            batch=fields.get("mb", batch),
+            batch=fields.get("mb", 1),
             in_size=fields["slc"],
             hidden=fields["dhc"],
             name=name,

@@ -89,7 +89,7 @@ class Reduction(Tensors):
         return joined(self.kind, self.op, self.src, self.dst)
 
     @classmethod
-    def parse(cls, text: str, batch: int, pool: str | None) -> Self:  # noqa: ARG003 - of other kinds
+    def parse(cls, text: str, pool: str | None) -> Self:  # noqa: ARG003 - of other kinds
         """Read ``reduction:OPERATOR:SHAPE:SHAPE``."""
         op, shapes, _, name = read(text, cls.kind, REDUCTIONS)
         if len(shapes) != 2:

@@ -100,7 +100,7 @@ class Resize(Kind):
         return text.startswith(_PREFIX)
 
     @classmethod
-    def parse(cls, text: str, batch: int, pool: str | None) -> Self:  # noqa: ARG003 - of poolings
+    def parse(cls, text: str, pool: str | None) -> Self:  # noqa: ARG003 - of poolings
         """Read ``resize:linear:mb8ic64ih28oh56``; widths are the heights unless told."""
         mode, colon, _ = text[len(_PREFIX) :].partition(":")
         if not colon:
@@ -113,7 +113,7 @@ class Resize(Kind):
             raise malformed(len(text), "expected ow (width of the result), which is missing", "")
         return cls(
             mode=mode,
-            batch=fields.get("mb", batch),
+            batch=fields.get("mb", 1),
             channels=fields["ic"],
             in_height=fields["ih"],
             in_width=fields["iw"],

@@ -91,12 +91,7 @@ class Agreement(Record, frozen=True, kw_only=True):
         return Check(name="agreement", status="failed" if wrong else "ok", detail=text)
 
 
-def agree(
-    case: StepSpec,
-    session: Session,
-    frameworks: tuple[str, str] = FRAMEWORKS,
-    tolerance: float = TOLERANCE,
-) -> Agreement:
+def agree(case: StepSpec, session: Session, frameworks: tuple[str, str] = FRAMEWORKS) -> Agreement:
     """Run a step once in each of two frameworks and compare output and gradients, whole tensors.
 
     In float32, with dropout off, each framework in its first mode.
@@ -105,7 +100,6 @@ def agree(
         case: model, batch and phase; the rest is as said.
         session: whose workers are used.
         frameworks: which two; the errors are relative to the first one.
-        tolerance: see :class:`Agreement`.
 
     Raises:
         PydlbenchError: a framework is missing or refuses.
@@ -114,12 +108,10 @@ def agree(
     with tempfile.TemporaryDirectory() as name:
         second = Path(name) / other
         _saved(case, other, session, second)
-        return agree_with(second, case, first, session, tolerance)
+        return agree_with(second, case, first, session)
 
 
-def agree_with(
-    saved: Path, case: StepSpec, framework: str, session: Session, tolerance: float = TOLERANCE
-) -> Agreement:
+def agree_with(saved: Path, case: StepSpec, framework: str, session: Session) -> Agreement:
     """Compare what somebody has saved of a step with a framework's numbers, whole tensors.
 
     Args:
@@ -127,7 +119,6 @@ def agree_with(
         case: the step; see :func:`agree`.
         framework: whose numbers the errors are relative to.
         session: whose workers are used.
-        tolerance: see :class:`Agreement`.
 
     Raises:
         PydlbenchError: the framework is missing or refuses.
@@ -135,7 +126,7 @@ def agree_with(
     with tempfile.TemporaryDirectory() as name:
         reference, disturbed = Path(name) / framework, Path(name) / "disturbed"
         _saved(case, framework, session, reference)
-        found = compare(reference, saved, tolerance)
+        found = compare(reference, saved)
         if found.check.status != "ok":
             _saved(case, framework, session, reference)
             _saved(case, framework, session, disturbed, DISTURBANCE)
@@ -155,13 +146,12 @@ def _saved(
     prepare_step(own, session, preparation=how).release()
 
 
-def compare(first: Path, second: Path, tolerance: float = TOLERANCE) -> Agreement:
+def compare(first: Path, second: Path) -> Agreement:
     """Compare what two frameworks have saved in folders; deletes each file once it is read.
 
     Args:
         first: the one that errors are relative to.
         second: the other; folders are named after their frameworks.
-        tolerance: see :class:`Agreement`.
     """
     names = [(folder / "names.txt").read_text().splitlines() for folder in (first, second)]
     assert names[0] == names[1], (names[0], names[1])
@@ -180,7 +170,6 @@ def compare(first: Path, second: Path, tolerance: float = TOLERANCE) -> Agreemen
         worst=ranked[-1] if ranked else None,
         median=gradients[ranked[len(ranked) // 2]] if ranked else None,
         tensors=errors,
-        tolerance=tolerance,
         norms=norms,
     )
 

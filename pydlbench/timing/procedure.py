@@ -322,7 +322,6 @@ def interleave(
     samplings: Sequence[Sampling],
     sample: Callable[[int, Request], Chunk | None],
     rng: random.Random,
-    on_round: Callable[[int], None] | None = None,
 ) -> None:
     """Drive all samplings to their end.
 
@@ -335,7 +334,6 @@ def interleave(
         sample: runs a request on kernel ``i``; None gives the kernel up (its worker died, say),
             the others go on.
         rng: seeded source of the order.
-        on_round: called with the round's number after each full round.
     """
     live = set(range(len(samplings)))
 
@@ -357,6 +355,4 @@ def interleave(
     round_index = 0
     while ready := [i for i in sorted(live) if not samplings[i].done]:
         visit(ready, round_index)
-        if on_round is not None:
-            on_round(round_index)
         round_index += 1

@@ -121,10 +121,8 @@ def test_dilation_counts_from_zero():
     assert (layer.dilation_height, layer.dilation_width) == (2, 2)
 
 
-def test_the_batch_fills_in_for_mb():
+def test_without_mb_the_batch_is_one():
     assert parse_problem("ic3ih8oc4kh3").batch == 1
-    assert parse_problem("ic3ih8oc4kh3", batch=7).batch == 7
-    assert parse_problem("mb2ic3ih8oc4kh3", batch=7).batch == 2
 
 
 @pytest.mark.parametrize(

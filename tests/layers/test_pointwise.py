@@ -158,9 +158,7 @@ def test_weights_have_no_batch():
     weights = Pointwise(op="momentum", channels=37_748_736)
     assert weights.problem == "momentum:ic37748736"
     assert weights.with_batch(32) == weights
-    assert parse_problem("sgd:ic5", batch=32).batch == 1
     assert Pointwise(op="relu", channels=5).with_batch(32).batch == 32
-    assert parse_problem("relu:ic5", batch=32).batch == 32
     found = find_layers(["relu:mb2ic5", "l2:ic5"], batch=7)
     assert [layer.batch for layer in found] == [7, 1]
 

@@ -349,7 +349,7 @@ def test_a_probe_that_fails_leaves_the_times(session, worker):
 
 
 def test_what_training_alone_writes_may_stay_in_the_cache_too():
-    layer = Pointwise.parse("batchnorm:mb2ic32ih28", 2, None)
+    layer = Pointwise.parse("batchnorm:mb2ic32ih28", None)
     words = {"layer": layer, "cache": "all-cold", "device": "cuda:0"}
     result = 2 * 32 * 28 * 28
     assert cached_bytes(KernelSpec(**words), "events") == 4 * result
