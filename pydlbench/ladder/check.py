@@ -20,7 +20,7 @@ from pydlbench.ladder.device_terms import (
     power_notes,
 )
 from pydlbench.ladder.estimate import plan
-from pydlbench.ladder.experiments import ask_log, experiments, keeps_pages
+from pydlbench.ladder.experiments import StepLog, experiments, keeps_pages
 from pydlbench.ladder.laps import Core, RungLaps, Sampled
 from pydlbench.ladder.ledger import LEAST, Ladder, conclude, refused, settled
 from pydlbench.ladder.mapped import (
@@ -188,7 +188,7 @@ class _Check:
         self._facts: StepFacts
         self._laps: RungLaps
         self._step_utc = ""
-        self._log: dict[str, Any] = {}
+        self._log: StepLog | None = None
 
     def note(self, text: str) -> None:
         """Have the record say something."""
@@ -262,6 +262,7 @@ class _Check:
         if case.feed == "host" and not case.on_gpu:
             resident = self._warm(msgspec.structs.replace(case, feed="resident"))
             self._visits["step_resident"] = Sampled("step_resident", resident)
+        self._log_steps()
         wrong = [one for one in step.facts.checks if one.status != "ok"]
         self._notes += [f"check {one.name} failed: {one.detail}" for one in wrong]
 
@@ -351,6 +352,22 @@ class _Check:
             else:
                 self._absent["operator_chain"] = why
 
+    def _log_steps(self) -> None:
+        """Make steps ready whose library logs what it executes, or say why there are none."""
+        if self._case.on_gpu or self._case.mode not in ("eager", "graph"):
+            return
+        self._tell("log")
+        try:
+            log = StepLog(self._case, self._session)
+        except PydlbenchError as error:
+            self._notes.append(f"no log of layout reorders: {error}")
+            return
+        if log.executions:
+            self._kept(log.kernel)
+            self._log = self._visits["log"] = log
+        else:
+            log.kernel.release()
+
     def _warm(self, case: StepSpec) -> RemoteKernel[StepFacts]:
         how = StepPreparation(checks=False)
         return self._kept(prepare_step(case, self._session, warm=True, preparation=how))
@@ -362,7 +379,7 @@ class _Check:
     # --- laps ---------------------------------------------------------------------------------
 
     def take(self, most: int, deadline: float) -> None:
-        """Take laps until there are enough, or the time is over; then read the log."""
+        """Take laps until there are enough, or the time is over."""
         order = random_order(self._session.options.seed)
         self._laps = RungLaps(
             self._visits, order, self._core, watched=self._gpu_clock, inside=self._canary
@@ -379,14 +396,6 @@ class _Check:
                         break
                     beyond += 1
             self._laps.take(functools.partial(self._tell_of, len(taken) + 1))
-        if self._case.on_gpu:
-            return
-        self._tell("log")
-        if self._case.mode in ("eager", "graph"):
-            try:
-                self._log = ask_log(self._case, self._session)
-            except PydlbenchError as error:
-                self._notes.append(f"no log of layout reorders: {error}")
 
     def _tell_of(self, lap: int, what: str) -> None:
         self._tell(f"lap {lap}: {what}")
@@ -513,18 +522,18 @@ class _Check:
             ladder,
             calls=self._calls,
             facts=None if operators is None else operators.facts,
-            log=self._log,
+            logged={} if self._log is None else self._log.executions,
             faults=faults,
             reorders_s=() if self._chain is None else self._chain.reorder_runs,
             convolutions=self._convolutions(),
             allocating=self._recorded is None or self._recorded.allocates,
         )
-        return tried, notes, faults
+        return tried, notes if self._log is None else notes + self._log.notes(), faults
 
-    def _convolutions(self) -> tuple[int, float]:
-        """Return how many convolutions stand for those of a step, and their native seconds."""
+    def _convolutions(self) -> int:
+        """Return how many native convolutions stand for those of a step, each for one."""
         single = self._case.framework == "torch" and recorded(self._case)
-        return self._native.convolutions() if single else (0, 0.0)  # elsewhere more is in a node
+        return self._native.convolutions if single else 0  # elsewhere more is in a node
 
     def _counted(self, visit: str, what: str) -> float | None:
         """Return ``faults`` or ``allocations`` per execution of a visit: the laps' median."""

@@ -1,7 +1,8 @@
 """The experiments of a check: what each explains of the difference that it lies in.
 
-An A/B run is a visit of either side in each lap; a log and the cost of a call are measured by
-themselves. What there is to be asked of workers for them stands here, too.
+An A/B run is a visit of either side in each lap, and so is a step whose library logs what it
+executes; the cost of a call is measured by itself. What there is to be asked of workers for them
+stands here, too.
 """
 
 from __future__ import annotations
@@ -9,29 +10,36 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.backends import capabilities
+from pydlbench.backends.frameworks.verbose import parse
+from pydlbench.errors import PydlbenchError
+from pydlbench.ladder.laps import fitting
 from pydlbench.ladder.ledger import Experiment
 from pydlbench.records.step import StepFacts, StepPreparation
 from pydlbench.steps import operations
 from pydlbench.steps.operations import OperatorsFacts
+from pydlbench.steps.operators import logged_s, summary
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pydlbench.backends.frameworks.verbose import Execution
     from pydlbench.ladder.ledger import Ladder
     from pydlbench.records.operator import RecordedCall
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
-    from pydlbench.workers.host import Worker
+    from pydlbench.workers.host import RemoteKernel
 
 #: The term of pages that are touched for the first time.
 FRESH_MEMORY: Final = "fresh memory"
 #: And of starting operators.
 DISPATCH: Final = "dispatch"
 REORDERS: Final = "layout reorders"
-#: What the kernels that a framework's library takes for convolutions need longer than the fastest.
+#: What the kernels that a framework's library takes for convolutions need longer in a step than the
+#: fastest ones alone; or less than these.
 CONVOLUTIONS: Final = "slower convolutions"
+FASTER: Final = "faster convolutions"
 #: Those that the native chain has as well.
 OWN_REORDERS: Final = "reorders of the native chain"
 
@@ -47,10 +55,10 @@ def experiments(
     *,
     calls: Sequence[RecordedCall],
     facts: OperatorsFacts | None,
-    log: Mapping[str, Any],
+    logged: Mapping[str, int],
     faults: Mapping[str, float | None],
     reorders_s: Sequence[float] = (),
-    convolutions: tuple[int, float] = (0, 0.0),
+    convolutions: int = 0,
     allocating: bool = True,
 ) -> tuple[list[Experiment], list[str]]:
     """Return what was tried, and notes on what could not be.
@@ -60,27 +68,26 @@ def experiments(
         ladder: what the laps say.
         calls: of the step.
         facts: what their worker says of them; None where they were not timed.
-        log: what the framework's library logged of whole steps; empty without a log.
+        logged: executions in a step by the log of the framework's library, by primitive; empty
+            without a log.
         faults: page faults per step: ``counted``, and with pages ``kept``.
         reorders_s: of the native chain, run by run: what lies above it has none of these.
-        convolutions: of the native rows that stand for single ones, how many and their seconds.
+        convolutions: native rows that stand for single ones.
         allocating: whether the chain of calls asks for memory as the step does.
     """
     found: list[Experiment] = []
     notes: list[str] = []
-    if (reorders := log.get("reorders")) is not None:
-        how = f"the library's log of {len(reorders)} steps"
-        seconds = dict(enumerate(reorders))
-        found.append(
-            Experiment(term=REORDERS, rung="operators", seconds=seconds, how=how, paired=False)
-        )
+    if reorders := ladder.values.get("logged_reorders"):
+        how = "the library's log of a step in each lap"
+        found.append(Experiment(term=REORDERS, rung="operators", seconds=reorders, how=how))
         if any(reorders_s) and "native_chain" in ladder.values:
             found.append(_own_reorders(reorders_s))
-        slower, why = _convolutions(log, *convolutions)
+        slower, why = _convolutions(ladder, logged.get("convolution", 0), convolutions)
         found += slower
         notes += why
     else:
-        notes.append("no layout reorders: nothing logs them here")
+        why_not = "its visits were disturbed too often" if logged else "nothing logs them here"
+        notes.append(f"no {REORDERS}: {why_not}")
     found += _dispatch(calls, facts)
     joined = any(".." in name for one in calls for name in one.names)
     if saved := ladder.between("operators_apart", "operators"):
@@ -110,30 +117,28 @@ def experiments(
     return found, notes
 
 
-def _convolutions(
-    log: Mapping[str, Any], count: int, native_s: float
-) -> tuple[list[Experiment], list[str]]:
-    """Return what the logged convolutions take longer than native rows, or why nobody knows.
+def _convolutions(ladder: Ladder, logged: int, count: int) -> tuple[list[Experiment], list[str]]:
+    """Return what logged convolutions take longer than native rows, or why nobody knows.
 
     Args:
-        log: of the framework's library.
+        ladder: with the seconds of both, lap by lap.
+        logged: executions in a step.
         count: of the native rows; none where they stand for something else than single ones.
-        native_s: their seconds.
     """
-    logged: int = log.get("executions", {}).get("convolution", 0)
     if not count or not logged:
         return [], []
     if logged != count:
         said = f"the library ran {logged} in a step, native rows stand for {count}"
         return [], [f"no {CONVOLUTIONS}: {said}"]
-    each = log["convolutions"]
+    seconds = ladder.between("native_convolutions", "logged_convolutions")
+    if not seconds:
+        return [], [f"no {CONVOLUTIONS}: no lap has both sides undisturbed"]
     how = (
-        f"{logged} convolutions in the library's log of {len(each)} steps, in the layouts and by "
-        "the kernels that the framework takes, minus the fastest native ones"
+        f"{logged} convolutions in a step of each lap, by the library's log, in the layouts and by "
+        "the kernels that the framework takes, minus the fastest native ones alone in that lap"
     )
-    seconds = {number: one - native_s for number, one in enumerate(each)}
-    found = Experiment(term=CONVOLUTIONS, rung="operators", seconds=seconds, how=how, paired=False)
-    return [found], []
+    term = CONVOLUTIONS if median(seconds.values()) >= 0 else FASTER
+    return [Experiment(term=term, rung="operators", seconds=seconds, how=how)], []
 
 
 def _own_reorders(seconds: Sequence[float]) -> Experiment:
@@ -190,36 +195,86 @@ def keeps_pages(case: StepSpec, session: Session) -> bool:
         kernel.release()
 
 
-def ask_log(case: StepSpec, session: Session) -> dict[str, Any]:
-    """Return what oneDNN logged of whole steps: seconds and executions by primitive.
+class StepLog:
+    """Whole steps whose library logs what it executes, as what a lap visits.
 
-    Empty where there is no such log.
+    A framework has a switch for that, or a process that writes its log to standard error.
+
+    Args:
+        case: the step.
+        session: whose workers are used.
+        calls: steps that are logged at once.
+
+    Attributes:
+        kernel: runs the steps.
+        log: of the first steps: seconds and ``executions`` of one by primitive, ``calls``, and of
+            each ``reorders`` and ``convolutions`` in seconds; empty where nothing logs them.
+        lost: why visits failed.
+
+    Raises:
+        PydlbenchError: it cannot be made ready.
     """
-    logging = bool(capabilities.of(case.framework).log_environment)
-    worker = session.worker(case.framework, case.device, warm=True, logging=logging)
-    if logging:
-        return _said(case, worker)
-    kernel = worker.build(
-        operations.prepare_log, OperatorsFacts, case=case.to_dict(), calls=_LOGGED_CALLS
-    )
-    try:
-        return kernel.facts.log
-    finally:
-        kernel.release()
+
+    def __init__(self, case: StepSpec, session: Session, calls: int = 1) -> None:
+        self._writes = bool(capabilities.of(case.framework).log_environment)
+        self._worker = session.worker(case.framework, case.device, warm=True, logging=self._writes)
+        self._request: Request | None = None
+        self.lost: list[str] = []
+        self.kernel: RemoteKernel[Any]
+        if self._writes:
+            how = StepPreparation(checks=False)
+            self.kernel = self._worker.build(
+                operations.prepare_step, StepFacts, case=case.to_dict(), preparation=how
+            )
+            self.log = summary([self._read() for _ in range(calls)])
+        else:
+            self.kernel = self._worker.build(
+                operations.prepare_log, OperatorsFacts, case=case.to_dict(), calls=calls
+            )
+            self.log = self.kernel.facts.log
+
+    @property
+    def executions(self) -> Mapping[str, int]:
+        """Of a step, by primitive; empty where nothing logs them."""
+        found: Mapping[str, int] = self.log.get("executions", {})
+        return found
+
+    def __call__(self) -> dict[str, float]:
+        """Log the steps of a visit, as many as of any other; a visit that fails says nothing."""
+        try:
+            reorders, convolutions = self._taken()
+        except PydlbenchError as error:
+            self.lost.append(" ".join(str(error).split()))
+            return {}
+        return {
+            "logged_reorders": median(reorders),
+            "logged_convolutions": median(convolutions),
+        }
+
+    def notes(self) -> list[str]:
+        """Return how many visits failed, and why the last one did."""
+        if not self.lost:
+            return []
+        return [f"log: {len(self.lost)} visits failed: {self.lost[-1]}"]
+
+    def _taken(self) -> tuple[Sequence[float], Sequence[float]]:
+        self._request = self._request or fitting(self.kernel)
+        if not self._writes:
+            seconds = self.kernel.sample(self._request).seconds
+            return seconds[1::3], seconds[2::3]
+        if self._request.untimed:
+            self.kernel.sample(Request(samples=self._request.untimed))
+        found = [logged_s(self._read()) for _ in range(self._request.samples)]
+        return [one for one, _ in found], [one for _, one in found]
+
+    def _read(self) -> list[Execution]:
+        """Run a step and read what its process has written meanwhile."""
+        self.kernel.sample(Request(samples=1))
+        return parse(self._worker.said())
 
 
-def _said(case: StepSpec, worker: Worker) -> dict[str, Any]:
-    """Read the log that a process writes to standard error while it runs steps."""
-    from pydlbench.backends.frameworks.verbose import parse
-    from pydlbench.steps.operators import summary
-
-    how = StepPreparation(checks=False)
-    kernel = worker.build(operations.prepare_step, StepFacts, case=case.to_dict(), preparation=how)
-    try:
-        calls = []
-        for _ in range(_LOGGED_CALLS):
-            kernel.sample(Request(samples=1))
-            calls.append(parse(worker.said()))
-        return summary(calls)
-    finally:
-        kernel.release()
+def ask_log(case: StepSpec, session: Session) -> dict[str, Any]:
+    """Return what oneDNN logged of whole steps, see :class:`StepLog`; empty without a log."""
+    found = StepLog(case, session, _LOGGED_CALLS)
+    found.kernel.release()
+    return found.log

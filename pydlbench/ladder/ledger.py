@@ -35,7 +35,8 @@ _CLOCK: Final = 0.05
 _SETTLED: Final = 0.01
 # What a visit of another name has measured.
 _VISIT: Final = {
-    **dict.fromkeys(("limit", "native_hot", "native_cold"), "native"),
+    **dict.fromkeys(("limit", "native_hot", "native_cold", "native_convolutions"), "native"),
+    **dict.fromkeys(("logged_reorders", "logged_convolutions"), "log"),
     **dict.fromkeys(("operators_apart", "feed"), "operators"),
 }
 

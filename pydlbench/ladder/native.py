@@ -318,6 +318,7 @@ class NativeVisits:
         self._rows = rows
         self._wanted = wanted
         self._terms = [one for one in wanted.terms if _timed(rows[one.hot])]
+        self._convolved = [one for one in self._terms if one.work.layer.kind == "conv2d"]
         every = dict.fromkeys(case for one in self._terms for case in (one.hot, one.cold))
         self._cases = [case for case in every if _timed(rows[case])]
         self._hot = {one.cold: one.hot for one in self._terms if one.cold != one.hot}
@@ -339,11 +340,17 @@ class NativeVisits:
         """How many distinct kernels there are."""
         return len(self._seconds)
 
+    @property
+    def convolutions(self) -> int:
+        """How many convolutions there are in the sums."""
+        return len(self._convolved)
+
     def __call__(self) -> dict[str, float]:
         """Visit the kernels whose turn it is, and return the sums of this lap.
 
         ``native_hot``, ``native_cold`` and their middle, ``native``; of that ``native_fusible``,
-        all that is neither a product nor a convolution; and the ``limit``.
+        all that is neither a product nor a convolution, and ``native_convolutions``; and the
+        ``limit``.
         """
         if not any(case.on_gpu for case in self._cases):  # its libraries take seconds to start
             self._session.worker("native", "cpu").close(kill=True)
@@ -364,12 +371,14 @@ class NativeVisits:
         self.share = self._shared(seen)
         hot_s, cold_s = self._sums(self._terms)
         fusible = [one for one in self._terms if not one.work.layer.multiply_adds]
+        convolved = {"native_convolutions": sum(self._sums(self._convolved)) / 2}
         return {
             "limit": sum(self._limit(one.hot) for one in self._terms),
             "native": (hot_s + cold_s) / 2,
             "native_hot": hot_s,
             "native_cold": cold_s,
             "native_fusible": sum(self._sums(fusible)) / 2,
+            **(convolved if self._convolved else {}),
         }
 
     def _due(self) -> list[KernelSpec]:
@@ -452,17 +461,6 @@ class NativeVisits:
             for role, seconds in self._reorders.get(one.hot, {}).items()
             if not roles or role in roles
         )
-
-    def convolutions(self) -> tuple[int, float]:
-        """Return how many convolutions there are, and their seconds as :meth:`sums` has them."""
-        rows = self.measured()
-        found = [
-            (_median(rows[one.hot]) + _median(rows[one.cold if one.cold in self._now else one.hot]))
-            / 2
-            for one in self._terms
-            if one.work.layer.kind == "conv2d"
-        ]
-        return len(found), sum(found)
 
     def _sums(self, terms: Sequence[Term]) -> tuple[float, float]:
         """Return the seconds of this lap with hot and with cold caches."""

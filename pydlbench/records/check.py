@@ -107,8 +107,9 @@ class Lap(Record, frozen=True, kw_only=True):
         seconds: by what was visited: the rungs, ``native_hot`` and ``native_cold``,
             ``native_fusible`` (of ``native``, what is neither a product nor a convolution), and the
             sides of experiments, as ``step_kept`` (the step with an allocator that keeps its
-            pages). On a GPU also ``enqueue`` (what the host needs for the operators), ``pipeline``
-            (the makespan of both), ``step_events`` and ``step_graph`` (see
+            pages), ``logged_convolutions`` (of a step, by the library's log) and
+            ``native_convolutions``. On a GPU also ``enqueue`` (what the host needs for the
+            operators), ``pipeline`` (the makespan of both), ``step_events`` and ``step_graph`` (see
             ``steps.device.WAYS``).
         canary: by visit, the FMA throughput right before and after it (the lower of the two), as a
             share of what the cores do when nobody else uses them.

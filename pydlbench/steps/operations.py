@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pydlbench.records.chain import ChainFacts
     from pydlbench.records.step import StepKernel
     from pydlbench.steps.device import DeviceChain, DeviceOperators
-    from pydlbench.steps.operators import OperatorsKernel
+    from pydlbench.steps.operators import LoggedSteps, OperatorsKernel
 
     #: Sends a message to the host before the operation returns.
     Tell: TypeAlias = Callable[[dict[str, Any]], None]
@@ -338,13 +338,13 @@ def prepare_lifetimes(backend: Backend, blocks: list[int], freed: int = 0) -> Op
     return lifetimes(blocks, freed)
 
 
-def prepare_log(backend: FrameworkBackend, case: dict[str, Any], calls: int) -> OperatorsKernel:
-    """Run whole steps of PyTorch and keep what its libraries log of them.
+def prepare_log(backend: FrameworkBackend, case: dict[str, Any], calls: int) -> LoggedSteps:
+    """Make whole steps of PyTorch ready, and keep what its libraries log of the first ones.
 
     Args:
         backend: of the worker.
         case: a :class:`StepSpec`.
-        calls: steps that are logged.
+        calls: steps that are logged at once; a sample is a further one.
     """
     from pydlbench.steps.torch.operators import prepare_log as prepare_torch
 

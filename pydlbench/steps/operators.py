@@ -145,17 +145,62 @@ def summary(calls: list[list[Execution]]) -> dict[str, Any]:
     for one in middle:
         seconds[one.primitive] = seconds.get(one.primitive, 0.0) + one.seconds
         number[one.primitive] = number.get(one.primitive, 0) + 1
-    reorders, convolutions = (
-        [total_s([one for one in call if one.primitive == name]) for call in calls]
-        for name in ("reorder", "convolution")
-    )
+    reorders, convolutions = zip(*map(logged_s, calls), strict=True)
     return {
         "seconds": seconds,
         "executions": number,
         "calls": len(calls),
-        "reorders": reorders,
-        "convolutions": convolutions,
+        "reorders": list(reorders),
+        "convolutions": list(convolutions),
     }
+
+
+def logged_s(executions: Sequence[Execution]) -> tuple[float, float]:
+    """Return the seconds of a step's layout reorders, and those of its convolutions."""
+    reorders, convolutions = (
+        total_s([one for one in executions if one.primitive == name])
+        for name in ("reorder", "convolution")
+    )
+    return reorders, convolutions
+
+
+class LoggedSteps:
+    """Whole steps whose library logs what it executes.
+
+    A request's samples are steps: the chunk has three times of each, one step after another: that
+    of the step, of its layout reorders and of its convolutions.
+
+    Args:
+        step: runs one.
+        log: runs one and returns what the library logged of it.
+        facts: what is known of them.
+        cpus: those that the process is pinned to.
+    """
+
+    def __init__(
+        self,
+        step: Callable[[], Any],
+        log: Callable[[], list[Execution]],
+        facts: OperatorsFacts,
+        cpus: Sequence[int],
+    ) -> None:
+        self._step, self._log = step, log
+        self._cpus = tuple(cpus)
+        self.facts = facts
+
+    def sample(self, request: Request) -> Chunk:
+        """Log the requested steps, after those that are not logged."""
+        for _ in range(request.untimed):
+            self._step()
+        seconds: list[float] = []
+        with Account(self._cpus) as account:
+            before = page_faults()
+            for _ in range(request.samples):
+                start = time.perf_counter()
+                executions = self._log()
+                seconds += [time.perf_counter() - start, *logged_s(executions)]
+            faults = page_faults() - before
+        return account.chunk(seconds, faults=faults / request.samples)
 
 
 # -----------------------------------------------------------------------------

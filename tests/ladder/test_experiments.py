@@ -1,14 +1,21 @@
 """Which experiments a check has, and what it says where one shows nothing."""
 
+from types import SimpleNamespace
+
+import msgspec
 import pytest
 from invented_laps import laps
 
-from pydlbench.ladder.experiments import experiments
+from pydlbench.backends.frameworks.verbose import parse
+from pydlbench.errors import WorkerError
+from pydlbench.ladder.experiments import StepLog, experiments
 from pydlbench.ladder.ledger import Ladder
 from pydlbench.ladder.operators import cut
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.step import StepSpec
 from pydlbench.steps.operations import OperatorsFacts
+from pydlbench.steps.operators import LoggedSteps
+from pydlbench.timing.chunk import Chunk, Request
 from pydlbench.timing.statistics import median
 
 CALLS = (
@@ -25,9 +32,9 @@ def tried(
     mode="eager",
     framework="torch",
     feed="resident",
-    log=None,
+    logged=None,
     reorders_s=(),
-    convolutions=(0, 0.0),
+    convolutions=0,
     allocating=True,
     **faults,
 ):
@@ -38,7 +45,7 @@ def tried(
         Ladder.of(taken),
         calls=CALLS if mode == "eager" else cut(case),
         facts=FACTS,
-        log=log or {},
+        logged=logged or {},
         faults=faults,
         reorders_s=reorders_s,
         convolutions=convolutions,
@@ -93,55 +100,85 @@ def test_two_processes_without_fresh_pages_show_nothing_of_their_cost(counted):
     assert any("fresh memory" in one for one in notes)
 
 
-def test_what_a_library_logged_has_the_scatter_of_its_steps():
-    found, _ = tried(laps(), log={"reorders": [0.001, 0.002, 0.003]})
-    reorders = found["layout reorders"]
-    assert (reorders.rung, reorders.paired) == ("operators", False)
-    assert median(reorders.seconds.values()) == 0.002
+def test_what_a_library_logged_is_held_against_the_rungs_lap_by_lap():
+    taken = laps(logged_reorders=2.0)
+    reorders = tried(taken, logged=LOGGED)[0]["layout reorders"]
+    assert (reorders.rung, reorders.paired) == ("operators", True)
+    assert list(reorders.seconds.values()) == [one.seconds["logged_reorders"] for one in taken]
     found, notes = tried(laps())
     assert "layout reorders" not in found
     assert any("reorders" in one for one in notes)
 
 
-LOGGED = {
-    "reorders": [0.001] * 3,
-    "convolutions": [0.05, 0.07, 0.06],
-    "executions": {"convolution": 7, "reorder": 9},
-}
+LOGGED = {"convolution": 7, "reorder": 9}
+SIDES = {"logged_reorders": 1.0, "logged_convolutions": 60.0, "native_convolutions": 40.0}
 
 
 def test_logged_convolutions_are_held_against_the_native_rows_that_stand_for_them():
-    found, _ = tried(laps(), log=LOGGED, convolutions=(7, 0.04))
+    taken = laps(**SIDES)
+    found, _ = tried(taken, logged=LOGGED, convolutions=7)
     slower = found["slower convolutions"]
-    assert (slower.rung, slower.paired) == ("operators", False)
-    assert list(slower.seconds.values()) == pytest.approx([0.01, 0.03, 0.02])
+    assert (slower.rung, slower.paired) == ("operators", True)
+    assert list(slower.seconds.values()) == [
+        one.seconds["logged_convolutions"] - one.seconds["native_convolutions"] for one in taken
+    ]
+
+
+def test_a_machine_that_becomes_slower_invents_no_slower_convolutions():
+    taken = laps(count=16, **{**SIDES, "native_convolutions": 60.0})
+    first, *_, last = (one.seconds["logged_convolutions"] for one in taken)
+    assert last - first > 0.009
+    found, _ = tried(taken, logged=LOGGED, convolutions=7)
+    (term,) = (one for name, one in found.items() if "convolutions" in name)
+    assert abs(median(term.seconds.values())) < 0.0003
+
+
+def test_convolutions_that_are_faster_in_a_step_are_called_so():
+    found, _ = tried(laps(**{**SIDES, "native_convolutions": 65.0}), logged=LOGGED, convolutions=7)
+    assert "slower convolutions" not in found
+    assert median(found["faster convolutions"].seconds.values()) < -0.004
+
+
+def test_a_log_beside_which_the_cores_were_others_explains_nothing():
+    def disturbed(one, share):
+        return msgspec.structs.replace(one, canary={**one.canary, "log": share})
+
+    taken = laps(**SIDES)
+    some = [disturbed(one, 0.5 if number < 2 else 1.0) for number, one in enumerate(taken)]
+    found, _ = tried(some, logged=LOGGED, convolutions=7)
+    for name in ("layout reorders", "slower convolutions"):
+        assert list(found[name].seconds) == list(range(2, 8))
+    every = [disturbed(one, 0.5) for one in taken]
+    found, notes = tried(every, logged=LOGGED, convolutions=7)
+    assert not {"layout reorders", "slower convolutions"} & found.keys()
+    assert any("layout reorders" in one and "disturbed" in one for one in notes)
 
 
 @pytest.mark.parametrize(
-    ("log", "convolutions", "noted"),
+    ("logged", "convolutions", "noted"),
     [
-        (LOGGED, (6, 0.04), True),  # one of them is somebody else's
-        (LOGGED, (0, 0.0), False),
-        ({"reorders": [0.001] * 3, "convolutions": [0.0] * 3, "executions": {}}, (7, 0.04), False),
+        (LOGGED, 6, True),  # one of them is somebody else's
+        (LOGGED, 0, False),
+        ({"reorder": 9}, 7, False),
     ],
 )
 def test_logged_convolutions_that_are_not_those_of_the_rows_explain_nothing(
-    log, convolutions, noted
+    logged, convolutions, noted
 ):
-    found, notes = tried(laps(), log=log, convolutions=convolutions)
-    assert "slower convolutions" not in found
+    found, notes = tried(laps(**SIDES), logged=logged, convolutions=convolutions)
+    assert not any(one.endswith("convolutions") for one in found)
     assert any("slower convolutions" in one for one in notes) is noted
 
 
 def test_reorders_of_the_native_chain_are_in_the_rung_below_and_taken_off():
-    log, own = {"reorders": [0.004] * 6}, [0.003, 0.001, 0.002]
-    found, _ = tried(laps(), log=log, reorders_s=own)
-    assert median(found["layout reorders"].seconds.values()) == 0.004
+    own = [0.003, 0.001, 0.002]
+    found, _ = tried(laps(logged_reorders=4.0), logged=LOGGED, reorders_s=own)
+    assert "layout reorders" in found
     assert list(found["reorders of the native chain"].seconds.values()) == [-0.003, -0.001, -0.002]
     assert found["reorders of the native chain"].rung == "operators"
     # Without a chain there is nothing to be taken off, nor where no log is.
-    bare, _ = tried(laps(without=("native_chain",)), log=log, reorders_s=own)
-    assert "reorders of the native chain" not in bare
+    alone = laps(without=("native_chain",), logged_reorders=4.0)
+    assert "reorders of the native chain" not in tried(alone, logged=LOGGED, reorders_s=own)[0]
     assert "reorders of the native chain" not in tried(laps(), reorders_s=own)[0]
 
 
@@ -165,3 +202,88 @@ def test_what_is_fed_from_the_host_is_held_against_images_that_lie_there():
     assert found["host transfer"].rung == "step"
     assert median(found["host transfer"].seconds.values()) == pytest.approx(0.0033, rel=0.2)
     assert "host transfer" not in tried(laps(step_resident=110.0))[0]
+
+
+# --- the log of steps -----------------------------------------------------------------------------
+
+
+class Logging:
+    """A worker, its kernel and its session: steps of half a second, half of it in a convolution.
+
+    It switches its log on by itself (PyTorch), or writes one of each step (TensorFlow).
+    """
+
+    LINE = "onednn_verbose,v1,primitive,exec,cpu,{},jit,forward,src:f32::blocked:ab::f0,,,mb1,{}\n"
+
+    def __init__(self):
+        self.asked, self.dead, self.facts, self.written = [], False, None, ""
+
+    def worker(self, framework, device, *, warm, logging):
+        assert (device, warm, logging) == ("cpu", True, framework == "tensorflow")
+        return self
+
+    def build(self, _builder, _facts, **words):
+        number = {"convolution": 7, "reorder": 1}
+        self.writes = "calls" not in words
+        self.facts = SimpleNamespace(log={"executions": number})
+        return self
+
+    def sample(self, request):
+        self.asked.append(request)
+        if self.dead:
+            raise WorkerError("it\ndied")
+        lines = [self.LINE.format("reorder", 10), *[self.LINE.format("convolution", 30)] * 7]
+        self.written = "".join(lines * request.samples)
+        times = (0.5,) if self.writes else (0.5, 0.01, 0.21)
+        return Chunk(seconds=times * request.samples)
+
+    def said(self):
+        return self.written
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_a_visit_of_the_log_tells_what_reorders_and_convolutions_take_in_a_step(framework):
+    session = Logging()
+    log = StepLog(StepSpec(model="mnist", batch=2, framework=framework), session)
+    assert log.executions == {"convolution": 7, "reorder": 1}
+    for _ in range(2):
+        session.asked.clear()
+        found = log()
+        assert found["logged_reorders"] == pytest.approx(0.01)
+        assert found["logged_convolutions"] == pytest.approx(0.21)
+    # One step that is not logged, and one that is.
+    assert [one.samples + one.untimed for one in session.asked] in ([2], [1, 1])
+    assert log.notes() == []
+
+
+def test_a_visit_of_the_log_that_fails_costs_only_itself():
+    session = Logging()
+    log = StepLog(StepSpec(model="mnist", batch=2), session)
+    log()
+    session.dead = True
+    assert log() == {}
+    (said,) = log.notes()
+    assert said.endswith("it died")
+
+
+def test_logged_steps_have_three_times_each():
+    ran = []
+    executions = parse(Logging.LINE.format("reorder", 2) + Logging.LINE.format("convolution", 3))
+
+    def log():
+        ran.append("logged")
+        return executions
+
+    steps = LoggedSteps(lambda: ran.append("step"), log, OperatorsFacts(), (0,))
+    whole, reorders, convolutions = zip(
+        *batched(steps.sample(Request(samples=2, untimed=1)).seconds), strict=True
+    )
+    assert ran == ["step", "logged", "logged"]
+    assert reorders == pytest.approx((0.002, 0.002))
+    assert convolutions == pytest.approx((0.003, 0.003))
+    assert min(whole) > 0
+
+
+def batched(seconds):
+    """Return three at a time."""
+    return [seconds[place : place + 3] for place in range(0, len(seconds), 3)]

@@ -21,7 +21,13 @@ from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.steps.definition import definition_of
 from pydlbench.steps.inputs import make_batch, make_weights
 from pydlbench.steps.operations import OperatorsFacts
-from pydlbench.steps.operators import CallCost, OperatorsKernel, TimedCall, summary
+from pydlbench.steps.operators import (
+    CallCost,
+    LoggedSteps,
+    OperatorsKernel,
+    TimedCall,
+    summary,
+)
 from pydlbench.steps.signatures import read_signature, step_of
 from pydlbench.steps.torch.own import OwnModel
 from pydlbench.steps.torch.step import TorchModel, TorchStep, autocast
@@ -30,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pydlbench.backends.frameworks.backend import FrameworkBackend
+    from pydlbench.backends.frameworks.verbose import Execution
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
     from pydlbench.steps.operators import TimedOperator
@@ -305,14 +312,14 @@ _HOW = "a compiled function of one operator on one element, called after each pa
 
 def prepare_log(
     backend: FrameworkBackend, model: Model | None, case: StepSpec, calls: int
-) -> OperatorsKernel:
-    """Run whole steps; see :func:`pydlbench.steps.operations.prepare_log`.
+) -> LoggedSteps:
+    """Make whole steps ready; see :func:`pydlbench.steps.operations.prepare_log`.
 
     Args:
         backend: of the worker.
         model: the graph; None of a model of the user's own.
         case: the step.
-        calls: steps that are logged.
+        calls: steps that are logged at once.
     """
     guard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     step: Callable[[], Any]
@@ -321,11 +328,17 @@ def prepare_log(
         step = own.step
     else:
         step = _step(model, case)
-    with guard:
-        step()
-        logs = [parse(library_output(step)) for _ in range(calls)]
-    facts = OperatorsFacts(log=summary(logs), library=backend.library)
-    return OperatorsKernel([], facts, backend.cpus)
+
+    def run() -> None:
+        with guard:
+            step()
+
+    def log() -> list[Execution]:
+        return parse(library_output(run))
+
+    run()
+    facts = OperatorsFacts(log=summary([log() for _ in range(calls)]), library=backend.library)
+    return LoggedSteps(run, log, facts, backend.cpus)
 
 
 def prepare_signatures(
