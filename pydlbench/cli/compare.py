@@ -403,20 +403,20 @@ def _pairs(matching: Matching) -> tuple[Matching, list[RerunPair], tuple[str, ..
     pairs: list[Pair] = []
     untimed = list(matching.untimed)
     rerun = []
-    notes: dict[str, None] = {}
+    reasons: dict[str, None] = {}
     for pair in matching.pairs:
         try:
             rerun.append(RerunPair.of(pair))
         except UnsupportedError as error:
-            notes[f"not measured again: {error}"] = None
+            reasons[str(error)] = None
             untimed.append(Pair(*(row._replace(status="failed") for row in pair)))
             continue
         pairs.append(pair)
     if not rerun:
-        reason = next(iter(notes), "no row was timed in both runs")
+        reason = next(iter(reasons), "no row was timed in both runs")
         raise UsageError(f"--interleave: {reason}; nearest: leave it out")
     found = dataclasses.replace(matching, pairs=pairs, untimed=untimed)
-    return found, rerun, tuple(notes)
+    return found, rerun, tuple(f"not measured again: {one}" for one in reasons)
 
 
 def _check_memory(rerun: Sequence[RerunPair]) -> None:

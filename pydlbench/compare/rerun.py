@@ -187,9 +187,8 @@ class RerunPair:
         )
         if a == b:
             raise UnsupportedError(
-                "both sides would be the same kernel, on the code and libraries of now; what "
-                "differs between the runs beyond settings (code, libraries, variables) is not "
-                "measured again"
+                "both sides would be the same kernel, on the code and libraries of now; what else "
+                "differs between the runs (code, libraries, variables) cannot be measured again"
             )
         return cls(sides=(a, b))
 

@@ -203,7 +203,7 @@ def _cause(row: Measurement) -> str:
 
 
 def compare_backends(timed: Sequence[Measurement]) -> list[str]:
-    """Return a sentence or two about rows whose backends were sampled in turn.
+    """Return a sentence or two about rows whose backends were interleaved.
 
     Args:
         timed: ``ok`` rows; those without a ratio to the fastest are left out.

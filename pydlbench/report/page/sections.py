@@ -541,7 +541,7 @@ _TERMS = (
     (
         "ledger",
         (
-            "rungs are measured in turn, each on its own; what lies between two of them is a "
+            "rungs are measured interleaved, each on its own; what lies between two of them is a "
             "difference. An experiment explains a part of it, what it leaves is unexplained."
         ),
     ),
