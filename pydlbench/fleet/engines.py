@@ -18,7 +18,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pydlbench.errors import PydlbenchError, UsageError, WorkerError, nearest
-from pydlbench.fleet.node import Brought, Order, Slot, allow, end_all, longest, look, visit
+from pydlbench.fleet.node import (
+    Brought,
+    Order,
+    Slot,
+    allow,
+    end_all,
+    list_cards,
+    longest,
+    look,
+    visit,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -148,12 +158,7 @@ def local_slots(text: str) -> list[Slot]:
         parts = split_cpus(cpus, count)
         return [Slot(name=f"cpus-{number}", cpus=part) for number, part in enumerate(parts)]
     try:
-        listed = subprocess.run(  # a program of the driver, found as the user's shell finds it
-            ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"],  # noqa: S607
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.split()
+        listed = [uuid for uuid, _ in list_cards()]
     except (OSError, subprocess.CalledProcessError) as error:
         raise UsageError(f"--slots gpus: nvidia-smi lists none ({error}); nearest: 1") from error
     parts = split_cpus(cpus, len(listed))

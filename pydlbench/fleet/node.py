@@ -36,6 +36,7 @@ __all__ = [
     "cpu_list",
     "end_all",
     "exclusive",
+    "list_cards",
     "longest",
     "look",
     "visit",
@@ -82,10 +83,17 @@ class Slot:
         card = f"CUDA_VISIBLE_DEVICES={self.gpu} " if self.gpu else ""
         return f"{card}taskset -c {cpu_list(self.cpus)} " if self.cpus else card
 
-    @property
     def locks(self) -> list[str]:
-        """Names of the files whose locks hold it, in an order that all slots have in common."""
-        cards = sorted({one.strip() for one in self.gpu.split(",") if one.strip()})
+        """Return names of files whose locks hold it, in an order that all slots have in common.
+
+        A card has one name, whether its number or its UUID was given; so the node is asked.
+        """
+        named = [one.strip() for one in self.gpu.split(",") if one.strip()]
+        try:
+            listed = list_cards() if named else []
+        except (OSError, subprocess.SubprocessError):
+            listed = []  # as it is called, then
+        cards = sorted({uuid for one in named for uuid in _held_cards(one, listed)})
         plain = [re.sub(r"[^A-Za-z0-9-]", "_", one) for one in cards]
         numbers = [f"cpu-{number}" for number in sorted(self.cpus)]
         return [f"pydlbench-{name}.lock" for name in (*plain, *numbers)]
@@ -134,6 +142,35 @@ class Brought:
     began: float
     ended: float
     data: bytes | None = None
+
+
+def list_cards() -> list[tuple[str, str]]:
+    """Return UUID and model of each GPU, in the order of their places on the bus.
+
+    Raises:
+        OSError: there is no ``nvidia-smi``.
+        CalledProcessError: it lists none.
+    """
+    done = subprocess.run(  # a program of the driver, found as the user's shell finds it
+        ["nvidia-smi", "--query-gpu=uuid,name", "--format=csv,noheader"],  # noqa: S607
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = [line.partition(",") for line in done.stdout.splitlines() if line.strip()]
+    return [(uuid.strip(), model.strip()) for uuid, _, model in found]
+
+
+def _held_cards(named: str, listed: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the UUIDs of what CUDA calls a card, all of them where it might be any."""
+    uuids = [uuid for uuid, _ in listed]
+    if not named.isdecimal():  # CUDA takes the beginning of a UUID
+        return [uuid for uuid in uuids if uuid.startswith(named)] or [named]
+    # CUDA counts by speed, unless it is told to count as they are listed; alike cards are in order.
+    by_place = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    if by_place or len({model for _, model in listed}) == 1:
+        return uuids[int(named) : int(named) + 1] or [named]
+    return uuids or [named]
 
 
 def look(name: str | None = None) -> Slot:
@@ -220,7 +257,7 @@ def exclusive(slot: Slot, wait_s: float) -> Iterator[tuple[int, ...]]:
     end = time.monotonic() + wait_s
     held: list[int] = []
     try:
-        for name in slot.locks:
+        for name in slot.locks():
             held.append(_opened(LOCKS / name))
             while True:
                 try:

@@ -63,6 +63,35 @@ def test_each_of_a_slot_s_gpus_is_held(slot):
         pass
 
 
+CARDS = {"GPU-aa11": "A", "GPU-bb22": "A", "GPU-bc33": "B"}
+
+
+@pytest.mark.parametrize(
+    ("cards", "order", "named", "held"),
+    [
+        (["GPU-aa11", "GPU-bb22"], "", "0", ["GPU-aa11"]),
+        (["GPU-aa11", "GPU-bb22"], "", "GPU-aa", ["GPU-aa11"]),
+        (["GPU-aa11", "GPU-bb22"], "", "1,GPU-bb22", ["GPU-bb22"]),
+        (["GPU-aa11", "GPU-bc33"], "", "0", ["GPU-aa11", "GPU-bc33"]),  # the faster one
+        (["GPU-aa11", "GPU-bc33"], "PCI_BUS_ID", "1", ["GPU-bc33"]),
+        (["GPU-aa11"], "", "7", ["7"]),
+        (["GPU-aa11"], "", "MIG-1", ["MIG-1"]),
+        ([], "", "0", ["0"]),
+    ],
+)
+def test_a_card_has_one_lock_whatever_it_is_called(
+    tmp_path, monkeypatch, cards, order, named, held
+):
+    program = tmp_path / "nvidia-smi"
+    listed = "\n".join(f"{uuid}, {CARDS[uuid]}" for uuid in cards)
+    does = f"cat <<END\n{listed}\nEND" if cards else "exit 9"
+    program.write_text(f"#!/bin/sh\n{does}\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", order)
+    assert Slot(name="x", gpu=named).locks() == [f"pydlbench-{one}.lock" for one in held]
+
+
 def test_a_lock_can_be_asked_for_by_other_users_whatever_the_umask_is(slot):
     before = os.umask(0o077)
     try:
