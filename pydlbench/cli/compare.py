@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pydlbench.compare.published import Beside, Figure, Own
     from pydlbench.compare.rerun import RerunPair
     from pydlbench.compare.rows import Side
+    from pydlbench.records.fleet import FleetComparison
+    from pydlbench.store.documents import Loaded
 
 # What asks for other things than the published figures, or than a comparison of stored runs.
 _WITH_PUBLISHED = ("interleave", "fail_on", "same", "passes", "budget", "seed", "all")
@@ -69,7 +71,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--same",
         metavar="P%",
         type=taking("--same", percentage),
-        help="what still counts as the same (2%%); verdicts lie beyond",
+        help="what still counts as the same (2%%; of fleets 3%%); verdicts lie beyond",
     )
     how = parser.add_argument_group("with --interleave")
     how.add_argument(
@@ -110,7 +112,11 @@ def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -
         UsageError: bad input, no such run, or rows that cannot be matched.
         PydlbenchError: nothing was timed in both.
     """
+    from pydlbench.cli.options import reading_store
     from pydlbench.compare.comparison import Settings
+    from pydlbench.compare.rows import side_of
+    from pydlbench.compare.stored import compare_sides
+    from pydlbench.store.documents import load
 
     outputs = Outputs.from_args(args)
     if args.published:
@@ -127,16 +133,15 @@ def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -
             f"RUN: {len(args.runs)} given, two are compared; nearest: pydlbench compare last~1 last"
         )
     with without_collection():
-        if not args.interleave:
-            with reading_runs(args.runs):
-                code = _fleets(args, outputs)
-            if code is not None:
-                return code
         if args.interleave:
             found, interrupted = _interleaved(args, settings, open_host)
         else:
-            with reading_runs(args.runs):
-                found, interrupted = _stored(args, settings), False
+            with reading_runs(args.runs), reading_store(args) or contextlib.nullcontext() as store:
+                runs = [load(text, store) for text in args.runs]
+                if any(one.info.kind == "fleet" for one in runs):
+                    return _fleets(args, runs, outputs)
+                a, b = map(side_of, args.runs, runs)
+                found, interrupted = compare_sides(a, b, store, settings), False
         if not found.rows:
             raise PydlbenchError(_nothing(found))
         with reading_runs([] if args.interleave else args.runs):
@@ -146,40 +151,30 @@ def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -
         return 0 if args.fail_on is None else _judged(found, args.fail_on[1])
 
 
-def _fleets(args: argparse.Namespace, outputs: Outputs) -> int | None:
-    """Compare two runs of a fleet node by node; return the exit code, or None where they are none.
+def _fleets(args: argparse.Namespace, runs: Sequence[Loaded], outputs: Outputs) -> int:
+    """Compare two runs of a fleet node by node; return the exit code.
 
     Raises:
         UsageError: only one of them is a fleet's, or they have no node in common.
     """
-    from pydlbench.cli.options import FOUND, UNDECIDED, reading_store
-    from pydlbench.store.documents import load
+    from pydlbench.fleet.compare import compare_fleets
+    from pydlbench.fleet.gather import TABLE
+    from pydlbench.report.fleet import fleet_comparison
+    from pydlbench.report.json import dump
+    from pydlbench.report.text import as_markdown
 
-    with reading_store(args) or contextlib.nullcontext() as store:
-        runs = [load(text, store) for text in args.runs]
-        fleets = [one for one in runs if one.info.kind == "fleet"]
-        if not fleets:
-            return None
-        if len(fleets) == 1:
-            other = next(one.info for one in runs if one.info.kind != "fleet")
+    other = next((one.info for one in runs if one.info.kind != "fleet"), None)
+    if other is not None:
+        raise UsageError(
+            f"run {other.id}: is of {other.kind}, the other one of fleet; nearest: two of fleet"
+        )
+    for one, text in zip(runs, args.runs, strict=True):
+        if one.table("fleet"):
             raise UsageError(
-                f"run {other.id}: is of {other.kind}, the other one of fleet; nearest: two of fleet"
+                f"{text}: a verdict has no times of nodes; nearest: the run itself, {one.info.id}"
             )
-        from pydlbench.fleet.compare import compare_fleets
-        from pydlbench.fleet.gather import TABLE
-        from pydlbench.report.fleet import fleet_comparison
-        from pydlbench.report.json import dump
-        from pydlbench.report.text import as_markdown
-
-        for one, text in zip(runs, args.runs, strict=True):
-            if one.table("fleet"):
-                raise UsageError(
-                    f"{text}: a verdict has no times of nodes; nearest: the run itself, "
-                    f"{one.info.id}"
-                )
-        before, after = ([entry.document for entry in one.table(TABLE)] for one in runs)
-    threshold = args.fail_on[1] if args.fail_on else None
-    beyond = next(one for one in (threshold, args.same, _FLEETS_BEYOND) if one is not None)
+    before, after = ([entry.document for entry in one.table(TABLE)] for one in runs)
+    beyond = _FLEETS_BEYOND if args.same is None else args.same
     found = compare_fleets(before, after, beyond)
     head = {"kind": "compare-fleets", "runs": [one.info.id for one in runs]}
     outputs.write(
@@ -191,24 +186,35 @@ def _fleets(args: argparse.Namespace, outputs: Outputs) -> int | None:
     )
     if args.fail_on is None:
         return 0
-    slower = {one.node for one in found.of("SLOWER")}
+    threshold = args.fail_on[1]
+    return _judged_fleets(
+        found if threshold <= beyond else compare_fleets(before, after, threshold)
+    )
+
+
+def _judged_fleets(found: FleetComparison) -> int:
+    """Return the exit code under ``--fail-on``; what is within the margin is no change."""
+    from pydlbench.cli.options import FOUND, UNDECIDED
+    from pydlbench.report.text import some_names
+
+    by = f"{100 * found.beyond:g} %"
+    slower = list(dict.fromkeys(one.node for one in found.of("SLOWER")))
     if slower:
-        tell(f"--fail-on: {len(slower)} nodes are slower by more than {100 * beyond:g} %")
+        tell(f"--fail-on: {len(slower)} nodes are slower by more than {by}: {some_names(slower)}")
         return FOUND
+    whole = found.changes[-1].metric
+    beyond = [one for one in found.of("UNCLEAR") if (one.change or 0.0) > found.beyond]
+    unclear = [one.node for one in beyond if one.metric == whole]
+    causes = []
+    if unclear:
+        causes.append(f"{by} cannot be told of {some_names(unclear)}; more --rounds would tell")
+    if found.gone:
+        causes.append(f"the second run has no time of {some_names(found.gone)}")
     if not (found.of("SAME") or found.of("FASTER")):
-        tell("--fail-on: of no node is it known whether it changed; more --rounds would tell")
-        return UNDECIDED
-    return 0
-
-
-def _stored(args: argparse.Namespace, settings: Settings) -> Comparison:
-    """Compare two stored runs."""
-    from pydlbench.cli.options import reading_store
-    from pydlbench.compare.stored import compare_named
-
-    a, b = args.runs
-    with reading_store(args) or contextlib.nullcontext() as store:
-        return compare_named(a, b, store, settings)
+        causes.append("of no node is it known whether it changed; more --rounds would tell")
+    for cause in causes:
+        tell(f"--fail-on: {cause}")
+    return UNDECIDED if causes else 0
 
 
 def _nothing(found: Comparison) -> str:

@@ -94,7 +94,13 @@ def compare_named(
     Raises:
         UsageError: no such run, or nothing in one is in the other.
     """
-    first, second = read_side(a, store), read_side(b, store)
+    return compare_sides(read_side(a, store), read_side(b, store), store, settings)
+
+
+def compare_sides(
+    first: Side, second: Side, store: Reader | None, settings: Settings | None = None
+) -> Comparison:
+    """Compare two runs that were read, likewise."""
     groups = [] if store is None else replicates(store, first, second)
     return compare(first, second, match(first, second), settings, groups)
 
