@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pydlbench.cli.output import Outputs
     from pydlbench.records.fleet import FleetVerdict
     from pydlbench.records.run import RunInfo, RunRecord
+    from pydlbench.runner.sweep import SweepFile
     from pydlbench.store.documents import Loaded
     from pydlbench.store.store import Store
 
@@ -320,6 +321,7 @@ def _request(args: argparse.Namespace) -> tuple[dict[str, Any], str | None]:
             )
     file, text = read_text(args.what)
     parsed = parse_sweep(file, text, table_keys())
+    _check_model(args.model, parsed)
     if asked["on"] == "local":  # what other machines have is theirs to know
         read_file(parsed)
     return {"file": file, "text": text, **asked}, None
@@ -327,7 +329,8 @@ def _request(args: argparse.Namespace) -> tuple[dict[str, Any], str | None]:
 
 def _resumed(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Return what a run was begun with, on the engine that is named now, and the run."""
-    from pydlbench.cli.sweep import read_text
+    from pydlbench.cli.sweep import read_text, table_keys
+    from pydlbench.runner.sweep import parse_sweep
     from pydlbench.store.entry import BEING_WRITTEN
 
     refuse(args, [name for name in _ASKED if name != "on"], "with --resume")
@@ -349,7 +352,22 @@ def _resumed(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
         raise UsageError(
             f"{args.what}: has changed since run {info.id} began; nearest: leave it out"
         )
+    _check_model(args.model, parse_sweep(asked["file"], asked["text"], table_keys()))
     return {**asked, **({"on": args.on} if args.on else {})}, info.id
+
+
+def _check_model(model: str | None, file: SweepFile) -> None:
+    """Make sure that a model whose steps are asked for has some.
+
+    Raises:
+        UsageError: the file times no step of it.
+    """
+    tables = [one for one in file.tables if one.kind != "layers"]
+    timed = sorted({words[-1] for one in tables for words in one.requests if words})
+    if model is not None and model not in timed:
+        near = nearest(model, timed, 1) or timed[:1]
+        hint = f"--model {near[0]}" if near else f'[[e2e]] with model = "{model}" in the file'
+        raise UsageError(f"--model {model}: {file.path} times no step of it; nearest: {hint}")
 
 
 def _record() -> RunRecord:
@@ -456,12 +474,14 @@ def _export(args: argparse.Namespace) -> int:
 
 
 def _verdict(args: argparse.Namespace, store: Store, name: str, outputs: Outputs) -> int:
+    from pydlbench.cli.output import without_collection
     from pydlbench.report.fleet import unclear_rows, unknown_nodes
     from pydlbench.report.text import some_names
     from pydlbench.store.documents import Loaded
 
     loaded = Loaded(store.info(name), store.record(name), store)
-    found = _show(loaded, outputs, args.beyond, args.model)
+    with without_collection():
+        found = _show(loaded, outputs, args.beyond, args.model)
     if args.fail_on is None:
         return 0
     if found.slow:

@@ -60,7 +60,6 @@ def run(args: argparse.Namespace) -> int:
         UsageError: no such run, or something cannot be written: nothing was written.
         PydlbenchError: a file is no results, or matplotlib is missing.
     """
-    from pydlbench.report.page.page import build_page
     from pydlbench.report.text import STDOUT, check_writable, write_text
 
     if not args.runs:
@@ -70,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
         if getattr(args, kind) is not None:
             _check_folder(f"--{kind}", getattr(args, kind))
     with without_collection(), reading_runs(args.runs):
+        from pydlbench.report.page.page import build_page
+
         runs = _read(args)
         page = build_page(runs, args.title)
         write_text(args.output, page.html)

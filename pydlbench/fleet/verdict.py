@@ -168,19 +168,25 @@ def _table(visits: Sequence[Mapping[str, Any]]) -> Table:
     seconds, clock, bandwidth, heat = (np.full(shape, np.nan) for _ in range(4))
     contended = np.zeros(shape, dtype=bool)
     held = {what: np.zeros(shape, dtype=bool) for what in _HELD}
+    read = {
+        "time_s": seconds,
+        "clock_hz": clock,
+        "bandwidth_gbps": bandwidth,
+        "contended": contended,
+        "temperature_c": heat,
+    }
     steps = set()
     for one in visits:
         row, node = of_round[int(one["round"])], of_node[one["node"]]
         for name, value in one["values"].items():
             at = (row, node, of_metric[name])
-            seconds[at] = value["time_s"]
-            clock[at] = value.get("clock_hz", math.nan)
-            bandwidth[at] = value.get("bandwidth_gbps", math.nan)
-            contended[at] = value.get("contended", False)
-            heat[at] = value.get("temperature_c", math.nan)
-            for what, words in _HELD.items():
-                held[what][at] = any(word in words for word in value.get("throttle", ()))
-            if value.get("step"):
+            for what, array in read.items():
+                if what in value:
+                    array[at] = value[what]
+            for word in value.get("throttle", ()):
+                for what, words in _HELD.items():
+                    held[what][at] |= word in words
+            if "step" in value:
                 steps.add(at[2])
     # Rounds that other work disturbed count only where hardly any others are there.
     left_out = contended & (((~contended) & ~np.isnan(seconds)).sum(axis=0) >= 2)

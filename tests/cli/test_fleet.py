@@ -21,6 +21,7 @@ from pydlbench.store.store import Store
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "some.toml").write_text(FILE, encoding="utf-8")
+    (tmp_path / "step.toml").write_text('[[e2e]]\nmodel = "alexnet"\n', encoding="utf-8")
     return tmp_path
 
 
@@ -52,6 +53,12 @@ REFUSED = [
     ("fleet run some.toml --slots 100000", "--slots 100000", "4096"),
     ("fleet run some.toml --beyond 300", "--beyond 300", "2%"),
     ("fleet run some.toml --fail-on failed", "--fail-on failed", ...),
+    (
+        "fleet run some.toml --model vgg16",
+        "--model vgg16",
+        '[[e2e]] with model = "vgg16" in the file',
+    ),
+    ("fleet run step.toml --model alexnt", "--model alexnt", "--model alexnet"),
     ("fleet run some.toml --nodes a b", "--nodes ['a', 'b']", "--on slurm"),
     ("fleet run some.toml --on dask://h:1 --slots 2", "--slots 2", "--on local"),
     ("fleet run some.toml --on slurm --slurm gpu", "--slurm gpu", "--slurm partition=gpu"),
@@ -144,6 +151,12 @@ def test_two_fleets_are_compared_node_by_node(here, capsys):
     assert slower == {"node-5"}
     assert main(["compare", RUN.id, later, "--fail-on", "slower:5%"]) == 3
     assert main(["compare", RUN.id, later, "--fail-on", "slower:40%"]) == 0
+    # What is within the margin is no change, whatever is asked for; the report has its own margin.
+    assert main(["compare", RUN.id, later, "--fail-on", "slower:1%", "--same", "30%"]) == 0
+    capsys.readouterr()
+    assert main(["compare", RUN.id, later, "--fail-on", "slower:40%", "--json", "-"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["beyond"] == 0.03
     with Store.open() as store:
         store.begin(RunRecord(id="20300103-00000001", created_utc="2030-01-03"), "sweep")
     capsys.readouterr()
@@ -153,6 +166,23 @@ def test_two_fleets_are_compared_node_by_node(here, capsys):
     assert main(["compare", RUN.id, "verdict.json"]) == 2
     assert "a verdict has no times of nodes" in capsys.readouterr().err
     assert (here / "verdict.json").is_file()
+
+
+@pytest.mark.usefixtures("_kept")
+def test_a_gate_between_two_fleets_says_of_whom_it_cannot_tell(capsys):
+    """One node scatters around a slowdown in the later run, and one is gone."""
+    own = {"nodes": 12, "metrics": 2, "rounds": 5, "noise": 0.002}
+    log_s = fleet(np.random.default_rng(1), **own, slow={3: 1.06})
+    assert main(["compare", RUN.id, another(log_s), "--fail-on", "slower:3%"]) == 0
+    noisy = np.array(log_s)
+    noisy[:, 7] += np.array([0.3, 0.0, 0.2, 0.0, 0.1])[:, None]
+    capsys.readouterr()
+    later = another(noisy, "20300103-00000abc")
+    assert main(["compare", RUN.id, later, "--fail-on", "slower:3%"]) == 4
+    assert "node-7" in capsys.readouterr().err
+    later = another(log_s[:, :11], "20300104-00000abc")
+    assert main(["compare", RUN.id, later, "--fail-on", "slower:3%"]) == 4
+    assert "no time of node-11" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("_kept")
