@@ -18,6 +18,7 @@ from pydlbench.cli.options import (
 )
 from pydlbench.errors import UsageError
 from pydlbench.runner.tasks import Result, Row, Task
+from pydlbench.words import COLLECTIVES
 
 if TYPE_CHECKING:
     import argparse
@@ -40,7 +41,6 @@ _RANKS: Final = 2
 _BUDGET_S: Final = 1.0
 # Of the available memory, for the ranks of this machine: libraries have buffers of their own.
 _ROOM: Final = 1 / 2
-_OPERATIONS: Final = ("all-reduce", "all-gather", "reduce-scatter", "broadcast", "point-to-point")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -65,8 +65,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         metavar="NAME",
         nargs="+",
         action=Several,
-        type=taking("--operation", choices, _OPERATIONS, "all"),
-        help=f"{', '.join(_OPERATIONS)}; default: all",
+        type=taking("--operation", choices, COLLECTIVES, "all"),
+        help=f"{', '.join(COLLECTIVES)}; default: all",
     )
     what.add_argument(
         "--sizes",
@@ -259,12 +259,12 @@ def _task(
     }
     specs = [
         CollectiveSpec(operation=operation, bytes=size)
-        for operation in args.operation or _OPERATIONS
+        for operation in args.operation or COLLECTIVES
         for size in sorted(set(sizes))
     ]
     count = None if started is not None else here
-    label = f"{here if started is None else started.ranks} ranks"
-    row = Row(fields={"ranks": str(count), "device": args.device}, label=label)
+    ranks = here if started is None else started.ranks
+    row = Row(fields={"ranks": str(ranks), "device": args.device}, label=f"{ranks} ranks")
     task = _CollectivesTask(
         rows=(row,),
         options=options,

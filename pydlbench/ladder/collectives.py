@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.records.collectives import OPERATIONS, CollectiveFit
+from pydlbench.records.collectives import CollectiveFit
 from pydlbench.runner.interleaved import random_order
 from pydlbench.timing.statistics import median, quantile
+from pydlbench.words import COLLECTIVES
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Sequence
 
-    from pydlbench.records.collectives import CollectiveRow, Operation
+    from pydlbench.records.collectives import CollectiveRow
 
 
 # Sizes that a line can be wrong at: two have no error.
@@ -35,19 +35,19 @@ def fits(rows: Sequence[CollectiveRow]) -> list[CollectiveFit]:
         rows: of one place.
     """
     found = []
-    for operation in OPERATIONS:
+    for operation in COLLECTIVES:
         own = [one for one in rows if one.case.operation == operation and one.time is not None]
         if len({one.case.bytes for one in own}) >= _LEAST:
             found.append(_fit(operation, own))
     return found
 
 
-def _fit(operation: Operation, rows: Sequence[CollectiveRow]) -> CollectiveFit:
+def _fit(operation: str, rows: Sequence[CollectiveRow]) -> CollectiveFit:
     sizes = [one.case.bytes for one in rows]
     times = [one.time.median for one in rows if one.time is not None]
-    alpha, rate = _line(sizes, times)
+    alpha, slope = _line(sizes, times)
     lines = _resampled(rows, random_order(0))
-    alphas, rates = _ends([one for one, _ in lines]), _ends([one for _, one in lines])
+    alphas, slopes = _ends([one for one, _ in lines]), _ends([one for _, one in lines])
     return CollectiveFit(
         operation=operation,
         ranks=rows[0].place.ranks,
@@ -55,13 +55,18 @@ def _fit(operation: Operation, rows: Sequence[CollectiveRow]) -> CollectiveFit:
         alpha_s=alpha,
         alpha_low=alphas[0],
         alpha_high=alphas[1],
-        bytes_per_s=rate,
-        bytes_low=rates[0],
-        bytes_high=rates[1],
+        bytes_per_s=_rate(slope),
+        bytes_low=_rate(slopes[1]),
+        bytes_high=_rate(slopes[0]),
         errors={
-            size: (alpha + size / rate) / time - 1 for size, time in zip(sizes, times, strict=True)
+            size: (alpha + size * slope) / time - 1 for size, time in zip(sizes, times, strict=True)
         },
     )
+
+
+def _rate(slope: float | None) -> float | None:
+    """Return bytes per second; None where a byte costs nothing, or nobody knows what."""
+    return 1 / slope if slope else None
 
 
 def _ends(values: Sequence[float]) -> tuple[float | None, float | None]:
@@ -85,7 +90,7 @@ def _resampled(rows: Sequence[CollectiveRow], rng: random.Random) -> list[tuple[
 
 
 def _line(sizes: Sequence[int], times: Sequence[float]) -> tuple[float, float]:
-    """Return alpha and B of the line with the least sum of squared relative errors.
+    """Return alpha and 1 / B of the line with the least sum of squared relative errors.
 
     Neither is negative: a latency below zero, which curved times may ask for, is none.
     """
@@ -101,4 +106,4 @@ def _line(sizes: Sequence[int], times: Sequence[float]) -> tuple[float, float]:
         alpha, per_byte = 0.0, b / bb
     elif per_byte <= 0:
         alpha, per_byte = a / aa, 0.0
-    return alpha, 1 / per_byte if per_byte > 0 else math.inf
+    return alpha, per_byte

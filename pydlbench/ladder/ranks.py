@@ -349,8 +349,8 @@ def _message_s(fit: CollectiveFit, operation: str, ranks: int, size: int, end: i
     alpha, rate = fit.alpha_s, fit.bytes_per_s
     if end and fit.alpha_low is not None and fit.alpha_high is not None:
         alpha = fit.alpha_low if end < 0 else fit.alpha_high
-    if end and fit.bytes_low is not None and fit.bytes_high is not None:
         rate = fit.bytes_high if end < 0 else fit.bytes_low
-    rate *= bus_factor(operation, fit.ranks) / bus_factor(operation, ranks)
-    seconds = alpha * (ranks - 1) / (fit.ranks - 1) + size / rate
+    per_byte = 1 / rate if rate is not None else 0.0
+    per_byte *= bus_factor(operation, ranks) / bus_factor(operation, fit.ranks)
+    seconds = alpha * (ranks - 1) / (fit.ranks - 1) + size * per_byte
     return max(0.0, seconds * (1 + end * fit.error_at(size)))

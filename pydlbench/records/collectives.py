@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
 from pydlbench.records.measurement import Status, TimeSummary
 from pydlbench.records.record import Record, one_of
+from pydlbench.words import COLLECTIVES
 
-Operation: TypeAlias = Literal[
-    "all-reduce", "all-gather", "reduce-scatter", "broadcast", "point-to-point"
-]
-#: In the order in which they are shown. In ``point-to-point`` each rank sends to the next one and
-#: receives from the one before, all at once.
-OPERATIONS: Final[tuple[Operation, ...]] = (
-    *("all-reduce", "all-gather", "reduce-scatter", "broadcast", "point-to-point"),
-)
+Operation: TypeAlias = Annotated[str, one_of(*COLLECTIVES)]
 
 #: Share of the ranks' cores that others had, beyond which times are upper bounds: as in the
 #: timing's policy, less than a disturbed chunk would lose.
@@ -30,7 +24,7 @@ def bus_factor(operation: str, ranks: int) -> float:
     (``doc/PERFORMANCE.md`` of nccl-tests).
 
     Args:
-        operation: one of :data:`OPERATIONS`.
+        operation: one of :data:`pydlbench.words.COLLECTIVES`.
         ranks: that take part.
     """
     if operation == "all-reduce":
@@ -79,7 +73,7 @@ class CollectiveSpec(Record, frozen=True, kw_only=True):
     """A collective that is to be timed.
 
     Attributes:
-        operation: one of :data:`OPERATIONS`.
+        operation: one of :data:`pydlbench.words.COLLECTIVES`.
         bytes: as nccl-tests counts them: of a rank's buffer; of all-gather the result's, of
             reduce-scatter the operand's.
     """
@@ -208,9 +202,10 @@ class CollectiveFit(Record, frozen=True, kw_only=True):
         alpha_s: seconds of a message without bytes.
         alpha_low: lower end of its interval, 95 % of resampled visits; null with too few of them.
         alpha_high: upper end.
-        bytes_per_s: B, of the algorithm; times :func:`bus_factor` it is that of the bus.
-        bytes_low: lower end of its interval.
-        bytes_high: upper end.
+        bytes_per_s: B, of the algorithm; times :func:`bus_factor` it is that of the bus. Null where
+            times do not grow with the size.
+        bytes_low: lower end of its interval; null where there is none.
+        bytes_high: upper end; null also where nothing bounds it.
         errors: by size in bytes (the line less what was measured) over what was measured.
     """
 
@@ -220,7 +215,7 @@ class CollectiveFit(Record, frozen=True, kw_only=True):
     alpha_s: float
     alpha_low: float | None
     alpha_high: float | None
-    bytes_per_s: float
+    bytes_per_s: float | None
     bytes_low: float | None
     bytes_high: float | None
     errors: dict[int, float] = msgspec.field(default_factory=dict)
@@ -229,10 +224,6 @@ class CollectiveFit(Record, frozen=True, kw_only=True):
     def worst(self) -> float:
         """The largest error by its absolute value."""
         return max(map(abs, self.errors.values()), default=0.0)
-
-    def seconds(self, size: float) -> float:
-        """Return what the line says for so many bytes."""
-        return self.alpha_s + size / self.bytes_per_s
 
     def error_at(self, size: float) -> float:
         """Return the largest error of the measured sizes on both sides of one, absolute."""

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # From this error of the line on at a size, it is said that it does not hold there.
 _WRONG: Final = 0.25
 _PAIRS: Final = 12
+# From so many on, the pairs of one rank are fewer than the others.
+_RANKS: Final = 5
 
 CSV_COLUMNS: Final = (
     *("run_id", "created_utc", "operation", "bytes", "ranks", "hosts", "device", "library"),
@@ -109,15 +111,19 @@ def _columns(errors: dict[tuple[str, int], float]) -> list[Column[CollectiveRow]
 
 
 def _fitted(one: CollectiveFit) -> list[str]:
-    def between(low: float | None, high: float | None, seconds: bool) -> str:
-        if low is None or high is None:
-            return ""
-        texts = [format_seconds(x) if seconds else f"{x / 1e9:.3g}" for x in (low, high)]
-        return f" ({texts[0]} .. {texts[1]})"
-
-    alpha = format_seconds(one.alpha_s) + between(one.alpha_low, one.alpha_high, True)
-    rate = f"{one.bytes_per_s / 1e9:.3g} GB/s" + between(one.bytes_low, one.bytes_high, False)
-    lines = [f"{one.operation}: t = {alpha} + S / {rate}, error up to {percent(one.worst)}"]
+    alpha = format_seconds(one.alpha_s)
+    if one.alpha_low is not None and one.alpha_high is not None:
+        alpha += f" ({format_seconds(one.alpha_low)} .. {format_seconds(one.alpha_high)})"
+    line = f"t = {alpha}"
+    if one.bytes_per_s is None:
+        line += ", times do not grow with the size: no bandwidth can be told"
+    else:
+        line += f" + S / {one.bytes_per_s / 1e9:.3g} GB/s"
+    if one.bytes_low is not None:
+        high = "" if one.bytes_high is None else f".. {one.bytes_high / 1e9:.3g}"
+        least = "" if high else "at least "
+        line += f" ({least}{one.bytes_low / 1e9:.3g} {high}".rstrip() + ")"
+    lines = [f"{one.operation}: {line}, error up to {percent(one.worst)}"]
     wrong = [size for size, error in one.errors.items() if abs(error) > _WRONG]
     if wrong:
         sizes = ", ".join(map(format_bytes, sorted(wrong)))
@@ -131,8 +137,11 @@ def _paired(pairs: Sequence[PairRow]) -> list[str]:
     slow = [one for one in pairs if one.slow]
     middle = median(median(one.visits_s) for one in pairs)
     rate = f"{format_bytes(pairs[0].bytes)} each way in {format_seconds(middle)}"
+    ranks = max(max(one.first, one.second) for one in pairs) + 1
+    # Of fewer, half of the pairs or more are one rank's.
+    few = "" if ranks >= _RANKS else f"; a slow rank shows from {_RANKS} ranks on"
     if not slow:
-        return [f"{len(pairs)} pairs of ranks, none slow: {rate} in the median"]
+        return [f"{len(pairs)} pairs of ranks, none slow: {rate} in the median{few}"]
     verb = "is" if len(slow) == 1 else "are"
     lines = [f"{len(slow)} of {len(pairs)} pairs of ranks {verb} SLOW; the median pair: {rate}"]
     lines += [f"  {_pair(one)}: {one.ratio:.2f} times as long" for one in slow[:_PAIRS]]
@@ -140,10 +149,9 @@ def _paired(pairs: Sequence[PairRow]) -> list[str]:
     for one in slow:
         for rank in (one.first, one.second):
             named[rank] = named.get(rank, 0) + 1
-    ranks = max(max(one.first, one.second) for one in pairs) + 1
     # A slow card or node is in all of its pairs, a slow cable in some.
     whole = [rank for rank, count in sorted(named.items()) if count == ranks - 1]
-    if ranks > 2 and whole:
+    if whole:
         lines.append(f"  all pairs of rank {', '.join(map(str, whole))} are among them")
     return lines
 

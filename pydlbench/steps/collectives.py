@@ -155,23 +155,38 @@ class _Run:
 
     def _sample(self, ranks: Ranks, place: int, number: int, policy: Policy, lap: int) -> None:
         taken = self._taken[place]
-        last: list[Chunk] = []
+        canary = self._session.canary if self._device == "cpu" else None
+        taken.samples[lap], by_rank = self._visited(ranks, number, policy, canary)
+        for own, seconds in zip(taken.by_rank, by_rank, strict=True):
+            own.append(median(seconds))
+
+    def _visited(
+        self,
+        ranks: Ranks,
+        number: int,
+        policy: Policy,
+        canary: Callable[[], float | None] | None = None,
+    ) -> tuple[Samples, list[list[float]]]:
+        """Sample a subject in one visit; return that, and each rank's own seconds of these calls.
+
+        The warm-up's calls come first and are left out.
+        """
+        by_rank: list[list[float]] = [[] for _ in self._hosts]
 
         def sample(request: Request) -> Chunk:
-            last[:] = ranks.sample(number, request)
-            for one in last:
+            chunks = ranks.sample(number, request)
+            for own, one in zip(by_rank, chunks, strict=True):
+                own.extend(one.seconds)
                 if one.others_s is not None:
                     self._others_s += one.others_s
                     self._whole_s += one.wall_s * one.threads
-            return merged(last)
+            return merged(chunks)
 
-        canary = self._session.canary if self._device == "cpu" else None
         (found,) = sample_interleaved([sample], [policy], self._order, canary=canary)
         if isinstance(found, PydlbenchError):
             raise found
-        taken.samples[lap] = found
-        for own, chunk in zip(taken.by_rank, last, strict=True):
-            own.append(median(chunk.seconds))
+        count = len(found.all_seconds)
+        return found, [own[-count:] for own in by_rank]
 
     def _exchange(self, ranks: Ranks, policy: Policy) -> None:
         """Let all pairs exchange messages, in rounds in which each rank has one partner."""
@@ -179,21 +194,11 @@ class _Run:
         for round_ in range(count - 1 + count % 2):
             asked = {"what": "collective", "operation": "pairs", "bytes": _PAIR_BYTES}
             number = ranks.ask(**asked, round=round_, checks=False)[0]["number"]
-            chunks: list[list[float]] = [[] for _ in range(count)]
-
-            def sample(request: Request, number: int = number, into: Any = chunks) -> Chunk:
-                found = ranks.sample(number, request)
-                for own, chunk in zip(into, found, strict=True):
-                    own[:] = chunk.seconds
-                return merged(found)
-
-            (found,) = sample_interleaved([sample], [policy], self._order)
-            if isinstance(found, PydlbenchError):
-                raise found
+            _, seconds = self._visited(ranks, number, policy)
             for rank in range(count):
                 other = partner_of(rank, count, round_)
                 if rank < other:
-                    slower = map(max, zip(chunks[rank], chunks[other], strict=True))
+                    slower = map(max, zip(seconds[rank], seconds[other], strict=True))
                     self._pairs.setdefault((rank, other), []).append(median(slower))
 
     # --- records ----------------------------------------------------------------------------

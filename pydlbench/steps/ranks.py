@@ -143,6 +143,8 @@ class Ranks:
         self._threads: list[threading.Thread] = []
         # A rank says every few seconds that it lives: sooner than a message is given up.
         self._silence_s = max(10.0, limit_s / 2)
+        started = Torchrun.of(os.environ) if count is None else None
+        self._size = started.ranks if started is not None else count
         self._folder = tempfile.TemporaryDirectory(prefix="pydlbench-ranks-")
         self._workers: Sequence[Worker] = session.ranks(places(session, count, device))
         #: Of each rank.
@@ -243,7 +245,7 @@ class Ranks:
             return WorkerError(f"a rank does not answer: {texts[0]}")
         rank = (gone or own)[0]
         text = texts[rank].removeprefix("the torch worker ")
-        return WorkerError(f"rank {rank} of {len(self._workers)}: {text}")
+        return WorkerError(f"rank {rank} of {self._size}: {text}")
 
 
 def _kill(worker: Worker) -> None:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-import math
+import json
 
+import msgspec
 import pytest
 
 from pydlbench.ladder.collectives import fits
-from pydlbench.records.collectives import CollectivePlace, CollectiveRow, CollectiveSpec
+from pydlbench.records.collectives import (
+    CollectivePlace,
+    CollectiveRow,
+    CollectiveSpec,
+    CollectivesResult,
+)
 from pydlbench.records.measurement import TimeSummary
+from pydlbench.report.collectives import collectives_report
+from pydlbench.report.json import dump
+from pydlbench.report.text import as_text
 from pydlbench.timing.statistics import median
 
 PLACE = CollectivePlace(ranks=2)
@@ -28,7 +37,10 @@ def row(size, visits, operation="all-reduce"):
         visit_s=tuple(visits),
     )
     spec = CollectiveSpec(operation=operation, bytes=size)
-    return CollectiveRow(case=spec, place=PLACE, time=time)
+    rate = size / time.median / 1e9
+    return CollectiveRow(
+        case=spec, place=PLACE, time=time, algorithm_gbps=rate, bus_gbps=rate, verified=True
+    )
 
 
 def test_a_planted_line_is_found_without_an_error():
@@ -37,7 +49,6 @@ def test_a_planted_line_is_found_without_an_error():
     assert found.bytes_per_s == pytest.approx(4e9)
     assert found.worst < 1e-9
     assert found.alpha_low is None
-    assert found.seconds(1e6) == pytest.approx(2e-5 + 1e6 / 4e9)
 
 
 def test_visits_that_differ_give_intervals_that_hold_what_was_planted():
@@ -64,7 +75,39 @@ def test_neither_latency_nor_bandwidth_is_negative():
     assert curved.bytes_per_s > 0
     (falling,) = fits([row(size, [1e-3 / size]) for size in SIZES])
     assert falling.alpha_s > 0
-    assert falling.bytes_per_s == math.inf
+    assert falling.bytes_per_s is None
+    assert json.loads(dump({"kind": "collectives", "fits": [falling.to_dict()]}))
+
+
+def test_a_bandwidth_that_is_not_bounded_from_above_is_at_least_so_much():
+    """In half of the visits times grow with the size, in the others they do not."""
+    slopes = [0.0, 0.0, 0.0, 1e-10, 1e-10, 1e-10]
+    (found,) = fits([row(size, [1e-3 + size * one for one in slopes]) for size in SIZES])
+    assert found.bytes_low == pytest.approx(1e10)
+    assert found.bytes_high is None
+    assert found.alpha_low is not None
+
+
+@pytest.mark.parametrize(
+    ("rates", "text"),
+    [
+        ((4e9, 2e9, 5e9), "t = 20.0 us (10.0 us .. 30.0 us) + S / 4 GB/s (2 .. 5), "),
+        ((4e9, 2e9, None), " + S / 4 GB/s (at least 2), "),
+        ((None, 2e9, None), " no bandwidth can be told (at least 2), "),
+        ((None, None, None), " no bandwidth can be told, "),
+    ],
+)
+def test_a_line_says_what_is_known_of_its_bandwidth(rates, text):
+    rows = [row(size, [2e-5]) for size in SIZES]
+    middle, low, high = rates
+    alphas = {"alpha_s": 2e-5, "alpha_low": 1e-5, "alpha_high": 3e-5}
+    fit = msgspec.structs.replace(
+        *fits(rows), bytes_per_s=middle, bytes_low=low, bytes_high=high, **alphas
+    )
+    said = as_text(collectives_report(CollectivesResult(rows=tuple(rows)), [fit]))
+    assert text in said
+    assert "inf" not in said
+    assert "nan" not in said
 
 
 def test_operations_have_a_line_each_from_three_sizes_on():

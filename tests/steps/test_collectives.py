@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from pydlbench.errors import UsageError, WorkerError
-from pydlbench.records.collectives import CollectiveSpec, PairRow
+from pydlbench.records.collectives import (
+    CollectivePlace,
+    CollectiveRow,
+    CollectiveSpec,
+    CollectivesResult,
+    PairRow,
+)
+from pydlbench.report.collectives import collectives_report
+from pydlbench.report.text import as_text
 from pydlbench.runner.session import Options, Session
+from pydlbench.steps import operations
 from pydlbench.steps.collectives import judged, measure_collectives
 from pydlbench.steps.ranks import Ranks, Torchrun, merged
 from pydlbench.timing.chunk import Chunk, Request
+from pydlbench.timing.statistics import median
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(
@@ -36,6 +48,101 @@ def test_a_slow_link_is_named_and_scatter_is_not():
     even = judged([pair(*one, 1 + 0.01 * n) for n, one in enumerate(ratios)])
     assert not any(one.slow for one in even)
     assert judged([]) == []
+
+
+@pytest.mark.parametrize(("ranks", "told"), [(3, False), (4, False), (5, True), (8, True)])
+def test_a_slow_rank_shows_where_its_pairs_are_fewer_than_the_others(ranks, told):
+    pairs = itertools.combinations(range(ranks), 2)
+    found = judged([pair(*one, 2.0 if ranks - 1 in one else 1.0) for one in pairs])
+    slow = {(one.first, one.second) for one in found if one.slow}
+    assert slow == ({(rank, ranks - 1) for rank in range(ranks - 1)} if told else set())
+    place = CollectivePlace(ranks=ranks)
+    row = CollectiveRow(case=CollectiveSpec(operation="broadcast", bytes=4), place=place)
+    said = as_text(collectives_report(CollectivesResult(rows=(row,), pairs=tuple(found)), []))
+    assert (f"all pairs of rank {ranks - 1} " in said) == told
+    assert ("from 5 ranks on" in said) == (not told)
+
+
+class Invented:
+    """Three ranks, the second the slowest; calls scatter, so that a visit has several chunks."""
+
+    hosts = ("here",) * 3
+    library = "gloo"
+    threads = 1
+
+    def __init__(self, *_):
+        self.calls = 0
+        self.chunks = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def ask(self, **command):
+        if command["what"] == "overlap":
+            return [{"compute": 1.0, "transfer": 1.0, "copy_s": 1e-3}] * 3
+        self.calls = 0
+        self.chunks = []
+        return [{"number": 0, "wrong": 0}] * 3
+
+    def sample(self, _, request):
+        calls = range(self.calls, self.calls + request.samples)
+        self.calls += request.samples
+        number = len(self.chunks)
+        times = [1e-3 * (1 + 0.1 * (call**2 % 7) + 0.03 * number) for call in calls]
+        self.chunks.append(times)
+        slower = (1.0, 2.0, 1.5)
+        return [Chunk(seconds=tuple(x * one for x in times), wall_s=sum(times)) for one in slower]
+
+
+def test_what_ranks_and_pairs_take_is_of_a_whole_visit(monkeypatch):
+    """Not of its last chunk, nor of the warm-up."""
+    ranks = Invented()
+    monkeypatch.setattr("pydlbench.steps.collectives.Ranks", lambda *_: ranks)
+    options = Options(threads=1, visits=1, budget_s=0.05)
+    session = SimpleNamespace(options=options, canary=lambda: None, processor=lambda _: "a CPU")
+    spec = CollectiveSpec(operation="all-reduce", bytes=1024)
+    (found,) = measure_collectives([spec], session, 3, "cpu")
+    (row,) = found.rows
+    middle = row.time.median
+    last = 2 * median(ranks.chunks[-1])
+    assert middle != pytest.approx(last), "or else the test tells nothing"
+    assert row.rank_s == pytest.approx((middle / 2, middle, middle * 0.75))
+    # Each pair's calls are the same; it takes as long as its slower rank.
+    pairs = {(one.first, one.second): one.visits_s[0] for one in found.pairs}
+    assert pairs[0, 1] == pairs[1, 2] == pytest.approx(middle)
+    assert pairs[0, 2] == pytest.approx(middle * 0.75)
+
+
+def test_under_torchrun_a_rank_is_one_of_all(monkeypatch):
+    started = {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    for name, value in started.items():
+        monkeypatch.setenv(name, value)
+
+    class Worker:
+        cpus, pid, silence = (0,), None, None
+
+        def launch(self):
+            pass
+
+        describe = launch
+
+        def close(self, *, kill):
+            pass
+
+        def call(self, function, *_, **__):
+            if function is operations.join_ranks:
+                return {"hosts": ["here"] * 4, "library": "gloo"}
+            raise WorkerError("the torch worker was killed by SIGKILL")
+
+    session = SimpleNamespace(cpus=(0,), ranks=lambda _: [Worker()])
+    with (
+        Ranks(session, None, "cpu", 1.0) as ranks,
+        pytest.raises(WorkerError, match="rank 0 of 4: was killed"),
+    ):
+        ranks.ask(what="end")
 
 
 def test_a_call_takes_as_long_as_on_the_slowest_rank():
