@@ -212,6 +212,21 @@ def parts_of(name: str, made: Any, framework: str) -> tuple[Any, Any, Any]:
     return model, inputs, loss
 
 
+def loss_of(name: str) -> Any:
+    """Return the loss function that ``--loss`` names.
+
+    Raises:
+        UsageError: there is no such function, or it wants more than the output.
+    """
+    found = load_own(name)
+    if not _takes_output(found):
+        raise UsageError(
+            f"--loss {name}: cannot be called with the output alone; nearest: a function of the "
+            "output alone that returns the loss: lambda output: criterion(output, labels)"
+        )
+    return found
+
+
 def _takes_output(loss: Any) -> bool:
     """Whether a loss can be called with an output alone, as far as it tells."""
     try:

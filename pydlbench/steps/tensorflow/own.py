@@ -32,7 +32,7 @@ from pydlbench.steps.own import (
     call_own,
     chosen_loss,
     input_texts,
-    load_own,
+    loss_of,
     own_code,
     parts_of,
 )
@@ -104,7 +104,7 @@ class OwnModel(Guarded):
             with tf.device(self._traced.device):
                 self._arguments, self._keywords = self._placed(given)
             if self.own.loss is not None and ":" in self.own.loss:
-                self._criterion = load_own(self.own.loss)
+                self._criterion = loss_of(self.own.loss)
             self._modes = self._training_words()
             self.output = self._first_step()
         self._optimizer = self._made_optimizer()

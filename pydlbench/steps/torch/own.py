@@ -32,7 +32,7 @@ from pydlbench.steps.own import (
     call_own,
     chosen_loss,
     input_texts,
-    load_own,
+    loss_of,
     own_code,
     own_line,
     parts_of,
@@ -106,7 +106,7 @@ class OwnModel(Guarded):
             except NotImplementedError:  # of torch.export's programs
                 self.notes.append("an exported program: it trains or not as it was exported")
             if self.own.loss is not None and ":" in self.own.loss:
-                self._criterion = load_own(self.own.loss)
+                self._criterion = loss_of(self.own.loss)
         self.parameters = [one for one in self.module.parameters() if one.requires_grad]
         self._leaves = self._differentiated()
         #: Of the output.

@@ -263,6 +263,12 @@ def test_a_loop_that_nobody_has_counted_is_refused(own, backend):
         (FUNCTION, {"own": OwnSpec(train=True)}, UsageError, "leave --train-mode"),
         (MODULE, {}, UsageError, "nearest: --input 8x224x224x3"),
         (
+            FUNCTION,
+            {"phase": "training", "own": OwnSpec(loss="keras.losses:mean_squared_error")},
+            UsageError,
+            "--loss keras.losses:mean_squared_error: cannot be called with the output alone",
+        ),
+        (
             "    def build():\n        return 3\n",
             {},
             UsageError,

@@ -351,6 +351,11 @@ def test_what_is_raised_while_the_clock_runs_is_told_likewise(own, backend):
             "its loss (the one that the callable returns) is a Tensor (2, 2)",
         ),
         (
+            CONVOLVED,
+            {"phase": "training", "own": OwnSpec(loss="torch.nn.functional:cross_entropy")},
+            "--loss torch.nn.functional:cross_entropy: cannot be called with the output alone",
+        ),
+        (
             "def build():\n        return nn.ReLU(), torch.randn(2), lambda x: x.detach().sum()",
             {"phase": "forward-backward"},
             "has no gradient",
