@@ -20,6 +20,7 @@ by ``benchmarks/zoo.py``, which needs the three libraries.
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -94,8 +95,8 @@ def read() -> argparse.Namespace:
     parser.add_argument("--stage", choices=tuple(_STAGES), help="without it only the tables")
     parser.add_argument("--minutes", type=float, help="begin no model after so long")
     parser.add_argument("--models", nargs="+", metavar="NAME", help="only these")
-    parser.add_argument("--phases", nargs="+", choices=PHASES, default=PHASES, help="measure")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="measure: of each")
+    parser.add_argument("--phases", nargs="+", choices=PHASES, help="measure: only these")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, help="measure: only these of each")
     parser.add_argument("--again", action="store_true", help="import: try anew what failed")
     parser.add_argument("--visits", type=int, default=2, help="measure: processes of each call (2)")
     parser.add_argument("--threads", type=int, help="one per core without it")
@@ -259,13 +260,13 @@ class Measure(Stage):
 
     def done(self, case: Case) -> bool:
         """Whether all parts that are asked for are there."""
-        return all(self.known(part, case) for part in self.args.parts)
+        return all(self.known(part, case) for part in self.args.parts or PARTS)
 
     def take(self, case: Case) -> str | None:
         """Take what is missing; each part has processes of its own."""
         step = case.step(case.phases[0])
         options = Options(threads=self.args.threads, budget_s=0.25, estimate=True)
-        missing = [part for part in self.args.parts if not self.known(part, case)]
+        missing = [part for part in self.args.parts or PARTS if not self.known(part, case)]
         with Session(options) as session:
             if "forecast" in missing:
                 self.add("forecast", case, **forecast(step, session, self.store, self.args.visits))
@@ -412,7 +413,7 @@ def measure_table(journal: Journal) -> list[str]:
             continue
         known = check["known"] or {}
         error = None
-        if told is not None and step is not None and told["status"] == "ok":
+        if told is not None and step is not None and made_before(told, step):
             error = (told["forecast_s"] - step["seconds"]) / step["seconds"]
         number = {
             "forecast": error,
@@ -432,6 +433,7 @@ def measure_table(journal: Journal) -> list[str]:
                 str(check["batch"]),
                 case.phases[0],
                 Scale.of(seconds).text(seconds) + (" *" if disturbed else ""),
+                percent(error, decimal=True, signed=True) + reach(told, error),
                 *(percent(number[name], decimal=True, signed=True) for name in _SIGNED),
                 *(percent(number[name]) for name in ("native", "formula")),
                 "-" if told is None else f"{told['took_s']:.0f} s",
@@ -449,11 +451,29 @@ def measure_table(journal: Journal) -> list[str]:
     return [_LEGEND, table, "\n".join(f"- {one}" for one in said)]
 
 
-_SIGNED: Final = ("forecast", "additivity", "unexplained")
+def made_before(told: Mapping[str, Any], step: Mapping[str, Any]) -> bool:
+    """Whether a forecast is whole, and was made before its step ran."""
+    made, ran = (dt.datetime.fromisoformat(one) for one in (told["created_utc"], step["when"]))
+    return bool(told["status"] == "ok") and made <= ran
+
+
+def reach(told: Mapping[str, Any] | None, error: float | None) -> str:
+    """Return how wide a forecast's interval is, starred where visits of its rows were disturbed."""
+    if told is None or error is None:
+        return ""
+    half = (told["ci_high"] - told["ci_low"]) / 2 / told["forecast_s"]
+    star = (
+        " *" if any(one.startswith("somebody else used the cores") for one in told["notes"]) else ""
+    )
+    return f" (± {percent(half)}){star}"
+
+
+_SIGNED: Final = ("additivity", "unexplained")
 _LEGEND: Final = (
     "`python benchmarks/own_models.py --stage measure`: steps at the size of their papers. "
-    "`forecast`: error of the forecast, made before the step ran; `additivity`: of the sum of the "
-    "operators within the check; both (predicted - measured) / measured. `native time` and `FLOP "
+    "`forecast`: error of the forecast, made before the step ran (and the half width of its own "
+    "interval); `additivity`: of the sum of the operators within the check; both (predicted - "
+    "measured) / measured. `native time` and `FLOP "
     "time`: shares of the operators' time that have native layers and a FLOP formula; `ledger "
     "took`: all of a check in new processes, the search for native kernels in it, with no lap "
     f"after the sixth begun later than {_LAPS_S:.0f} s. `*`: somebody else used the cores."
@@ -494,6 +514,10 @@ def main() -> int:
     args = read()
     journal = Journal(args.journal)
     code = 0
+    for option in ("phases", "parts"):
+        if getattr(args, option) is not None and args.stage != "measure":
+            print(f"own_models: --{option}: of --stage measure; nearest: leave it out")
+            return 2
     if args.stage is not None:
         make, cases = _STAGES[args.stage]
         every = cases()
@@ -502,7 +526,7 @@ def main() -> int:
             print(f"own_models: {wrong[0]}: not in this stage")
             return 2
         every = [one for one in every if not args.models or one.model in args.models]
-        every = [one for one in every if set(one.phases) <= set(args.phases)]
+        every = [one for one in every if set(one.phases) <= set(args.phases or PHASES)]
         with Store.open(args.store) as store:
             code = work(make(journal, store, args), every, args.minutes)
     text = "\n\n".join([_HEAD, *import_table(journal), *measure_table(journal)]) + "\n"

@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -39,3 +40,47 @@ def test_a_script_reads_its_command_line(path):
     )
     assert done.returncode == 0, done.stderr
     assert path.name in done.stdout
+
+
+def own_models(folder, *words):
+    """Run the script of other people's models in a folder."""
+    return subprocess.run(
+        [sys.executable, str(_FOLDER / "own_models.py"), *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+    )
+
+
+def test_a_forecast_counts_where_it_was_made_before_its_step(tmp_path):
+    """Of two steps, one was forecast after it had run; of the other a row was disturbed."""
+    told = {"status": "ok", "forecast_s": 1.1, "ci_low": 1.045, "ci_high": 1.155, "took_s": 5.0}
+    check = {"known": None, "additivity_error": 0.02, "unexplained": 0.01, "took_s": 50.0}
+    check |= {"batch": 8, "disturbed": False}
+    notes = ["somebody else used the cores during a visit of 3 rows"]
+    at = "2030-01-01T12:00:0{}+00:00"
+    lines = []
+    for phase, made in (("forward", 3), ("training", 5)):
+        name = f"vision resnet50 {phase}"
+        lines += [
+            {"task": f"forecast {name}", "created_utc": at.format(made), "notes": notes, **told},
+            {"task": f"step {name}", "when": at.format(4), "seconds": 1.0, "undisturbed": True},
+            {"task": f"check {name}", **check},
+        ]
+    (tmp_path / "own_models.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    done = own_models(tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.replace("\\*", "*").splitlines()  # Markdown's
+    rows = [line.split("|") for line in lines if line.startswith("| resnet50")]
+    forward, training = ([cell.strip() for cell in row] for row in rows)
+    assert forward[5] == "+10.0 % (± 5.0 %) *"
+    assert training[5] == "-"
+    assert "of 1 (aim 80 %)" in done.stdout
+
+
+@pytest.mark.parametrize("words", [("--phases", "forward"), ("--parts", "step")])
+def test_options_of_the_other_stage_are_refused(tmp_path, words):
+    done = own_models(tmp_path, "--stage", "import", *words)
+    assert done.returncode == 2
+    assert f"{words[0]}: of --stage measure" in done.stdout
