@@ -20,7 +20,7 @@ from pydlbench.ladder.device_terms import (
     power_notes,
 )
 from pydlbench.ladder.estimate import plan
-from pydlbench.ladder.experiments import StepLog, experiments, keeps_pages
+from pydlbench.ladder.experiments import StepLog, cost_nothing, experiments, keeps_pages
 from pydlbench.ladder.laps import Core, RungLaps, Sampled
 from pydlbench.ladder.ledger import LEAST, Ladder, conclude, refused, settled
 from pydlbench.ladder.mapped import (
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from pydlbench.ladder.mapped import MappedCall
     from pydlbench.models.graph import Model
     from pydlbench.records.chain import ChainFacts
-    from pydlbench.records.check import Known, OperatorRow
+    from pydlbench.records.check import Known, Lap, OperatorRow
     from pydlbench.records.forecast import ForecastRecord
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.operator import RecordedCall
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from pydlbench.runner.session import Session
     from pydlbench.workers.host import RemoteKernel
 
-__all__ = ["check_step", "start_both"]
+__all__ = ["added_up", "check_step", "start_both"]
 
 Facts = TypeVar("Facts")
 # Laps after the time is over, at the most, in the place of some that somebody has disturbed.
@@ -131,7 +131,7 @@ def check_step(
         made.find_native(native, laps)
         started = time.monotonic()
         made.prepare()
-        made.take(laps, started + time_limit_s)
+        made.take(laps, started, time_limit_s)
         return made.record(time.monotonic() - begin)
     finally:
         made.close()
@@ -185,9 +185,11 @@ class _Check:
         self._order: tuple[int, ...] = ()
         self._blocks: tuple[int, ...] = ()
         self._lines: Mapping[str, str] = {}
+        self._time_limit_s: float
         self._facts: StepFacts
         self._laps: RungLaps
         self._step_utc = ""
+        self._ended = "laps"
         self._log: StepLog | None = None
 
     def note(self, text: str) -> None:
@@ -378,8 +380,15 @@ class _Check:
 
     # --- laps ---------------------------------------------------------------------------------
 
-    def take(self, most: int, deadline: float) -> None:
-        """Take laps until there are enough, or the time is over."""
+    def take(self, most: int, started: float, time_limit_s: float) -> None:
+        """Take laps until there are enough, or the time is over.
+
+        Args:
+            most: laps.
+            started: the moment from which on the time counts, by ``time.monotonic()``.
+            time_limit_s: see :func:`check_step`.
+        """
+        self._time_limit_s, deadline = time_limit_s, started + time_limit_s
         order = random_order(self._session.options.seed)
         self._laps = RungLaps(
             self._visits, order, self._core, watched=self._gpu_clock, inside=self._canary
@@ -389,10 +398,12 @@ class _Check:
         while len(taken) < max(LEAST, most):
             if len(taken) >= LEAST:
                 if settled(taken, self._session.options.confidence):
+                    self._ended = "settled"
                     break
                 if time.monotonic() > deadline:
                     if beyond == _BEYOND or not refused(taken):
                         self._notes.append(f"{len(taken)} of {most} laps: the time limit")
+                        self._ended = "time limit"
                         break
                     beyond += 1
             self._laps.take(functools.partial(self._tell_of, len(taken) + 1))
@@ -471,7 +482,7 @@ class _Check:
             reasons=found.reasons,
             native_hot=found.native_hot,
             native_cold=found.native_cold,
-            additivity_s=self._additivity(),
+            additivity_s=self._additivity(faults),
             forecast_s=None if said is None else said.seconds,
             forecast_utc=None if said is None else said.created_utc,
             forecast_parts={} if said is None else _forecast_parts(said),
@@ -481,6 +492,8 @@ class _Check:
             unexplained_high=found.unexplained[1] if found.unexplained else None,
             contradictions=found.contradictions,
             laps=tuple(laps),
+            ended=self._ended,
+            time_limit_s=self._time_limit_s,
             operators=rows,
             lines=self._lines,
             unreplayed=None if operators is None else operators.unreplayed(),
@@ -541,22 +554,20 @@ class _Check:
         known = getattr(sampled, what) if isinstance(sampled, Sampled) else []
         return median(known) if known else None
 
-    def _additivity(self) -> float | None:
+    def _additivity(self, faults: Mapping[str, float | None]) -> float | None:
         """Return the operators and the page faults of the step's blocks, in seconds.
 
         On a GPU the makespan of what host and device need for them.
+
+        Args:
+            faults: page faults per step: ``counted``, and with pages ``kept``.
         """
         if self._operators is None:
             return None
         if self._case.on_gpu:
             known = _of(self._laps.taken, "pipeline")  # none where every call was refused
             return median(known) if known else None
-        return median(
-            lap.seconds["operators"]
-            + lap.seconds.get("feed", 0.0)
-            + max(0.0, lap.seconds.get("blocks", 0.0) - lap.seconds.get("blocks_kept", 0.0))
-            for lap in self._laps.taken
-        )
+        return added_up(self._laps.taken, faults)
 
     def _details(
         self,
@@ -614,6 +625,25 @@ class _Check:
             pass
         self._apart.close()
         self._memory.close()
+
+
+def added_up(laps: Sequence[Lap], faults: Mapping[str, float | None]) -> float:
+    """Return the seconds of a step's operators and of the page faults of its blocks, on a CPU.
+
+    Blocks that are played by themselves find fresh pages where the allocator has learnt to keep
+    those of the step: a step without page faults has none of their cost.
+
+    Args:
+        laps: at least one, with ``operators`` and ``step``.
+        faults: page faults per step: ``counted``, and with pages ``kept``.
+    """
+    fresh = not cost_nothing(faults, median(_of(laps, "step")))
+    return median(
+        lap.seconds["operators"]
+        + lap.seconds.get("feed", 0.0)
+        + fresh * max(0.0, lap.seconds.get("blocks", 0.0) - lap.seconds.get("blocks_kept", 0.0))
+        for lap in laps
+    )
 
 
 def _of(laps: Sequence[Any], name: str) -> list[float]:

@@ -105,8 +105,7 @@ def experiments(
         how = f"the {what} minus the same with an allocator that keeps its pages"
         if counted is not None and left is not None:
             how += f": {counted:.0f} page faults of the step against {left:.0f}"
-            step_s = median(ladder.values["step"].values())
-            if (counted - left) * _MOST_PER_FAULT_S < _NOTHING * step_s:
+            if cost_nothing(faults, median(ladder.values["step"].values())):
                 notes.append(f"no {FRESH_MEMORY}: {how.partition(': ')[2]}, too few to cost time")
                 fresh = {}
     if fresh:
@@ -115,6 +114,19 @@ def experiments(
         how = "the step fed from the host minus the same with its images lying there, pages kept"
         found.append(Experiment(term="host transfer", rung="step", seconds=fed, how=how))
     return found, notes
+
+
+def cost_nothing(faults: Mapping[str, float | None], step_s: float) -> bool:
+    """Whether a step has too few page faults to cost time; False where nobody counted them.
+
+    Args:
+        faults: page faults per step: ``counted``, and with pages ``kept``.
+        step_s: of a step.
+    """
+    counted, left = faults.get("counted"), faults.get("kept")
+    if counted is None or left is None:
+        return False
+    return (counted - left) * _MOST_PER_FAULT_S < _NOTHING * step_s
 
 
 def _convolutions(ladder: Ladder, logged: int, count: int) -> tuple[list[Experiment], list[str]]:

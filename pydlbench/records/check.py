@@ -253,6 +253,9 @@ class CheckRecord(
         unexplained_high: upper end.
         contradictions: measurements that cannot all be right, in words.
         laps: as they were taken.
+        ended: why there are no more: ``settled`` (they would not tell more), ``laps`` (as many as
+            were asked for) or ``time limit``; empty in records of earlier versions.
+        time_limit_s: that they had; null likewise.
         operators: each distinct one that could be timed alone.
         lines: by the user's module, where the user's code made its first call:
             ``my_model.py:15``.
@@ -296,6 +299,8 @@ class CheckRecord(
     unexplained_high: float | None = None
     contradictions: tuple[str, ...] = ()
     laps: tuple[Lap, ...]
+    ended: str = ""
+    time_limit_s: float | None = None
     operators: tuple[OperatorRow, ...]
     lines: Mapping[str, str] = msgspec.field(default_factory=dict)
     unreplayed: Unreplayed | None = None

@@ -579,8 +579,10 @@ def largest_loss(record: CheckRecord) -> LedgerTerm | None:
 def _check_again(record: CheckRecord) -> str:
     """Return the command that tells whether what is unexplained is noise."""
     feed = ["--feed", record.feed] if record.feed != "resident" else []
-    laps = ["--laps", str(2 * max(1, len(record.laps))), "--explain"]
-    return shlex.join(["check", *step_words(record), *feed, *laps])
+    more = [] if record.ended == "settled" else ["--laps", str(2 * max(1, len(record.laps)))]
+    if record.ended == "time limit" and record.time_limit_s is not None:
+        more = ["--stop-after", f"{2 * record.time_limit_s:g}"]
+    return shlex.join(["check", *step_words(record), *feed, *more, "--explain"])
 
 
 def _diagnose(record: CheckRecord) -> str:

@@ -8,9 +8,11 @@ from invented_laps import laps
 
 from pydlbench.backends.frameworks.verbose import parse
 from pydlbench.errors import WorkerError
+from pydlbench.ladder.check import added_up
 from pydlbench.ladder.experiments import StepLog, experiments
 from pydlbench.ladder.ledger import Ladder
 from pydlbench.ladder.operators import cut
+from pydlbench.records.check import Lap
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.step import StepSpec
 from pydlbench.steps.operations import OperatorsFacts
@@ -98,6 +100,15 @@ def test_two_processes_without_fresh_pages_show_nothing_of_their_cost(counted):
     found, notes = tried(laps(), counted=counted, kept=0.0)
     assert "fresh memory" not in found
     assert any("fresh memory" in one for one in notes)
+
+
+def test_parts_have_no_page_faults_where_the_step_has_too_few_to_cost_time():
+    seconds = {"operators": 0.1, "feed": 0.01, "blocks": 0.03, "blocks_kept": 0.02, "step": 0.2}
+    taken = [Lap(seconds=seconds)]
+    faulting = {"counted": 50_000.0, "kept": 12.0}
+    assert added_up(taken, faulting) == pytest.approx(0.12)
+    assert added_up(taken, {"counted": None, "kept": None}) == pytest.approx(0.12)
+    assert added_up(taken, {"counted": 0.0, "kept": 0.0}) == pytest.approx(0.11)
 
 
 def test_what_a_library_logged_is_held_against_the_rungs_lap_by_lap():

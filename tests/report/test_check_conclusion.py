@@ -1,6 +1,7 @@
 import math
 
 import msgspec
+import pytest
 from check_records import make_laps, make_record
 from said import says
 
@@ -54,6 +55,15 @@ def test_what_has_no_cause_yet_is_looked_at_again():
     assert says(lines[1], "no cause", "operators above native", "15.1 ms", "fc6 +12.0 ms")
     command = "check alexnet-owt --batch 32 --framework torch --laps 18 --explain"
     assert lines[-1] == f"next: pydlbench {command}"
+
+
+@pytest.mark.parametrize(
+    ("ended", "more"),
+    [("settled", ""), ("laps", "--laps 18 "), ("time limit", "--stop-after 90 ")],
+)
+def test_looking_again_asks_for_more_of_what_ended_the_laps(ended, more):
+    lines = check_conclusion(make_record(ended=ended, time_limit_s=45.0))
+    assert lines[-1].endswith(f"--framework torch {more}--explain")
 
 
 def test_a_difference_is_called_one():
