@@ -265,7 +265,8 @@ _TAIL: Final = 0.10
 _EVERY: Final = 3
 # Visits of a kernel with cold caches before it is known how far from hot ones it is.
 _KNOWN: Final = 2
-# Samples of a kernel in a visit, at least, and at most.
+# Samples of a kernel in a visit, at least, and at most; of one as long as the policy's
+# ``settle_limit_s`` or longer, which no cache remembers, a single one is enough.
 _LEAST: Final = 3
 _MOST: Final = 20
 
@@ -528,11 +529,13 @@ class NativeVisits:
                 f"native: somebody else used the cores beside all visits of {len(alone)} of "
                 f"{self.kernels} kernels: the search's times stand for {alone[0].label} and others"
             )
-        return said + [
-            f"native {case.label}: {len(why)} visits failed, {len(self._seconds[case])} made its "
-            f"time, and the last one stands in the sums of those laps: {why[-1]}"
-            for case, why in self._failed.items()
-        ]
+        for case, why in self._failed.items():
+            made = len(self._seconds[case])
+            stands = f"{made} made its time, and the last one stands in the sums of those laps"
+            if not made:
+                stands = "none made its time, and the search's stands in all sums"
+            said.append(f"native {case.label}: {len(why)} visits failed, {stands}: {why[-1]}")
+        return said
 
     def _limit(self, case: KernelSpec) -> float:
         """Return what the roofline allows at the clock of this lap; a row without one as it is."""

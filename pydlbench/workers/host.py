@@ -255,7 +255,10 @@ class Worker:
         return os.pread(descriptor, size - self._said, self._said).decode(errors="replace")
 
     def close(self, kill: bool = False) -> None:
-        """End the process, politely, or at once with ``kill``; and all that it has started."""
+        """End the process, politely, or at once with ``kill``.
+
+        What it has forked ends with it, unless that has left its session.
+        """
         process, self._process = self._process, None
         if self._replies is not None:
             self._replies.close()
@@ -272,7 +275,8 @@ class Worker:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        # What code of the user's has forked there goes on without it, on cores that are timed.
+        # What code of the user's has forked there goes on without it, on cores that are timed: its
+        # group is ended, which a process with a session of its own is not in.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         if process.stdout is not None:
