@@ -128,7 +128,7 @@ class PairRow(Record, frozen=True, kw_only=True):
         bytes: that each sends.
         visits_s: of the slower one of the two; the median of each visit.
         ratio: to the median of all pairs in the same visits; the median of the visits.
-        slow: whether it is an outlier, see :func:`pydlbench.ladder.collectives.judged`.
+        slow: whether it is an outlier, see :func:`pydlbench.steps.collectives.judged`.
     """
 
     first: int
