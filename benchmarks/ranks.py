@@ -119,7 +119,8 @@ def page(journal: Journal, models: Sequence[str]) -> str:
         threads, library = first["rows"][0]["threads"], first["rows"][0]["library"]
         parts.append(
             f"{read_cpu_facts().name}, {first['when'][:10]}, {RANKS} ranks with {threads} thread"
-            f"{'s' * (threads > 1)} each, {library}. `python benchmarks/ranks.py --threads {threads}`. {_LEGEND}"
+            f"{'s' * (threads > 1)} each, {library}. `python benchmarks/ranks.py --threads "
+            f"{threads}`. {_LEGEND}"
         )
         parts += ["## The line through a collective's times", *lines_of(first, again)]
     rows = [cells for model in models if (cells := step_cells(journal, model))]
