@@ -141,7 +141,8 @@ def _names(rows: Sequence[Row]) -> list[str]:
 def _told(row: Row) -> dict[str, str]:
     """Return what a row's name leaves out, by what it is called."""
     found = {name.strip("_"): getattr(row, name) for name in FIELDS if name != "problem"}
-    more = {"problem": row.problem} if row.kind in LAYER_KINDS else json.loads(row.problem)
+    options = row.problem.startswith("{")  # of a step
+    more = json.loads(row.problem) if options else {"problem": row.problem}
     return {name: str(value) for name, value in {**found, **more}.items() if value is not None}
 
 

@@ -134,7 +134,13 @@ def test_the_command_of_an_estimate_names_no_framework(tmp_path):
     )
 
 
-def test_a_row_that_no_command_writes_is_a_damaged_store(tmp_path):
-    document = {"model": "m", "batch": "many", "estimate": {"time_s": 1.0, "half_width_s": 0.1}}
-    with pytest.raises(StoreError, match="a row of m: "):
-        stored(tmp_path / "some.sqlite", Entry.of("estimate", document))
+@pytest.mark.parametrize(
+    ("table", "document"),
+    [
+        ("estimate", {"model": "m", "batch": "many", "estimate": {"time_s": 1.0}}),
+        ("layer", {**layer(1.0), "kind": "of a later version"}),
+    ],
+)
+def test_a_row_that_no_command_writes_is_a_damaged_store(tmp_path, table, document):
+    with pytest.raises(StoreError, match="a row of "):
+        stored(tmp_path / "some.sqlite", Entry.of(table, document))
