@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
+import msgspec
+
 from pydlbench.units import printable
 
 if TYPE_CHECKING:
@@ -87,7 +89,10 @@ def unpack(data: bytes) -> dict[str, Any]:
     found: dict[str, Any]
     try:
         text = zlib.decompress(data)
-        found = json.loads(text)
+        try:
+            found = msgspec.json.decode(text)  # a fraction of the other's time
+        except msgspec.DecodeError:  # NaN and infinities are none of its numbers
+            found = json.loads(text)
     except zlib.error as error:
         raise ValueError(str(error)) from error
     if not isinstance(found, dict):
