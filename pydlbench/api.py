@@ -15,7 +15,7 @@ from pydlbench.records.own import OwnInput, OwnSpec
 from pydlbench.records.step import StepSpec
 from pydlbench.runner.session import Options, Session
 from pydlbench.timing.visits import STEP_BUDGET_S
-from pydlbench.words import CODE_LIMIT_S, FRAMEWORKS, ONNX_FRAMEWORK
+from pydlbench.words import CODE_LIMIT_S, FRAMEWORKS, GPU_FRAMEWORK, ONNX_FRAMEWORK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,7 +102,7 @@ def check(
     from pydlbench.ladder.check import check_step
 
     seed = (session.options if session else options or _SUMMANDS).seed
-    spec = _spec(model, {"seed": seed, **step})
+    spec = _explained(model, {"seed": seed, **step})
     with contextlib.ExitStack() as stack:
         return check_step(
             spec,
@@ -158,7 +158,7 @@ def diagnose_step(
     """
     from pydlbench.diagnose.run import diagnose
 
-    spec = _spec(model, step)
+    spec = _explained(model, step)
     with _session(spec, options or _SUMMANDS) as session:
         return diagnose(spec, session, stop_after_s)
 
@@ -192,7 +192,7 @@ def forecast(
     """
     from pydlbench.ladder.forecast import forecast_step
 
-    spec = _spec(model, step)
+    spec = _explained(model, step)
     with _session(spec, options or Options()) as session:
         return forecast_step(spec, session, store, measures=measures, visits=visits, keep=keep)
 
@@ -213,6 +213,14 @@ def _spec(model: str, step: Mapping[str, Any]) -> StepSpec:
         own["inputs"] = tuple(map(OwnInput.of, own.get("inputs", ())))
         words["own"] = OwnSpec(**own)
     return StepSpec(model=model, options=dict(words.pop("arguments", {})), **words)
+
+
+def _explained(model: str, step: Mapping[str, Any]) -> StepSpec:
+    """Return a step that is taken apart; on a GPU PyTorch's are, and others go to the CPU."""
+    found = _spec(model, step)
+    if "device" in step or found.device == "cpu" or found.framework == GPU_FRAMEWORK:
+        return found
+    return _spec(model, {**step, "device": "cpu"})
 
 
 def _session(step: StepSpec, options: Options) -> Session:

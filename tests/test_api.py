@@ -53,3 +53,30 @@ def test_steps_are_of_the_device_that_the_commands_take(monkeypatch):
     monkeypatch.setattr(api, "default_device", lambda: ("cuda:0", ()))
     assert api._spec("mnist", {}).device == "cuda:0"
     assert api._spec("mnist", {"device": "cpu"}).device == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("model", "step", "device"),
+    [
+        ("mnist", {}, "cuda:0"),
+        ("mnist", {"framework": "torch", "device": "cpu"}, "cpu"),
+        ("mnist", {"framework": "tensorflow"}, "cpu"),
+        ("mnist", {"framework": "jax"}, "cpu"),
+        ("some.onnx", {}, "cpu"),
+    ],
+)
+@pytest.mark.parametrize("name", ["check", "forecast", "diagnose_step"])
+def test_what_is_not_explained_on_a_gpu_is_on_the_cpu(monkeypatch, name, model, step, device):
+    """As the commands have it, where no device is named."""
+
+    class TakenError(Exception):
+        pass
+
+    def take(spec, *_, **__):
+        raise TakenError(spec)
+
+    monkeypatch.setattr(api, "default_device", lambda: ("cuda:0", ()))
+    monkeypatch.setattr(api, "_session", take)
+    with pytest.raises(TakenError) as caught:
+        getattr(api, name)(model, **step)
+    assert caught.value.args[0].device == device

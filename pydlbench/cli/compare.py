@@ -202,7 +202,7 @@ def _judged_fleets(found: FleetComparison) -> int:
     if slower:
         tell(f"--fail-on: {len(slower)} nodes are slower by more than {by}: {some_names(slower)}")
         return FOUND
-    whole = found.changes[-1].metric
+    whole = found.changes[-1].metric if found.changes else ""
     beyond = [one for one in found.of("UNCLEAR") if (one.change or 0.0) > found.beyond]
     unclear = [one.node for one in beyond if one.metric == whole]
     causes = []
@@ -210,7 +210,10 @@ def _judged_fleets(found: FleetComparison) -> int:
         causes.append(f"{by} cannot be told of {some_names(unclear)}; more --rounds would tell")
     if found.gone:
         causes.append(f"the second run has no time of {some_names(found.gone)}")
-    if not (found.of("SAME") or found.of("FASTER")):
+    judged = {one.node for one in found.changes}
+    if alone := [name for name in found.nodes if name not in judged]:
+        causes.append(f"nothing is known of {some_names(alone)}: no other node of the kind")
+    elif not (found.of("SAME") or found.of("FASTER")):
         causes.append("of no node is it known whether it changed; more --rounds would tell")
     for cause in causes:
         tell(f"--fail-on: {cause}")

@@ -189,6 +189,7 @@ def _check_ranks(args: argparse.Namespace, rows: Sequence[Row]) -> int | None:
     """
     import msgspec
 
+    from pydlbench.cli.collectives import rank_threads
     from pydlbench.devices.cpu.affinity import choose_cpus
     from pydlbench.devices.cpu.facts import read_cpu_facts
     from pydlbench.ladder.ranks import stored_links
@@ -200,6 +201,8 @@ def _check_ranks(args: argparse.Namespace, rows: Sequence[Row]) -> int | None:
         msgspec.structs.replace(row.case, ranks=least)
     if rows[0].case.on_gpu:  # whose name is known once it is used
         return None
+    if hosts == 1 and args.threads:
+        rank_threads(2, args.threads)  # as many as collectives need at the least
     facts = read_cpu_facts()
     threads: int = args.threads or max(1, len(choose_cpus(facts)) * hosts // least)
     store = reading_store(args)

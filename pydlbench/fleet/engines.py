@@ -159,7 +159,7 @@ def local_slots(text: str) -> list[Slot]:
         return [Slot(name=f"cpus-{number}", cpus=part) for number, part in enumerate(parts)]
     try:
         listed = [uuid for uuid, _ in list_cards()]
-    except (OSError, subprocess.CalledProcessError) as error:
+    except (OSError, subprocess.SubprocessError) as error:
         raise UsageError(f"--slots gpus: nvidia-smi lists none ({error}); nearest: 1") from error
     parts = split_cpus(cpus, len(listed))
     return [Slot(name=card, cpus=part, gpu=card) for card, part in zip(listed, parts, strict=True)]

@@ -140,7 +140,9 @@ def _names(rows: Sequence[Row]) -> list[str]:
 
 def _told(row: Row) -> dict[str, str]:
     """Return what a row's name leaves out, by what it is called."""
-    found = {name.strip("_"): getattr(row, name) for name in FIELDS if name != "problem"}
+    # How a framework was timed is not known of a row that failed.
+    left_out = {"problem", *(["timing"] if row.backend != "native" else [])}
+    found = {name.strip("_"): getattr(row, name) for name in FIELDS if name not in left_out}
     options = row.problem.startswith("{")  # of a step
     more = json.loads(row.problem) if options else {"problem": row.problem}
     return {name: str(value) for name, value in {**found, **more}.items() if value is not None}

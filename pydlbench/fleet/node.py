@@ -144,25 +144,30 @@ class Brought:
     data: bytes | None = None
 
 
+# Seconds that the driver may take to list its cards.
+_LISTED_S: Final = 60.0
+
+
 def list_cards() -> list[tuple[str, str]]:
     """Return UUID and model of each GPU, in the order of their places on the bus.
 
     Raises:
         OSError: there is no ``nvidia-smi``.
-        CalledProcessError: it lists none.
+        SubprocessError: it lists none, or hangs as an ill driver does.
     """
     done = subprocess.run(  # a program of the driver, found as the user's shell finds it
         ["nvidia-smi", "--query-gpu=uuid,name", "--format=csv,noheader"],  # noqa: S607
         capture_output=True,
         text=True,
         check=True,
+        timeout=_LISTED_S,
     )
     found = [line.partition(",") for line in done.stdout.splitlines() if line.strip()]
     return [(uuid.strip(), model.strip()) for uuid, _, model in found]
 
 
 def _held_cards(named: str, listed: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the UUIDs of what CUDA calls a card, all of them where it might be any."""
+    """Return the UUIDs of what CUDA calls a card, or what it is called where that says no more."""
     uuids = [uuid for uuid, _ in listed]
     if not named.isdecimal():  # CUDA takes the beginning of a UUID
         return [uuid for uuid in uuids if uuid.startswith(named)] or [named]
@@ -170,7 +175,7 @@ def _held_cards(named: str, listed: Sequence[tuple[str, str]]) -> list[str]:
     by_place = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     if by_place or len({model for _, model in listed}) == 1:
         return uuids[int(named) : int(named) + 1] or [named]
-    return uuids or [named]
+    return [named]
 
 
 def look(name: str | None = None) -> Slot:

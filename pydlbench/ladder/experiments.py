@@ -229,7 +229,8 @@ class StepLog:
 
     def __init__(self, case: StepSpec, session: Session, calls: int = 1) -> None:
         self._writes = bool(capabilities.of(case.framework).log_environment)
-        self._worker = session.worker(case.framework, case.device, warm=True, logging=self._writes)
+        # In a process of its own, which may die of it without any other visit.
+        self._worker = session.worker(case.framework, case.device, warm=True, logging=True)
         self._request: Request | None = None
         self.lost: list[str] = []
         self.kernel: RemoteKernel[Any]
@@ -270,7 +271,7 @@ class StepLog:
         return [f"log: {len(self.lost)} visits failed: {self.lost[-1]}"]
 
     def _taken(self) -> tuple[Sequence[float], Sequence[float]]:
-        self._request = self._request or fitting(self.kernel)
+        self._request = self._request or fitting(self.kernel, parts=1 if self._writes else 3)
         if not self._writes:
             seconds = self.kernel.sample(self._request).seconds
             return seconds[1::3], seconds[2::3]

@@ -96,17 +96,18 @@ class Sampled:
         return found | ({"step_enqueue": median(chunk.enqueue_s)} if chunk.enqueue_s else {})
 
 
-def fitting(kernel: Sampler, timing: str = "") -> Request:
+def fitting(kernel: Sampler, timing: str = "", parts: int = 1) -> Request:
     """Return how often a kernel is to be sampled in a visit, by running it.
 
     Args:
         kernel: any.
         timing: of a step on a GPU: where the host waits for the device, it does so behind several
             steps, as in a loop.
+        parts: values of each sample, the first of which is the whole.
     """
     chunk = kernel.sample(Request(samples=1, untimed=1, timing=timing))
     # Of calls on a GPU the device's seconds are the least of what timing them takes.
-    once = chunk.wall_s / 2 if chunk.enqueue_s else sum(chunk.seconds)
+    once = chunk.wall_s / 2 if chunk.enqueue_s else sum(chunk.seconds[::parts])
     inner = 1
     if timing not in ("", "events"):
         inner = min(STEPS, max(1, int(_CHUNK_S / max(once, 1e-6))))

@@ -255,7 +255,7 @@ def _of_nodes(found: FleetComparison, verdict: str) -> list[FleetChange]:
     by_node: dict[str, list[FleetChange]] = {}
     for one in found.of(verdict):
         by_node.setdefault(one.node, []).append(one)
-    whole = found.changes[-1].metric
+    whole = found.changes[-1].metric if found.changes else ""
     ordered = [sorted(own, key=lambda one: one.metric != whole) for own in by_node.values()]
     return [one for own in ordered for one in own[:_OF_NODE]]
 

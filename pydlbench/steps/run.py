@@ -327,9 +327,11 @@ _WEIGHTS: Final = 3
 _GRADIENTS: Final = 2
 #: Of the activations: their gradients or reordered copies live beside them.
 _ACTIVATIONS: Final = 2
-#: What a check holds at a time: the step, and the same where pages are kept. The operands of
-#: its operators, each distinct one once, have room in the factor of the activations.
+#: What a check holds at a time: the step, and the same where pages are kept; on a CPU one more
+#: whose library logs what it executes, in the modes that have a log. The operands of its
+#: operators, each distinct one once, have room in the factor of the activations.
 _CHECKED: Final = 2
+_LOGGED: Final = ("eager", "graph")
 
 
 def fixed_bytes(model: Model, phase: str, precision: str) -> int:
@@ -345,7 +347,7 @@ def image_bytes(model: Model, phase: str, precision: str) -> float:
 
 
 def check_memory_of_parts(model: Model, case: StepSpec, available: int | None) -> None:
-    """Make sure that a step has room twice, beside its parts: ``check`` and ``diagnose`` need it.
+    """Make sure that a step has room as often as ``check`` and ``diagnose`` hold it.
 
     Args:
         model: with its batch.
@@ -356,9 +358,10 @@ def check_memory_of_parts(model: Model, case: StepSpec, available: int | None) -
         UsageError: it has not; with the largest batch that has.
     """
     # The parts have a process of their own; a GPU has the step and its graph in one.
-    processes = 1 if case.on_gpu else _CHECKED + 1
+    held = _CHECKED + (not case.on_gpu and case.mode in _LOGGED)
+    processes = 1 if case.on_gpu else held + 1
     there = msgspec.structs.replace(case, device="cpu")
-    check_memory(model, [there] * _CHECKED, available, processes)
+    check_memory(model, [there] * held, available, processes)
 
 
 def check_memory(
@@ -394,8 +397,9 @@ def check_memory(
         return
     batch = int((available - fixed) // each) if each else 0
     alike = len(set(_ways(cases))) == 1
-    turns = f"{len(cases)} steps in turn" if not alike else "the step twice and its operators"
-    several = f" for {turns}" if len(cases) > 1 else ""
+    count = len(cases)
+    turns = f"{count} steps in turn" if not alike else f"{count} times the step and its operators"
+    several = f" for {turns}" if count > 1 else ""
     near = f"--batch {batch}" if batch >= 1 else "a smaller model"
     if batch < 1 and not alike:
         near = "fewer of --framework, --mode and --precision"

@@ -126,12 +126,14 @@ def test_a_run_that_has_not_ended_is_said_to_be_a_part(capsys):
     assert f"this run is interrupted: it is {words}" in capsys.readouterr().out
 
 
-def another(log_s, name="20300102-00000abc"):
-    """Keep a later run of the same nodes."""
+def another(log_s, name="20300102-00000abc", updated=lambda _: False):
+    """Keep a later run of the same nodes, some of which have another library by then."""
     later = RunRecord(id=name, created_utc="2030-01-02T00:00:00+00:00")
     with Store.open() as store:
         store.begin(later, "fleet", request={"text": FILE})
         for one in visits(log_s):
+            if updated(one):
+                one.update(kind="two", versions={"numpy": "3"})
             store.add(name, Entry(TABLE, one, key=visit_key(one["node"], one["round"])))
         store.finish(later, "done")
     return name
@@ -183,6 +185,9 @@ def test_a_gate_between_two_fleets_says_of_whom_it_cannot_tell(capsys):
     later = another(log_s[:, :11], "20300104-00000abc")
     assert main(["compare", RUN.id, later, "--fail-on", "slower:3%"]) == 4
     assert "no time of node-11" in capsys.readouterr().err
+    later = another(log_s, "20300105-00000abc", lambda one: one["node"] == "node-2")
+    assert main(["compare", RUN.id, later, "--fail-on", "slower:3%"]) == 4
+    assert "nothing is known of node-2" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("_kept")

@@ -189,6 +189,10 @@ def test_ranks_ask_for_a_run_of_collectives_first(capsys):
     assert capsys.readouterr().err.strip().endswith("nearest: 2")
     assert main([*line[:4], "--hosts", "2"]) == 2
     assert capsys.readouterr().err.startswith("pydlbench: --hosts 2: ")
+    assert main([*line, "--threads", "4096"]) == 2  # which collectives would refuse
+    assert capsys.readouterr().err.startswith(
+        "pydlbench: --ranks 2: --threads 4096 of each is more"
+    )
     assert main([*line[:4], "--ranks", "2"]) == 2
     assert capsys.readouterr().err.strip().endswith("nearest: --phase forward-backward")
 

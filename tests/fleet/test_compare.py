@@ -81,6 +81,14 @@ def test_nodes_that_came_or_went_change_nothing_for_all_others():
         assert max(abs(one.change) for one in found.changes) < 0.01
 
 
+def test_a_node_without_others_of_its_kind_in_both_runs_has_no_verdict():
+    before = [one for one in run(1) if int(one["node"].removeprefix("node-")) < 7]
+    after = [one for one in run(2, {6: 1.5}) if int(one["node"].removeprefix("node-")) > 5]
+    found = compare_fleets(before, after, 0.03)
+    assert (found.nodes, found.changes) == (("node-6",), ())
+    assert "no node is known to have changed" in as_text(fleet_comparison(found))
+
+
 def test_nodes_are_held_against_those_that_had_the_same_versions_in_both_runs():
     """Half of the nodes are updated, which makes them slower: no node has changed by itself."""
     after = run(2, dict.fromkeys(range(10), 1.2))

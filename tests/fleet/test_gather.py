@@ -67,6 +67,22 @@ def test_a_row_that_failed_leaves_its_name_to_nobody_else(tmp_path, field):
     assert part == {name: seconds for name, seconds in whole.items() if seconds == 1e-3}
 
 
+def test_how_a_framework_was_timed_is_in_no_name(tmp_path):
+    """A row that failed only has what was meant."""
+
+    def rows(first, timing):
+        own = {"backend": "jax", "mode": "xla", "threads": None}
+        made = ((first, "cuda:0", timing), (1e-3, "cuda:1", "host-sync"))
+        return [
+            Entry.of("layer", layer(s, device=device, timing=how, **own), f"l/1/{device}")
+            for s, device, how in made
+        ]
+
+    whole = times(stored(tmp_path / "whole.sqlite", *rows(2e-3, "host-sync")))
+    part = times(stored(tmp_path / "part.sqlite", *rows(None, "cuda-graph")))
+    assert part == {name: seconds for name, seconds in whole.items() if seconds == 1e-3}
+
+
 def test_the_same_row_twice_is_named_by_its_place_in_the_file(tmp_path):
     """Rows end in another order on each node."""
     rows = [Entry.of("layer", layer(n), f"layers/{n}/0") for n in (1, 2, 3)]

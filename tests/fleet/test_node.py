@@ -72,7 +72,7 @@ CARDS = {"GPU-aa11": "A", "GPU-bb22": "A", "GPU-bc33": "B"}
         (["GPU-aa11", "GPU-bb22"], "", "0", ["GPU-aa11"]),
         (["GPU-aa11", "GPU-bb22"], "", "GPU-aa", ["GPU-aa11"]),
         (["GPU-aa11", "GPU-bb22"], "", "1,GPU-bb22", ["GPU-bb22"]),
-        (["GPU-aa11", "GPU-bc33"], "", "0", ["GPU-aa11", "GPU-bc33"]),  # the faster one
+        (["GPU-aa11", "GPU-bc33"], "", "0", ["0"]),  # whichever is faster
         (["GPU-aa11", "GPU-bc33"], "PCI_BUS_ID", "1", ["GPU-bc33"]),
         (["GPU-aa11"], "", "7", ["7"]),
         (["GPU-aa11"], "", "MIG-1", ["MIG-1"]),
@@ -90,6 +90,15 @@ def test_a_card_has_one_lock_whatever_it_is_called(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("CUDA_DEVICE_ORDER", order)
     assert Slot(name="x", gpu=named).locks() == [f"pydlbench-{one}.lock" for one in held]
+
+
+def test_a_driver_that_hangs_holds_up_no_visit(tmp_path, monkeypatch):
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\nexec sleep 60\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(node, "_LISTED_S", 0.1)
+    assert Slot(name="x", gpu="0").locks() == ["pydlbench-0.lock"]
 
 
 def test_a_lock_can_be_asked_for_by_other_users_whatever_the_umask_is(slot):

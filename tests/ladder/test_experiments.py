@@ -10,6 +10,7 @@ from pydlbench.backends.frameworks.verbose import parse
 from pydlbench.errors import WorkerError
 from pydlbench.ladder.check import added_up
 from pydlbench.ladder.experiments import StepLog, experiments
+from pydlbench.ladder.laps import fitting
 from pydlbench.ladder.ledger import Ladder
 from pydlbench.ladder.operators import cut
 from pydlbench.records.check import Lap
@@ -226,11 +227,12 @@ class Logging:
 
     LINE = "onednn_verbose,v1,primitive,exec,cpu,{},jit,forward,src:f32::blocked:ab::f0,,,mb1,{}\n"
 
-    def __init__(self):
+    def __init__(self, framework="torch", step_s=0.5):
+        self.framework, self.step_s = framework, step_s
         self.asked, self.dead, self.facts, self.written = [], False, None, ""
 
     def worker(self, framework, device, *, warm, logging):
-        assert (device, warm, logging) == ("cpu", True, framework == "tensorflow")
+        assert (framework, device, warm, logging) == (self.framework, "cpu", True, True)
         return self
 
     def build(self, _builder, _facts, **words):
@@ -245,7 +247,7 @@ class Logging:
             raise WorkerError("it\ndied")
         lines = [self.LINE.format("reorder", 10), *[self.LINE.format("convolution", 30)] * 7]
         self.written = "".join(lines * request.samples)
-        times = (0.5,) if self.writes else (0.5, 0.01, 0.21)
+        times = (self.step_s,) if self.writes else (self.step_s, 0.01, 0.21)
         return Chunk(seconds=times * request.samples)
 
     def said(self):
@@ -254,7 +256,7 @@ class Logging:
 
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 def test_a_visit_of_the_log_tells_what_reorders_and_convolutions_take_in_a_step(framework):
-    session = Logging()
+    session = Logging(framework)
     log = StepLog(StepSpec(model="mnist", batch=2, framework=framework), session)
     assert log.executions == {"convolution": 7, "reorder": 1}
     for _ in range(2):
@@ -265,6 +267,23 @@ def test_a_visit_of_the_log_tells_what_reorders_and_convolutions_take_in_a_step(
     # One step that is not logged, and one that is.
     assert [one.samples + one.untimed for one in session.asked] in ([2], [1, 1])
     assert log.notes() == []
+
+
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+def test_a_visit_of_the_log_has_as_many_steps_as_any_other(framework):
+    """What a sample tells of the step's parts is no step."""
+    session = Logging(framework, step_s=0.02)
+    log = StepLog(StepSpec(model="mnist", batch=2, framework=framework), session)
+    log()
+    session.asked.clear()
+    log()
+    usual = fitting(
+        SimpleNamespace(sample=lambda request: Chunk(seconds=(0.02,) * request.samples))
+    )
+    assert sum(one.samples for one in session.asked) in (
+        usual.samples,
+        usual.samples + usual.untimed,  # asked for by themselves
+    )
 
 
 def test_a_visit_of_the_log_that_fails_costs_only_itself():
