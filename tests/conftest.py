@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import invented_rows
 import pytest
+from hypothesis import HealthCheck, settings
 
 from pydlbench.errors import PydlbenchError
 from pydlbench.records.measurement import Correctness
@@ -40,6 +41,10 @@ with pytest.MonkeyPatch.context() as _environment:
     _environment.setenv("OMP_WAIT_POLICY", "passive")
     with contextlib.suppress(ImportError):
         importlib.import_module("pydlbench._cpu")
+
+# How long an example takes is the machine's, and no test's.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 # A shell without job control starts what it has in the background with Ctrl-C ignored, and all that
 # this starts inherits it; tests of Ctrl-C do not depend on how pytest was started.

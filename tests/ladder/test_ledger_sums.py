@@ -11,7 +11,7 @@ MS = st.floats(min_value=1e-3, max_value=1e4)
 SECONDS = st.floats(min_value=-10.0, max_value=10.0)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     count=st.integers(min_value=1, max_value=9),
     changed=st.dictionaries(st.sampled_from(RUNGS), MS),

@@ -173,7 +173,7 @@ def test_feeding_a_done_sampling_is_an_error(machine, quiet_kernel):
         sampling.feed(Chunk(seconds=(1.0,)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 10_000),
     mean=st.floats(2e-4, 3.0),

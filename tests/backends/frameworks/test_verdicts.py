@@ -147,7 +147,7 @@ def convolved(layer, source, weights):
     return result
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     groups=st.integers(1, 3),
     stride=st.integers(1, 2),

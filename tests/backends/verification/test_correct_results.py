@@ -26,7 +26,7 @@ def as_nhwc(array: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.ascontiguousarray(array.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data(), pass_=st.sampled_from(PASSES), seed=st.integers(0, 1000))
 def test_convolutions(naive, drawn, data, pass_, seed):
     layer = data.draw(drawn.convs)
@@ -40,7 +40,7 @@ def test_convolutions(naive, drawn, data, pass_, seed):
     assert verdict.points == output.size
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     m=st.integers(1, 20),
     k=st.integers(1, 40),
@@ -58,7 +58,7 @@ def test_matrix_products(naive, m, k, n, count, pass_, precision):
     assert verdict.points == output.size
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     data=st.data(),
     pass_=st.sampled_from(["forward", "backward-data"]),

@@ -241,7 +241,7 @@ def test_right_results_in_float32_pass(text, pass_, propagation, precision):
     assert verdict.checksums == 0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     batch=st.integers(1, 3),
     channels=st.integers(1, 9),
