@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pydlbench.devices.cpu.affinity import format_cpus
 from pydlbench.errors import PydlbenchError, StoreError, WorkerError
 from pydlbench.store.store import Store
 
@@ -33,7 +34,6 @@ __all__ = [
     "Order",
     "Slot",
     "allow",
-    "cpu_list",
     "end_all",
     "exclusive",
     "list_cards",
@@ -81,7 +81,7 @@ class Slot:
     def prefix(self) -> str:
         """What stands before a command line that is to run on this slot."""
         card = f"CUDA_VISIBLE_DEVICES={self.gpu} " if self.gpu else ""
-        return f"{card}taskset -c {cpu_list(self.cpus)} " if self.cpus else card
+        return f"{card}taskset -c {format_cpus(self.cpus)} " if self.cpus else card
 
     def locks(self) -> list[str]:
         """Return names of files whose locks hold it, in an order that all slots have in common.
@@ -190,19 +190,8 @@ def look(name: str | None = None) -> Slot:
     if cards:
         own += f":{cards}"
     elif len(cpus) < (os.cpu_count() or 0):
-        own += f":{cpu_list(cpus)}"
+        own += f":{format_cpus(cpus)}"
     return Slot(name=name or own, cpus=cpus, gpu=cards)
-
-
-def cpu_list(cpus: Sequence[int]) -> str:
-    """Return numbers as ``taskset -c`` takes them: ``0-3,8``."""
-    parts: list[list[int]] = []
-    for number in sorted(cpus):
-        if parts and number == parts[-1][1] + 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
 
 
 def visit(slot: Slot, order: Order) -> Brought:

@@ -11,7 +11,7 @@ from invented_fleet import FILE, PROGRAM, VARIABLE, write_store
 
 from pydlbench.errors import WorkerError
 from pydlbench.fleet import node
-from pydlbench.fleet.node import Order, Slot, cpu_list, exclusive, look, store_name, visit
+from pydlbench.fleet.node import Order, Slot, exclusive, look, store_name, visit
 from pydlbench.store.store import Store
 
 
@@ -277,10 +277,6 @@ def test_a_process_as_a_slot(monkeypatch):
     assert found == Slot(name="host:GPU-1", cpus=(0, 1, 2, 8), gpu="GPU-1")
     assert found.prefix == "CUDA_VISIBLE_DEVICES=GPU-1 taskset -c 0-2,8 "
     assert look("named").name == "named"
-
-
-def test_cpus_are_listed_as_taskset_takes_them():
-    assert cpu_list((3, 0, 1, 2, 9, 11, 12)) == "0-3,9,11-12"
 
 
 def test_no_two_nodes_have_the_same_file():

@@ -73,6 +73,10 @@ def test_cpus_are_listed_the_kernels_way(cpus):
     assert parse_cpu_list(format_cpus(cpus)) == tuple(sorted(cpus))
 
 
+def test_cpus_are_listed_as_taskset_takes_them():
+    assert format_cpus((3, 0, 1, 2, 9, 11, 12)) == "0-3,9,11-12"
+
+
 def test_cpus_are_shared_out_in_sets_that_can_be_compared():
     assert split_cpus(range(8), 3) == [(0, 1), (2, 3), (4, 5)]
     assert split_cpus((4, 6), 2) == [(4,), (6,)]
