@@ -415,8 +415,10 @@ def measure_table(journal: Journal) -> list[str]:
         error = None
         if told is not None and step is not None and made_before(told, step):
             error = (told["forecast_s"] - step["seconds"]) / step["seconds"]
+        again = None if step is None else check["measured_s"]["median"] / step["seconds"] - 1
         number = {
             "forecast": error,
+            "again": again,
             "additivity": check["additivity_error"],
             "unexplained": check["unexplained"],
             "native": known.get("native_time"),
@@ -434,6 +436,7 @@ def measure_table(journal: Journal) -> list[str]:
                 case.phases[0],
                 Scale.of(seconds).text(seconds) + (" *" if disturbed else ""),
                 percent(error, decimal=True, signed=True) + reach(told, error),
+                percent(again, decimal=True, signed=True),
                 *(percent(number[name], decimal=True, signed=True) for name in _SIGNED),
                 *(percent(number[name]) for name in ("native", "formula")),
                 "-" if told is None else f"{told['took_s']:.0f} s",
@@ -442,9 +445,10 @@ def measure_table(journal: Journal) -> list[str]:
         )
     if not rows:
         return []
-    titles = ("model", "batch", "phase", "step", "forecast", "additivity", "unexplained")
+    titles = ("model", "batch", "phase", "step", "forecast", "step again")
+    middle = ("additivity", "unexplained")
     ends = ("native time", "FLOP time", "forecast took", "ledger took")
-    table = markdown_table([*titles, *ends], rows, [n > 2 for n in range(11)])
+    table = markdown_table([*titles, *middle, *ends], rows, [n > 2 for n in range(12)])
     said = [*verdict(judged), *ledgers]
     if missing:
         said.append(f"not measured yet: {', '.join(missing)}")
@@ -472,8 +476,9 @@ _SIGNED: Final = ("additivity", "unexplained")
 _LEGEND: Final = (
     "`python benchmarks/own_models.py --stage measure`: steps at the size of their papers. "
     "`forecast`: error of the forecast, made before the step ran (and the half width of its own "
-    "interval); `additivity`: of the sum of the operators within the check; both (predicted - "
-    "measured) / measured. `native time` and `FLOP "
+    "interval); `step again`: how much longer the same step took in the check, "
+    "later, in another process, which no forecast can know; `additivity`: error of the sum of the operators "
+    "within the check. Errors are (predicted - measured) / measured. `native time` and `FLOP "
     "time`: shares of the operators' time that have native layers and a FLOP formula; `ledger "
     "took`: all of a check in new processes, the search for native kernels in it, with no lap "
     f"after the sixth begun later than {_LAPS_S:.0f} s. `*`: somebody else used the cores."
@@ -494,6 +499,12 @@ def verdict(judged: Sequence[tuple[Case, Mapping[str, float | None]]]) -> list[s
             f"median forecast error {percent(median(errors), decimal=True)} (aim 3 %)",
             f"worst forecast error {percent(max(errors), decimal=True)} (aim 12 %)",
         ]
+    if again := known("again"):
+        lines.append(
+            "the same step in another process, later: "
+            f"{percent(median(again), decimal=True)} apart in the median, "
+            f"{percent(max(again), decimal=True)} at the most"
+        )
     for name, aim in (("unexplained", "at most 2 %"), ("native", "at least 90 %")):
         if found := known(name):
             lines.append(f"median {name} {percent(median(found), decimal=True)} (aim {aim})")

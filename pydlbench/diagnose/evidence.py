@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError, UsageError
 from pydlbench.ladder.check import check_step
 from pydlbench.ladder.estimate import Plan, estimate, plan
-from pydlbench.ladder.experiments import REORDERS, ask_log
+from pydlbench.ladder.experiments import REORDERS, log_of
 from pydlbench.ladder.mapped import kernels_of, map_step
 from pydlbench.ladder.native import native_sum
 from pydlbench.ladder.parts import MODEL, parts_of
@@ -20,8 +20,8 @@ from pydlbench.layers.conv import Conv2d
 from pydlbench.models import build_model
 from pydlbench.records.diagnosis import WORTH
 from pydlbench.records.specs import KernelSpec
+from pydlbench.runner.interleaved import releasing
 from pydlbench.steps.run import run
-from pydlbench.timing.statistics import median
 from pydlbench.units import percent
 from pydlbench.words import ONNX_FRAMEWORK
 
@@ -461,12 +461,16 @@ def _with_check(seen: Observations, found: CheckRecord) -> Observations:
 def _without_check(seen: Observations, session: Session) -> Observations:
     """Ask for the log of the step and the cost of a call: what the rules need besides."""
     case = seen.case
-    log: dict[str, Any] = {}
+    reorder_s, how = None, ""
     if case.mode in ("eager", "graph") and not case.on_gpu:
         try:
-            log = ask_log(case, session)
+            log = log_of(case, session)
+            with releasing([log.kernel]):
+                how = f"oneDNN's log of {log.what}"
+                if log.executions:
+                    reorder_s = log.logged()["logged_reorders"]
         except PydlbenchError:
-            log = {}  # one symptom less
+            reorder_s = None  # one symptom less
     empty = None
     if case.mode == "eager":  # elsewhere a step is one call, however many operators it has
         try:
@@ -474,10 +478,9 @@ def _without_check(seen: Observations, session: Session) -> Observations:
             empty = worker.probe("empty_call", mode=case.mode)["seconds"]
         except PydlbenchError:
             empty = None
-    logged = log.get("reorders")
     return dataclasses.replace(
         seen,
-        reorder_s=median(logged) if logged else None,
-        reorder_how=f"oneDNN's log of {log.get('calls', 0)} steps",
+        reorder_s=reorder_s,
+        reorder_how=how,
         dispatch_s=empty,
     )

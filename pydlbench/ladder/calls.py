@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from pydlbench.ladder.estimate import nameless
 from pydlbench.ladder.laps import fitting
+from pydlbench.ladder.ledger import GROUPS, LAYERLESS, MKL, OWN
 from pydlbench.ladder.operators import kind_of, recorded
 from pydlbench.ladder.pipeline import enqueued, period
 from pydlbench.ladder.rows import batches
@@ -15,10 +17,11 @@ from pydlbench.records.check import OperatorRow, Unreplayed
 from pydlbench.records.measurement import time_summary
 from pydlbench.steps import operations
 from pydlbench.steps.operations import OperatorsFacts
+from pydlbench.steps.operators import LoggedOperators
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pydlbench.ladder.mapped import MappedCall
     from pydlbench.records.measurement import Measurement
@@ -26,15 +29,202 @@ if TYPE_CHECKING:
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
-    from pydlbench.timing.chunk import Request
+    from pydlbench.timing.chunk import Chunk, Request
     from pydlbench.workers.host import RemoteKernel
+
+# By the names that their logs have here.
+_ONEDNN: Final = "oneDNN"
+_MKL: Final = "MKL"
+# Kinds of calls that products are in.
+_PRODUCTS: Final = ("product", "attention", "recurrent")
 
 # Operands of all calls lie in memory together if they take no more than this share of what is
 # available; else calls are made ready anew in each lap, as many as there is room for.
 _ROOM: Final = 1 / 4
 
 
-class CallVisits:
+class ReadyCalls:
+    """Distinct calls of a step made ready in a process of its framework, on operands made up.
+
+    Operands of all calls lie in memory together where they have room; else as many as have are made
+    ready at a time, anew in each visit.
+
+    Args:
+        case: how the step runs.
+        session: whose worker is asked.
+        calls: those of one signature are one.
+        build: makes them ready, see :mod:`pydlbench.steps.operations`.
+        parts: values that a sample of each has, the first of which is its time.
+        warm: in a process whose C library keeps pages.
+        logging: in one of its own, whose libraries are asked what they execute.
+
+    Attributes:
+        kernel: of all calls; None where they have no room together.
+        facts: what the worker says of calls.
+        refused: by signature, why a call could not be made ready.
+    """
+
+    def __init__(
+        self,
+        case: StepSpec,
+        session: Session,
+        calls: Sequence[RecordedCall],
+        build: Callable[..., Any] = operations.prepare_calls,
+        parts: int = 1,
+        *,
+        warm: bool,
+        logging: bool = False,
+    ) -> None:
+        self._case, self._session = case, session
+        self._build, self._parts = build, parts
+        self._warm, self._logging = warm, logging
+        # Forwards and backwards a call may be the same.
+        once = list({one.signature: one for one in calls}.values())
+        self._batches = [once]
+        available = session.room_bytes(case.device)
+        if recorded(case) and available:
+            self._batches = list(batches(once, int(_ROOM * available)))
+        self._requests: dict[int, Request] = {}
+        self.refused: dict[str, str] = {}
+        self.facts = OperatorsFacts()
+        self.kernel = self._prepare(0) if len(self._batches) == 1 else None
+
+    def visit(self) -> Iterator[tuple[tuple[str, ...], Chunk]]:
+        """Sample all calls; yields those of a batch with their chunk, call by call."""
+        for number in range(len(self._batches)):
+            kernel = self.kernel or self._prepare(number)
+            try:
+                if kernel.facts.names:
+                    request = self._requests.get(number) or fitting(kernel, parts=self._parts)
+                    self._requests[number] = request
+                    yield kernel.facts.names, kernel.sample(request)
+            finally:
+                if self.kernel is None:
+                    kernel.release()
+
+    def _prepare(self, number: int) -> RemoteKernel[OperatorsFacts]:
+        worker = self._session.worker(
+            self._case.framework, self._case.device, warm=self._warm, logging=self._logging
+        )
+        kernel = worker.build(
+            self._build,
+            OperatorsFacts,
+            # What is fed is an operator of its own.
+            case=msgspec.structs.replace(self._case, feed="resident").to_dict(),
+            signatures=[one.signature for one in self._batches[number]],
+        )
+        self.refused |= kernel.facts.refused
+        self.facts = kernel.facts
+        return kernel
+
+
+class CallLog(ReadyCalls):
+    """Logs what PyTorch's libraries execute in each distinct call of a step, alone, visit by visit.
+
+    Args:
+        case: how the step runs.
+        session: whose worker is asked: a process of its own, in which pages are kept.
+        calls: of the step.
+
+    Attributes:
+        what: is logged.
+    """
+
+    what: Final = "each call alone"
+
+    def __init__(self, case: StepSpec, session: Session, calls: Sequence[RecordedCall]) -> None:
+        self._executions: dict[str, Mapping[str, int]] = {}
+        self._counts: Counter[str] = Counter()
+        own = [one for one in calls if kind_of(one) != "feed"]
+        for one in own:
+            self._counts[one.signature] += one.count
+        build = operations.prepare_logged_calls
+        super().__init__(case, session, own, build, LoggedOperators.PARTS, warm=True, logging=True)
+        if self.kernel is None:
+            self.logged()  # what has no room together is known batch by batch
+
+    @property
+    def executions(self) -> Counter[str]:
+        """Of a step, by library and primitive."""
+        found: Counter[str] = Counter()
+        for signature, each in self._executions.items():
+            for name, number in each.items():
+                found[name] += self._counts[signature] * number
+        return found
+
+    def libraries(self, signature: str) -> set[str] | None:
+        """Return the libraries that log something in a call; None where nobody knows."""
+        found = self._executions.get(signature)
+        return None if found is None else {one.partition(" ")[0] for one in found}
+
+    def logged(self) -> dict[str, float]:
+        """Visit all calls; return seconds of a step.
+
+        ``logged_reorders`` and ``logged_convolutions``; and ``logged_around``: what calls that
+        oneDNN alone computes take beside the executions that it logs.
+        """
+        reorders = convolutions = around = 0.0
+        for names, chunk in self.visit():
+            size = self._parts * len(names)
+            for place, name in enumerate(names):
+                first = self._parts * place
+                plain_s, executed_s, reordered_s, convolved_s = (
+                    self._counts[name] * median(chunk.seconds[first + part :: size])
+                    for part in range(self._parts)
+                )
+                reorders += reordered_s
+                convolutions += convolved_s
+                if self.libraries(name) == {_ONEDNN}:
+                    around += plain_s - executed_s
+        return {
+            "logged_reorders": reorders,
+            "logged_convolutions": convolutions,
+            "logged_around": around,
+        }
+
+    @property
+    def computed(self) -> int:
+        """How many calls of a step oneDNN alone computes."""
+        return sum(n for name, n in self._counts.items() if self.libraries(name) == {_ONEDNN})
+
+    def _prepare(self, number: int) -> RemoteKernel[OperatorsFacts]:
+        kernel = super()._prepare(number)
+        self._executions |= kernel.facts.executions
+        return kernel
+
+
+def group_calls(
+    calls: Iterable[RecordedCall],
+    mapped: Mapping[tuple[str, str], MappedCall],
+    log: CallLog,
+    covered: Callable[[MappedCall], bool],
+) -> dict[str, list[RecordedCall]]:
+    """Return the calls that have sums of their own; see :data:`pydlbench.ladder.ledger.GROUPS`.
+
+    Args:
+        calls: of a step.
+        mapped: what stands for those that were timed.
+        log: what libraries log of them.
+        covered: whether all native layers of a call have a time.
+    """
+    # Where MKL says nothing of a step, products may be those of a library that nobody asks.
+    asked = any(name.startswith(_MKL) for name in log.executions)
+    found: dict[str, list[RecordedCall]] = {name: [] for name in GROUPS}
+    for one in calls:
+        stands = mapped.get((one.signature, one.direction))
+        libraries = log.libraries(one.signature)
+        if stands is None or libraries is None:
+            continue
+        if not covered(stands):
+            found[LAYERLESS].append(one)
+        elif not libraries and (asked or stands.work.kind not in _PRODUCTS):
+            found[OWN].append(one)
+        elif libraries == {_MKL}:
+            found[MKL].append(one)
+    return found
+
+
+class CallVisits(ReadyCalls):
     """Visits each distinct call of a step, on operands that are made up from its signature.
 
     Args:
@@ -44,6 +234,11 @@ class CallVisits:
         apart: the nodes of joined ones alone; they are in no sum of the step.
         order: of the step, each call by its place among ``calls``; used on a GPU only.
         warm: in a process whose C library keeps pages; else the framework does that by itself.
+
+    Attributes:
+        calls: of the step.
+        groups: some of these, that have a sum of their own, by its name.
+        clock_hz: that a GPU had in the last visit; None where nobody read it.
     """
 
     def __init__(
@@ -57,49 +252,26 @@ class CallVisits:
         warm: bool,
     ) -> None:
         self.calls = tuple(calls)
+        self.groups: Mapping[str, Sequence[RecordedCall]] = {}
         self._order = tuple(order)
-        self._case, self._session, self._warm = case, session, warm
         self._apart = tuple(apart)
-        # Forwards and backwards a call may be the same.
-        once = list({one.signature: one for one in (*calls, *apart)}.values())
-        self._batches = [once]
-        available = session.room_bytes(case.device)
-        if recorded(case) and available:
-            self._batches = list(batches(once, int(_ROOM * available)))
-        self._requests: dict[int, Request] = {}
         self._seconds: dict[str, list[float]] = {}
         self._enqueues: dict[str, list[float]] = {}
-        #: That a GPU had in the last visit; None where nobody read it.
         self.clock_hz: float | None = None
-        #: By signature, why a call could not be made ready.
-        self.refused: dict[str, str] = {}
-        #: What the worker says of calls.
-        self.facts = OperatorsFacts()
-        #: Of all calls; None where they have no room together.
-        self.kernel = self._prepare(0) if len(self._batches) == 1 else None
+        super().__init__(case, session, (*calls, *apart), warm=warm)
 
     def __call__(self) -> dict[str, float]:
         """Visit all calls and return this lap's sums: the step's, and what stands beside it."""
         clocks: list[float] = []
-        for number in range(len(self._batches)):
-            kernel = self.kernel or self._prepare(number)
-            try:
-                names = kernel.facts.names
-                if names:
-                    request = self._requests.get(number) or fitting(kernel)
-                    self._requests[number] = request
-                    chunk = kernel.sample(request)
-                    clocks += chunk.clock_hz
-                    for place, name in enumerate(names):
-                        for into, taken in (
-                            (self._seconds, chunk.seconds),
-                            (self._enqueues, chunk.enqueue_s),
-                        ):
-                            if each := taken[place :: len(names)]:
-                                into.setdefault(name, []).append(median(each))
-            finally:
-                if self.kernel is None:
-                    kernel.release()
+        for names, chunk in self.visit():
+            clocks += chunk.clock_hz
+            for place, name in enumerate(names):
+                for into, taken in (
+                    (self._seconds, chunk.seconds),
+                    (self._enqueues, chunk.enqueue_s),
+                ):
+                    if each := taken[place :: len(names)]:
+                        into.setdefault(name, []).append(median(each))
         self.clock_hz = median(clocks) if clocks else None
         # Images and labels that come from the host are no call of the step.
         own = [one for one in self.calls if kind_of(one) != "feed"]
@@ -109,6 +281,8 @@ class CallVisits:
         if self._apart:
             single = [one for one in own if ".." not in one.names[0]]
             found["operators_apart"] = self._last([*single, *self._apart]) + self.facts.once_s
+        for name, some in self.groups.items():
+            found[f"operators_{name}"] = self._last(some)
         if self._enqueues:
             host_s, device_s = (
                 {name: one[-1] for name, one in taken.items()}
@@ -174,19 +348,6 @@ class CallVisits:
             profiled=sum(profiled) if len(profiled) == len(lacking) else None,
             reasons={name: tuple(why) for name, why in reasons.items()},
         )
-
-    def _prepare(self, number: int) -> RemoteKernel[OperatorsFacts]:
-        worker = self._session.worker(self._case.framework, self._case.device, warm=self._warm)
-        kernel = worker.build(
-            operations.prepare_calls,
-            OperatorsFacts,
-            # What is fed is an operator of its own.
-            case=msgspec.structs.replace(self._case, feed="resident").to_dict(),
-            signatures=[one.signature for one in self._batches[number]],
-        )
-        self.refused |= kernel.facts.refused
-        self.facts = kernel.facts
-        return kernel
 
     def _last(self, calls: Sequence[RecordedCall]) -> float:
         known = ((one.count, self._seconds.get(one.signature)) for one in calls)

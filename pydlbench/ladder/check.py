@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from pydlbench.errors import PydlbenchError, UnsupportedError
-from pydlbench.ladder.calls import CallVisits
+from pydlbench.ladder.calls import CallLog, CallVisits, group_calls
 from pydlbench.ladder.chain import prepare_native_chain
 from pydlbench.ladder.device_terms import (
     DEVICE_HOWS,
@@ -20,9 +20,17 @@ from pydlbench.ladder.device_terms import (
     power_notes,
 )
 from pydlbench.ladder.estimate import plan
-from pydlbench.ladder.experiments import StepLog, cost_nothing, experiments, keeps_pages
+from pydlbench.ladder.experiments import (
+    Group,
+    LogVisits,
+    StepLog,
+    cost_nothing,
+    experiments,
+    keeps_pages,
+    log_of,
+)
 from pydlbench.ladder.laps import Core, RungLaps, Sampled
-from pydlbench.ladder.ledger import LEAST, Ladder, conclude, refused, settled
+from pydlbench.ladder.ledger import LAYERLESS, LEAST, Ladder, conclude, refused, settled
 from pydlbench.ladder.mapped import (
     compute_bound,
     computes_together,
@@ -75,7 +83,7 @@ _BEYOND = 3
 _HOWS = {
     "limit": "rooflines of the native rows, summed, at the clock of each lap",
     "native": "the fastest native kernel of each layer alone, prepared anew in each lap (the "
-    "smallest, a tenth together, in every third), halfway between hot and cold caches",
+    "smallest, a quarter together, in every third), halfway between hot and cold caches",
     "native_chain": "the native layers in the order of the step, on each other's results, reorders "
     "and packing in between",
     "operators": "the framework's calls, each distinct one alone with pages kept, on operands made "
@@ -190,7 +198,8 @@ class _Check:
         self._laps: RungLaps
         self._step_utc = ""
         self._ended = "laps"
-        self._log: StepLog | None = None
+        self._log: StepLog | CallLog | None = None
+        self._log_visits: LogVisits | None = None
 
     def note(self, text: str) -> None:
         """Have the record say something."""
@@ -355,20 +364,36 @@ class _Check:
                 self._absent["operator_chain"] = why
 
     def _log_steps(self) -> None:
-        """Make steps ready whose library logs what it executes, or say why there are none."""
-        if self._case.on_gpu or self._case.mode not in ("eager", "graph"):
+        """Make ready what libraries log of the step, or say why they log nothing."""
+        case = self._case
+        if case.on_gpu or case.mode not in ("eager", "graph"):
             return
         self._tell("log")
         try:
-            log = StepLog(self._case, self._session)
+            if case.framework == "torch" and self._operators is None:
+                raise UnsupportedError(self._absent["operators"])
+            log = log_of(case, self._session, self._calls)
         except PydlbenchError as error:
             self._notes.append(f"no log of layout reorders: {error}")
             return
-        if log.executions:
-            self._kept(log.kernel)
-            self._log = self._visits["log"] = log
-        else:
-            log.kernel.release()
+        self._kernels.append(log.kernel)
+        if not log.executions:
+            return
+        self._log = log
+        self._log_visits = self._visits["log"] = LogVisits(log)
+        if isinstance(log, CallLog) and self._operators is not None:
+            mapped = {
+                key: one
+                for key, one in self._mapped.items()
+                if key[0] not in self._operators.refused
+            }
+            groups = group_calls(self._calls, mapped, log, self._native.covers)
+            self._operators.groups = groups
+            self._native.groups = {
+                name: [mapped[one.signature, one.direction] for one in some]
+                for name, some in groups.items()
+                if name != LAYERLESS
+            }
 
     def _warm(self, case: StepSpec) -> RemoteKernel[StepFacts]:
         how = StepPreparation(checks=False)
@@ -536,12 +561,32 @@ class _Check:
             calls=self._calls,
             facts=None if operators is None else operators.facts,
             logged={} if self._log is None else self._log.executions,
+            logs="" if self._log is None else self._log.what,
+            computed=self._log.computed if isinstance(self._log, CallLog) else 0,
+            groups=self._grouped(rows),
             faults=faults,
             reorders_s=() if self._chain is None else self._chain.reorder_runs,
             convolutions=self._convolutions(),
             allocating=self._recorded is None or self._recorded.allocates,
         )
-        return tried, notes if self._log is None else notes + self._log.notes(), faults
+        return tried, notes + (self._log_visits.notes() if self._log_visits else []), faults
+
+    def _grouped(self, rows: Sequence[OperatorRow]) -> dict[str, Group]:
+        """Return the calls that have sums of their own, with the operators that stand out."""
+        if self._operators is None:
+            return {}
+        step_s = median(_of(self._laps.taken, "step"))
+        timed = {(one.signature, one.direction): one for one in rows}
+        found = {}
+        for name, some in self._operators.groups.items():
+            above: dict[str, float] = {}
+            for one in some:
+                row = timed.get((one.signature, one.direction))
+                if row is not None:
+                    longer = row.seconds - (row.native_s or 0.0)
+                    above[row.operator] = above.get(row.operator, 0.0) + row.count * longer
+            found[name] = Group(sum(one.count for one in some), _named(above, step_s))
+        return found
 
     def _convolutions(self) -> int:
         """Return how many native convolutions stand for those of a step, each for one."""
@@ -577,6 +622,12 @@ class _Check:
         step_s: float,
     ) -> dict[str, str]:
         """Return what stands out in a difference, or is not in a rung, by the rung above it."""
+        if self._operators is not None and self._operators.groups:
+            # What has a term of its own does not stand out in what is left.
+            every = (one for some in self._operators.groups.values() for one in some)
+            apart = {(one.signature, one.direction) for one in every}
+            rows = [one for one in rows if (one.signature, one.direction) not in apart]
+            natives = module_parts(rows)
         beside = {
             one.name: one.count * (one.seconds - one.native_s)
             for one in parts_of(rows, natives)

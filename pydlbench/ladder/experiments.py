@@ -1,23 +1,26 @@
 """The experiments of a check: what each explains of the difference that it lies in.
 
-An A/B run is a visit of either side in each lap, and so is a step whose library logs what it
-executes; the cost of a call is measured by itself. What there is to be asked of workers for them
+An A/B run is a visit of either side in each lap, and so is what a library logs of a step, or of
+its calls one by one; calls in which it logs nothing are held against their native layers; the cost
+of a call is measured by itself. What there is to be asked of workers for them
 stands here, too.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pydlbench.backends import capabilities
 from pydlbench.backends.frameworks.verbose import parse
 from pydlbench.errors import PydlbenchError
+from pydlbench.ladder.calls import CallLog
 from pydlbench.ladder.laps import fitting
-from pydlbench.ladder.ledger import Experiment
+from pydlbench.ladder.ledger import LAYERLESS, MKL, OWN, Experiment
+from pydlbench.ladder.operators import listed
 from pydlbench.records.step import StepFacts, StepPreparation
 from pydlbench.steps import operations
 from pydlbench.steps.operations import OperatorsFacts
-from pydlbench.steps.operators import logged_s, summary
+from pydlbench.steps.operators import logged_s
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.statistics import median
 
@@ -43,10 +46,38 @@ FASTER: Final = "faster convolutions"
 #: Those that the native chain has as well.
 OWN_REORDERS: Final = "reorders of the native chain"
 
+#: Finding a primitive, memory for its results.
+AROUND: Final = "around the library's kernels"
+#: What kernels take longer that are not the library's, and calls that no native layer stands for.
+OTHERS: Final = {
+    OWN: "the framework's own kernels",
+    MKL: "MKL's products",
+    LAYERLESS: "calls without a native layer",
+}
+# How each of these was measured, behind the number of its calls.
+_LOGGED: Final = {
+    OWN: "in which no library logs anything, each alone, minus the native layers that stand for it",
+    MKL: "in which MKL alone logs anything, each alone, minus the native layers that stand for it",
+    LAYERLESS: "that no native layer stands for, each alone",
+}
+_CONVOLUTION: Final = "oneDNN convolution"
+
 # No fault costs more than this, in seconds; and the share of a step that so many could explain at
 # the most, below which there is nothing that an allocator could save.
 _MOST_PER_FAULT_S: Final = 5e-6
 _NOTHING: Final = 1e-3
+
+
+class Group(NamedTuple):
+    """Calls of a step that have a sum of their own.
+
+    Attributes:
+        calls: their number in a step.
+        detail: which of them stand out.
+    """
+
+    calls: int
+    detail: str = ""
 
 
 def experiments(
@@ -56,6 +87,9 @@ def experiments(
     calls: Sequence[RecordedCall],
     facts: OperatorsFacts | None,
     logged: Mapping[str, int],
+    logs: str = "a step",
+    computed: int = 0,
+    groups: Mapping[str, Group] | None = None,
     faults: Mapping[str, float | None],
     reorders_s: Sequence[float] = (),
     convolutions: int = 0,
@@ -68,8 +102,11 @@ def experiments(
         ladder: what the laps say.
         calls: of the step.
         facts: what their worker says of them; None where they were not timed.
-        logged: executions in a step by the log of the framework's library, by primitive; empty
-            without a log.
+        logged: executions in a step by the log of the framework's libraries, by library and
+            primitive; empty without a log.
+        logs: what is logged in each lap.
+        computed: calls of a step that oneDNN computes.
+        groups: the calls that have sums of their own, see :data:`~.ledger.GROUPS`.
         faults: page faults per step: ``counted``, and with pages ``kept``.
         reorders_s: of the native chain, run by run: what lies above it has none of these.
         convolutions: native rows that stand for single ones.
@@ -78,16 +115,18 @@ def experiments(
     found: list[Experiment] = []
     notes: list[str] = []
     if reorders := ladder.values.get("logged_reorders"):
-        how = "the library's log of a step in each lap"
+        how = f"the library's log of {logs} in each lap"
         found.append(Experiment(term=REORDERS, rung="operators", seconds=reorders, how=how))
         if any(reorders_s) and "native_chain" in ladder.values:
             found.append(_own_reorders(reorders_s))
-        slower, why = _convolutions(ladder, logged.get("convolution", 0), convolutions)
+        slower, why = _convolutions(ladder, logged.get(_CONVOLUTION, 0), convolutions, logs)
         found += slower
         notes += why
+        found += _around(ladder, computed, 0.0 if facts is None else facts.dispatch_s)
     else:
         why_not = "its visits were disturbed too often" if logged else "nothing logs them here"
         notes.append(f"no {REORDERS}: {why_not}")
+    found += _groups(ladder, groups or {}, 0.0 if facts is None else facts.dispatch_s)
     found += _dispatch(calls, facts)
     joined = any(".." in name for one in calls for name in one.names)
     if saved := ladder.between("operators_apart", "operators"):
@@ -100,14 +139,14 @@ def experiments(
     rung = "operator_chain" if allocating and "operator_chain" in ladder.values else "step"
     what = "operator chain" if chained else "step"
     fresh = chained or ladder.between("step_kept", "step")
-    if fresh and "step" in ladder.values:
-        counted, left = faults.get("counted"), faults.get("kept")
-        how = f"the {what} minus the same with an allocator that keeps its pages"
-        if counted is not None and left is not None:
-            how += f": {counted:.0f} page faults of the step against {left:.0f}"
-            if cost_nothing(faults, median(ladder.values["step"].values())):
-                notes.append(f"no {FRESH_MEMORY}: {how.partition(': ')[2]}, too few to cost time")
-                fresh = {}
+    how = f"the {what} minus the same with an allocator that keeps its pages"
+    counted, left = faults.get("counted"), faults.get("kept")
+    if counted is not None and left is not None:
+        how += f": {counted:.0f} page faults of the step against {left:.0f}"
+        steps = ladder.values.get("step")
+        if fresh and steps and cost_nothing(faults, median(steps.values())):
+            notes.append(f"no {FRESH_MEMORY}: {how.partition(': ')[2]}, too few to cost time")
+            fresh = {}
     if fresh:
         found.append(Experiment(term=FRESH_MEMORY, rung=rung, seconds=fresh, how=how))
     if case.feed == "host" and (fed := ladder.between("step_resident", "step_kept")):
@@ -129,13 +168,16 @@ def cost_nothing(faults: Mapping[str, float | None], step_s: float) -> bool:
     return (counted - left) * _MOST_PER_FAULT_S < _NOTHING * step_s
 
 
-def _convolutions(ladder: Ladder, logged: int, count: int) -> tuple[list[Experiment], list[str]]:
+def _convolutions(
+    ladder: Ladder, logged: int, count: int, logs: str
+) -> tuple[list[Experiment], list[str]]:
     """Return what logged convolutions take longer than native rows, or why nobody knows.
 
     Args:
         ladder: with the seconds of both, lap by lap.
         logged: executions in a step.
         count: of the native rows; none where they stand for something else than single ones.
+        logs: what is logged in each lap.
     """
     if not count or not logged:
         return [], []
@@ -146,11 +188,55 @@ def _convolutions(ladder: Ladder, logged: int, count: int) -> tuple[list[Experim
     if not seconds:
         return [], [f"no {CONVOLUTIONS}: no lap has both sides undisturbed"]
     how = (
-        f"{logged} convolutions in a step of each lap, by the library's log, in the layouts and by "
-        "the kernels that the framework takes, minus the fastest native ones alone in that lap"
+        f"{logged} convolutions of a step by the library's log of {logs} in each lap, in the "
+        "layouts and by the kernels that the framework takes, minus the fastest native ones alone "
+        "in that lap"
     )
     term = CONVOLUTIONS if median(seconds.values()) >= 0 else FASTER
     return [Experiment(term=term, rung="operators", seconds=seconds, how=how)], []
+
+
+def _around(ladder: Ladder, computed: int, dispatch_s: float) -> list[Experiment]:
+    """Return what calls that oneDNN computes take beside what it logs, dispatch left out."""
+    seconds = ladder.values.get("logged_around")
+    if not seconds or not computed:
+        return []
+    how = (
+        f"{computed} calls that oneDNN computes, each alone, minus the executions that it logs in "
+        "the same calls, in one process in each lap, dispatch left out"
+    )
+    starting_s = computed * dispatch_s
+    values = {lap: value - starting_s for lap, value in seconds.items()}
+    return [Experiment(term=AROUND, rung="operators", seconds=values, how=how)]
+
+
+def _groups(ladder: Ladder, groups: Mapping[str, Group], dispatch_s: float) -> list[Experiment]:
+    """Return what the calls of each group take longer than their native layers.
+
+    Args:
+        ladder: with the seconds of both, lap by lap.
+        groups: by name.
+        dispatch_s: of a call, which has a term of its own.
+    """
+    found = []
+    for name, one in groups.items():
+        operators = f"operators_{name}"
+        seconds = ladder.values.get(operators, {})
+        if name != LAYERLESS:
+            seconds = ladder.between(f"native_{name}", operators)
+        if not seconds or not one.calls:
+            continue
+        starting_s = one.calls * dispatch_s
+        found.append(
+            Experiment(
+                term=OTHERS[name],
+                rung="operators",
+                seconds={lap: value - starting_s for lap, value in seconds.items()},
+                how=f"{one.calls} calls {_LOGGED[name]}, in each lap, dispatch left out",
+                detail=one.detail,
+            )
+        )
+    return found
 
 
 def _own_reorders(seconds: Sequence[float]) -> Experiment:
@@ -190,8 +276,6 @@ _LARGE = 1 << 26
 _PAGE = 4096
 # Fewer faults than this share of its pages: an allocator of the framework's own keeps them.
 _KEPT = 0.05
-# So many have an interval at 95 %.
-_LOGGED_CALLS = 6
 
 
 def keeps_pages(case: StepSpec, session: Session) -> bool:
@@ -208,77 +292,45 @@ def keeps_pages(case: StepSpec, session: Session) -> bool:
 
 
 class StepLog:
-    """Whole steps whose library logs what it executes, as what a lap visits.
-
-    A framework has a switch for that, or a process that writes its log to standard error.
+    """Whole steps whose library writes a log to standard error, as TensorFlow's does.
 
     Args:
         case: the step.
         session: whose workers are used.
-        calls: steps that are logged at once.
 
     Attributes:
+        what: is logged.
         kernel: runs the steps.
-        log: of the first steps: seconds and ``executions`` of one by primitive, ``calls``, and of
-            each ``reorders`` and ``convolutions`` in seconds; empty where nothing logs them.
-        lost: why visits failed.
+        executions: of the first one, by library and primitive; empty where nothing is logged.
 
     Raises:
         PydlbenchError: it cannot be made ready.
     """
 
-    def __init__(self, case: StepSpec, session: Session, calls: int = 1) -> None:
-        self._writes = bool(capabilities.of(case.framework).log_environment)
+    what: Final = "a step"
+
+    def __init__(self, case: StepSpec, session: Session) -> None:
         # In a process of its own, which may die of it without any other visit.
         self._worker = session.worker(case.framework, case.device, warm=True, logging=True)
         self._request: Request | None = None
-        self.lost: list[str] = []
-        self.kernel: RemoteKernel[Any]
-        if self._writes:
-            how = StepPreparation(checks=False)
-            self.kernel = self._worker.build(
-                operations.prepare_step, StepFacts, case=case.to_dict(), preparation=how
-            )
-            self.log = summary([self._read() for _ in range(calls)])
-        else:
-            self.kernel = self._worker.build(
-                operations.prepare_log, OperatorsFacts, case=case.to_dict(), calls=calls
-            )
-            self.log = self.kernel.facts.log
+        how = StepPreparation(checks=False)
+        self.kernel: RemoteKernel[StepFacts] = self._worker.build(
+            operations.prepare_step, StepFacts, case=case.to_dict(), preparation=how
+        )
+        self.executions = Counter(f"{one.library} {one.primitive}" for one in self._read())
 
-    @property
-    def executions(self) -> Mapping[str, int]:
-        """Of a step, by primitive; empty where nothing logs them."""
-        found: Mapping[str, int] = self.log.get("executions", {})
-        return found
+    def logged(self) -> dict[str, float]:
+        """Run as many steps as any other visit.
 
-    def __call__(self) -> dict[str, float]:
-        """Log the steps of a visit, as many as of any other; a visit that fails says nothing."""
-        try:
-            reorders, convolutions = self._taken()
-        except PydlbenchError as error:
-            self.lost.append(" ".join(str(error).split()))
-            return {}
-        return {
-            "logged_reorders": median(reorders),
-            "logged_convolutions": median(convolutions),
-        }
-
-    def notes(self) -> list[str]:
-        """Return how many visits failed, and why the last one did."""
-        if not self.lost:
-            return []
-        return [f"log: {len(self.lost)} visits failed: {self.lost[-1]}"]
-
-    def _taken(self) -> tuple[Sequence[float], Sequence[float]]:
-        self._request = self._request or fitting(self.kernel, parts=1 if self._writes else 3)
-        if not self._writes:
-            seconds = self.kernel.sample(self._request).seconds
-            return seconds[1::3], seconds[2::3]
+        Returns:
+            Seconds of a step: ``logged_reorders`` and ``logged_convolutions``.
+        """
+        self._request = self._request or fitting(self.kernel)
         if self._request.untimed:
             self.kernel.sample(Request(samples=self._request.untimed))
         found = [logged_s(self._read()) for _ in range(self._request.samples)]
-        return [one for one, _ in found], [one for _, one in found]
+        reorders, convolutions = zip(*found, strict=True)
+        return {"logged_reorders": median(reorders), "logged_convolutions": median(convolutions)}
 
     def _read(self) -> list[Execution]:
         """Run a step and read what its process has written meanwhile."""
@@ -286,8 +338,45 @@ class StepLog:
         return parse(self._worker.said())
 
 
-def ask_log(case: StepSpec, session: Session) -> dict[str, Any]:
-    """Return what oneDNN logged of whole steps, see :class:`StepLog`; empty without a log."""
-    found = StepLog(case, session, _LOGGED_CALLS)
-    found.kernel.release()
-    return found.log
+def log_of(
+    case: StepSpec, session: Session, calls: Sequence[RecordedCall] = ()
+) -> StepLog | CallLog:
+    """Make ready what libraries log of a step: PyTorch's of each call alone, TensorFlow's of steps.
+
+    Args:
+        case: the step.
+        session: whose workers are used.
+        calls: of the step; PyTorch records them where they are not given.
+
+    Raises:
+        PydlbenchError: it cannot be made ready.
+    """
+    if case.framework != "torch":
+        return StepLog(case, session)
+    return CallLog(case, session, calls or listed(case, session).calls)
+
+
+class LogVisits:
+    """A log as what a lap visits; a visit that fails says nothing and costs no other.
+
+    Args:
+        log: of the step, or of its calls one by one.
+    """
+
+    def __init__(self, log: StepLog | CallLog) -> None:
+        self._log = log
+        self._lost: list[str] = []
+
+    def __call__(self) -> dict[str, float]:
+        """Return the seconds of a step that the log tells."""
+        try:
+            return self._log.logged()
+        except PydlbenchError as error:
+            self._lost.append(" ".join(str(error).split()))
+            return {}
+
+    def notes(self) -> list[str]:
+        """Return how many visits failed, and why the last one did."""
+        if not self._lost:
+            return []
+        return [f"log: {len(self._lost)} visits failed: {self._lost[-1]}"]

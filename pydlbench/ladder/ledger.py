@@ -33,10 +33,18 @@ _CANARY: Final = 0.10
 _CLOCK: Final = 0.05
 # Of the step: no further lap would tell more once all intervals are as narrow.
 _SETTLED: Final = 0.01
+#: Calls that have sums of their own, natively and as operators: those in which the framework runs
+#: kernels of its own, or MKL's; and those without a native layer.
+OWN: Final = "own"
+MKL: Final = "mkl"
+LAYERLESS: Final = "layerless"
+GROUPS: Final = (OWN, MKL, LAYERLESS)
 # What a visit of another name has measured.
 _VISIT: Final = {
     **dict.fromkeys(("limit", "native_hot", "native_cold", "native_convolutions"), "native"),
-    **dict.fromkeys(("logged_reorders", "logged_convolutions"), "log"),
+    **{f"native_{name}": "native" for name in GROUPS},
+    **{f"operators_{name}": "operators" for name in GROUPS},
+    **dict.fromkeys(("logged_reorders", "logged_convolutions", "logged_around"), "log"),
     **dict.fromkeys(("operators_apart", "feed"), "operators"),
 }
 

@@ -10,7 +10,7 @@ import msgspec
 
 from pydlbench.errors import PydlbenchError
 from pydlbench.ladder.effort import ALIKE
-from pydlbench.ladder.estimate import ZERO, Range
+from pydlbench.ladder.estimate import ZERO, Range, nameless
 from pydlbench.ladder.operators import LAYERS, group_name, subgraphs
 from pydlbench.models.work import LOSS
 from pydlbench.runner.interleaved import random_order, releasing, sample_interleaved
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.base import KernelFacts
     from pydlbench.ladder.estimate import Kernels, Term
+    from pydlbench.ladder.mapped import MappedCall
     from pydlbench.models.graph import Model
     from pydlbench.models.work import Work
     from pydlbench.records.measurement import Measurement
@@ -259,7 +260,7 @@ def native_parts(model: Model, case: StepSpec, native: NativeSum) -> dict[str, f
 # The native rows as what a lap of a check visits: each kernel briefly, prepared anew.
 
 # Of the sum: kernels that are together no more than this are visited in some laps only.
-_TAIL: Final = 0.10
+_TAIL: Final = 0.25
 # Which are these, and those with cold caches that stand with their hot ones: every third. So they
 # have new addresses twice in six laps, and five times in fifteen.
 _EVERY: Final = 3
@@ -297,7 +298,7 @@ class NativeVisits:
     lap with its last time, in the first one with the search's.
 
     The first lap visits all of them. In later ones two kinds of kernels have their turn in every
-    third lap: the smallest, which make a tenth of the sum together and stand with their last time
+    third lap: the smallest, which make a quarter of the sum together and stand with their last time
     in the others; and those with cold caches that are bound by their arithmetic and as fast as with
     hot ones, which stand with the hot one's time of that lap, times the ratio that the two had.
 
@@ -331,6 +332,8 @@ class NativeVisits:
         self._reorders: dict[KernelSpec, Mapping[str, float]] = {}
         # Why visits failed, by kernel.
         self._failed: dict[KernelSpec, list[str]] = {}
+        #: Recorded calls whose native layers have a sum of their own, by its name.
+        self.groups: Mapping[str, Sequence[MappedCall]] = {}
         #: Core clock beside the kernels of the last visit; None where nobody read it.
         self.clock_hz: float | None = None
         #: Canary beside them, each with the weight that it has in the sum; None without one.
@@ -350,8 +353,8 @@ class NativeVisits:
         """Visit the kernels whose turn it is, and return the sums of this lap.
 
         ``native_hot``, ``native_cold`` and their middle, ``native``; of that ``native_fusible``,
-        all that is neither a product nor a convolution, and ``native_convolutions``; and the
-        ``limit``.
+        all that is neither a product nor a convolution, ``native_convolutions``, and those of
+        :attr:`groups`; and the ``limit``.
         """
         if not any(case.on_gpu for case in self._cases):  # its libraries take seconds to start
             self._session.worker("native", "cpu").close(kill=True)
@@ -380,7 +383,24 @@ class NativeVisits:
             "native_cold": cold_s,
             "native_fusible": sum(self._sums(fusible)) / 2,
             **(convolved if self._convolved else {}),
+            **{f"native_{name}": self._of_calls(some) for name, some in self.groups.items()},
         }
+
+    def covers(self, call: MappedCall) -> bool:
+        """Whether each native layer that stands for a call has a time; a view needs none."""
+        known = {nameless(case) for case in self._cases}
+        timed = bool(call.terms) and all(nameless(one.hot) in known for one in call.terms)
+        return timed or call.work.kind == "view"
+
+    def _of_calls(self, calls: Iterable[MappedCall]) -> float:
+        """Return the seconds of this lap of calls' native layers, caches halfway to cold ones."""
+        now = {nameless(case): seconds for case, seconds in self._now.items()}
+        total = 0.0
+        for call in calls:
+            for term in call.terms:
+                hot = now[nameless(term.hot)]
+                total += call.count * (hot + now.get(nameless(term.cold), hot)) / 2
+        return total
 
     def _due(self) -> list[KernelSpec]:
         """Return the kernels whose turn it is in this lap."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pydlbench.records.chain import ChainFacts
     from pydlbench.records.step import StepKernel
     from pydlbench.steps.device import DeviceChain, DeviceOperators
-    from pydlbench.steps.operators import LoggedSteps, OperatorsKernel
+    from pydlbench.steps.operators import LoggedOperators, OperatorsKernel
 
     #: Sends a message to the host before the operation returns.
     Tell: TypeAlias = Callable[[dict[str, Any]], None]
@@ -49,7 +49,8 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
         dispatch_samples: the same, repetition by repetition.
         how: how the two were measured.
         setup_s: building, tracing and compiling all operators.
-        log: what the framework's libraries logged; empty where nobody asked.
+        executions: of calls whose libraries log: by signature how often each runs in one, by
+            library and primitive: ``{"oneDNN reorder": 2, "oneDNN convolution": 1}``.
         library: name and version.
         calls: of a recorded step, each distinct one once, in the order in which they first occur;
             empty where nobody asked.
@@ -78,7 +79,7 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
     dispatch_samples: tuple[float, ...] = ()
     how: str = ""
     setup_s: float = 0.0
-    log: dict[str, Any] = msgspec.field(default_factory=dict)
+    executions: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
     library: str = ""
     calls: tuple[RecordedCall, ...] = ()
     order: tuple[int, ...] = ()
@@ -269,6 +270,24 @@ def prepare_calls(
     return of_recording(backend, step, signatures)
 
 
+def prepare_logged_calls(
+    backend: FrameworkBackend, case: dict[str, Any], signatures: list[str]
+) -> LoggedOperators:
+    """Make calls of PyTorch ready whose libraries log what they execute, as they are timed.
+
+    The facts' ``executions`` say what was logged of each; ``names`` and ``refused`` are those of
+    :func:`prepare_calls`.
+
+    Args:
+        backend: of the worker.
+        case: a :class:`StepSpec`, see :func:`prepare_calls`.
+        signatures: of :class:`RecordedCall`; nothing that is fed.
+    """
+    from pydlbench.steps.torch.calls import prepare_logged_calls as of_recording
+
+    return of_recording(backend, StepSpec.from_dict(case), signatures)
+
+
 def prepare_chain(backend: FrameworkBackend, case: dict[str, Any]) -> OperatorsKernel | DeviceChain:
     """Make all calls of a step ready to be run in their order, on each other's results.
 
@@ -336,20 +355,6 @@ def prepare_lifetimes(backend: Backend, blocks: list[int], freed: int = 0) -> Op
 
     del backend
     return lifetimes(blocks, freed)
-
-
-def prepare_log(backend: FrameworkBackend, case: dict[str, Any], calls: int) -> LoggedSteps:
-    """Make whole steps of PyTorch ready, and keep what its libraries log of the first ones.
-
-    Args:
-        backend: of the worker.
-        case: a :class:`StepSpec`.
-        calls: steps that are logged at once; a sample is a further one.
-    """
-    from pydlbench.steps.torch.operators import prepare_log as prepare_torch
-
-    model, step = _read(case)
-    return prepare_torch(backend, model, step, calls)
 
 
 def _read(case: dict[str, Any]) -> tuple[Model | None, StepSpec]:

@@ -7,7 +7,7 @@ import itertools
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
@@ -129,34 +129,8 @@ class CallCost:
         return self._share * median(self._recent)
 
 
-def summary(calls: list[list[Execution]]) -> dict[str, Any]:
-    """Return seconds and executions by primitive of the call in the middle by its time.
-
-    Layout reorders and convolutions also call by call, in seconds.
-
-    Args:
-        calls: the executions of each of several equal calls.
-    """
-    if not calls or not all(calls):
-        return {}
-    middle = sorted(calls, key=total_s)[len(calls) // 2]
-    seconds: dict[str, float] = {}
-    number: dict[str, int] = {}
-    for one in middle:
-        seconds[one.primitive] = seconds.get(one.primitive, 0.0) + one.seconds
-        number[one.primitive] = number.get(one.primitive, 0) + 1
-    reorders, convolutions = zip(*map(logged_s, calls), strict=True)
-    return {
-        "seconds": seconds,
-        "executions": number,
-        "calls": len(calls),
-        "reorders": list(reorders),
-        "convolutions": list(convolutions),
-    }
-
-
 def logged_s(executions: Sequence[Execution]) -> tuple[float, float]:
-    """Return the seconds of a step's layout reorders, and those of its convolutions."""
+    """Return the seconds of layout reorders, and those of convolutions."""
     reorders, convolutions = (
         total_s([one for one in executions if one.primitive == name])
         for name in ("reorder", "convolution")
@@ -164,41 +138,48 @@ def logged_s(executions: Sequence[Execution]) -> tuple[float, float]:
     return reorders, convolutions
 
 
-class LoggedSteps:
-    """Whole steps whose library logs what it executes.
+class LoggedOperators:
+    """Operators whose libraries log what they execute.
 
-    A request's samples are steps: the chunk has three times of each, one step after another: that
-    of the step, of its layout reorders and of its convolutions.
+    A request's samples are rounds, each twice: without a log, and with one, so that every operator
+    comes behind another one both times, as where it is timed. The chunk has four times per operator
+    and round, operator by operator: that of the call without a log; and by the log, of all that
+    was executed in it, of layout reorders and of convolutions.
 
     Args:
-        step: runs one.
-        log: runs one and returns what the library logged of it.
+        operators: in the order in which a step runs them.
+        log: runs one once and returns what was logged of it.
         facts: what is known of them.
         cpus: those that the process is pinned to.
     """
 
+    #: Times of an operator.
+    PARTS: Final = 4
+
     def __init__(
         self,
-        step: Callable[[], Any],
-        log: Callable[[], list[Execution]],
+        operators: Sequence[TimedOperator],
+        log: Callable[[Callable[[], float]], list[Execution]],
         facts: OperatorsFacts,
         cpus: Sequence[int],
     ) -> None:
-        self._step, self._log = step, log
+        self._operators, self._log = tuple(operators), log
         self._cpus = tuple(cpus)
         self.facts = facts
 
     def sample(self, request: Request) -> Chunk:
-        """Log the requested steps, after those that are not logged."""
-        for _ in range(request.untimed):
-            self._step()
+        """Time and log the requested rounds, after those that are neither timed nor logged."""
         seconds: list[float] = []
         with Account(self._cpus) as account:
+            for _ in range(request.untimed):
+                for operator in self._operators:
+                    operator.run()
             before = page_faults()
             for _ in range(request.samples):
-                start = time.perf_counter()
-                executions = self._log()
-                seconds += [time.perf_counter() - start, *logged_s(executions)]
+                plain = [operator.run() for operator in self._operators]
+                for plain_s, operator in zip(plain, self._operators, strict=True):
+                    executions = self._log(operator.run)
+                    seconds += [plain_s, total_s(executions), *logged_s(executions)]
             faults = page_faults() - before
         return account.chunk(seconds, faults=faults / request.samples)
 

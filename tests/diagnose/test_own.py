@@ -90,7 +90,8 @@ def look(mapped, monkeypatch):
         measure=measure, cache_bytes=lambda _: None, worker=lambda *_, **__: worker
     )
     monkeypatch.setattr(evidence, "map_step", lambda *_: stands)
-    monkeypatch.setattr(evidence, "ask_log", lambda *_: {})
+    log = SimpleNamespace(kernel=None, what="a step", executions={})
+    monkeypatch.setattr(evidence, "log_of", lambda *_: log)
 
     def look(inputs=("2x8x6x6",), *, checked=True, asked=CASE):
         case = msgspec.structs.replace(asked, batch=2)

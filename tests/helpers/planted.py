@@ -10,14 +10,17 @@ from pydlbench.models import build_model
 from pydlbench.models.work import work
 from pydlbench.records.check import CheckRecord, LedgerTerm, OperatorRow, Rungs
 from pydlbench.records.measurement import Correctness, Measurement, Roofline
+from pydlbench.records.operator import RecordedCall
 from pydlbench.records.step import StepFacts, StepSpec
 from pydlbench.runner.session import Options
-from pydlbench.steps.operations import OperatorsFacts, prepare_log
+from pydlbench.steps.operations import OperatorsFacts, prepare_logged_calls, record_calls
 from pydlbench.timing.chunk import Chunk
 from pydlbench.workers.channel import Release, Sample
 from pydlbench.workers.host import RemoteKernel
 
 __all__ = ["KERNEL_S", "Bench", "Kernels", "World", "checker", "run"]
+
+CALL = RecordedCall(signature="conv", operator="aten.convolution")
 
 
 class Kernels:
@@ -38,12 +41,14 @@ class Kernels:
             if word in (case.mode, case.precision, self.allocator):
                 raise UnsupportedError(f"no {word} here")
         number = self.session.count = self.session.count + 1
-        if builder is prepare_log:
+        if builder is record_calls:
             self.made[number] = 0.0
-            reorders = [world.reorder_s if case.layout == "nchw" else 0.0] * 6
-            return RemoteKernel(
-                self, number, OperatorsFacts(log={"reorders": reorders, "calls": 6})
-            )
+            return RemoteKernel(self, number, OperatorsFacts(calls=(CALL,)))
+        if builder is prepare_logged_calls:
+            self.made[number] = (1.0, world.reorder_s if case.layout == "nchw" else 0.0)
+            executions = {CALL.signature: {"oneDNN reorder": 1}}
+            facts = OperatorsFacts(names=(CALL.signature,), executions=executions)
+            return RemoteKernel(self, number, facts)
         model = build_model(case.model, case.batch, **case.options)
         own = build_model(self.session.model, self.session.batch).batch
         self.made[number] = world.step(case, self.allocator, own)
@@ -59,6 +64,10 @@ class Kernels:
 
     def ask(self, operation):
         if isinstance(operation, Sample):
+            if isinstance(self.made[operation.kernel], tuple):
+                call_s, reorder_s = self.made[operation.kernel]
+                seconds = (call_s, reorder_s, reorder_s, 0.0) * operation.request.samples
+                return Chunk(seconds=seconds)
             return self.session.chunk(self.made[operation.kernel], operation, self.allocator)
         assert isinstance(operation, Release)
         del self.made[operation.kernel]
@@ -79,6 +88,7 @@ class Bench:
         self.count = 0
         self.workers = {}
         self.asked = []
+        self.recorded = {}
 
     def canary(self):
         return 1.0
@@ -106,6 +116,9 @@ class Bench:
             faults=faults,
             disturbance="invented work" if disturbed else None,
         )
+
+    def room_bytes(self, device="cpu"):  # noqa: ARG002 - as a session's
+        return None
 
     def cache_bytes(self, device="cpu"):  # noqa: ARG002 - as a session's
         return 1

@@ -2,10 +2,15 @@
 
 from types import SimpleNamespace
 
-from pydlbench.ladder.calls import CallVisits
+import pytest
+
+from pydlbench.ladder.calls import CallLog, CallVisits, group_calls
+from pydlbench.ladder.mapped import MappedCall
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.step import StepSpec
+from pydlbench.steps.aten.work import CallWork
 from pydlbench.steps.operations import OperatorsFacts
+from pydlbench.timing.chunk import Chunk
 
 
 def test_each_reason_for_which_an_operator_was_not_run_is_told_once():
@@ -25,3 +30,124 @@ def test_each_reason_for_which_an_operator_was_not_run_is_told_once():
     found = CallVisits(case, session, calls, warm=False).unreplayed()
     assert found.reasons == {"my.op": ("no memory", "no text")}
     assert (found.calls, found.bytes) == (1.0, 1.0)
+
+
+CALLS = (
+    RecordedCall(signature="conv", operator="aten.convolution", count=2, bytes=60),
+    RecordedCall(signature="conv", operator="aten.convolution", direction="backward", bytes=60),
+    RecordedCall(signature="relu", operator="aten.relu", count=3, bytes=60),
+    RecordedCall(signature="{}", operator="feed", names=("feed",)),
+)
+CASE = StepSpec(model="mnist", batch=2)
+
+
+EXECUTIONS = {"conv": {"oneDNN reorder": 2, "oneDNN convolution": 1}, "relu": {}}
+
+
+class Process:
+    """A session and its worker: calls of two seconds, of which 1.5 are logged or nothing is.
+
+    Args:
+        room: bytes of memory; None where nobody knows.
+    """
+
+    def __init__(self, room=None):
+        self.room, self.open, self.builds = room, 0, 0
+
+    def room_bytes(self, _device):
+        return self.room
+
+    def worker(self, *_, **where):
+        self.where = where
+        return self
+
+    def build(self, _builder, _facts, case, signatures):
+        del case
+        self.open += 1
+        self.builds += 1
+        executions = {one: EXECUTIONS[one] for one in signatures}
+        facts = OperatorsFacts(names=tuple(signatures), executions=executions)
+        logs = self.where.get("logging")
+
+        def sample(request):
+            each = {"conv": (2.0, 1.5, 1.0, 0.5), "relu": (2.0, 0.0, 0.0, 0.0)}
+            one_round = [t for name in signatures for t in each[name][: 4 if logs else 1]]
+            return Chunk(seconds=tuple(one_round * request.samples))
+
+        return SimpleNamespace(facts=facts, sample=sample, release=self.release)
+
+    def release(self):
+        self.open -= 1
+
+
+LOGGED = {"logged_reorders": 3.0, "logged_convolutions": 1.5, "logged_around": 1.5}
+
+
+def test_what_calls_log_is_summed_as_often_as_the_step_makes_them():
+    session = Process()
+    log = CallLog(CASE, session, CALLS)
+    assert session.where == {"warm": True, "logging": True}
+    assert log.executions == {"oneDNN reorder": 6, "oneDNN convolution": 3}
+    assert log.logged() == LOGGED
+    assert log.computed == 3
+    assert log.libraries("conv") == {"oneDNN"}
+    assert log.libraries("relu") == set()
+    assert log.libraries("unknown") is None
+
+
+def test_calls_that_have_no_room_together_are_made_ready_batch_by_batch_in_each_visit():
+    session = Process(room=250)
+    log = CallLog(CASE, session, CALLS)
+    assert log.kernel is None
+    assert log.executions == {"oneDNN reorder": 6, "oneDNN convolution": 3}
+    before = session.builds
+    assert log.logged() == LOGGED
+    assert session.builds == before + 2
+    assert session.open == 0
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_calls_are_grouped_by_who_computes_them(silent):
+    """Where no product is logged at all, a library that nobody asks may compute them."""
+    logs = {
+        "conv": {"oneDNN convolution": 1},
+        "mm": {} if silent else {"MKL SGEMM": 1},
+        "small mm": {},
+        "both": {"oneDNN reorder": 1} if silent else {"oneDNN reorder": 1, "MKL SGEMM": 1},
+        "relu": {},
+        "random": {},
+        "unknown": None,
+    }
+    kinds = {"mm": "product", "small mm": "product"}
+    calls = {
+        name: RecordedCall(signature=name, operator=name, count=1) for name in [*logs, "not timed"]
+    }
+    mapped = {
+        (name, one.direction): MappedCall(
+            count=1, work=CallWork(kind=kinds.get(name, "other")), terms=()
+        )
+        for name, one in calls.items()
+        if name != "not timed"
+    }
+    log = SimpleNamespace(
+        executions=[key for one in logs.values() for key in one or ()],
+        libraries=lambda name: (
+            None if logs.get(name) is None else {key.split()[0] for key in logs[name]}
+        ),
+    )
+    random = mapped["random", calls["random"].direction]
+    found = group_calls(calls.values(), mapped, log, lambda one: one is not random)
+    names = {group: [one.signature for one in some] for group, some in found.items()}
+    assert names == {
+        "own": ["relu"] if silent else ["small mm", "relu"],
+        "mkl": [] if silent else ["mm"],
+        "layerless": ["random"],
+    }
+
+
+def test_a_lap_has_sums_of_groups_of_calls():
+    visits = CallVisits(CASE, Process(), CALLS[:3], warm=True)
+    visits.groups = {"own": [CALLS[2]], "mkl": []}
+    found = visits()
+    assert found["operators"] == 12.0
+    assert (found["operators_own"], found["operators_mkl"]) == (6.0, 0)

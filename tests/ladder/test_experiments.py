@@ -9,7 +9,7 @@ from invented_laps import laps
 from pydlbench.backends.frameworks.verbose import parse
 from pydlbench.errors import WorkerError
 from pydlbench.ladder.check import added_up
-from pydlbench.ladder.experiments import StepLog, experiments
+from pydlbench.ladder.experiments import Group, LogVisits, StepLog, experiments
 from pydlbench.ladder.laps import fitting
 from pydlbench.ladder.ledger import Ladder
 from pydlbench.ladder.operators import cut
@@ -17,7 +17,7 @@ from pydlbench.records.check import Lap
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.step import StepSpec
 from pydlbench.steps.operations import OperatorsFacts
-from pydlbench.steps.operators import LoggedSteps
+from pydlbench.steps.operators import LoggedOperators
 from pydlbench.timing.chunk import Chunk, Request
 from pydlbench.timing.statistics import median
 
@@ -39,6 +39,8 @@ def tried(
     reorders_s=(),
     convolutions=0,
     allocating=True,
+    groups=None,
+    computed=0,
     **faults,
 ):
     """Return the experiments by name, and the notes."""
@@ -53,6 +55,8 @@ def tried(
         reorders_s=reorders_s,
         convolutions=convolutions,
         allocating=allocating,
+        groups=groups,
+        computed=computed,
     )
     return {one.term: one for one in found}, notes
 
@@ -122,7 +126,7 @@ def test_what_a_library_logged_is_held_against_the_rungs_lap_by_lap():
     assert any("reorders" in one for one in notes)
 
 
-LOGGED = {"convolution": 7, "reorder": 9}
+LOGGED = {"oneDNN convolution": 7, "oneDNN reorder": 9}
 SIDES = {"logged_reorders": 1.0, "logged_convolutions": 60.0, "native_convolutions": 40.0}
 
 
@@ -171,7 +175,7 @@ def test_a_log_beside_which_the_cores_were_others_explains_nothing():
     [
         (LOGGED, 6, True),  # one of them is somebody else's
         (LOGGED, 0, False),
-        ({"reorder": 9}, 7, False),
+        ({"oneDNN reorder": 9}, 7, False),
     ],
 )
 def test_logged_convolutions_that_are_not_those_of_the_rows_explain_nothing(
@@ -216,104 +220,157 @@ def test_what_is_fed_from_the_host_is_held_against_images_that_lie_there():
     assert "host transfer" not in tried(laps(step_resident=110.0))[0]
 
 
+def test_what_calls_take_beside_the_kernels_that_they_log_is_an_experiment():
+    taken = laps(logged_reorders=1.0, logged_around=5.0)
+    around = tried(taken, logged=LOGGED, computed=3)[0]["around the library's kernels"]
+    assert (around.rung, around.paired) == ("operators", True)
+    assert list(around.seconds.values()) == pytest.approx(
+        [one.seconds["logged_around"] - 3 * FACTS.dispatch_s for one in taken]
+    )
+    assert "around the library's kernels" not in tried(taken, logged=LOGGED)[0]
+
+
+# --- calls that the library does not compute ------------------------------------------------------
+
+GROUPED = {
+    "operators_own": 30.0,
+    "native_own": 18.0,
+    "operators_mkl": 40.0,
+    "native_mkl": 45.0,
+    "operators_layerless": 6.0,
+}
+GROUPS = {"own": Group(4, "aten.max_pool2d +1.2 ms"), "mkl": Group(2), "layerless": Group(1)}
+
+
+def test_calls_of_other_kernels_are_held_against_their_native_layers_lap_by_lap():
+    taken = laps(**GROUPED)
+    found, _ = tried(taken, groups=GROUPS)
+    own = found["the framework's own kernels"]
+    assert (own.rung, own.paired, own.detail) == ("operators", True, GROUPS["own"].detail)
+    assert list(own.seconds.values()) == pytest.approx(
+        [
+            one.seconds["operators_own"] - one.seconds["native_own"] - 4 * FACTS.dispatch_s
+            for one in taken
+        ]
+    )
+    # MKL's may be faster than the library's.
+    assert median(found["MKL's products"].seconds.values()) < 0
+    layerless = found["calls without a native layer"]
+    assert list(layerless.seconds.values()) == pytest.approx(
+        [one.seconds["operators_layerless"] - FACTS.dispatch_s for one in taken]
+    )
+
+
+def test_a_group_without_calls_or_that_no_lap_has_both_sides_of_explains_nothing():
+    empty = {name: Group(0) for name in GROUPS}
+    assert not any("kernels" in one for one in tried(laps(**GROUPED), groups=empty)[0])
+    apart = laps(operators_own=30.0)
+    assert "the framework's own kernels" not in tried(apart, groups=GROUPS)[0]
+
+
+def test_groups_are_left_out_where_the_cores_were_others_beside_their_visit():
+    def disturbed(one):
+        return msgspec.structs.replace(one, canary={**one.canary, "native": 0.5})
+
+    taken = [disturbed(one) if number < 2 else one for number, one in enumerate(laps(**GROUPED))]
+    found, _ = tried(taken, groups=GROUPS)
+    assert list(found["the framework's own kernels"].seconds) == list(range(2, 8))
+    assert len(found["calls without a native layer"].seconds) == 8
+
+
 # --- the log of steps -----------------------------------------------------------------------------
+
+LINE = "onednn_verbose,v1,primitive,exec,cpu,{},jit,forward,src:f32::blocked:ab::f0,,,mb1,{}\n"
 
 
 class Logging:
-    """A worker, its kernel and its session: steps of half a second, half of it in a convolution.
+    """A worker, its kernel and its session: steps of half a second, half of it in a convolution."""
 
-    It switches its log on by itself (PyTorch), or writes one of each step (TensorFlow).
-    """
-
-    LINE = "onednn_verbose,v1,primitive,exec,cpu,{},jit,forward,src:f32::blocked:ab::f0,,,mb1,{}\n"
-
-    def __init__(self, framework="torch", step_s=0.5):
-        self.framework, self.step_s = framework, step_s
-        self.asked, self.dead, self.facts, self.written = [], False, None, ""
+    def __init__(self, step_s=0.5):
+        self.step_s = step_s
+        self.asked, self.dead, self.written = [], False, ""
 
     def worker(self, framework, device, *, warm, logging):
-        assert (framework, device, warm, logging) == (self.framework, "cpu", True, True)
+        assert (framework, device, warm, logging) == ("tensorflow", "cpu", True, True)
         return self
 
-    def build(self, _builder, _facts, **words):
-        number = {"convolution": 7, "reorder": 1}
-        self.writes = "calls" not in words
-        self.facts = SimpleNamespace(log={"executions": number})
+    def build(self, _builder, _facts, **_words):
         return self
 
     def sample(self, request):
         self.asked.append(request)
         if self.dead:
             raise WorkerError("it\ndied")
-        lines = [self.LINE.format("reorder", 10), *[self.LINE.format("convolution", 30)] * 7]
+        lines = [LINE.format("reorder", 10), *[LINE.format("convolution", 30)] * 7]
         self.written = "".join(lines * request.samples)
-        times = (self.step_s,) if self.writes else (self.step_s, 0.01, 0.21)
-        return Chunk(seconds=times * request.samples)
+        return Chunk(seconds=(self.step_s,) * request.samples)
 
     def said(self):
         return self.written
 
 
-@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
-def test_a_visit_of_the_log_tells_what_reorders_and_convolutions_take_in_a_step(framework):
-    session = Logging(framework)
-    log = StepLog(StepSpec(model="mnist", batch=2, framework=framework), session)
-    assert log.executions == {"convolution": 7, "reorder": 1}
+STEP = StepSpec(model="mnist", batch=2, framework="tensorflow")
+
+
+def test_a_visit_of_the_log_tells_what_reorders_and_convolutions_take_in_a_step():
+    session = Logging()
+    log = StepLog(STEP, session)
+    assert log.executions == {"oneDNN convolution": 7, "oneDNN reorder": 1}
+    visits = LogVisits(log)
     for _ in range(2):
         session.asked.clear()
-        found = log()
+        found = visits()
         assert found["logged_reorders"] == pytest.approx(0.01)
         assert found["logged_convolutions"] == pytest.approx(0.21)
     # One step that is not logged, and one that is.
-    assert [one.samples + one.untimed for one in session.asked] in ([2], [1, 1])
-    assert log.notes() == []
+    assert [one.samples + one.untimed for one in session.asked] == [1, 1]
+    assert visits.notes() == []
 
 
-@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
-def test_a_visit_of_the_log_has_as_many_steps_as_any_other(framework):
-    """What a sample tells of the step's parts is no step."""
-    session = Logging(framework, step_s=0.02)
-    log = StepLog(StepSpec(model="mnist", batch=2, framework=framework), session)
-    log()
+def test_a_visit_of_the_log_has_as_many_steps_as_any_other():
+    session = Logging(step_s=0.02)
+    log = StepLog(STEP, session)
+    log.logged()
     session.asked.clear()
-    log()
+    log.logged()
     usual = fitting(
         SimpleNamespace(sample=lambda request: Chunk(seconds=(0.02,) * request.samples))
     )
-    assert sum(one.samples for one in session.asked) in (
-        usual.samples,
-        usual.samples + usual.untimed,  # asked for by themselves
-    )
+    assert sum(one.samples for one in session.asked) == usual.samples + usual.untimed
 
 
 def test_a_visit_of_the_log_that_fails_costs_only_itself():
     session = Logging()
-    log = StepLog(StepSpec(model="mnist", batch=2), session)
-    log()
+    visits = LogVisits(StepLog(STEP, session))
+    visits()
     session.dead = True
-    assert log() == {}
-    (said,) = log.notes()
+    assert visits() == {}
+    (said,) = visits.notes()
     assert said.endswith("it died")
 
 
-def test_logged_steps_have_three_times_each():
+class Planted:
+    """An operator of a given time whose library logs given lines."""
+
+    def __init__(self, ran, name, seconds, *lines):
+        self.ran, self.name, self.seconds = ran, name, seconds
+        self.lines = "".join(LINE.format(*one) for one in lines)
+
+    def run(self):
+        self.ran.append(self.name)
+        return self.seconds
+
+
+def test_logged_operators_have_four_times_each():
     ran = []
-    executions = parse(Logging.LINE.format("reorder", 2) + Logging.LINE.format("convolution", 3))
+    conv = Planted(ran, "conv", 0.007, ("reorder", 2), ("convolution", 3), ("sum", 1))
+    relu = Planted(ran, "relu", 0.001)
 
-    def log():
-        ran.append("logged")
-        return executions
+    def log(run):
+        run()
+        return parse((conv if ran[-1] == "conv" else relu).lines)
 
-    steps = LoggedSteps(lambda: ran.append("step"), log, OperatorsFacts(), (0,))
-    whole, reorders, convolutions = zip(
-        *batched(steps.sample(Request(samples=2, untimed=1)).seconds), strict=True
-    )
-    assert ran == ["step", "logged", "logged"]
-    assert reorders == pytest.approx((0.002, 0.002))
-    assert convolutions == pytest.approx((0.003, 0.003))
-    assert min(whole) > 0
-
-
-def batched(seconds):
-    """Return three at a time."""
-    return [seconds[place : place + 3] for place in range(0, len(seconds), 3)]
+    operators = LoggedOperators([conv, relu], log, OperatorsFacts(), (0,))
+    found = operators.sample(Request(samples=2, untimed=1)).seconds
+    assert ran == ["conv", "relu", *["conv", "relu"] * 4]
+    assert found == pytest.approx((0.007, 0.006, 0.002, 0.003, 0.001, 0.0, 0.0, 0.0) * 2)

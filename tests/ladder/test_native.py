@@ -8,12 +8,14 @@ from invented_evidence import row
 
 from pydlbench.errors import WorkerError
 from pydlbench.ladder.estimate import Range, plan
+from pydlbench.ladder.mapped import MappedCall
 from pydlbench.ladder.native import NativeVisits, native_parts, native_sum
 from pydlbench.ladder.operators import cut
 from pydlbench.models import build_model
 from pydlbench.records.measurement import Roofline
 from pydlbench.records.step import StepSpec
 from pydlbench.runner.session import Options
+from pydlbench.steps.aten.work import CallWork
 from pydlbench.timing.chunk import Chunk
 
 
@@ -195,6 +197,34 @@ def test_a_visit_is_one_chunk_of_the_length_that_the_kernel_asks_for(visits):
     assert few.untimed == 200
     assert (some.samples, some.inner, some.untimed) == (3, 1, 1)
     assert (one.samples, one.inner, one.untimed) == (1, 1, 0)
+
+
+def test_calls_of_a_group_have_a_sum_of_their_own(visits):
+    native, _, wanted = visits
+    first, second = wanted.terms[:2]
+    own = [
+        MappedCall(count=3, work=CallWork(kind="layer"), terms=(first, second)),
+        MappedCall(count=2, work=CallWork(kind="view"), terms=()),
+    ]
+    native.groups = {"own": own, "mkl": []}
+    found = native()
+    assert found["native_own"] == pytest.approx(3 * 2 * 0.0015)
+    assert found["native_mkl"] == 0
+
+
+def test_a_call_is_covered_where_all_of_its_layers_have_a_time():
+    wanted = plan(build_model("mnist", 2))
+    first, second = wanted.terms[:2]
+    rows = {c: row(c, 2.0, status="failed" if c == second.hot else "ok") for c in wanted.cases}
+    native = NativeVisits(wanted, rows, Invented(), 6)
+
+    def covers(kind, *terms):
+        return native.covers(MappedCall(count=1, work=CallWork(kind=kind), terms=terms))
+
+    assert covers("layer", first)
+    assert not covers("layer", first, second)
+    assert not covers("layer")
+    assert covers("view")
 
 
 def test_the_limit_follows_the_clock_of_the_lap(visits):

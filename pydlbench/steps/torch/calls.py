@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +14,15 @@ import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from pydlbench.backends.frameworks.verbose import parse
 from pydlbench.backends.torch import settings
+from pydlbench.backends.torch.trace import library_output
 from pydlbench.errors import UnsupportedError
 from pydlbench.steps import device
 from pydlbench.steps.definition import definition_of
 from pydlbench.steps.inputs import make_batch, make_weights, weight_shapes
 from pydlbench.steps.operations import OperatorsFacts
-from pydlbench.steps.operators import OperatorsKernel
+from pydlbench.steps.operators import LoggedOperators, OperatorsKernel
 from pydlbench.steps.own import load_own
 from pydlbench.steps.torch import chain, replay
 from pydlbench.steps.torch.operators import fed_operator
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pydlbench.backends.frameworks.backend import FrameworkBackend
+    from pydlbench.backends.frameworks.verbose import Execution
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
     from pydlbench.steps.device import DeviceCall, DeviceChain, DeviceOperators
@@ -212,13 +216,10 @@ def prepare_calls(
     """Make calls ready; see :func:`pydlbench.steps.operations.prepare_calls`."""
     _check_eager(case)
     begin = time.perf_counter()
-    if case.own is not None:
-        load_own(case.model)  # its file may define operators
     # What is fed is no call of PyTorch's, and has a subgraph's signature.
     fed = [one for one in signatures if one.startswith("{")]
     recorded = [one for one in signatures if one not in fed]
-    with settings.tf32(case.precision):
-        calls, refused = replay.make_ready(recorded, case.device, case.seed, _waiting(case))
+    calls, refused = _made_ready(case, recorded)
     feeding = {one: fed_operator(one, case) for one in fed}
     if case.on_gpu:
         facts = OperatorsFacts(
@@ -243,6 +244,42 @@ def prepare_calls(
         refused=refused,
     )
     return OperatorsKernel(list(ready.values()), facts, backend.cpus)
+
+
+def _made_ready(
+    case: StepSpec, signatures: list[str]
+) -> tuple[dict[str, replay.CallOperator], dict[str, str]]:
+    """Return the calls that ran, and why others did not, by signature."""
+    if case.own is not None:
+        load_own(case.model)  # its file may define operators
+    with settings.tf32(case.precision):
+        return replay.make_ready(signatures, case.device, case.seed, _waiting(case))
+
+
+def prepare_logged_calls(
+    backend: FrameworkBackend, case: StepSpec, signatures: list[str]
+) -> LoggedOperators:
+    """Make logged calls ready; see :func:`pydlbench.steps.operations.prepare_logged_calls`."""
+    _check_eager(case)
+    begin = time.perf_counter()
+    calls, refused = _made_ready(case, signatures)
+    executions = {
+        name: Counter(f"{one.library} {one.primitive}" for one in _logged(call.run))
+        for name, call in calls.items()
+    }
+    facts = OperatorsFacts(
+        names=tuple(calls),
+        executions={name: dict(one) for name, one in executions.items()},
+        setup_s=time.perf_counter() - begin,
+        library=backend.library,
+        refused=refused,
+    )
+    return LoggedOperators(list(calls.values()), _logged, facts, backend.cpus)
+
+
+def _logged(run: Callable[[], float]) -> list[Execution]:
+    """Run something and return what PyTorch's libraries logged of it."""
+    return parse(library_output(run))
 
 
 def prepare_chain(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 import operator
 import time
 from dataclasses import dataclass, field
@@ -14,29 +13,23 @@ import torch
 from torch import fx, nn
 
 from pydlbench.backends.frameworks.backend import translated
-from pydlbench.backends.frameworks.verbose import parse
 from pydlbench.backends.torch.operator import compiled
-from pydlbench.backends.torch.trace import library_output
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.steps.definition import definition_of
 from pydlbench.steps.inputs import make_batch, make_weights
 from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.steps.operators import (
     CallCost,
-    LoggedSteps,
     OperatorsKernel,
     TimedCall,
-    summary,
 )
 from pydlbench.steps.signatures import read_signature, step_of
-from pydlbench.steps.torch.own import OwnModel
 from pydlbench.steps.torch.step import TorchModel, TorchStep, autocast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pydlbench.backends.frameworks.backend import FrameworkBackend
-    from pydlbench.backends.frameworks.verbose import Execution
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
     from pydlbench.steps.operators import TimedOperator
@@ -308,37 +301,6 @@ class OptimizerOperator:
 # What a worker is asked for.
 
 _HOW = "a compiled function of one operator on one element, called after each part and taken off"
-
-
-def prepare_log(
-    backend: FrameworkBackend, model: Model | None, case: StepSpec, calls: int
-) -> LoggedSteps:
-    """Make whole steps ready; see :func:`pydlbench.steps.operations.prepare_log`.
-
-    Args:
-        backend: of the worker.
-        model: the graph; None of a model of the user's own.
-        case: the step.
-        calls: steps that are logged at once.
-    """
-    guard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
-    step: Callable[[], Any]
-    if model is None:
-        guard = own = OwnModel(case)
-        step = own.step
-    else:
-        step = _step(model, case)
-
-    def run() -> None:
-        with guard:
-            step()
-
-    def log() -> list[Execution]:
-        return parse(library_output(run))
-
-    run()
-    facts = OperatorsFacts(log=summary([log() for _ in range(calls)]), library=backend.library)
-    return LoggedSteps(run, log, facts, backend.cpus)
 
 
 def prepare_signatures(

@@ -120,6 +120,30 @@ def test_what_cannot_be_made_up_is_refused_with_its_reason_and_costs_no_other():
     assert len(kernel.sample(Request(samples=2)).seconds) == 2
 
 
+def test_calls_are_logged_one_by_one_and_those_that_run_no_library_log_nothing():
+    conv = text_of(
+        aten.convolution.default,
+        *(torch.empty(2, 8, 12, 12), torch.empty(8, 8, 3, 3), None),
+        *([1, 1], [1, 1], [1, 1], False, [0, 0], 1),
+    )
+    relu = text_of(aten.relu.default, torch.empty(3))
+    wrong = text_of(aten.mm.default, torch.empty(3, 4), torch.empty(3, 4))
+    backend, case = create("cpu"), StepSpec(model="mnist").to_dict()
+    kernel = operations.prepare_logged_calls(backend, case, [conv, relu, wrong])
+    assert kernel.facts.names == (conv, relu)
+    assert set(kernel.facts.refused) == {wrong}
+    assert kernel.facts.executions[relu] == {}
+    seconds = kernel.sample(Request(samples=2)).seconds
+    assert len(seconds) == 2 * 2 * 4
+    assert seconds[5:8] == (0.0, 0.0, 0.0)
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("PyTorch was built without oneDNN")
+    assert kernel.facts.executions[conv]["oneDNN convolution"] == 1
+    whole, executed, reordered, convolved = seconds[:4]
+    assert 0 < convolved <= executed - reordered + 1e-9
+    assert whole > 0
+
+
 def test_a_text_that_is_none_is_refused():
     with pytest.raises(UnsupportedError):
         parse("aten.relu.default(float32[3](1)")
