@@ -409,38 +409,36 @@ def measure_table(journal: Journal) -> list[str]:
         name = f"{case.model} {case.phases[0]}"
         if lacking := [part for part in PARTS if journal.get(f"{part} {case.name}") is None]:
             missing.append(name if len(lacking) == len(PARTS) else f"{name} ({', '.join(lacking)})")
-        if check is None:
+        if step is not None:
+            seconds, disturbed = step["seconds"], not step["undisturbed"]
+        elif check is not None:
+            seconds, disturbed = check["measured_s"]["median"], check["disturbed"]
+        else:
             continue
-        known = check["known"] or {}
-        error = None
+        number: dict[str, float | None] = dict.fromkeys(("forecast", "again", *_SIGNED, *_SHARES))
         if told is not None and step is not None and made_before(told, step):
-            error = (told["forecast_s"] - step["seconds"]) / step["seconds"]
-        again = None if step is None else check["measured_s"]["median"] / step["seconds"] - 1
-        number = {
-            "forecast": error,
-            "again": again,
-            "additivity": check["additivity_error"],
-            "unexplained": check["unexplained"],
-            "native": known.get("native_time"),
-            "formula": known.get("formula_time"),
-        }
-        if aim_s := _LEDGERS.get((case.model, case.phases[0])):
-            ledgers.append(f"ledger of {name}: {check['took_s']:.0f} s (aim {aim_s:.0f} s)")
+            number["forecast"] = told["forecast_s"] / seconds - 1
+        if check is not None:
+            number |= {
+                "again": None if step is None else check["measured_s"]["median"] / seconds - 1,
+                "additivity": check["additivity_error"],
+                "unexplained": check["unexplained"],
+                **{one: (check["known"] or {}).get(f"{one}_time") for one in _SHARES},
+            }
+            if aim_s := _LEDGERS.get((case.model, case.phases[0])):
+                ledgers.append(f"ledger of {name}: {check['took_s']:.0f} s (aim {aim_s:.0f} s)")
         judged.append((case, number))
-        seconds = check["measured_s"]["median"] if step is None else step["seconds"]
-        disturbed = check["disturbed"] if step is None else not step["undisturbed"]
         rows.append(
             [
                 case.model,
-                str(check["batch"]),
+                str((check or told or {}).get("batch", "-")),
                 case.phases[0],
                 Scale.of(seconds).text(seconds) + (" *" if disturbed else ""),
-                percent(error, decimal=True, signed=True) + reach(told, error),
-                percent(again, decimal=True, signed=True),
-                *(percent(number[name], decimal=True, signed=True) for name in _SIGNED),
-                *(percent(number[name]) for name in ("native", "formula")),
-                "-" if told is None else f"{told['took_s']:.0f} s",
-                f"{check['took_s']:.0f} s",
+                percent(number["forecast"], decimal=True, signed=True)
+                + reach(told, number["forecast"]),
+                *(percent(number[one], decimal=True, signed=True) for one in ("again", *_SIGNED)),
+                *(percent(number[one]) for one in _SHARES),
+                *("-" if one is None else f"{one['took_s']:.0f} s" for one in (told, check)),
             ]
         )
     if not rows:
@@ -473,15 +471,16 @@ def reach(told: Mapping[str, Any] | None, error: float | None) -> str:
 
 
 _SIGNED: Final = ("additivity", "unexplained")
+_SHARES: Final = ("native", "formula")
 _LEGEND: Final = (
     "`python benchmarks/own_models.py --stage measure`: steps at the size of their papers. "
     "`forecast`: error of the forecast, made before the step ran (and the half width of its own "
-    "interval); `step again`: how much longer the same step took in the check, "
-    "later, in another process, which no forecast can know; `additivity`: error of the sum of the operators "
-    "within the check. Errors are (predicted - measured) / measured. `native time` and `FLOP "
-    "time`: shares of the operators' time that have native layers and a FLOP formula; `ledger "
-    "took`: all of a check in new processes, the search for native kernels in it, with no lap "
-    f"after the sixth begun later than {_LAPS_S:.0f} s. `*`: somebody else used the cores."
+    "interval); `step again`: how much longer the same step took in the check, later, in another "
+    "process, which no forecast can know; `additivity`: error of the sum of the operators within "
+    "the check. Errors are (predicted - measured) / measured. `native time` and `FLOP time`: "
+    "shares of the operators' time that have native layers and a FLOP formula; `ledger took`: all "
+    "of a check in new processes, the search for native kernels in it, with no lap after the sixth "
+    f"begun later than {_LAPS_S:.0f} s. `*`: somebody else used the cores."
 )
 
 
@@ -507,7 +506,8 @@ def verdict(judged: Sequence[tuple[Case, Mapping[str, float | None]]]) -> list[s
         )
     for name, aim in (("unexplained", "at most 2 %"), ("native", "at least 90 %")):
         if found := known(name):
-            lines.append(f"median {name} {percent(median(found), decimal=True)} (aim {aim})")
+            middle = percent(median(found), decimal=True)
+            lines.append(f"median {name} {middle} of {len(found)} (aim {aim})")
     return lines
 
 

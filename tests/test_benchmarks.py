@@ -57,7 +57,7 @@ def test_a_forecast_counts_where_it_was_made_before_its_step(tmp_path):
     """Of two steps, one was forecast after it had run; of the other a row was disturbed."""
     told = {"status": "ok", "forecast_s": 1.1, "ci_low": 1.045, "ci_high": 1.155, "took_s": 5.0}
     check = {"known": None, "additivity_error": 0.02, "unexplained": 0.01, "took_s": 50.0}
-    check |= {"batch": 8, "disturbed": False}
+    check |= {"batch": 8, "disturbed": False, "measured_s": {"median": 1.25}}
     notes = ["somebody else used the cores during a visit of 3 rows"]
     at = "2030-01-01T12:00:0{}+00:00"
     lines = []
@@ -76,6 +76,7 @@ def test_a_forecast_counts_where_it_was_made_before_its_step(tmp_path):
     forward, training = ([cell.strip() for cell in row] for row in rows)
     assert forward[5] == "+10.0 % (± 5.0 %) *"
     assert training[5] == "-"
+    assert forward[6] == training[6] == "+25.0 %"
     assert "of 1 (aim 80 %)" in done.stdout
 
 
