@@ -9,7 +9,7 @@ import msgspec
 
 from pydlbench.ladder.estimate import nameless
 from pydlbench.ladder.laps import fitting
-from pydlbench.ladder.ledger import GROUPS, LAYERLESS, MKL, OWN
+from pydlbench.ladder.ledger import CONVOLVED, GROUPS, LAYERLESS, MKL, OUTSIDE
 from pydlbench.ladder.operators import kind_of, recorded
 from pydlbench.ladder.pipeline import enqueued, period
 from pydlbench.ladder.rows import batches
@@ -35,12 +35,13 @@ if TYPE_CHECKING:
 # By the names that their logs have here.
 _ONEDNN: Final = "oneDNN"
 _MKL: Final = "MKL"
-# Kinds of calls that products are in.
-_PRODUCTS: Final = ("product", "attention", "recurrent")
+_CONVOLUTION: Final = "oneDNN convolution"
 
 # Operands of all calls lie in memory together if they take no more than this share of what is
-# available; else calls are made ready anew in each lap, as many as there is room for.
+# available; else calls are made ready anew in each lap, as many as there is room for. Those of the
+# log are there besides, beside whole steps.
 _ROOM: Final = 1 / 4
+_ROOM_LOGGED: Final = 1 / 8
 
 
 class ReadyCalls:
@@ -83,7 +84,8 @@ class ReadyCalls:
         self._batches = [once]
         available = session.room_bytes(case.device)
         if recorded(case) and available:
-            self._batches = list(batches(once, int(_ROOM * available)))
+            room = _ROOM_LOGGED if logging else _ROOM
+            self._batches = list(batches(once, int(room * available)))
         self._requests: dict[int, Request] = {}
         self.refused: dict[str, str] = {}
         self.facts = OperatorsFacts()
@@ -140,8 +142,9 @@ class CallLog(ReadyCalls):
             self._counts[one.signature] += one.count
         build = operations.prepare_logged_calls
         super().__init__(case, session, own, build, LoggedOperators.PARTS, warm=True, logging=True)
-        if self.kernel is None:
-            self.logged()  # what has no room together is known batch by batch
+        if self.kernel is None:  # what has no room together is known batch by batch
+            for number in range(len(self._batches)):
+                self._prepare(number).release()
 
     @property
     def executions(self) -> Counter[str]:
@@ -151,6 +154,15 @@ class CallLog(ReadyCalls):
             for name, number in each.items():
                 found[name] += self._counts[signature] * number
         return found
+
+    def leave_out(self, calls: Iterable[RecordedCall]) -> None:
+        """Have calls in no sum."""
+        for one in calls:
+            self._counts[one.signature] -= one.count
+
+    def convolves(self, signature: str) -> bool:
+        """Whether oneDNN logs a convolution in a call."""
+        return _CONVOLUTION in self._executions.get(signature, {})
 
     def libraries(self, signature: str) -> set[str] | None:
         """Return the libraries that log something in a call; None where nobody knows."""
@@ -207,8 +219,6 @@ def group_calls(
         log: what libraries log of them.
         covered: whether all native layers of a call have a time.
     """
-    # Where MKL says nothing of a step, products may be those of a library that nobody asks.
-    asked = any(name.startswith(_MKL) for name in log.executions)
     found: dict[str, list[RecordedCall]] = {name: [] for name in GROUPS}
     for one in calls:
         stands = mapped.get((one.signature, one.direction))
@@ -217,10 +227,12 @@ def group_calls(
             continue
         if not covered(stands):
             found[LAYERLESS].append(one)
-        elif not libraries and (asked or stands.work.kind not in _PRODUCTS):
-            found[OWN].append(one)
+        elif not libraries:
+            found[OUTSIDE].append(one)
         elif libraries == {_MKL}:
             found[MKL].append(one)
+        elif log.convolves(one.signature):
+            found[CONVOLVED].append(one)
     return found
 
 

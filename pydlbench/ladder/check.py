@@ -21,6 +21,7 @@ from pydlbench.ladder.device_terms import (
 )
 from pydlbench.ladder.estimate import plan
 from pydlbench.ladder.experiments import (
+    OTHERS,
     Group,
     LogVisits,
     StepLog,
@@ -377,23 +378,29 @@ class _Check:
             self._notes.append(f"no log of layout reorders: {error}")
             return
         self._kernels.append(log.kernel)
-        if not log.executions:
-            return
-        self._log = log
-        self._log_visits = self._visits["log"] = LogVisits(log)
         if isinstance(log, CallLog) and self._operators is not None:
-            mapped = {
-                key: one
-                for key, one in self._mapped.items()
-                if key[0] not in self._operators.refused
-            }
-            groups = group_calls(self._calls, mapped, log, self._native.covers)
-            self._operators.groups = groups
-            self._native.groups = {
-                name: [mapped[one.signature, one.direction] for one in some]
-                for name, some in groups.items()
-                if name != LAYERLESS
-            }
+            self._group(log, self._operators)
+        if log.executions:
+            self._log = log
+            self._log_visits = self._visits["log"] = LogVisits(log)
+
+    def _group(self, log: CallLog, operators: CallVisits) -> None:
+        """Have some calls sums of their own, by what libraries log of them."""
+        if log.refused:
+            why = next(iter(log.refused.values()))
+            self._notes.append(f"log: {len(log.refused)} calls could not be made ready: {why}")
+        mapped = {key: one for key, one in self._mapped.items() if key[0] not in operators.refused}
+        groups = group_calls(self._calls, mapped, log, self._native.covers)
+        if self._model is None:
+            log.leave_out(groups[LAYERLESS])
+        else:  # its native rows are those of its graph, which has another loss and other updates
+            del groups[LAYERLESS]
+        operators.groups = groups
+        self._native.groups = {
+            name: [mapped[one.signature, one.direction] for one in some]
+            for name, some in groups.items()
+            if name != LAYERLESS
+        }
 
     def _warm(self, case: StepSpec) -> RemoteKernel[StepFacts]:
         how = StepPreparation(checks=False)
@@ -622,12 +629,11 @@ class _Check:
         step_s: float,
     ) -> dict[str, str]:
         """Return what stands out in a difference, or is not in a rung, by the rung above it."""
-        if self._operators is not None and self._operators.groups:
-            # What has a term of its own does not stand out in what is left.
-            every = (one for some in self._operators.groups.values() for one in some)
-            apart = {(one.signature, one.direction) for one in every}
+        groups = {} if self._operators is None else self._operators.groups
+        apart = {(one.signature, one.direction) for name in OTHERS for one in groups.get(name, ())}
+        if apart:  # what has a term of its own does not stand out in what is left
             rows = [one for one in rows if (one.signature, one.direction) not in apart]
-            natives = module_parts(rows)
+            natives = {**natives, **module_parts(rows)}
         beside = {
             one.name: one.count * (one.seconds - one.native_s)
             for one in parts_of(rows, natives)

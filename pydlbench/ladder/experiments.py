@@ -15,7 +15,7 @@ from pydlbench.backends.frameworks.verbose import parse
 from pydlbench.errors import PydlbenchError
 from pydlbench.ladder.calls import CallLog
 from pydlbench.ladder.laps import fitting
-from pydlbench.ladder.ledger import LAYERLESS, MKL, OWN, Experiment
+from pydlbench.ladder.ledger import CONVOLVED, LAYERLESS, MKL, OUTSIDE, Experiment
 from pydlbench.ladder.operators import listed
 from pydlbench.records.step import StepFacts, StepPreparation
 from pydlbench.steps import operations
@@ -46,18 +46,21 @@ FASTER: Final = "faster convolutions"
 #: Those that the native chain has as well.
 OWN_REORDERS: Final = "reorders of the native chain"
 
-#: Finding a primitive, memory for its results.
+#: Whatever else a call does: memory for its results, finding the primitive, what the framework
+#: computes besides.
 AROUND: Final = "around the library's kernels"
-#: What kernels take longer that are not the library's, and calls that no native layer stands for.
+#: What calls take longer that oneDNN does not compute, and those that no native layer stands for.
 OTHERS: Final = {
-    OWN: "the framework's own kernels",
-    MKL: "MKL's products",
+    OUTSIDE: "calls outside of oneDNN and MKL",
+    MKL: "calls of MKL",
     LAYERLESS: "calls without a native layer",
 }
 # How each of these was measured, behind the number of its calls.
 _LOGGED: Final = {
-    OWN: "in which no library logs anything, each alone, minus the native layers that stand for it",
-    MKL: "in which MKL alone logs anything, each alone, minus the native layers that stand for it",
+    OUTSIDE: "in which neither library logs anything, each alone, minus the native layers that "
+    "stand for it",
+    MKL: "in which MKL alone logs anything, each alone, minus the native layers that stand for it, "
+    "whose packing is left out",
     LAYERLESS: "that no native layer stands for, each alone",
 }
 _CONVOLUTION: Final = "oneDNN convolution"
@@ -184,7 +187,9 @@ def _convolutions(
     if logged != count:
         said = f"the library ran {logged} in a step, native rows stand for {count}"
         return [], [f"no {CONVOLUTIONS}: {said}"]
-    seconds = ladder.between("native_convolutions", "logged_convolutions")
+    # Of recorded calls all that a convolution computes, its bias too, as the library does at once.
+    seconds = ladder.between(f"native_{CONVOLVED}", "logged_convolutions")
+    seconds = seconds or ladder.between("native_convolutions", "logged_convolutions")
     if not seconds:
         return [], [f"no {CONVOLUTIONS}: no lap has both sides undisturbed"]
     how = (
@@ -219,8 +224,8 @@ def _groups(ladder: Ladder, groups: Mapping[str, Group], dispatch_s: float) -> l
         dispatch_s: of a call, which has a term of its own.
     """
     found = []
-    for name, one in groups.items():
-        operators = f"operators_{name}"
+    for name in [name for name in OTHERS if name in groups]:
+        one, operators = groups[name], f"operators_{name}"
         seconds = ladder.values.get(operators, {})
         if name != LAYERLESS:
             seconds = ladder.between(f"native_{name}", operators)

@@ -103,7 +103,7 @@ def fitting(kernel: Sampler, timing: str = "", parts: int = 1) -> Request:
         kernel: any.
         timing: of a step on a GPU: where the host waits for the device, it does so behind several
             steps, as in a loop.
-        parts: values of each sample, the first of which is the whole.
+        parts: values of each operator in a sample, the first of which is its time.
     """
     chunk = kernel.sample(Request(samples=1, untimed=1, timing=timing))
     # Of calls on a GPU the device's seconds are the least of what timing them takes.

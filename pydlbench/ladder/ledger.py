@@ -33,12 +33,14 @@ _CANARY: Final = 0.10
 _CLOCK: Final = 0.05
 # Of the step: no further lap would tell more once all intervals are as narrow.
 _SETTLED: Final = 0.01
-#: Calls that have sums of their own, natively and as operators: those in which the framework runs
-#: kernels of its own, or MKL's; and those without a native layer.
-OWN: Final = "own"
+#: Calls that have sums of their own, natively and as operators: those in which neither oneDNN nor
+#: MKL logs anything, those in which MKL alone does, those in which oneDNN logs a convolution, and
+#: those without a native layer.
+OUTSIDE: Final = "outside"
 MKL: Final = "mkl"
+CONVOLVED: Final = "convolved"
 LAYERLESS: Final = "layerless"
-GROUPS: Final = (OWN, MKL, LAYERLESS)
+GROUPS: Final = (OUTSIDE, MKL, CONVOLVED, LAYERLESS)
 # What a visit of another name has measured.
 _VISIT: Final = {
     **dict.fromkeys(("limit", "native_hot", "native_cold", "native_convolutions"), "native"),

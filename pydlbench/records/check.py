@@ -108,7 +108,7 @@ class Lap(Record, frozen=True, kw_only=True):
             ``native_fusible`` (of ``native``, what is neither a product nor a convolution), and the
             sides of experiments, as ``step_kept`` (the step with an allocator that keeps its
             pages), ``logged_convolutions`` (of a step, by the library's log) and
-            ``native_convolutions``; and of some calls, ``operators_own`` and ``native_own`` (see
+            ``native_convolutions``; and of some calls, ``operators_mkl`` and ``native_mkl`` (see
             ``ladder.ledger.GROUPS``). On a GPU also ``enqueue`` (what the host needs for the
             operators), ``pipeline`` (the makespan of both), ``step_events`` and ``step_graph`` (see
             ``steps.device.WAYS``).

@@ -141,10 +141,10 @@ def logged_s(executions: Sequence[Execution]) -> tuple[float, float]:
 class LoggedOperators:
     """Operators whose libraries log what they execute.
 
-    A request's samples are rounds, each twice: without a log, and with one, so that every operator
-    comes behind another one both times, as where it is timed. The chunk has four times per operator
-    and round, operator by operator: that of the call without a log; and by the log, of all that
-    was executed in it, of layout reorders and of convolutions.
+    A request's samples are rounds, each twice: without a log, and with one, so that an operator
+    follows another one both times. The chunk has four times per operator and round, operator by
+    operator: that of the call without a log; and by the log, of all that was executed in it, of
+    layout reorders and of convolutions.
 
     Args:
         operators: in the order in which a step runs them.

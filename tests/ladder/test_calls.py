@@ -2,8 +2,6 @@
 
 from types import SimpleNamespace
 
-import pytest
-
 from pydlbench.ladder.calls import CallLog, CallVisits, group_calls
 from pydlbench.ladder.mapped import MappedCall
 from pydlbench.records.operator import RecordedCall
@@ -106,48 +104,55 @@ def test_calls_that_have_no_room_together_are_made_ready_batch_by_batch_in_each_
     assert session.open == 0
 
 
-@pytest.mark.parametrize("silent", [False, True])
-def test_calls_are_grouped_by_who_computes_them(silent):
-    """Where no product is logged at all, a library that nobody asks may compute them."""
+def test_calls_that_are_left_out_are_in_no_sum():
+    log = CallLog(CASE, Process(), CALLS)
+    log.leave_out(CALLS[:1])
+    assert log.executions == {"oneDNN reorder": 2, "oneDNN convolution": 1}
+    assert log.logged() == {name: seconds / 3 for name, seconds in LOGGED.items()}
+    assert log.computed == 1
+
+
+def test_calls_are_grouped_by_who_computes_them():
     logs = {
-        "conv": {"oneDNN convolution": 1},
-        "mm": {} if silent else {"MKL SGEMM": 1},
-        "small mm": {},
-        "both": {"oneDNN reorder": 1} if silent else {"oneDNN reorder": 1, "MKL SGEMM": 1},
+        "conv": {"oneDNN reorder": 2, "oneDNN convolution": 1},
+        "conv3d": {"oneDNN convolution": 1},
+        "linear": {"oneDNN matmul": 1},
+        "mm": {"MKL SGEMM": 1},
+        "both": {"oneDNN reorder": 1, "MKL SGEMM": 1},
         "relu": {},
         "random": {},
         "unknown": None,
     }
-    kinds = {"mm": "product", "small mm": "product"}
-    calls = {
-        name: RecordedCall(signature=name, operator=name, count=1) for name in [*logs, "not timed"]
-    }
+    calls = [RecordedCall(signature=name, operator=name) for name in logs]
     mapped = {
-        (name, one.direction): MappedCall(
-            count=1, work=CallWork(kind=kinds.get(name, "other")), terms=()
+        (one.signature, one.direction): MappedCall(
+            count=1, work=CallWork(kind="other", note=one.signature), terms=()
         )
-        for name, one in calls.items()
-        if name != "not timed"
+        for one in calls
     }
+    not_timed = RecordedCall(signature="mm", operator="mm", direction="backward")
     log = SimpleNamespace(
-        executions=[key for one in logs.values() for key in one or ()],
         libraries=lambda name: (
-            None if logs.get(name) is None else {key.split()[0] for key in logs[name]}
+            None if logs[name] is None else {one.split()[0] for one in logs[name]}
         ),
+        convolves=lambda name: "oneDNN convolution" in logs[name],
     )
-    random = mapped["random", calls["random"].direction]
-    found = group_calls(calls.values(), mapped, log, lambda one: one is not random)
-    names = {group: [one.signature for one in some] for group, some in found.items()}
-    assert names == {
-        "own": ["relu"] if silent else ["small mm", "relu"],
-        "mkl": [] if silent else ["mm"],
-        "layerless": ["random"],
+
+    def covered(call):
+        return call.work.note not in ("conv3d", "random")
+
+    found = group_calls([*calls, not_timed], mapped, log, covered)
+    assert {name: [one.signature for one in some] for name, some in found.items()} == {
+        "outside": ["relu"],
+        "mkl": ["mm"],
+        "convolved": ["conv"],
+        "layerless": ["conv3d", "random"],
     }
 
 
 def test_a_lap_has_sums_of_groups_of_calls():
     visits = CallVisits(CASE, Process(), CALLS[:3], warm=True)
-    visits.groups = {"own": [CALLS[2]], "mkl": []}
+    visits.groups = {"outside": [CALLS[2]], "mkl": []}
     found = visits()
     assert found["operators"] == 12.0
-    assert (found["operators_own"], found["operators_mkl"]) == (6.0, 0)
+    assert (found["operators_outside"], found["operators_mkl"]) == (6.0, 0)
