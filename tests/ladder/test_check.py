@@ -85,7 +85,9 @@ def test_a_tiny_check_closes_its_ledger(session, native, framework, phase):
     assert len(found.laps) == found.measured.n == 6
     visited = {"limit", "native", "native_hot", "native_cold", "operators", "step", "step_kept"}
     assert all(visited <= one.seconds.keys() for one in found.laps)
-    assert all(seconds >= 0 for one in found.laps for seconds in one.seconds.values())
+    # What is around logged kernels is a difference of two runs.
+    times = [one for lap in found.laps for name, one in lap.seconds.items() if "around" not in name]
+    assert min(times) >= 0
     sides = {"logged_reorders", "logged_convolutions"}
     if any("no layout reorders" in one for one in found.notes):  # no log, or disturbed visits
         sides = set()
