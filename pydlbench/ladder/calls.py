@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 # By the names that their logs have here.
 _ONEDNN: Final = "oneDNN"
 _MKL: Final = "MKL"
-_CONVOLUTION: Final = "oneDNN convolution"
+#: A primitive with its library, as executions are counted.
+CONVOLUTION: Final = "oneDNN convolution"
 
 # Operands of all calls lie in memory together if they take no more than this share of what is
 # available; else calls are made ready anew in each lap, as many as there is room for. Those of the
@@ -162,7 +163,7 @@ class CallLog(ReadyCalls):
 
     def convolves(self, signature: str) -> bool:
         """Whether oneDNN logs a convolution in a call."""
-        return _CONVOLUTION in self._executions.get(signature, {})
+        return CONVOLUTION in self._executions.get(signature, {})
 
     def libraries(self, signature: str) -> set[str] | None:
         """Return the libraries that log something in a call; None where nobody knows."""

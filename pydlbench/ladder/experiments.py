@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pydlbench.backends.frameworks.verbose import parse
 from pydlbench.errors import PydlbenchError
-from pydlbench.ladder.calls import CallLog
+from pydlbench.ladder.calls import CONVOLUTION, CallLog
 from pydlbench.ladder.laps import fitting
 from pydlbench.ladder.ledger import CONVOLVED, LAYERLESS, MKL, OUTSIDE, Experiment
 from pydlbench.ladder.operators import listed
@@ -63,7 +63,6 @@ _LOGGED: Final = {
     "whose packing is left out",
     LAYERLESS: "that no native layer stands for, each alone",
 }
-_CONVOLUTION: Final = "oneDNN convolution"
 
 # No fault costs more than this, in seconds; and the share of a step that so many could explain at
 # the most, below which there is nothing that an allocator could save.
@@ -122,7 +121,7 @@ def experiments(
         found.append(Experiment(term=REORDERS, rung="operators", seconds=reorders, how=how))
         if any(reorders_s) and "native_chain" in ladder.values:
             found.append(_own_reorders(reorders_s))
-        slower, why = _convolutions(ladder, logged.get(_CONVOLUTION, 0), convolutions, logs)
+        slower, why = _convolutions(ladder, logged.get(CONVOLUTION, 0), convolutions, logs)
         found += slower
         notes += why
         found += _around(ladder, computed, 0.0 if facts is None else facts.dispatch_s)

@@ -332,6 +332,7 @@ class NativeVisits:
         self._reorders: dict[KernelSpec, Mapping[str, float]] = {}
         # Why visits failed, by kernel.
         self._failed: dict[KernelSpec, list[str]] = {}
+        self._nameless = {nameless(case): case for case in self._cases}
         #: Recorded calls whose native layers have a sum of their own, by its name.
         self.groups: Mapping[str, Sequence[MappedCall]] = {}
         #: Core clock beside the kernels of the last visit; None where nobody read it.
@@ -388,18 +389,19 @@ class NativeVisits:
 
     def covers(self, call: MappedCall) -> bool:
         """Whether each native layer that stands for a call has a time; a view needs none."""
-        known = {nameless(case) for case in self._cases}
+        known = self._nameless
         timed = bool(call.terms) and all(nameless(one.hot) in known for one in call.terms)
         return timed or call.work.kind == "view"
 
     def _of_calls(self, calls: Iterable[MappedCall]) -> float:
         """Return the seconds of this lap of calls' native layers, caches halfway to cold ones."""
-        now = {nameless(case): seconds for case, seconds in self._now.items()}
         total = 0.0
         for call in calls:
             for term in call.terms:
-                hot = now[nameless(term.hot)]
-                total += call.count * (hot + now.get(nameless(term.cold), hot)) / 2
+                hot = self._now[self._nameless[nameless(term.hot)]]
+                cold_case = self._nameless.get(nameless(term.cold))
+                cold = hot if cold_case is None else self._now[cold_case]
+                total += call.count * (hot + cold) / 2
         return total
 
     def _due(self) -> list[KernelSpec]:

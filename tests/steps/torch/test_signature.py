@@ -136,12 +136,11 @@ def test_calls_are_logged_one_by_one_and_those_that_run_no_library_log_nothing()
     seconds = kernel.sample(Request(samples=2)).seconds
     assert len(seconds) == 2 * 2 * 4
     assert seconds[5:8] == (0.0, 0.0, 0.0)
-    if not torch.backends.mkldnn.is_available():
-        pytest.skip("PyTorch was built without oneDNN")
-    assert kernel.facts.executions[conv]["oneDNN convolution"] == 1
-    whole, executed, reordered, convolved = seconds[:4]
-    assert 0 < convolved <= executed - reordered + 1e-9
-    assert whole > 0
+    if torch.backends.mkldnn.is_available():  # else nobody logs a convolution
+        assert kernel.facts.executions[conv]["oneDNN convolution"] == 1
+        whole, executed, reordered, convolved = seconds[:4]
+        assert 0 < convolved <= executed - reordered + 1e-9
+        assert whole > 0
 
 
 def test_a_text_that_is_none_is_refused():
