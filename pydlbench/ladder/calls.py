@@ -18,7 +18,7 @@ from pydlbench.records.measurement import time_summary
 from pydlbench.steps import operations
 from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.steps.operators import LoggedOperators
-from pydlbench.timing.statistics import median
+from pydlbench.timing.statistics import median, middle_rounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -178,12 +178,11 @@ class CallLog(ReadyCalls):
         """
         reorders = convolutions = around = 0.0
         for names, chunk in self.visit():
-            size = self._parts * len(names)
+            each = middle_rounds(chunk.seconds, self._parts * len(names))
             for place, name in enumerate(names):
                 first = self._parts * place
                 plain_s, executed_s, reordered_s, convolved_s = (
-                    self._counts[name] * median(chunk.seconds[first + part :: size])
-                    for part in range(self._parts)
+                    self._counts[name] * one for one in each[first : first + self._parts]
                 )
                 reorders += reordered_s
                 convolutions += convolved_s
@@ -278,13 +277,10 @@ class CallVisits(ReadyCalls):
         clocks: list[float] = []
         for names, chunk in self.visit():
             clocks += chunk.clock_hz
-            for place, name in enumerate(names):
-                for into, taken in (
-                    (self._seconds, chunk.seconds),
-                    (self._enqueues, chunk.enqueue_s),
-                ):
-                    if each := taken[place :: len(names)]:
-                        into.setdefault(name, []).append(median(each))
+            for into, taken in ((self._seconds, chunk.seconds), (self._enqueues, chunk.enqueue_s)):
+                each = middle_rounds(taken, len(names)) if taken else []
+                for name, seconds in zip(names, each, strict=False):
+                    into.setdefault(name, []).append(seconds)
         self.clock_hz = median(clocks) if clocks else None
         # Images and labels that come from the host are no call of the step.
         own = [one for one in self.calls if kind_of(one) != "feed"]

@@ -560,7 +560,7 @@ class _Check:
             seen = {n: one.gpu for n, one in self._visits.items() if isinstance(one, Sampled)}
             notes += power_notes(seen)
             return tried, notes, {"allocations": blocks}
-        sides = {"counted": "step", "kept": "step_kept"}
+        sides = {"counted": "step", "kept": "step_kept", "played": "blocks"}
         faults = {name: self._counted(visit, "faults") for name, visit in sides.items()}
         tried, notes = experiments(
             case,
@@ -612,7 +612,8 @@ class _Check:
         On a GPU the makespan of what host and device need for them.
 
         Args:
-            faults: page faults per step: ``counted``, and with pages ``kept``.
+            faults: page faults per step: ``counted``, with pages ``kept``, and of the blocks
+                ``played`` by themselves.
         """
         if self._operators is None:
             return None
@@ -687,18 +688,25 @@ class _Check:
 def added_up(laps: Sequence[Lap], faults: Mapping[str, float | None]) -> float:
     """Return the seconds of a step's operators and of the page faults of its blocks, on a CPU.
 
-    Blocks that are played by themselves find fresh pages where the allocator has learnt to keep
-    those of the step: a step without page faults has none of their cost.
+    Blocks that are played by themselves say what a fault costs. How many a step has is counted:
+    libraries ask for memory within calls, which is in no list of blocks, and an allocator that has
+    learnt to keep pages has fewer. A step without page faults has none of their cost.
 
     Args:
         laps: at least one, with ``operators`` and ``step``.
-        faults: page faults per step: ``counted``, and with pages ``kept``.
+        faults: page faults per step: ``counted``, with pages ``kept``, and of the blocks ``played``
+            by themselves; where some are unknown the step has as many as these.
     """
-    fresh = not cost_nothing(faults, median(_of(laps, "step")))
+    counted, kept, played = (faults.get(name) for name in ("counted", "kept", "played"))
+    times = 1.0
+    if counted is not None and kept is not None and played:
+        times = max(0.0, counted - kept) / played
+    if cost_nothing(faults, median(_of(laps, "step"))):
+        times = 0.0
     return median(
         lap.seconds["operators"]
         + lap.seconds.get("feed", 0.0)
-        + fresh * max(0.0, lap.seconds.get("blocks", 0.0) - lap.seconds.get("blocks_kept", 0.0))
+        + times * max(0.0, lap.seconds.get("blocks", 0.0) - lap.seconds.get("blocks_kept", 0.0))
         for lap in laps
     )
 

@@ -17,6 +17,7 @@ and has the largest residual of the calibration beside them.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import TYPE_CHECKING, Any, Final
 
@@ -280,6 +281,12 @@ def conclude(
         calibration: None where there is none; nothing is added for calls then.
         uncalibrated: why there is none.
     """
+    counted = {
+        one.signature: rows.times[one.signature].of_faults(found.faults)
+        for one in blocks
+        if one.signature in rows.times
+    }
+    rows = dataclasses.replace(rows, times=rows.times | counted)
     times, calls = rows.times, found.calls
     on_gpu = place.device != "cpu"
     every = [*calls, *blocks]

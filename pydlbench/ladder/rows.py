@@ -18,10 +18,10 @@ from pydlbench.steps import operations
 from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.policy import Policy
-from pydlbench.timing.statistics import median
+from pydlbench.timing.statistics import median, middle_rounds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
@@ -128,6 +128,7 @@ def measure_rows(
     found: dict[str, list[float]] = {}
     enqueued: dict[str, list[float]] = {}
     raised: dict[str, list[float]] = {}
+    faults: dict[str, list[float]] = {}
     samples: dict[str, int] = {}
     disturbed: dict[str, int] = {}
     for visit in range(visits):
@@ -142,6 +143,8 @@ def measure_rows(
                 enqueued.setdefault(signature, []).append(seconds)
             for signature, seconds in visited.raised.items():
                 raised.setdefault(signature, []).append(seconds)
+            for signature, many in visited.faults.items():
+                faults.setdefault(signature, []).append(many)
             if visit + 1 < visits:
                 continue
             when = now_utc()
@@ -157,6 +160,7 @@ def measure_rows(
                     visits_s=tuple(found[one.signature]),
                     enqueue_s=tuple(enqueued.get(one.signature, ())),
                     raised_s=tuple(raised.get(one.signature, ())),
+                    faults=median(faults[one.signature]) if one.signature in faults else None,
                     samples=samples[one.signature],
                     disturbed=disturbed[one.signature],
                 )
@@ -195,15 +199,17 @@ class _Visit(NamedTuple):
         seconds: by signature.
         samples: of each.
         ours: nobody else used the cores.
-        raised: of page faults, seconds by signature after a large block was given back.
         enqueued: on a GPU, the host's seconds by signature.
+        raised: of page faults, seconds by signature after a large block was given back.
+        faults: of page faults, how many ``seconds`` are of.
     """
 
     seconds: dict[str, float]
     samples: int
     ours: bool
-    raised: dict[str, float]
-    enqueued: dict[str, float]
+    enqueued: Mapping[str, float] = {}
+    raised: Mapping[str, float] = {}
+    faults: Mapping[str, float] = {}
 
 
 def _visit(
@@ -229,7 +235,7 @@ def _visit(
         rows.refused |= kernel.facts.refused
         names = kernel.facts.names
         if not names:
-            return _Visit({}, 0, True, {}, {})
+            return _Visit({}, 0, True)
         once = kernel.sample(Request(samples=1, untimed=1))
         each = max(sum(once.seconds), 1e-6)
         count = min(_MOST, max(_LEAST, int(_EACH_S * len(names) / each)))
@@ -237,10 +243,10 @@ def _visit(
     finally:
         worker.close()
     times, enqueued = (
-        {name: median(own) for i, name in enumerate(names) if (own := taken[i :: len(names)])}
+        dict(zip(names, middle_rounds(taken, len(names)), strict=True)) if taken else {}
         for taken in (chunk.seconds, chunk.enqueue_s)
     )
-    return _Visit(times, count, ours, {}, enqueued)
+    return _Visit(times, count, ours, enqueued)
 
 
 def _visit_blocks(session: Session, call: RecordedCall) -> _Visit:
@@ -251,7 +257,7 @@ def _visit_blocks(session: Session, call: RecordedCall) -> _Visit:
     before: a step that runs stands anywhere between the two.
     """
     said = json.loads(call.signature)
-    seconds = []
+    seconds, faults = [], []
     ours = True
     for warm, freed in ((False, 0), (False, said["freed"]), (True, 0)):
         worker = session.worker("native", "cpu", warm=warm)
@@ -265,6 +271,7 @@ def _visit_blocks(session: Session, call: RecordedCall) -> _Visit:
             chunk, alone = undisturbed(kernel, Request(samples=_PLAYED), session)
             ours = ours and alone
             seconds.append(median(chunk.seconds))
+            faults.append(chunk.faults or 0.0)
         finally:
             worker.close()
     fresh_s, raised_s, kept_s = seconds
@@ -273,7 +280,7 @@ def _visit_blocks(session: Session, call: RecordedCall) -> _Visit:
         samples=2 * _PLAYED,
         ours=ours,
         raised={call.signature: max(0.0, raised_s - kept_s)},
-        enqueued={},
+        faults={call.signature: max(0.0, faults[0] - faults[-1])},
     )
 
 

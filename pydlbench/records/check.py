@@ -265,9 +265,10 @@ class CheckRecord(
             runs subgraphs.
         native_parts: seconds of the native layers by what they stand for: a name of the operators',
             ``loss`` or ``optimizer``; of what is not completely known none.
-        faults: pages touched for the first time per step: ``counted`` (in the step) and ``kept``
-            (in the step whose allocator keeps pages); on a GPU ``allocations``, blocks that the
-            framework asked the driver for. Null where nobody counted.
+        faults: pages touched for the first time per step: ``counted`` (in the step), ``kept`` (in
+            the step whose allocator keeps pages) and ``played`` (by the step's blocks alone, of
+            which ``additivity_s`` has what a fault costs); on a GPU ``allocations``, blocks that
+            the framework asked the driver for. Null where nobody counted.
         calibration: what a call and an operator cost, and how that was measured.
         layout: of images: ``nhwc`` (PyTorch's channels_last) or ``nchw``.
         feed: ``resident`` images, or new ones from the ``host`` in each step.

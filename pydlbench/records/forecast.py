@@ -16,7 +16,7 @@ from pydlbench.records.step import Framework, Phase
 from pydlbench.timing.statistics import median, median_interval
 
 # Raised when times are taken in another way: older rows are not used then.
-_METHOD: Final = 1
+_METHOD: Final = 2
 
 
 class Place(Record, frozen=True, kw_only=True):
@@ -61,10 +61,12 @@ class OperatorTime(Record, frozen=True, kw_only=True):
         operator: its name.
         place: where it was timed.
         created_utc: when the last visit was, in ISO 8601.
-        visits_s: seconds of an execution: the median of each visit, a process of its own each.
-        enqueue_s: on a GPU, what the host needs to enqueue one: the median of each visit.
+        visits_s: seconds of an execution in each visit, a process of its own each: the mean of the
+            rounds in the middle, see :func:`~pydlbench.timing.statistics.middle_rounds`.
+        enqueue_s: on a GPU, what the host needs to enqueue one, likewise.
         raised_s: of page faults, the same in processes that gave a large block back before, whose
             allocator keeps more of what is freed; empty of operators. The interval reaches there.
+        faults: of page faults, how many ``visits_s`` are of, the median; None of operators.
         samples: of all visits together.
         disturbed: visits during which somebody else used the cores, although taken twice.
     """
@@ -76,6 +78,7 @@ class OperatorTime(Record, frozen=True, kw_only=True):
     visits_s: tuple[float, ...]
     enqueue_s: tuple[float, ...] = ()
     raised_s: tuple[float, ...] = ()
+    faults: float | None = None
     samples: int = 0
     disturbed: int = 0
 
@@ -110,6 +113,22 @@ class OperatorTime(Record, frozen=True, kw_only=True):
         """Return the ends of that median's interval; with a single visit it has no width."""
         ends = _ends(self.enqueue_s) or [self.host_s]
         return min(ends), max(ends)
+
+    def of_faults(self, number: float | None) -> OperatorTime:
+        """Return the row of so many page faults, each as long as these are.
+
+        Args:
+            number: None is as many as were timed.
+        """
+        if number is None or not self.faults:
+            return self
+        times = number / self.faults
+        return msgspec.structs.replace(
+            self,
+            visits_s=tuple(times * one for one in self.visits_s),
+            raised_s=tuple(times * one for one in self.raised_s),
+            faults=number,
+        )
 
     def _interval(self) -> tuple[float | None, float | None]:
         ends = _ends(self.visits_s)
@@ -270,8 +289,8 @@ class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "fore
         host_s: on a GPU, what the host needs to enqueue a step, ``overhead_s`` included; the step
             is the makespan of host and device. None of a CPU.
         graph_s: the same step in a CUDA graph: the device's seconds, and nothing of the host's.
-        faults_s: of page faults, by a replay of the blocks that the step asks for; None where
-            nobody knows them.
+        faults_s: of page faults, by a replay of the blocks that the step asks for; where a step was
+            run to record its calls, of as many faults as it had. None where nobody knows them.
         calls: operators of a step, each as often as it occurs.
         stored: distinct operators whose rows came from the store.
         measured: distinct operators that were timed for this forecast.

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +59,30 @@ def quantile(values: Iterable[float], q: float) -> float:
 def median(values: Iterable[float]) -> float:
     """Return the median; ValueError without values."""
     return quantile(values, 0.5)
+
+
+def middle_rounds(seconds: Sequence[float], width: int) -> list[float]:
+    """Return what each of several summands took in a round: its mean over the rounds in the middle.
+
+    Medians do not add up: times have long right tails, so the sum of many medians is below the
+    median of the sums (1 to 5 % below, of the calls of a step on a quiet machine). Rounds are
+    ranked by their sums, and about half of them left out, as many at either end: what this returns
+    adds up to about the median of the sums, and one slow round does not move it.
+
+    Args:
+        seconds: round by round, each of ``width`` summands.
+        width: positive.
+
+    Raises:
+        ValueError: no round, or one that is not whole.
+    """
+    count, rest = divmod(len(seconds), width)
+    if rest or not count:
+        raise ValueError(f"{len(seconds)} times are no rounds of {width}")
+    rounds = sorted((seconds[i * width : (i + 1) * width] for i in range(count)), key=sum)
+    outside = (count + 1) // 4
+    middle = rounds[outside : count - outside]
+    return [sum(each) / len(middle) for each in zip(*middle, strict=True)]
 
 
 def _lower_tail(n: int, k: int) -> float:

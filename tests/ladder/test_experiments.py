@@ -116,6 +116,13 @@ def test_parts_have_no_page_faults_where_the_step_has_too_few_to_cost_time():
     assert added_up(taken, {"counted": 0.0, "kept": 0.0}) == pytest.approx(0.11)
 
 
+@pytest.mark.parametrize(("counted", "whole"), [(50_000.0, 0.12), (100_000.0, 0.13), (20.0, 0.11)])
+def test_parts_have_as_many_page_faults_as_the_step(counted, whole):
+    seconds = {"operators": 0.11, "blocks": 0.03, "blocks_kept": 0.02, "step": 0.2}
+    faults = {"counted": counted, "kept": 0.0, "played": 50_000.0}
+    assert added_up([Lap(seconds=seconds)], faults) == pytest.approx(whole)
+
+
 def test_what_a_library_logged_is_held_against_the_rungs_lap_by_lap():
     taken = laps(logged_reorders=2.0)
     reorders = tried(taken, logged=LOGGED)[0]["layout reorders"]

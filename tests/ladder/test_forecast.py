@@ -177,6 +177,22 @@ def test_a_forecast_is_the_sum_of_its_rows_calls_and_faults():
     assert ForecastRecord.from_dict(found.to_dict()) == found
 
 
+@pytest.mark.parametrize(
+    ("counted", "faults_s"), [(None, 0.005), (1000.0, 0.005), (3000.0, 0.015), (0.0, 0.0)]
+)
+def test_page_faults_that_were_counted_cost_as_much_as_those_that_were_played(counted, faults_s):
+    blocks = blocks_call([9])
+    played = row("blocks", 0.004, 0.006, raised_s=(0.001,), faults=1000.0)
+    rows = Rows(times={"a": row("a", 0.010), blocks.signature: played})
+    listing = msgspec.structs.replace(listed_as((call("a"),)), faults=counted)
+    found = conclude(CASE, PLACE, listing, [blocks], rows, calibration(0.0, 0.0, 0.0))
+    assert found.faults_s == pytest.approx(faults_s)
+    assert found.seconds == pytest.approx(0.010 + faults_s)
+    assert found.ci_low == pytest.approx(0.010 + faults_s / 5)
+    (term,) = (one for one in found.terms if one.operator == "page faults")
+    assert term.seconds == pytest.approx(faults_s)
+
+
 def test_a_forecast_without_all_of_its_rows_says_what_share_has_none():
     rows = Rows(times={"a": row("a", 1.0)}, refused={"b": "no such operator here"})
     calls = (call("a", 3, size=10), call("b", 1, size=70))

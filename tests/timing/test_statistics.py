@@ -10,6 +10,7 @@ from pydlbench.timing.statistics import (
     interval_ranks,
     median,
     median_interval,
+    middle_rounds,
     paired_ratio,
     paired_ratios,
     quantile,
@@ -21,6 +22,26 @@ times = st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=60)
 @given(times)
 def test_median_is_the_standard_librarys(values):
     assert median(values) == pytest.approx(stdlib.median(values), rel=1e-12)
+
+
+def test_summands_of_the_rounds_in_the_middle_add_up_to_their_sums():
+    # Each round another summand is slow: no median sees it, and every sum does.
+    rounds = [[2.0 if number == turn else 1.0 for number in range(5)] for turn in range(5)]
+    found = middle_rounds([one for each in rounds for one in each], 5)
+    assert sum(found) == pytest.approx(6.0)
+
+
+def test_one_slow_round_does_not_move_the_summands():
+    usual = [1.0, 3.0]
+    assert middle_rounds([*usual, 50.0, 70.0, *usual], 2) == usual
+    assert middle_rounds([1.0, 3.0, 2.0, 4.0], 2) == [1.5, 3.5]
+    assert middle_rounds(usual, 2) == usual
+
+
+@pytest.mark.parametrize(("values", "width"), [([], 2), ([1.0, 2.0, 3.0], 2)])
+def test_what_is_no_round_is_refused(values, width):
+    with pytest.raises(ValueError, match=f"no rounds of {width}"):
+        middle_rounds(values, width)
 
 
 @given(st.lists(st.floats(1e-9, 1e3), min_size=2, max_size=60))
