@@ -24,12 +24,20 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from pydlbench.errors import UnsupportedError
-from pydlbench.ladder.calibration import fitted, visited_step
+from pydlbench.ladder.calibration import counted_faults, fitted, visited_step
 from pydlbench.ladder.experiments import keeps_pages
 from pydlbench.ladder.operators import listed, recorded
 from pydlbench.ladder.pipeline import Enqueued, enqueued, period
 from pydlbench.ladder.ranks import collectives_command, fitting_links, ranked, stored_links
-from pydlbench.ladder.rows import BLOCKS, Rows, blocks_call, measure_rows, now_utc, stored_rows
+from pydlbench.ladder.rows import (
+    BLOCKS,
+    Rows,
+    blocks_call,
+    faults_call,
+    measure_rows,
+    now_utc,
+    stored_rows,
+)
 from pydlbench.records.forecast import (
     CalibratedStep,
     CalibrationRecord,
@@ -37,6 +45,7 @@ from pydlbench.records.forecast import (
     ForecastTerm,
     Place,
 )
+from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -130,9 +139,16 @@ def forecasting(
     links: dict[int, Link] = {}
     if ranks:  # or it is said before anything is measured
         links = fitting_links(stored, found, case.model, collectives_command(*where))
+    faults = made.faults(case) if blocks else None
+    if faults is not None:
+        blocks = (faults_call(),)
     rows = yield from made.rows(case, place, [*found.calls, *blocks])
     calibration = yield from made.calibration(case, place)
-    record = conclude(case, place, found, blocks, rows, calibration, uncalibrated=made.uncalibrated)
+    record = conclude(
+        *(case, place, found, blocks, rows, calibration),
+        uncalibrated=made.uncalibrated,
+        faults=faults,
+    )
     if not ranks or record.status != "ok":
         return record
     scaling = ranked(ranks, record, found, rows, links)
@@ -199,6 +215,15 @@ class _Forecaster:
                 case, self._session, place, missing, rows, visits=self._visits, tell=self._tell
             )
         return rows
+
+    def faults(self, case: StepSpec) -> float | None:
+        """Count the page faults of a step that has to be run for its calls anyway; None else."""
+        if case.own is None or not self._measures:
+            return None
+        self._tell("page faults of the step")
+        counts = [counted_faults(case, self._session) for _ in range(self._visits)]
+        known = [one for one in counts if one is not None]
+        return median(known) if known else None
 
     def calibration(
         self, case: StepSpec, place: Place
@@ -269,6 +294,7 @@ def conclude(
     calibration: CalibrationRecord | None,
     *,
     uncalibrated: str = "",
+    faults: float | None = None,
 ) -> ForecastRecord:
     """Return the forecast of a step from what is known of its calls.
 
@@ -280,9 +306,10 @@ def conclude(
         rows: of calls and blocks, as far as there are some.
         calibration: None where there is none; nothing is added for calls then.
         uncalibrated: why there is none.
+        faults: page faults of a step; None are as many as the blocks had that were played.
     """
     counted = {
-        one.signature: rows.times[one.signature].of_faults(found.faults)
+        one.signature: rows.times[one.signature].of_faults(faults)
         for one in blocks
         if one.signature in rows.times
     }

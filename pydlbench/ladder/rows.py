@@ -42,6 +42,8 @@ _PLAYED = 9
 # raises to the size of any such block that is freed (and to twice that), up to 32 MiB on 64 bits
 # (mallopt(3), M_MMAP_THRESHOLD). A block just below raises them as far as they go.
 _FREED = (1 << 25) - (1 << 16)
+# No allocator of glibc's keeps a block beyond 32 MiB: each of these has fresh pages.
+_FRESH = tuple(n for number in range(1, 9) for n in (36 << 20, -number))
 # Operands that lie in memory together take no more than this share of what is available: what is
 # overwritten is there twice. In bytes where nobody knows that; operators where theirs are unknown.
 _ROOM = 1 / 8
@@ -75,6 +77,15 @@ def blocks_call(blocks: Sequence[int]) -> RecordedCall:
         signature=json.dumps({"blocks": list(blocks), "freed": _FREED}, separators=(",", ":")),
         operator=BLOCKS,
     )
+
+
+def faults_call() -> RecordedCall:
+    """Return the call that stands for page faults that were counted, whatever blocks they are of.
+
+    Large blocks, all of whose pages are fresh, say what one costs; see
+    :meth:`~pydlbench.records.forecast.OperatorTime.of_faults`.
+    """
+    return blocks_call(_FRESH)
 
 
 def stored_rows(

@@ -63,8 +63,6 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
             so many bytes, ``-n`` gives the n-th block back (counted from 1). Blocks that are not
             given back outlive the step. Empty where the framework keeps its pages by itself, and
             where nobody knows.
-        faults: page faults of such a step as it usually runs, what libraries allocate within calls
-            among them; None where no step was run for that.
         refused: by signature, why a call could not be made ready; its name is not in ``names``.
         checks: of a chain, what was compared with the step that it was recorded from.
         allocates: of a chain, whether it asks for memory as its step does, or has all of its own.
@@ -89,7 +87,6 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
     buffers: int = 0
     ungraphed: str = ""
     blocks: tuple[int, ...] = ()
-    faults: float | None = None
     refused: dict[str, str] = msgspec.field(default_factory=dict)
     checks: tuple[Check, ...] = ()
     allocates: bool = True

@@ -6,7 +6,7 @@ import math
 import msgspec
 import pytest
 
-from pydlbench.ladder.calibration import fitted
+from pydlbench.ladder.calibration import counted_faults, fitted
 from pydlbench.ladder.forecast import _Forecaster, conclude, forecast_step
 from pydlbench.ladder.operators import listed
 from pydlbench.ladder.rows import Rows, batches, blocks_call, stored_rows
@@ -18,6 +18,7 @@ from pydlbench.records.forecast import (
     Place,
 )
 from pydlbench.records.operator import RecordedCall
+from pydlbench.records.own import OwnSpec
 from pydlbench.records.step import StepSpec
 from pydlbench.runner.session import Options, Session
 from pydlbench.steps.operations import OperatorsFacts
@@ -184,8 +185,9 @@ def test_page_faults_that_were_counted_cost_as_much_as_those_that_were_played(co
     blocks = blocks_call([9])
     played = row("blocks", 0.004, 0.006, raised_s=(0.001,), faults=1000.0)
     rows = Rows(times={"a": row("a", 0.010), blocks.signature: played})
-    listing = msgspec.structs.replace(listed_as((call("a"),)), faults=counted)
-    found = conclude(CASE, PLACE, listing, [blocks], rows, calibration(0.0, 0.0, 0.0))
+    listing = listed_as((call("a"),))
+    how = calibration(0.0, 0.0, 0.0)
+    found = conclude(CASE, PLACE, listing, [blocks], rows, how, faults=counted)
     assert found.faults_s == pytest.approx(faults_s)
     assert found.seconds == pytest.approx(0.010 + faults_s)
     assert found.ci_low == pytest.approx(0.010 + faults_s / 5)
@@ -296,6 +298,17 @@ def test_subgraphs_are_listed_without_a_process(framework, mode):
     assert any(one.partition("..")[0] == "conv1" for one in names)
     assert {one.direction for one in calls} == {"backward", "loss", "optimizer"}
     assert all(one.bytes > 0 for one in calls)
+
+
+def test_page_faults_are_counted_in_a_step_that_is_made_ready_as_a_timed_one(tmp_path):
+    pytest.importorskip("torch")
+    file = tmp_path / "mine.py"
+    # No allocator keeps so large a block: it is there anew in each step, in pages of 2 MiB or less.
+    file.write_text("import torch\ndef build(): return torch.nn.ReLU(), torch.zeros(12 << 20)\n")
+    with Session(Options(threads=1)) as session:
+        found = counted_faults(StepSpec(model=f"{file}:build", own=OwnSpec()), session)
+    assert found is not None
+    assert found >= 24
 
 
 @pytest.mark.deep

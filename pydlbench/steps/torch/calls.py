@@ -150,11 +150,9 @@ def list_calls(backend: FrameworkBackend, model: Model | None, case: StepSpec) -
     _check_eager(case)
     begin = time.perf_counter()
     notes: tuple[str, ...] = ()
-    faults: float | None = None
     if model is None:
         with OwnModel(case) as own:
             recording, notes = own.record_twice()
-            faults = None if case.on_gpu else own.page_faults()
         batch, module = own.batch, own.module
     else:
         recording, module = _listed(model, case)
@@ -167,7 +165,6 @@ def list_calls(backend: FrameworkBackend, model: Model | None, case: StepSpec) -
         gradients=recording.ready(),
         buffers=sum(one.nbytes for one in module.buffers()),
         blocks=() if case.on_gpu else recording.blocks(),
-        faults=faults,
         batch=batch,
         lines=recording.lines,
         notes=notes,

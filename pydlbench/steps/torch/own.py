@@ -20,7 +20,6 @@ import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
 from torch.utils import _pytree as pytree
 
 from pydlbench.backends import base
-from pydlbench.backends.host_clock import page_faults
 from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.settings import DTYPES
 from pydlbench.errors import UnsupportedError, UsageError
@@ -181,16 +180,6 @@ class OwnModel(Guarded):
                 "flow depends on data or chance; the second was taken"
             )
         return second, tuple(self.notes)
-
-    def page_faults(self) -> int:
-        """Run two steps more, and return how often the second one touched fresh memory.
-
-        By the first one the C library's allocator has learnt what it gives back.
-        """
-        self.run()
-        before = page_faults()
-        self.run()
-        return page_faults() - before
 
     # -------------------------------------------------------------------------
     # From what the user's code gives to what is run.

@@ -171,12 +171,6 @@ def test_a_module_comes_with_the_line_that_calls_it_and_inputs_as_they_are_asked
     assert operations.prepare_step(backend, step, {}).facts.inputs == ("2x3x8x8",)
 
 
-def test_page_faults_of_a_step_are_counted_beside_its_calls(own, backend):
-    # No allocator keeps so large a block: it is there anew in each step, in pages of 2 MiB or less.
-    step = own("    def build(): return nn.ReLU(), torch.zeros(12 << 20)")
-    assert operations.record_calls(backend, step).facts.faults >= 24
-
-
 def test_the_fused_attention_of_inference_is_recorded_as_it_runs(own, backend):
     step = own(TIED, own=inputs("3x4:int64"))
     calls = operations.record_calls(backend, step).facts.calls
