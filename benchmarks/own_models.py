@@ -415,9 +415,12 @@ def measure_table(journal: Journal) -> list[str]:
             seconds, disturbed = check["measured_s"]["median"], check["disturbed"]
         else:
             continue
-        number: dict[str, float | None] = dict.fromkeys(("forecast", "again", *_SIGNED, *_SHARES))
+        number: dict[str, float | None] = dict.fromkeys(
+            ("forecast", "inside", "again", *_SIGNED, *_SHARES)
+        )
         if told is not None and step is not None and made_before(told, step):
             number["forecast"] = told["forecast_s"] / seconds - 1
+            number["inside"] = float(told["ci_low"] <= seconds <= told["ci_high"])
         if check is not None:
             number |= {
                 "again": None if step is None else check["measured_s"]["median"] / seconds - 1,
@@ -492,9 +495,11 @@ def verdict(judged: Sequence[tuple[Case, Mapping[str, float | None]]]) -> list[s
 
     lines = [f"{len(judged)} of {len(measured())} steps"]
     if errors := known("forecast"):
-        inside = sum(one <= 0.05 for one in errors) / len(errors)
+        near = sum(one <= 0.05 for one in errors) / len(errors)
+        inside = sum(known("inside")) / len(errors)
         lines += [
-            f"forecasts within 5 %: {percent(inside)} of {len(errors)} (aim 80 %)",
+            f"forecasts within 5 %: {percent(near)} of {len(errors)} (aim 80 %)",
+            f"steps inside of their forecast's own interval: {percent(inside)}",
             f"median forecast error {percent(median(errors), decimal=True)} (aim 3 %)",
             f"worst forecast error {percent(max(errors), decimal=True)} (aim 12 %)",
         ]

@@ -12,7 +12,7 @@ On a GPU each operator has two times, the host's and the device's, and the step 
 both (:mod:`pydlbench.ladder.pipeline`); what calls and a step cost besides, the host pays.
 
 The interval adds up those of the rows, for a machine that is slow today is slow for all of them,
-and has the largest residual of the calibration beside them.
+and has beside them the residual of the calibration's network whose calls are as long.
 """
 
 from __future__ import annotations
@@ -333,7 +333,9 @@ def conclude(
         seconds, low, high, device = _pipelined(found, rows, calibration)
     else:
         seconds = operators_s + overhead_s + (faults_s or 0.0)
-        besides = calibration.residual * seconds if calibration else 0.0
+        besides = 0.0
+        if calibration is not None and number and seconds > 0:
+            besides = calibration.residual_of(seconds / number) * seconds
         ranges = [(one.count, times[one.signature]) for one in there]
         down = sum(n * (row.seconds - row.ci_low) for n, row in ranges if row.ci_low is not None)
         up = sum(n * (row.ci_high - row.seconds) for n, row in ranges if row.ci_high is not None)

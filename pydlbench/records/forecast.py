@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -191,6 +192,21 @@ class CalibrationRecord(Record, frozen=True, kw_only=True):
         """What it is found by in a store."""
         return self.key_of(self.place, self.phase, [one.model for one in self.steps])
 
+    def residual_of(self, call_s: float) -> float:
+        """Return the residual, without its sign, of the network most like a step.
+
+        What calls cost beside their operators' times is a multiple of a call of microseconds, and
+        next to nothing of one of milliseconds: networks of either are no evidence for the other.
+
+        Args:
+            call_s: mean seconds of a call of the step, positive.
+        """
+
+        def unlike(one: CalibratedStep) -> float:
+            return abs(math.log(median(one.visits_s) / one.calls / call_s))
+
+        return abs(min(self.steps, key=unlike).residual)
+
     @staticmethod
     def key_of(place: Place, phase: str, models: list[str]) -> str:
         """Return the key of the calibration of a place and phase by some networks."""
@@ -282,7 +298,7 @@ class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "fore
             object itself.
         created_utc: when the forecast was made, in ISO 8601.
         seconds: of a step (JSON: ``forecast_s``).
-        ci_low: lower end of its interval, from those of the rows and the calibration's residual.
+        ci_low: lower end of its interval, from those of the rows and a residual of the calibration.
         ci_high: upper end.
         operators_s: sum of the operators.
         overhead_s: of calls and of the step as a whole, by the calibration; on a GPU of the host.

@@ -57,7 +57,8 @@ def call(signature, count=1, size=0):
 
 
 def calibration(call_s=1e-5, step_s=2e-3, residual=0.05, place=PLACE):
-    steps = (CalibratedStep(model="x", calls=1, operators_s=1.0, faults_s=None, visits_s=(1.0,)),)
+    step = CalibratedStep(model="x", calls=1, operators_s=1.0, faults_s=None, visits_s=(1.0,))
+    steps = (msgspec.structs.replace(step, residual=-residual),)
     return CalibrationRecord(
         place=place,
         phase="forward",
@@ -251,6 +252,23 @@ def test_costs_are_never_below_zero_and_what_they_do_not_fit_is_the_residual():
     assert found.step_s >= 0
     assert found.residual >= 0.1
     assert found.residual == max(abs(one.residual) for one in found.steps)
+
+
+@pytest.mark.parametrize(("call_s", "residual"), [(1e-6, 0.9), (9e-6, 0.9), (2e-3, 0.02)])
+def test_a_step_has_the_residual_of_the_network_whose_calls_are_as_long(call_s, residual):
+    known = {10e-6: -0.9, 1e-3: 0.02}  # residuals by seconds of a call
+    steps = tuple(
+        CalibratedStep(
+            model="x",
+            calls=10,
+            operators_s=10 * mean,
+            faults_s=None,
+            visits_s=(10 * mean,),
+            residual=one,
+        )
+        for mean, one in known.items()
+    )
+    assert msgspec.structs.replace(calibration(), steps=steps).residual_of(call_s) == residual
 
 
 def test_a_single_step_fits_nothing():
