@@ -377,7 +377,7 @@ def conclude(
         status="failed" if reasons else "ok",
         reason="; ".join(reasons) or None,
         types=found.types or None,
-        notes=(*found.notes, *_notes(case, place, blocks, there, rows, single)),
+        notes=(*found.notes, *_notes(case, place, blocks, there, rows, single, faults)),
     )
 
 
@@ -486,10 +486,12 @@ def _notes(
     there: Sequence[RecordedCall],
     rows: Rows,
     single: int,
+    faults: float | None,
 ) -> tuple[str, ...]:
     found = []
     if case.own is not None:
-        found.append("to record its calls the step was run several times, untimed")
+        counted = f", and {faults:,.0f} page faults of it were counted" * (faults is not None)
+        found.append(f"to record its calls the step was run several times, untimed{counted}")
     if place.device == "cpu" and place.pages == "default":
         found.append(
             f"{case.framework} keeps freed pages by itself: no page faults beside those of the "
