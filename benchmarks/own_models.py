@@ -478,8 +478,8 @@ _SHARES: Final = ("native", "formula")
 _LEGEND: Final = (
     "`python benchmarks/own_models.py --stage measure`: steps at the size of their papers. "
     "`forecast`: error of the forecast, made before the step ran (and the half width of its own "
-    "interval); `step again`: how much longer the same step took in the check, later, in another "
-    "process, which no forecast can know; `additivity`: error of the sum of the operators within "
+    "interval); `step again`: how much longer the same step took in the check, at another time in "
+    "another process, which no forecast can know; `additivity`: error of the sum of the operators within "
     "the check. Errors are (predicted - measured) / measured. `native time` and `FLOP time`: "
     "shares of the operators' time that have native layers and a FLOP formula; `ledger took`: all "
     "of a check in new processes, the search for native kernels in it, with no lap after the sixth "
@@ -505,7 +505,7 @@ def verdict(judged: Sequence[tuple[Case, Mapping[str, float | None]]]) -> list[s
         ]
     if again := known("again"):
         lines.append(
-            "the same step in another process, later: "
+            "the same step in another process, at another time: "
             f"{percent(median(again), decimal=True)} apart in the median, "
             f"{percent(max(again), decimal=True)} at the most"
         )

@@ -490,7 +490,7 @@ def _notes(
 ) -> tuple[str, ...]:
     found = []
     if case.own is not None:
-        counted = f", and {faults:,.0f} page faults of it were counted" * (faults is not None)
+        counted = "" if faults is None else f", and {faults:,.0f} page faults of it were counted"
         found.append(f"to record its calls the step was run several times, untimed{counted}")
     if place.device == "cpu" and place.pages == "default":
         found.append(
