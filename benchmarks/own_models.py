@@ -479,11 +479,11 @@ _LEGEND: Final = (
     "`python benchmarks/own_models.py --stage measure`: steps at the size of their papers. "
     "`forecast`: error of the forecast, made before the step ran (and the half width of its own "
     "interval); `step again`: how much longer the same step took in the check, at another time in "
-    "another process, which no forecast can know; `additivity`: error of the sum of the operators within "
-    "the check. Errors are (predicted - measured) / measured. `native time` and `FLOP time`: "
-    "shares of the operators' time that have native layers and a FLOP formula; `ledger took`: all "
-    "of a check in new processes, the search for native kernels in it, with no lap after the sixth "
-    f"begun later than {_LAPS_S:.0f} s. `*`: somebody else used the cores."
+    "another process, which no forecast can know; `additivity`: error of the sum of the operators "
+    "within the check. Errors are (predicted - measured) / measured. `native time` and `FLOP "
+    "time`: shares of the operators' time that have native layers and a FLOP formula; `ledger "
+    "took`: all of a check in new processes, the search for native kernels in it, with no lap "
+    f"after the sixth begun later than {_LAPS_S:.0f} s. `*`: somebody else used the cores."
 )
 
 
