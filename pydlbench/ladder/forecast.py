@@ -240,7 +240,7 @@ class _Forecaster:
             return None
         steps = []
         for name, label in labels.items():
-            self._tell(f"calibration: {label}")
+            self._tell(f"calibration, once for all forecasts of this place: {label}")
             step = yield from self._calibrated(name, case, place, nodes=nodes)
             if step is None:
                 return None

@@ -95,7 +95,8 @@ def find_own(name: str) -> OwnSource:
     source = _of_file(name, place) if is_file else _of_module(name, place)
     defined = None if source is None else _defined(source)
     if not attribute:
-        many = sorted(one for one in defined or () if not one.startswith("_"))
+        own = set() if source is None or defined is None else defined - _modules(source)
+        many = sorted(one for one in own if not one.startswith("_"))
         choices = _first(many, ("build", "build_model", "make_model", "model")) or ["CALLABLE"]
         raise UsageError(
             f"{name}: says no callable; nearest: {', '.join(f'{place}:{one}' for one in choices)}"
@@ -227,6 +228,12 @@ def _defined(path: Path) -> set[str] | None:
         raise UsageError(f"{path}: cannot be read as Python: {error}") from None
     found = set(_names(tree.body))
     return None if found & {"*", "__getattr__", "globals"} else found
+
+
+def _modules(path: Path) -> set[str]:
+    """Return the names that a source file, which is Python, gives to modules that it imports."""
+    found = (one for one in ast.walk(ast.parse(path.read_bytes())) if isinstance(one, ast.Import))
+    return set(_names(list(found)))
 
 
 def _names(body: Sequence[ast.stmt]) -> Iterator[str]:

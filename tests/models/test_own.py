@@ -19,6 +19,7 @@ else:
     def other(): pass
 class Net: pass
 big, (small, *_) = 1, (2, 3)
+import functools as F
 with open("x") as opened:
     for one in opened:
         def inner(): hidden = 1

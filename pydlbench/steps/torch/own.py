@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import inspect
 import operator
 import time
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ from torch.utils import _pytree as pytree
 from pydlbench.backends import base
 from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.settings import DTYPES
-from pydlbench.errors import UnsupportedError, UsageError
+from pydlbench.errors import UnsupportedError, UsageError, nearest
 from pydlbench.records.own import FUSED, OwnSpec
 from pydlbench.records.step import Check, StepFacts
 from pydlbench.steps.definition import Guarded
@@ -98,6 +99,8 @@ class OwnModel(Guarded):
                     "(module, inputs)"
                 )
             self.arguments, self.keywords = self._placed(given)
+            if self.own.inputs:
+                self._check_names()
             if case.layout == "nhwc":
                 self._to_channels_last()
             trains = case.backward if self.own.train is None else self.own.train
@@ -192,6 +195,23 @@ class OwnModel(Guarded):
             tuple(value for name, value in made if name is None),
             {name: value for name, value in made if name is not None},
         )
+
+    def _check_names(self) -> None:
+        """Refuse ``--input`` by a name that the module does not know."""
+        try:
+            known = inspect.signature(self.module.forward).parameters
+        except (TypeError, ValueError):  # of code that is not Python's: it says so itself
+            return
+        if any(one.kind is one.VAR_KEYWORD for one in known.values()):
+            return
+        for name in self.keywords:
+            if name not in known:
+                near = nearest(name, known) or list(known)[:3]
+                words = ", ".join(f"--input {one}=SHAPE" for one in near) or "an input without name"
+                raise UsageError(
+                    f"--input {name}: {type(self.module).__name__}.forward of {self._name} has no "
+                    f"argument {name}; nearest: {words}"
+                )
 
     def _placed(self, given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return inputs on the device: a tuple by place, a mapping by name, else one alone."""

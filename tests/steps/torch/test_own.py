@@ -339,6 +339,11 @@ def test_what_is_raised_while_the_clock_runs_is_told_likewise(own, backend):
         ("def build(size=1): pass", {"options": {"sise": "2"}}, "nearest: --arg size=VALUE"),
         ("build = 3", {}, "of type int"),
         (
+            "def build(): return nn.Linear(2, 2)",
+            {"own": inputs("inptu=2x2")},
+            "has no argument inptu; nearest: --input input=SHAPE",
+        ),
+        (
             "def build():\n        return nn.ReLU(), torch.ones(0, 4)",
             {},
             "its first input is 0x4: a batch of nothing; nearest: 1x4",
