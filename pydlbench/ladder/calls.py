@@ -278,8 +278,8 @@ class CallVisits(ReadyCalls):
         for names, chunk in self.visit():
             clocks += chunk.clock_hz
             for into, taken in ((self._seconds, chunk.seconds), (self._enqueues, chunk.enqueue_s)):
-                each = middle_rounds(taken, len(names)) if taken else []
-                for name, seconds in zip(names, each, strict=False):
+                each = zip(names, middle_rounds(taken, len(names)), strict=True) if taken else ()
+                for name, seconds in each:
                     into.setdefault(name, []).append(seconds)
         self.clock_hz = median(clocks) if clocks else None
         # Images and labels that come from the host are no call of the step.

@@ -78,6 +78,9 @@ if TYPE_CHECKING:
 __all__ = ["added_up", "check_step", "start_both"]
 
 Facts = TypeVar("Facts")
+# A step's page faults over those of its played blocks, at the most: with fewer of these the time of
+# one would be noise.
+_MOST_TIMES = 10.0
 # Laps after the time is over, at the most, in the place of some that somebody has disturbed.
 _BEYOND = 3
 # What a rung is measured on.
@@ -695,12 +698,14 @@ def added_up(laps: Sequence[Lap], faults: Mapping[str, float | None]) -> float:
     Args:
         laps: at least one, with ``operators`` and ``step``.
         faults: page faults per step: ``counted``, with pages ``kept``, and of the blocks ``played``
-            by themselves; where some are unknown the step has as many as these.
+            by themselves; where some are unknown, or played blocks had too few to tell what one
+            costs, the step has as many as these.
     """
     counted, kept, played = (faults.get(name) for name in ("counted", "kept", "played"))
     times = 1.0
     if counted is not None and kept is not None and played:
-        times = max(0.0, counted - kept) / played
+        fresh = max(0.0, counted - kept) / played
+        times = fresh if fresh <= _MOST_TIMES else 1.0
     if cost_nothing(faults, median(_of(laps, "step"))):
         times = 0.0
     return median(

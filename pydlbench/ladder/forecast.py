@@ -1,4 +1,4 @@
-"""A step's time from stored rows of its operators; the step is not run.
+"""A step's time from stored rows of its operators; the step is not timed.
 
     forecast = sum of operators + calls x cost of a call + cost of a step + page faults
 
@@ -12,12 +12,11 @@ On a GPU each operator has two times, the host's and the device's, and the step 
 both (:mod:`pydlbench.ladder.pipeline`); what calls and a step cost besides, the host pays.
 
 The interval adds up those of the rows, for a machine that is slow today is slow for all of them,
-and has beside them the residual of the calibration's network whose calls are as long.
+and on a CPU has beside them the residual of the calibration's network whose calls are as long.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,6 +33,7 @@ from pydlbench.ladder.rows import (
     Rows,
     blocks_call,
     faults_call,
+    huge_pages_always,
     measure_rows,
     now_utc,
     stored_rows,
@@ -45,7 +45,6 @@ from pydlbench.records.forecast import (
     ForecastTerm,
     Place,
 )
-from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -139,16 +138,12 @@ def forecasting(
     links: dict[int, Link] = {}
     if ranks:  # or it is said before anything is measured
         links = fitting_links(stored, found, case.model, collectives_command(*where))
-    faults = made.faults(case) if blocks else None
-    if faults is not None:
-        blocks = (faults_call(),)
-    rows = yield from made.rows(case, place, [*found.calls, *blocks])
+    if blocks and case.own is not None:
+        rows = yield from made.own_rows(case, place, found.calls, blocks[0])
+    else:
+        rows = yield from made.rows(case, place, [*found.calls, *blocks])
     calibration = yield from made.calibration(case, place)
-    record = conclude(
-        *(case, place, found, blocks, rows, calibration),
-        uncalibrated=made.uncalibrated,
-        faults=faults,
-    )
+    record = conclude(case, place, found, blocks, rows, calibration, uncalibrated=made.uncalibrated)
     if not ranks or record.status != "ok":
         return record
     scaling = ranked(ranks, record, found, rows, links)
@@ -216,14 +211,32 @@ class _Forecaster:
             )
         return rows
 
-    def faults(self, case: StepSpec) -> float | None:
-        """Count the page faults of a step that has to be run for its calls anyway; None else."""
-        if case.own is None or not self._measures:
-            return None
+    def own_rows(
+        self, case: StepSpec, place: Place, calls: Sequence[RecordedCall], blocks: RecordedCall
+    ) -> Generator[OperatorTime, None, Rows]:
+        """Look calls up, and measure those that are not there, of a model of the user's own.
+
+        Its step is run to record its calls: it is run once more in new processes, to count its page
+        faults, each of which costs as much as one of large blocks. Where that cannot be told, its
+        own blocks are played, as those of other steps are.
+        """
+        stored = stored_rows(self._store, place, [blocks])
+        if stored or not self._measures or huge_pages_always():
+            return (yield from self.rows(case, place, [*calls, blocks]))
+        large = faults_call()
+        rows = yield from self.rows(case, place, [*calls, large])
         self._tell("page faults of the step")
         counts = [counted_faults(case, self._session) for _ in range(self._visits)]
         known = [one for one in counts if one is not None]
-        return median(known) if known else None
+        each = rows.times.get(large.signature)
+        if each is None or not each.faults or not known:
+            played = yield from self.rows(case, place, [blocks])
+            return played.joined(rows)
+        row = each.of_faults(blocks.signature, known)
+        rows.times[row.signature] = row
+        rows.fresh.add(row.signature)
+        yield row
+        return rows
 
     def calibration(
         self, case: StepSpec, place: Place
@@ -294,7 +307,6 @@ def conclude(
     calibration: CalibrationRecord | None,
     *,
     uncalibrated: str = "",
-    faults: float | None = None,
 ) -> ForecastRecord:
     """Return the forecast of a step from what is known of its calls.
 
@@ -306,14 +318,7 @@ def conclude(
         rows: of calls and blocks, as far as there are some.
         calibration: None where there is none; nothing is added for calls then.
         uncalibrated: why there is none.
-        faults: page faults of a step; None are as many as the blocks had that were played.
     """
-    counted = {
-        one.signature: rows.times[one.signature].of_faults(faults)
-        for one in blocks
-        if one.signature in rows.times
-    }
-    rows = dataclasses.replace(rows, times=rows.times | counted)
     times, calls = rows.times, found.calls
     on_gpu = place.device != "cpu"
     every = [*calls, *blocks]
@@ -377,7 +382,7 @@ def conclude(
         status="failed" if reasons else "ok",
         reason="; ".join(reasons) or None,
         types=found.types or None,
-        notes=(*found.notes, *_notes(case, place, blocks, there, rows, single, faults)),
+        notes=(*found.notes, *_notes(case, place, blocks, there, rows, single)),
     )
 
 
@@ -486,12 +491,16 @@ def _notes(
     there: Sequence[RecordedCall],
     rows: Rows,
     single: int,
-    faults: float | None,
 ) -> tuple[str, ...]:
     found = []
     if case.own is not None:
-        counted = "" if faults is None else f", and {faults:,.0f} page faults of it were counted"
-        found.append(f"to record its calls the step was run several times, untimed{counted}")
+        found.append("to record its calls the step was run several times, untimed")
+        known = [rows.times[one.signature] for one in blocks if one.signature in rows.times]
+        found += [
+            f"page faults were counted in runs of the step: {row.faults:,.0f}"
+            for row in known
+            if row.faults is not None and not row.raised_s
+        ]
     if place.device == "cpu" and place.pages == "default":
         found.append(
             f"{case.framework} keeps freed pages by itself: no page faults beside those of the "

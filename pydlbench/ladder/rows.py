@@ -19,6 +19,7 @@ from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.policy import Policy
 from pydlbench.timing.statistics import median, middle_rounds
+from pydlbench.workers.environment import SWITCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -65,6 +66,12 @@ class Rows:
     fresh: set[str] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)
 
+    def joined(self, other: Rows) -> Rows:
+        """Return these rows and others."""
+        return Rows(
+            self.times | other.times, self.fresh | other.fresh, self.refused | other.refused
+        )
+
 
 def now_utc() -> str:
     """Return the time of day in ISO 8601."""
@@ -86,6 +93,17 @@ def faults_call() -> RecordedCall:
     :meth:`~pydlbench.records.forecast.OperatorTime.of_faults`.
     """
     return blocks_call(_FRESH)
+
+
+def huge_pages_always() -> bool:
+    """Whether the kernel gives huge pages to whoever asks for memory, asked for or not.
+
+    A fault of a large block is one of 2 MiB then, and tells nothing of those of small ones.
+    """
+    try:
+        return "[always]" in SWITCH.read_text(encoding="ascii")
+    except OSError:
+        return False
 
 
 def stored_rows(

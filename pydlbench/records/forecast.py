@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -115,20 +115,22 @@ class OperatorTime(Record, frozen=True, kw_only=True):
         ends = _ends(self.enqueue_s) or [self.host_s]
         return min(ends), max(ends)
 
-    def of_faults(self, number: float | None) -> OperatorTime:
-        """Return the row of so many page faults, each as long as these are.
+    def of_faults(self, signature: str, counts: Sequence[float]) -> OperatorTime:
+        """Return the row of page faults that were counted, each as long as one of these.
 
         Args:
-            number: None is as many as were timed.
+            signature: of the row.
+            counts: in runs of a step, each in a process of its own.
+
+        Raises:
+            ValueError: this is no row of page faults.
         """
-        if number is None or not self.faults:
-            return self
-        times = number / self.faults
+        if not self.faults:
+            raise ValueError(f"{self.operator}: no page faults were timed")
+        cost_s = self.seconds / self.faults
+        visits = tuple(number * cost_s for number in counts)
         return msgspec.structs.replace(
-            self,
-            visits_s=tuple(times * one for one in self.visits_s),
-            raised_s=tuple(times * one for one in self.raised_s),
-            faults=number,
+            self, signature=signature, visits_s=visits, raised_s=(), faults=median(counts)
         )
 
     def _interval(self) -> tuple[float | None, float | None]:

@@ -352,9 +352,12 @@ def known_line(record: CheckRecord) -> list[str]:
 
 
 def faults_line(record: CheckRecord) -> str:
-    """Return the page faults of the step, and of the one whose allocator keeps its pages."""
+    """Return the page faults of the step, with kept pages too, and of its blocks alone."""
     parts = []
-    for key, word in (("counted", "counted"), ("kept", "with kept pages")):
+    words = {"counted": "counted", "kept": "with kept pages"}
+    if record.faults.get("played") is not None:
+        words["played"] = "of its blocks alone"
+    for key, word in words.items():
         count = record.faults.get(key)
         parts.append(f"{word} {'unknown' if count is None else f'{count:,.0f}'}")
     return f"page faults per step: {', '.join(parts)}"

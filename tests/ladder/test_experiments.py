@@ -123,6 +123,13 @@ def test_parts_have_as_many_page_faults_as_the_step(counted, whole):
     assert added_up([Lap(seconds=seconds)], faults) == pytest.approx(whole)
 
 
+@pytest.mark.parametrize("played", [None, 0.0, 3.0])
+def test_blocks_without_page_faults_do_not_tell_what_one_costs(played):
+    seconds = {"operators": 0.11, "blocks": 0.03, "blocks_kept": 0.02, "step": 0.2}
+    faults = {"counted": 50_000.0, "kept": 0.0, "played": played}
+    assert added_up([Lap(seconds=seconds)], faults) == pytest.approx(0.12)
+
+
 def test_what_a_library_logged_is_held_against_the_rungs_lap_by_lap():
     taken = laps(logged_reorders=2.0)
     reorders = tried(taken, logged=LOGGED)[0]["layout reorders"]

@@ -6,10 +6,11 @@ import math
 import msgspec
 import pytest
 
+from pydlbench.ladder import forecast
 from pydlbench.ladder.calibration import counted_faults, fitted
 from pydlbench.ladder.forecast import _Forecaster, conclude, forecast_step
 from pydlbench.ladder.operators import listed
-from pydlbench.ladder.rows import Rows, batches, blocks_call, stored_rows
+from pydlbench.ladder.rows import Rows, batches, blocks_call, faults_call, stored_rows
 from pydlbench.records.forecast import (
     CalibratedStep,
     CalibrationRecord,
@@ -179,21 +180,59 @@ def test_a_forecast_is_the_sum_of_its_rows_calls_and_faults():
     assert ForecastRecord.from_dict(found.to_dict()) == found
 
 
-@pytest.mark.parametrize(
-    ("counted", "faults_s"), [(None, 0.005), (1000.0, 0.005), (3000.0, 0.015), (0.0, 0.0)]
-)
-def test_page_faults_that_were_counted_cost_as_much_as_those_that_were_played(counted, faults_s):
-    blocks = blocks_call([9])
-    played = row("blocks", 0.004, 0.006, raised_s=(0.001,), faults=1000.0)
-    rows = Rows(times={"a": row("a", 0.010), blocks.signature: played})
-    listing = listed_as((call("a"),))
-    how = calibration(0.0, 0.0, 0.0)
-    found = conclude(CASE, PLACE, listing, [blocks], rows, how, faults=counted)
-    assert found.faults_s == pytest.approx(faults_s)
-    assert found.seconds == pytest.approx(0.010 + faults_s)
-    assert found.ci_low == pytest.approx(0.010 + faults_s / 5)
-    (term,) = (one for one in found.terms if one.operator == "page faults")
-    assert term.seconds == pytest.approx(faults_s)
+def test_page_faults_that_were_counted_cost_as_much_as_those_that_were_played():
+    played = row("large", 0.004, 0.006, raised_s=(0.001,), faults=1000.0)
+    found = played.of_faults("mine", [1000.0, 3000.0])
+    assert found.visits_s == pytest.approx((0.005, 0.015))
+    # How many there are differs from process to process, and the interval is of that.
+    assert (found.ci_low, found.ci_high) == pytest.approx((0.005, 0.015))
+    assert (found.signature, found.faults, found.raised_s) == ("mine", 2000.0, ())
+    assert played.of_faults("none", [0.0]).seconds == 0.0
+    with pytest.raises(ValueError, match="no page faults were timed"):
+        row("a", 1.0).of_faults("mine", [1.0])
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_a_model_of_one_s_own_has_its_page_faults_counted_once(
+    monkeypatch, store_path, run_record, always
+):
+    asked = []
+
+    def measured(case, session, place, calls, rows, *, visits, tell):  # noqa: ARG001 - as in there
+        for one in calls:
+            asked.append(one.signature)
+            faults = 1000.0 if one.operator == "page faults" else None
+            rows.times[one.signature] = row(one.signature, 0.010, 0.010, faults=faults)
+            rows.fresh.add(one.signature)
+            yield rows.times[one.signature]
+
+    counts = iter([2000.0, 4000.0])
+    monkeypatch.setattr(forecast, "measure_rows", measured)
+    monkeypatch.setattr(forecast, "counted_faults", lambda *_: next(counts))
+    monkeypatch.setattr(forecast, "huge_pages_always", lambda: always)
+    case, own = msgspec.structs.replace(CASE, own=OwnSpec()), blocks_call([9])
+
+    def rows_of(made):
+        steps = made.own_rows(case, PLACE, [call("a")], own)
+        kept = []
+        while True:
+            try:
+                kept.append(next(steps))
+            except StopIteration as end:
+                return end.value, kept
+
+    with Store.open(store_path) as store:
+        store.begin(run_record, "forecast")
+        first, kept = rows_of(_Forecaster(None, store, True, 2, lambda _: None))
+        for one in kept:
+            store.add(run_record.id, Entry.of("operator", one.to_dict(), one.key))
+        played = own.signature if always else faults_call().signature
+        assert asked == ["a", played]
+        assert first.times[own.signature].seconds == pytest.approx(0.010 if always else 0.030)
+        # What was counted is a row like any other, and found again when nothing is measured.
+        again, _ = rows_of(_Forecaster(None, store, False, 2, lambda _: None))
+        assert again.times[own.signature] == first.times[own.signature]
+        assert again.fresh == set()
 
 
 def test_a_forecast_without_all_of_its_rows_says_what_share_has_none():
