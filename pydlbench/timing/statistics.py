@@ -65,7 +65,7 @@ def middle_rounds(seconds: Sequence[float], width: int) -> list[float]:
     """Return what each of several summands took in a round: its mean over the rounds in the middle.
 
     Medians do not add up: times have long right tails, so the sum of many medians is below the
-    median of the sums (of a step's calls 1 to 5 % below, on a quiet machine). Rounds are ranked by
+    median of the sums (of a step's calls up to 6 % below, on a quiet machine). Rounds are ranked by
     their sums, and about half of them left out, as many at either end: what this returns adds up to
     about the median of the sums, and one slow round does not move it.
 
