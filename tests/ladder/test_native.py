@@ -94,7 +94,7 @@ class Prepared:
 
     def sample(self, request):
         seconds = self.session.seconds(self.case)
-        samples = (seconds,) * request.samples
+        samples = (*(seconds,) * (request.samples - 1), self.session.last * seconds)
         self.session.requests[self.case] = request
         beside = self.session.beside.get(self.case, [])
         canary = (beside.pop(0) if beside else 1.0,)
@@ -109,7 +109,8 @@ class Invented:
 
     def __init__(self):
         self.options = Options(budget_s=0.006)
-        self.clock, self.factor, self.open = 4e9, 1.0, 0
+        # ``last`` is how much longer than the others the last sample of each chunk takes.
+        self.clock, self.factor, self.last, self.open = 4e9, 1.0, 1.0, 0
         self.asked, self.dying, self.renewed = [], None, 0
         # Of each case the last request, and the canaries that its next visits have beside them.
         self.requests, self.beside = {}, {}
@@ -198,6 +199,19 @@ def test_a_visit_is_one_chunk_of_the_length_that_the_kernel_asks_for(visits):
     assert few.untimed == 200
     assert (some.samples, some.inner, some.untimed) == (3, 1, 1)
     assert (one.samples, one.inner, one.untimed) == (1, 1, 0)
+
+
+def test_a_visit_has_the_mean_of_its_samples_as_means_add_up(visits):
+    native, session, wanted = visits
+    session.last = 4.0
+    found = native()
+    samples = {request.samples for request in session.requests.values()}
+    assert all(count > 2 for count in samples)  # whose median is that of the others
+    expected = sum(
+        0.001 * (session.requests[one.hot].samples + 3) / session.requests[one.hot].samples
+        for one in wanted.terms
+    )
+    assert found["native_hot"] == pytest.approx(expected)
 
 
 def test_calls_of_a_group_have_a_sum_of_their_own(visits):
