@@ -487,6 +487,14 @@ _LEGEND: Final = (
 )
 
 
+_OF_LEDGERS: Final = {
+    "additivity": "no aim",
+    "unexplained": "aim: at most 2 %",
+    "native": "aim: at least 90 %",
+    "formula": "no aim",
+}
+
+
 def verdict(judged: Sequence[tuple[Case, Mapping[str, float | None]]]) -> list[str]:
     """Return what all steps say together, beside what was aimed at."""
 
@@ -509,10 +517,10 @@ def verdict(judged: Sequence[tuple[Case, Mapping[str, float | None]]]) -> list[s
             f"{percent(median(again), decimal=True)} apart in the median, "
             f"{percent(max(again), decimal=True)} at the most"
         )
-    for name, aim in (("unexplained", "at most 2 %"), ("native", "at least 90 %")):
+    for name, aim in _OF_LEDGERS.items():
         if found := known(name):
             middle = percent(median(found), decimal=True)
-            lines.append(f"median {name} {middle} of {len(found)} (aim {aim})")
+            lines.append(f"{name}: {middle} in the median of {len(found)} ({aim})")
     return lines
 
 
