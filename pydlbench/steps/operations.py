@@ -21,7 +21,6 @@ from pydlbench.words import ONNX_FRAMEWORK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeAlias
 
     from pydlbench.backends.base import Backend
     from pydlbench.backends.frameworks.backend import FrameworkBackend
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepKernel
     from pydlbench.steps.device import DeviceChain, DeviceOperators
     from pydlbench.steps.operators import LoggedOperators, OperatorsKernel
-
-    #: Sends a message to the host before the operation returns.
-    Tell: TypeAlias = Callable[[dict[str, Any]], None]
 
 
 class OperatorsFacts(Record, frozen=True, kw_only=True):
