@@ -6,7 +6,6 @@ import contextlib
 import datetime as dt
 import sys
 import uuid
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.cli.options import (
@@ -27,6 +26,7 @@ from pydlbench.errors import PydlbenchError, UsageError, nearest
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
+    from pathlib import Path
 
     from pydlbench.cli.output import Outputs
     from pydlbench.records.fleet import FleetVerdict
@@ -37,15 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser", "judged", "run", "show_stored"]
 
-_ACTIONS: Final = {
-    "run": "FILE.toml",
-    "verdict": "RUN",
-    "collect": "FOLDER",
-    "export": "FILE.toml",
-}
-_FORMS: Final = ("reframe", "kubernetes")
-# Of an export only, with what they are unless they are given.
-_EXPORTED: Final[Mapping[str, Any]] = {"as": None, "run": None, "image": None, "output": None}
+_ACTIONS: Final = {"run": "FILE.toml", "verdict": "RUN", "collect": "FOLDER"}
 _MOST_SLOTS: Final = 4096
 #: What a node is said to be slow beyond.
 _BEYOND: Final = 0.03
@@ -80,19 +72,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     forms = ", ".join(f"{name} {words}" for name, words in _ACTIONS.items())
     parser.add_argument("action", nargs="?", metavar="ACTION", help=forms)
     parser.add_argument("what", nargs="?", metavar="WHAT", help="the file, or the run")
-    export = parser.add_argument_group("with export")
-    export.add_argument(
-        "--as",
-        metavar="FORM",
-        help="reframe: a test class of ReFrame; kubernetes: a Job with --slots N pods",
-    )
-    export.add_argument(
-        "--run", metavar="RUN", help="reframe: whose medians the nodes have to reach"
-    )
-    export.add_argument(
-        "--image", metavar="NAME", help="kubernetes: of containers with pydlbench in it"
-    )
-    export.add_argument("-o", "--output", metavar="FILE", help="where to; default: standard output")
     where = parser.add_argument_group("where and how often")
     where.add_argument("--on", metavar="ENGINE", help="local (default), dask://HOST:PORT or slurm")
     where.add_argument(
@@ -179,9 +158,6 @@ def run(args: argparse.Namespace) -> int:
             f"{args.action or 'ACTION'}: expected one of {', '.join(_ACTIONS)}; nearest: "
             f"pydlbench fleet {near[0]} {_ACTIONS[near[0]]}"
         )
-    if args.action == "export":
-        return _export(args)
-    refuse(args, list(_EXPORTED), f"with {args.action}")
     outputs = Outputs.from_args(args)
     if args.action in ("run", "collect"):
         code, name = (_measure if args.action == "run" else _collect)(args, outputs)
@@ -393,7 +369,7 @@ def _folder(path: Path) -> None:
 
 
 # -----------------------------------------------------------------------------
-# ``fleet collect`` and ``fleet export``: for engines that start nodes' sweeps by themselves.
+# ``fleet collect``: for nodes whose sweeps were started by something else.
 
 
 def _collect(args: argparse.Namespace, outputs: Outputs) -> tuple[int, str]:
@@ -422,51 +398,6 @@ def _collect(args: argparse.Namespace, outputs: Outputs) -> tuple[int, str]:
         )
         store.finish(record, "done")
     return 0, record.id
-
-
-def _export(args: argparse.Namespace) -> int:
-    """Write a file's sweep for another engine."""
-    from pydlbench import __version__
-    from pydlbench.cli.options import choices
-    from pydlbench.cli.sweep import read_text, table_keys
-    from pydlbench.fleet.export import kubernetes, references, reframe
-    from pydlbench.report.text import STDOUT, check_writable, write_text
-    from pydlbench.runner.sweep import parse_sweep
-    from pydlbench.store.documents import Loaded
-
-    if getattr(args, "as") is None:
-        raise UsageError(f"--as: none given, of {', '.join(_FORMS)}; nearest: --as reframe")
-    form = choices("--as", [getattr(args, "as")], _FORMS)[0]
-    others = {"reframe": ("image", "slots", "rounds", "tries"), "kubernetes": ("run", "beyond")}
-    unused = {*_ASKED, "resume", "json", "md", "fail_on", "model"} - {*others["reframe"]}
-    refuse(args, sorted({*unused, *others[form]}), f"with --as {form}", idle={"beyond": _BEYOND})
-    if args.what is None:
-        raise UsageError("FILE: none given; nearest: pydlbench fleet export FILE.toml")
-    path, text = read_text(args.what)
-    parse_sweep(path, text, table_keys())
-    file = Path(path).name
-    target = args.output or STDOUT
-    check_writable("--output", target)
-    if form == "kubernetes":
-        pods, image = args.slots or "1", args.image or f"pydlbench:{__version__}"
-        if not pods.isdecimal():
-            raise UsageError(f"--slots {pods}: of Kubernetes the number of nodes; nearest: 1")
-        rounds, tries = (getattr(args, name) or _ASKED[name] for name in ("rounds", "tries"))
-        content = kubernetes(
-            file, text, image, pods=int(pods), rounds=rounds, tries=tries, claim="pydlbench-results"
-        )
-    elif args.run is None:
-        content = reframe(file, text, __version__)
-    else:
-        store = reading_store(args)
-        if store is None:
-            raise UsageError(f"--run {args.run}: no runs are kept yet; nearest: leave it out")
-        with store:
-            info = _find(store, args.run)
-            found = judged(Loaded(info, store.record(info.id), store), args.beyond)
-        content = reframe(file, text, __version__, references(found), info.id)
-    write_text(target, content)
-    return 0
 
 
 # -----------------------------------------------------------------------------

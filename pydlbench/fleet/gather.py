@@ -76,7 +76,7 @@ def collected(folder: Path) -> list[FleetVisit]:
     """Return the visits whose stores lie in a folder, named by node and round: ``n07.0.sqlite``.
 
     Args:
-        folder: such as the volume that a Job of Kubernetes has left them on.
+        folder: with the stores of all nodes.
 
     Raises:
         UsageError: there is none.

@@ -66,18 +66,9 @@ REFUSED = [
     ("fleet run some.toml --store none", "--store none", "leave it out"),
     ("fleet run none.toml", "none.toml", ...),
     ("fleet run --resume last --rounds 4", "--rounds 4", "leave it out"),
-    ("fleet run some.toml --as reframe", "--as reframe", "leave it out"),
     ("fleet collect", "FOLDER", "pydlbench fleet collect FOLDER"),
     ("fleet collect nowhere", "nowhere", ...),
     ("fleet collect . --rounds 3", "--rounds 3", "leave it out"),
-    ("fleet export some.toml", "--as", "--as reframe"),
-    ("fleet export some.toml --as refram", "--as refram", ...),
-    ("fleet export --as reframe", "FILE", "pydlbench fleet export FILE.toml"),
-    ("fleet export none.toml --as reframe", "none.toml", ...),
-    ("fleet export some.toml --as reframe --slots 2", "--slots 2", "leave it out"),
-    ("fleet export some.toml --as kubernetes --run last", "--run last", "leave it out"),
-    ("fleet export some.toml --as kubernetes --slots gpus", "--slots gpus", "1"),
-    ("fleet export some.toml --as reframe --run last", "--run last", "leave it out"),
 ]
 
 
@@ -199,19 +190,6 @@ def test_the_page_of_a_fleet_is_that_of_its_verdict(here, capsys):
         assert 'data-node="node-3"' in html
         assert "A fleet of 12 nodes" in html
     capsys.readouterr()
-
-
-@pytest.mark.usefixtures("_kept")
-def test_a_fleet_s_sweep_is_written_for_other_engines(here, capsys):
-    words = ["fleet", "export", "some.toml"]
-    assert main([*words, "--as", "reframe", "--run", "last", "-o", "test.py"]) == 0
-    text = (here / "test.py").read_text(encoding="utf-8")
-    compile(text, "test.py", "exec")
-    assert "layer1_forward_fp32" in text
-    assert main([*words, "--as", "kubernetes", "--slots", "7", "--rounds", "4"]) == 0
-    out = capsys.readouterr().out
-    assert "completions: 7" in out
-    assert "for round in 0 1 2 3;" in out
 
 
 def test_what_nodes_have_left_in_a_folder_is_a_fleet(here, capsys):

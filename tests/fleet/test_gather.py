@@ -8,12 +8,13 @@ import shlex
 import msgspec
 import pytest
 from check_records import make_record
+from invented_fleet import write_store
 from invented_rows import measurement, time_of
 from invented_runs import RUN, step_record
 
 from pydlbench.cli.parser import command_parser
-from pydlbench.errors import StoreError
-from pydlbench.fleet.gather import gathered
+from pydlbench.errors import StoreError, UsageError
+from pydlbench.fleet.gather import collected, gathered
 from pydlbench.records.own import OwnInput, OwnSpec
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
@@ -159,3 +160,18 @@ def test_the_command_of_an_estimate_names_no_framework(tmp_path):
 def test_a_row_that_no_command_writes_is_a_damaged_store(tmp_path, table, document):
     with pytest.raises(StoreError, match="a row of "):
         stored(tmp_path / "some.sqlite", Entry.of(table, document))
+
+
+def test_stores_of_a_folder_are_visits(tmp_path):
+    for number in range(2):
+        write_store(tmp_path / f"host.example.{number}.sqlite")
+    (tmp_path / "bad.0.sqlite").write_bytes(b"no store" * 100)
+    (tmp_path / "other.sqlite").write_bytes(b"")
+    found = {(one.node, one.round): one for one in collected(tmp_path)}
+    assert found.keys() == {("host.example", 0), ("host.example", 1), ("bad", 0)}
+    assert found["bad", 0].status == "failed"
+    one = found["host.example", 1]
+    assert one.status == "ok"
+    assert one.values["alexnet/conv3 forward fp32 batch 128"]["time_s"] == 1e-3
+    with pytest.raises(UsageError, match=r"NODE.ROUND.sqlite.*nearest"):
+        collected(tmp_path / "nowhere")
