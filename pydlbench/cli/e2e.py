@@ -139,9 +139,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     script.add_argument(
         "--data", metavar="DIR", help="MNIST's or CIFAR-10's files; default: generated images"
     )
-    script.add_argument(
-        "--download", metavar="URL-BASE", help="fetch the files that --data lacks from there"
-    )
     add(
         parser.add_argument_group("what is shown"),
         *("json", "csv", "md", "fail-on", "quiet", "verbose", "store"),
@@ -193,7 +190,7 @@ _NAMES: Final = (
     *("model", "batch", "phase", "framework", "mode", "precision", "cast", "layout", "feed"),
     "device",
 )
-_PROTOCOL_ONLY: Final = ("steps", "warmup", "every", "epochs", "quirk", "data", "download")
+_PROTOCOL_ONLY: Final = ("steps", "warmup", "every", "epochs", "quirk", "data")
 _MODES: Final = tuple(dict.fromkeys(mode for modes in FRAMEWORK_MODES.values() for mode in modes))
 
 

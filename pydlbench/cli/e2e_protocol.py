@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 # A script on a small machine may honestly take days.
 _PATIENCE_S: Final = 30 * 86400.0
-# Where files go that are fetched and no folder was named.
-_FOLDERS: Final = {"mnist": "data", "cifar10": "cifar10_data"}
 #: Options that protocols do not have, and what to say of them.
 _OTHERS: Final = {
     "feed": "the script says what is fed; nearest: leave it out",
@@ -54,11 +52,8 @@ def run_protocol(args: argparse.Namespace, session_factory: Callable[..., Any] |
     for text in notes:
         note(text)
 
-    def fetched() -> ProtocolSpec:
-        return _fetched(args, case, note)
-
     row = Row(fields={"protocol": case.protocol}, label=case.protocol, case=case)
-    task = ProtocolTask(rows=(row,), options=options, fetched=fetched, note=note)
+    task = ProtocolTask(rows=(row,), options=options, note=note)
 
     def write(results: Results) -> None:
         for one in results.outcomes:
@@ -78,11 +73,9 @@ class ProtocolTask(StepsTask):
     """A published script, played.
 
     Attributes:
-        fetched: returns the case with its data where it can be read, downloaded before.
         note: called with what is to be said beside the script's own lines.
     """
 
-    fetched: Callable[[], ProtocolSpec]
     note: Callable[[str], None]
 
     def check(self, session: Any) -> None:
@@ -94,7 +87,7 @@ class ProtocolTask(StepsTask):
 
     def measure(self, session: Any, view: View) -> Iterator[Result]:
         """Play it; what it prints goes to standard output at once."""
-        case = self.fetched()
+        case = self.rows[0].case
         view.advance(0, 1, case.protocol)
         played = session.protocol(case, _print, self.note)
         yield Result("protocol", {**case.to_dict(), **played.to_dict()}, self.rows[0])
@@ -135,7 +128,7 @@ def read_case(args: argparse.Namespace) -> tuple[ProtocolSpec, tuple[str, ...]]:
         epochs=args.epochs,
         quirks=on_quirks,
         without=off_quirks,
-        data=_folder(args, published.data),
+        data=_folder(args.data),
     )
     if case.steps is not None and case.epochs is not None:
         raise UsageError(
@@ -161,12 +154,11 @@ def _refuse_others(args: argparse.Namespace, published: Protocol) -> None:
         raise UsageError("--json -: standard output is the script's; nearest: --json results.json")
     if args.json is not None:
         check_writable("--json", args.json)
-    for name in ("data", "download"):
-        if published.data is None and (value := getattr(args, name)) is not None:
-            raise UsageError(
-                f"--{name} {value}: {published.name} has synthetic images; nearest: "
-                "--protocol mnist-tutorial or cifar10-tutorial"
-            )
+    if published.data is None and args.data is not None:
+        raise UsageError(
+            f"--data {args.data}: {published.name} has synthetic images; nearest: "
+            "--protocol mnist-tutorial or cifar10-tutorial"
+        )
 
 
 def _refuse_counts(args: argparse.Namespace, published: Protocol) -> None:
@@ -217,31 +209,18 @@ def _quirks(given: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(on), tuple(off)
 
 
-def _folder(args: argparse.Namespace, data: str | None) -> str | None:
-    """Return where the data set is, or will be once it is downloaded."""
-    if args.data is None:
-        return None if args.download is None else _FOLDERS[str(data)]
+def _folder(given: str | None) -> str | None:
+    """Return the folder of the data set; None for generated images.
+
+    Raises:
+        UsageError: there is no such folder.
+    """
     from pydlbench.store.place import user_path
 
-    folder: str = args.data
-    path = user_path(folder)
-    if args.download is None and not path.is_dir():
+    if given is not None and not (path := user_path(given)).is_dir():
         near = next((parent for parent in path.parents if parent.is_dir()), Path())
-        raise UsageError(f"--data {folder}: no such directory; nearest: {near}")
-    return folder
-
-
-def _fetched(
-    args: argparse.Namespace, case: ProtocolSpec, note: Callable[[str], None]
-) -> ProtocolSpec:
-    """Download what is missing."""
-    if args.download is None:
-        return case
-    from pydlbench.steps.data.download import fetch
-
-    note(f"--download {args.download}: into {case.data}")
-    fetch(str(case.declaration.data), args.download, str(case.data), _print)
-    return case
+        raise UsageError(f"--data {given}: no such directory; nearest: {near}")
+    return given
 
 
 def _largest(case: ProtocolSpec) -> Any:

@@ -179,9 +179,7 @@ _REFUSED: Final = {
     "summary": "times nothing; nearest: pydlbench model NAME --summary",
     "sweep": "batch takes a list here; nearest: batch = [16, 32]",
     "agree": "compares numbers, it times nothing; nearest: pydlbench e2e MODEL --agree",
-    **dict.fromkeys(
-        ("protocol", "steps", "warmup", "every", "epochs", "quirk", "data", "download"), _SCRIPT
-    ),
+    **dict.fromkeys(("protocol", "steps", "warmup", "every", "epochs", "quirk", "data"), _SCRIPT),
 }
 
 

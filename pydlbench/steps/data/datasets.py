@@ -30,8 +30,8 @@ class Split:
     """Images and their labels.
 
     Attributes:
-        images: ``(count, channels, height, width)``: MNIST's as the network takes them, float32 in
-            [-0.5, 0.5]; CIFAR-10's as stored, uint8, since each pass distorts them anew.
+        images: ``(count, channels, height, width)``, float32, as the network takes them: MNIST's
+            in [-0.5, 0.5], CIFAR-10's of :func:`standardized_crops`.
         labels: ``(count,)``, int64.
     """
 
@@ -80,6 +80,8 @@ class Dataset:
 # Reader of CIFAR-10's binary version: records of one label and 3072 bytes, in six files.
 
 SIZE: Final = 32
+#: Height and width of what the network sees.
+CROP: Final = 24
 CHANNELS: Final = 3
 #: Bytes of a record: the label, then red, green and blue planes, row by row.
 RECORD: Final = 1 + CHANNELS * SIZE * SIZE
@@ -89,6 +91,8 @@ _TRAIN: Final = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 _TEST: Final = "test_batch.bin"
 # A published file holds 10,000 records; this bounds what a damaged archive can unpack to.
 _LARGEST: Final = 100_000 * RECORD
+# Images that are standardised together: what they need besides the result stays small.
+_CHUNK_IMAGES: Final = 5000
 
 
 def load_cifar10(folder: Path) -> Dataset:
@@ -105,13 +109,13 @@ def load_cifar10(folder: Path) -> Dataset:
     archive = folder / ARCHIVE
     if not archive.is_file():
         raise UsageError(
-            f"--data {folder}: neither {_TEST} nor {ARCHIVE} there; nearest: --download URL-BASE"
+            f"--data {folder}: neither {_TEST} nor {ARCHIVE} there; nearest: leave --data out"
         )
     return _dataset(_unpack(archive), archive)
 
 
-def decode(content: bytes, name: str) -> Split:
-    """Split records into images ``(count, 3, 32, 32)`` and labels.
+def decode(content: bytes, name: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Split records into images ``(count, 3, 32, 32)`` and labels ``(count,)``.
 
     Args:
         content: of a file.
@@ -136,24 +140,62 @@ def decode(content: bytes, name: str) -> Split:
             f"nearest: {CLASSES - 1}, the largest"
         )
     images = np.ascontiguousarray(records[:, 1:]).reshape(count, CHANNELS, SIZE, SIZE)
-    return Split(images=images, labels=labels)
+    return images, labels
+
+
+def standardized_crops(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return the middles of images, with mean 0 and deviation 1 each over pixels and channels.
+
+    The deviation is at least ``1 / sqrt(values)``, so that an image of one colour becomes zero
+    (TensorFlow's ``per_image_standardization``).
+
+    Args:
+        images: ``(count, channels, 32, 32)``.
+
+    Returns:
+        ``(count, channels, 24, 24)``.
+    """
+    import numpy as np
+
+    edge = (SIZE - CROP) // 2
+    middle = slice(edge, edge + CROP)
+    found = np.empty((len(images), images.shape[1], CROP, CROP), np.float32)
+    floor = np.float32(found[:1].size ** -0.5)
+    for begin in range(0, len(images), _CHUNK_IMAGES):
+        crops = found[begin : begin + _CHUNK_IMAGES]
+        crops[:] = images[begin : begin + _CHUNK_IMAGES, :, middle, middle]
+        crops -= crops.mean(axis=(1, 2, 3), keepdims=True)
+        crops /= np.maximum(crops.std(axis=(1, 2, 3), keepdims=True), floor)
+    return found
+
+
+def cifar10_dataset(
+    train: tuple[NDArray[np.uint8], NDArray[np.int64]],
+    test: tuple[NDArray[np.uint8], NDArray[np.int64]],
+    *,
+    source: str,
+    generated: bool = False,
+) -> Dataset:
+    """Make a data set of images ``(count, 3, 32, 32)`` and labels; nothing is for validation."""
+    parts = [
+        Split(images=standardized_crops(images), labels=labels) for images, labels in (train, test)
+    ]
+    return Dataset(
+        name="cifar10",
+        train=parts[0],
+        validation=Split(images=parts[1].images[:0], labels=parts[1].labels[:0]),
+        test=parts[1],
+        source=source,
+        generated=generated,
+    )
 
 
 def _dataset(contents: dict[str, bytes], source: Path) -> Dataset:
     import numpy as np
 
-    parts = [decode(contents[name], name) for name in _TRAIN]
-    test = decode(contents[_TEST], _TEST)
-    return Dataset(
-        name="cifar10",
-        train=Split(
-            images=np.concatenate([part.images for part in parts]),
-            labels=np.concatenate([part.labels for part in parts]),
-        ),
-        validation=Split(images=test.images[:0], labels=test.labels[:0]),
-        test=test,
-        source=str(source),
-    )
+    images, labels = zip(*(decode(contents[name], name) for name in _TRAIN), strict=True)
+    train = np.concatenate(images), np.concatenate(labels)
+    return cifar10_dataset(train, decode(contents[_TEST], _TEST), source=str(source))
 
 
 def _read_cifar10(path: Path) -> bytes:
@@ -161,7 +203,7 @@ def _read_cifar10(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UsageError(
-            f"{path}: cannot be read ({error.strerror or error}); nearest: --download URL-BASE"
+            f"{path}: cannot be read ({error.strerror or error}); nearest: leave --data out"
         ) from error
 
 
@@ -357,7 +399,7 @@ def _find(folder: Path, stem: str, dimensions: int) -> Path:
         if (folder / candidate).is_file():
             return folder / candidate
     raise UsageError(
-        f"--data {folder}: no {name} there, compressed or not; nearest: --download URL-BASE"
+        f"--data {folder}: no {name} there, compressed or not; nearest: leave --data out"
     )
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
-from pydlbench.steps.data.datasets import CLASSES, VALIDATION, Dataset, Split, scale, split_off
+from pydlbench.steps.data.datasets import CLASSES, VALIDATION, cifar10_dataset, scale, split_off
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from pydlbench.steps.data.datasets import Dataset
 
 _SHAPES: Final = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
 #: Images as published: to train (MNIST's with those for validation), to test.
@@ -57,15 +59,8 @@ def generate(
             source="generated",
             generated=True,
         )
-    parts = [Split(images=part[0], labels=part[1].astype(np.int64)) for part in (first, second)]
-    return Dataset(
-        name=name,
-        train=parts[0],
-        validation=Split(images=parts[1].images[:0], labels=parts[1].labels[:0]),
-        test=parts[1],
-        source="generated",
-        generated=True,
-    )
+    train_part, test_part = ((part[0], part[1].astype(np.int64)) for part in (first, second))
+    return cifar10_dataset(train_part, test_part, source="generated", generated=True)
 
 
 def _patterns(shape: tuple[int, int, int], rng: np.random.Generator) -> NDArray[np.int16]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 #: Images of the data sets that scripts count epochs by.
 _EPOCH: Final = {"imagenet": 1_281_167, "cifar10": 50_000}
 _CIFAR_SIZE: Final = 32
+# Of a training script's definitions, the index of the one that evaluates.
+_EVALUATES: Final = 2
 
 
 def run_protocol(run: Run) -> tuple[ProtocolNumber, ...]:
@@ -245,10 +246,8 @@ class _Training:
         """Train, print a line every so many steps, test at the end; return the numbers."""
         run, loop, log = self._run, self._loop, self._run.log
         every = run.settings.every
-        if loop.fill is None:
-            self._check_sizes()
-        steps = self._steps()
-        self._lines.write(loop.heading, fill=self._fill)
+        self._check_sizes()
+        steps, batches = self._steps(), self._batches()
         train, *others = (run.model.prepare(one) for one in self._definitions)
         report, evaluate = others or (None, None)
         seconds: list[float] = []
@@ -256,27 +255,26 @@ class _Training:
         start = log.now()
         run.model.initialize()
         self._lines.write(loop.ready)
-        with self._batches() as batches:
-            for index in range(steps):
-                fed = next(batches)
-                outcome = train(fed, self._rate(index))
-                if not self._definitions[0].fetch:
-                    run.model.synchronize()
-                if index % every:
-                    continue
-                if report is not None:
-                    outcome = report(fed)
-                current = log.now()
-                elapsed, start = current - start, current
-                share = every if index or loop.first_over_all else 1
-                self._report(index, elapsed, share, outcome, fed)
-                if evaluate is not None:
-                    validation = self._evaluate(evaluate, self._data.validation)
-                    self._lines.write([loop.validation], error=validation)
-                    if not loop.validation_in_time:
-                        start = log.now()
-                if index:
-                    seconds.append(elapsed / share)
+        for index in range(steps):
+            fed = next(batches)
+            outcome = train(fed, self._rate(index))
+            if not self._definitions[0].fetch:
+                run.model.synchronize()
+            if index % every:
+                continue
+            if report is not None:
+                outcome = report(fed)
+            current = log.now()
+            elapsed, start = current - start, current
+            share = every if index or loop.first_over_all else 1
+            self._report(index, elapsed, share, outcome, fed)
+            if evaluate is not None:
+                validation = self._evaluate(evaluate, self._data.validation)
+                self._lines.write([loop.validation], error=validation)
+                if not loop.validation_in_time:
+                    start = log.now()
+            if index:
+                seconds.append(elapsed / share)
         numbers = self._figure(seconds)
         if evaluate is not None:
             test = self._evaluate(evaluate, self._data.test)
@@ -284,10 +282,6 @@ class _Training:
             numbers.append(ProtocolNumber(name="Validation error", value=validation, unit="%"))
             numbers.append(ProtocolNumber(name="Test error", value=test, unit="%"))
         return numbers
-
-    @property
-    def _fill(self) -> int:
-        return int((self._loop.fill or 0.0) * self._images)
 
     def _rate(self, step: int) -> float:
         return self._loop.rate(step, self._batch, self._images)
@@ -329,11 +323,10 @@ class _Training:
 
     def _check_sizes(self) -> None:
         """Refuse a batch that is larger than a part of the data."""
-        for name, split in (
-            ("training", self._data.train),
-            ("validation", self._data.validation),
-            ("test", self._data.test),
-        ):
+        parts = [("training", self._data.train)]
+        if len(self._definitions) > _EVALUATES:
+            parts += [("validation", self._data.validation), ("test", self._data.test)]
+        for name, split in parts:
             # The next batch of training images starts behind the first image at the latest.
             spare = int(name == "training")
             count = len(split.labels)
@@ -355,20 +348,8 @@ class _Training:
             )
         return steps
 
-    @contextlib.contextmanager
-    def _batches(self) -> Iterator[Iterator[Batch]]:
-        """Give an endless iterator over what the steps are fed."""
-        from pydlbench.steps.data.queues import Prefetch, ShuffleQueue
-        from pydlbench.steps.inputs import Batch
-
-        if self._loop.fill is None:
-            yield self._in_order()
-            return
-        queue = ShuffleQueue(self._data.train, batch=self._batch, minimum=self._fill, seed=0)
-        with Prefetch(queue) as batches:
-            yield (Batch(images, labels) for images, labels in batches)
-
-    def _in_order(self) -> Iterator[Batch]:
+    def _batches(self) -> Iterator[Batch]:
+        """Yield what the steps are fed, without end."""
         offset = 0
         while True:
             yield _cut(self._data.train, offset, offset + self._batch)

@@ -57,7 +57,6 @@ FIELDS: Final[Mapping[str, str]] = {
     "examples": "images per second since the line before",
     "next_rate": "learning rate of the next step",
     "error": "percentage of predictions that are wrong",
-    "fill": "images that the queue is filled with",
 }
 
 
@@ -123,16 +122,13 @@ class TimedLoop:
 class TrainingLoop:
     """A script that trains and prints the time since its last line.
 
-    The first definition trains; a second one reports on the same images before each line; a third
-    one evaluates after it, and at the end.
+    Images are taken in the order of the file, over and over. The first definition trains; a second
+    one reports on the same images before each line; a third one evaluates after it, and at the end.
 
     Attributes:
         rate: learning rate as a function of the step, the batch and the number of images.
-        fill: share of the training images that a queue of distorted images is filled with before
-            the first step; None takes the images in the order of the file and as they are.
         first_over_all: whether the first line's single step is divided by the steps between lines.
         validation_in_time: whether a line's time covers the validation pass of the line before.
-        heading: lines before anything is computed.
         ready: lines after the weights have got their values.
         lines: of a report.
         validation: line after a validation pass.
@@ -142,10 +138,8 @@ class TrainingLoop:
     """
 
     rate: Callable[[int, int, int], float]
-    fill: float | None = None
     first_over_all: bool = True
     validation_in_time: bool = True
-    heading: tuple[str, ...] = ()
     ready: tuple[str, ...] = ()
     lines: tuple[str, ...]
     validation: str = ""

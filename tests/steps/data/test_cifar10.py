@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pydlbench.errors import UsageError
-from pydlbench.steps.data.datasets import decode, load, load_cifar10
+from pydlbench.steps.data.datasets import decode, load, load_cifar10, standardized_crops
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,23 +39,23 @@ def test_all_three_forms(tmp_path, cifar10_contents, place):
     else:
         write(tmp_path / ("cifar-10-batches-bin" * (place == "subfolder")), cifar10_contents)
     found = load("cifar10", str(tmp_path), lambda _line: None)
-    assert found.train.images.shape == (10, 3, 32, 32)
-    assert found.train.images.dtype == np.uint8
-    # Batches 1 to 5 in order, planes in the order red, green, blue.
-    assert found.train.images[:, 0, 0, 0].tolist() == [10, 11, 20, 21, 30, 31, 40, 41, 50, 51]
-    assert found.train.images[2, :, 31, 31].tolist() == [20, 21, 22]
+    assert found.train.images.shape == (10, 3, 24, 24)
+    # Planes in the order red, green, blue: each image's are a shade apart.
+    shades = np.broadcast_to(np.array([-(1.5**0.5), 0, 1.5**0.5])[:, None, None], (3, 24, 24))
+    np.testing.assert_allclose(found.train.images[2], shades, rtol=1e-5)
+    # Batches 1 to 5 in order.
     assert found.train.labels.tolist() == [0, 1] * 5
     assert found.test.labels.tolist() == [0, 1, 2]
-    assert found.validation.images.shape == (0, 3, 32, 32)
+    assert found.validation.images.shape == (0, 3, 24, 24)
     assert not (tmp_path / "readme.html").exists()
 
 
 def test_rows_are_rows(cifar10_contents):
     plane = bytes(range(32)) * 32  # each pixel is its column
-    found = decode(b"\x07" + plane * 3, "x.bin")
-    assert found.images[0, 1, 5].tolist() == list(range(32))
-    assert set(found.images[0, 2, :, 5].tolist()) == {5}
-    assert found.labels.tolist() == [7]
+    images, labels = decode(b"\x07" + plane * 3, "x.bin")
+    assert images[0, 1, 5].tolist() == list(range(32))
+    assert set(images[0, 2, :, 5].tolist()) == {5}
+    assert labels.tolist() == [7]
     assert len(cifar10_contents) == 6
 
 
@@ -103,3 +103,21 @@ def test_an_archive_cannot_point_elsewhere(tmp_path):
         opened.addfile(member)
     with pytest.raises(UsageError, match=r"test_batch\.bin is no file of CIFAR-10's"):
         load_cifar10(tmp_path)
+
+
+def test_crops_are_the_middles_standardised(monkeypatch):
+    monkeypatch.setattr("pydlbench.steps.data.datasets._CHUNK_IMAGES", 4)
+    images = np.random.default_rng(3).integers(256, size=(6, 3, 32, 32), dtype=np.uint8)
+    found = standardized_crops(images)
+    middles = images[:, :, 4:28, 4:28].astype(np.float64)
+    for crop, middle in zip(found, middles, strict=True):
+        np.testing.assert_allclose(crop, (middle - middle.mean()) / middle.std(), atol=1e-5)
+
+
+def test_an_image_of_one_colour_becomes_zero_and_faint_ones_stay_faint():
+    flat = np.full((1, 3, 32, 32), 7, np.uint8)
+    np.testing.assert_array_equal(standardized_crops(flat), np.zeros((1, 3, 24, 24), np.float32))
+    # One pixel of 1728 that is a shade brighter: a deviation of 1 / sqrt(1728) is the least.
+    flat[0, 0, 16, 16] = 8
+    faint = standardized_crops(flat)
+    assert faint.max() == pytest.approx((1 - 1 / 1728) * 1728**0.5, rel=1e-5)

