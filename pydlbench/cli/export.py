@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.cli.options import add
 from pydlbench.cli.output import reading_runs
@@ -23,28 +22,14 @@ if TYPE_CHECKING:
     from pydlbench.store.entry import Entry
 
 
-class Format(NamedTuple):
-    """A format to write.
-
-    Attributes:
-        ending: of the names of files that mean it; empty where none does.
-        needs: the package that writes it; empty where none is needed.
-        nearest: the format to take where that package is missing.
-    """
-
-    ending: str = ""
-    needs: str = ""
-    nearest: str = ""
-
-
+# By name of a format, the ending of files that means it; empty where none does.
 _FORMATS: Final = {
-    "csv": Format(".csv"),
-    "long": Format(),
-    "json": Format(".json"),
-    "md": Format(".md"),
-    "parquet": Format(".parquet", needs="pyarrow", nearest="long"),
-    "xlsx": Format(".xlsx", needs="openpyxl", nearest="csv"),
-    "dlb": Format(),
+    "csv": ".csv",
+    "long": "",
+    "json": ".json",
+    "md": ".md",
+    "parquet": ".parquet",
+    "dlb": "",
 }
 
 
@@ -65,7 +50,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--format",
         metavar="FORMAT",
         help="csv (a line per layer or step), long (everything, samples too), json, md, "
-        "parquet (long, typed; needs pyarrow), xlsx (csv as a sheet; needs openpyxl), dlb (six "
+        "parquet (long, typed; needs pyarrow), dlb (six "
         "columns of deep-learning-benchmark); default: by FILE's ending, on standard output csv",
     )
     parser.add_argument(
@@ -136,9 +121,9 @@ def _format(given: str | None, output: str) -> str:
     ending = Path(output).suffix.lower()
     if output == "-" or not ending:
         return "csv"
-    found = next((name for name, one in _FORMATS.items() if one.ending == ending), None)
+    found = next((name for name, known in _FORMATS.items() if known == ending), None)
     if found is None:
-        endings = ", ".join(one.ending for one in _FORMATS.values() if one.ending)
+        endings = ", ".join(filter(None, _FORMATS.values()))
         raise UsageError(
             f"--output {output}: its ending says no format; nearest: {endings}, or --format csv"
         )
@@ -151,14 +136,14 @@ def _check_installed(chosen: str) -> None:
     Raises:
         BackendMissingError: it cannot; with the command that changes it.
     """
-    _, needs, nearest = _FORMATS[chosen]
+    if chosen != "parquet":
+        return
     try:
-        if needs:
-            importlib.import_module(needs)
+        import pyarrow  # noqa: F401, ICN001 - whether it can be imported
     except ImportError as error:
         raise BackendMissingError(
-            f"--format {chosen}: {needs} cannot be imported ({error}); get it with: "
-            f"pip install {needs}; nearest: --format {nearest}"
+            f"--format parquet: pyarrow cannot be imported ({error}); get it with: "
+            "pip install pyarrow; nearest: --format long"
         ) from error
 
 
@@ -177,7 +162,7 @@ def _content(
     chosen: str, loaded: Sequence[Loaded], *, samples: bool
 ) -> tuple[str | bytes, list[str]]:
     """Return the file's content, and notes on what it cannot hold."""
-    from pydlbench.report.csv import to_long, to_parquet, to_workbook
+    from pydlbench.report.csv import to_long, to_parquet
     from pydlbench.report.text import csv_text
 
     if chosen in ("long", "parquet"):
@@ -190,7 +175,7 @@ def _content(
     if chosen == "dlb":
         return _dlb(loaded)
     columns, rows, notes = _sheet(loaded)
-    return (to_workbook if chosen == "xlsx" else csv_text)(columns, rows), notes
+    return csv_text(columns, rows), notes
 
 
 def _json(loaded: Sequence[Loaded], *, samples: bool) -> str:

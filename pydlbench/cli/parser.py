@@ -149,7 +149,7 @@ COMMANDS = {
         "1 nothing was measured in the runs",
     ),
     "export": Command(
-        "runs as CSV, JSON, Markdown, Parquet or Excel; schemas of the JSON documents",
+        "runs as CSV, JSON, Markdown or Parquet; schemas of the JSON documents",
         (
             ("export last -o rows.csv", "for a spreadsheet"),
             ("export --schema layers", "its schema"),

@@ -1,16 +1,13 @@
-"""CSV, Excel and Parquet: a line per measurement, nested values flattened, each with its run."""
+"""CSV and Parquet: a line per measurement, nested values flattened, each with its run."""
 
 from __future__ import annotations
 
-import io
 import json
-import math
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.records.check import RUNGS
 from pydlbench.records.measurement import METRICS
 from pydlbench.report.text import csv_text
-from pydlbench.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -237,40 +234,6 @@ def _results(entry: Entry) -> Iterator[tuple[str, float]]:
     if time and document.get("status", "ok") == "ok":
         phase = str(document["phase"])
         yield _STAGES.get(phase, phase), 1e3 * time["median"]
-
-
-# -----------------------------------------------------------------------------
-# Excel: the lines of CSV as a sheet.
-
-
-def to_workbook(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
-    """Return a workbook of one sheet: a line of column names, and a line for each row of values.
-
-    What is a number or a boolean here is one there, and what is text stays text: a layer called
-    ``3_1`` is no number, and a name that begins like a formula is none. What is unknown or no
-    finite number is an empty cell.
-
-    Raises:
-        ImportError: openpyxl is not installed.
-    """
-    from openpyxl import Workbook
-    from openpyxl.cell import WriteOnlyCell
-
-    book = Workbook(write_only=True)
-    sheet = book.create_sheet("pydlbench")
-
-    def cell(value: Any) -> Any:
-        if not isinstance(value, str):
-            return None if isinstance(value, float) and not math.isfinite(value) else value
-        found = WriteOnlyCell(sheet, printable(value))
-        found.data_type = "s"  # openpyxl takes what begins with "=" for a formula
-        return found
-
-    for row in (columns, *rows):
-        sheet.append([cell(value) for value in row])
-    buffer = io.BytesIO()
-    book.save(buffer)
-    return buffer.getvalue()
 
 
 # -----------------------------------------------------------------------------

@@ -87,7 +87,7 @@ REFUSED = [
     (
         "export run.json -o a.xyz",
         "--output a.xyz",
-        ".csv, .json, .md, .parquet, .xlsx, or --format csv",
+        ".csv, .json, .md, .parquet, or --format csv",
     ),
     # Models and steps.
     (

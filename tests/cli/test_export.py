@@ -15,7 +15,7 @@ from pydlbench.cli import main
 from pydlbench.records.check import CheckResult
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.step import StepRecord, StepSpec
-from pydlbench.report.csv import CSV_COLUMNS, DLB_COLUMNS, LONG_COLUMNS
+from pydlbench.report.csv import DLB_COLUMNS, LONG_COLUMNS
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
 
@@ -325,17 +325,10 @@ def test_parquet_is_typed(tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("layers")
-@pytest.mark.parametrize(
-    ("chosen", "package", "nearest"),
-    [("parquet", "pyarrow", "long"), ("xlsx", "openpyxl", "csv")],
-)
-def test_without_its_package_a_format_names_the_install_command(
-    chosen, package, nearest, capsys, monkeypatch
-):
-    monkeypatch.setitem(sys.modules, package, None)
-    assert main(["export", "last", "--format", chosen]) == 1
-    err = capsys.readouterr().err
-    assert says(err, f"pip install {package}", f"--format {nearest}")
+def test_without_its_package_parquet_names_the_install_command(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert main(["export", "last", "--format", "parquet"]) == 1
+    assert says(capsys.readouterr().err, "pip install pyarrow", "--format long")
 
 
 @pytest.mark.usefixtures("layers")
@@ -385,34 +378,6 @@ def test_a_full_disk_is_one_line(capsys):
     err = capsys.readouterr().err
     assert says(err, "--output /dev/full", "No space left")
     assert err.count("\n") == 1
-
-
-def test_a_workbook_has_the_lines_of_csv_with_their_types(
-    keep, measurement, without_time, tmp_path
-):
-    openpyxl = pytest.importorskip("openpyxl")
-    layers = (
-        measurement(layer="3_1", algorithm="1e5", contended=True),
-        measurement(layer="=1+1", algorithm="-x", tflops=float("inf")),
-        without_time("skipped", "no \x1bAMX", layer="nan"),
-    )
-    keep("layers", *(Entry.of("layer", row.to_dict()) for row in layers))
-    assert main(["export", "last", "-o", str(tmp_path / "a.xlsx")]) == 0
-    sheet = openpyxl.load_workbook(tmp_path / "a.xlsx").active
-    titles, *rows = sheet.iter_rows()
-    names = [cell.value for cell in titles]
-    assert names == list(CSV_COLUMNS)
-    found = [dict(zip(names, row, strict=True)) for row in rows]
-    # What looks like a number or a formula is a text where it is one.
-    assert [one["layer"].value for one in found] == ["3_1", "=1+1", "nan"]
-    assert {one["layer"].data_type for one in found} == {"s"}
-    assert [one["algorithm"].value for one in found[:2]] == ["1e5", "-x"]
-    assert found[0]["batch"].value == 128
-    assert found[0]["time_s_median"].value == 0.05
-    assert found[0]["contended"].value is True
-    assert found[1]["tflops"].value is None
-    assert found[2]["time_s_median"].value is None
-    assert found[2]["reason"].value == "no AMX"
 
 
 @pytest.mark.parametrize(
