@@ -1,4 +1,4 @@
-"""``pydlbench completion``: scripts that complete commands and options, made from the parsers."""
+"""``pydlbench completion``: scripts that complete commands, options and files, written by shtab."""
 
 from __future__ import annotations
 
@@ -9,49 +9,10 @@ from pydlbench.errors import UsageError
 if TYPE_CHECKING:
     import argparse
 
-_SHELLS: Final = ("bash", "zsh")
-
-_BASH: Final = """\
-# bash completion of pydlbench {version}; written by: pydlbench completion bash
-_pydlbench() {{
-    local word=${{COMP_WORDS[COMP_CWORD]}} words=
-    COMPREPLY=()
-    if [ "$COMP_CWORD" -eq 1 ]; then
-        words="{commands} help --help --version"
-    elif [ "${{COMP_WORDS[1]}}" = help ]; then
-        words="{commands}"
-    else
-        case ${{COMP_WORDS[1]}} in
-{cases}
-        esac
-    fi
-    case $word in
-        -* | '') COMPREPLY=($(compgen -W "$words" -- "$word")) ;;
-        *) [ "$COMP_CWORD" -eq 1 ] && COMPREPLY=($(compgen -W "$words" -- "$word")) ;;
-    esac
-    [ "${{#COMPREPLY[@]}}" -gt 0 ] || COMPREPLY=($(compgen -f -- "$word"))
-}}
-complete -o filenames -F _pydlbench pydlbench
-"""
-
-_ZSH: Final = """\
-#compdef pydlbench
-# zsh completion of pydlbench {version}; written by: pydlbench completion zsh
-_pydlbench() {{
-    local -a commands
-    commands=(
-{commands}
-    )
-    if (( CURRENT == 2 )); then
-        _describe command commands
-        return
-    fi
-    case $words[2] in
-{cases}
-    esac
-}}
-_pydlbench "$@"
-"""
+_SHELLS: Final = ("bash", "zsh", "tcsh")
+# What values are called that name a file, among other things, or a folder.
+_FILES: Final = ("FILE", "MODEL", "RUN", "WHAT")
+_FOLDERS: Final = ("DIR",)
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -60,7 +21,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "completion",
         description="Print a script that completes commands, options and files in a shell.",
     )
-    parser.add_argument("shell", metavar="SHELL", help=" or ".join(_SHELLS))
+    parser.add_argument("shell", metavar="SHELL", help=", ".join(_SHELLS))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -69,55 +30,20 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UsageError: no such shell.
     """
-    from pydlbench import __version__
+    import shtab
+
     from pydlbench.cli.options import one_of
-    from pydlbench.cli.parser import COMMANDS
+    from pydlbench.cli.parser import COMMANDS, command_parser, main_parser
 
     try:
         shell = one_of("", args.shell, _SHELLS)
     except UsageError as error:
         raise UsageError(str(error).strip()) from error
-    options = {name: _options(name) for name in COMMANDS}
-    if shell == "bash":
-        cases = [
-            f"            {name}) words='{' '.join(word for word, _ in found)}' ;;"
-            for name, found in options.items()
-        ]
-        script = _BASH.format(
-            version=__version__, commands=" ".join(COMMANDS), cases="\n".join(cases)
-        )
-    else:
-        commands = [f"        '{name}:{_quoted(one.help)}'" for name, one in COMMANDS.items()]
-        cases = [
-            "\n".join(
-                [
-                    f"        {name})",
-                    "            _arguments \\",
-                    *(f"                '{word}[{_quoted(text)}]' \\" for word, text in found),
-                    "                '*:file:_files'",
-                    "            ;;",
-                ]
-            )
-            for name, found in options.items()
-        ]
-        script = _ZSH.format(
-            version=__version__, commands="\n".join(commands), cases="\n".join(cases)
-        )
-    print(script, end="")
+    parser, subparsers = main_parser()
+    for name in COMMANDS:
+        for action in command_parser(name, subparsers)._actions:  # noqa: SLF001 - argparse has no other way to list them
+            for kind, names in ((shtab.FILE, _FILES), (shtab.DIRECTORY, _FOLDERS)):
+                if action.metavar in names:
+                    action.complete = kind  # type: ignore[attr-defined] # shtab reads it there
+    print(shtab.complete(parser, shell))
     return 0
-
-
-def _options(name: str) -> list[tuple[str, str]]:
-    """Return a command's options with what they are for."""
-    from pydlbench.cli.parser import command_parser
-
-    return [
-        (word, (action.help or "").replace("%%", "%"))
-        for action in command_parser(name)._actions  # noqa: SLF001 - argparse has no other way
-        for word in action.option_strings
-    ]
-
-
-def _quoted(text: str) -> str:
-    """Return a text that can stand in brackets between single quotes of zsh."""
-    return text.replace("'", "").replace("[", "(").replace("]", ")").replace(":", " -")

@@ -156,7 +156,7 @@ COMMANDS = {
         ),
     ),
     "completion": Command(
-        "completion of commands and options for bash and zsh",
+        "completion of commands and options for bash, zsh and tcsh",
         (
             ("completion bash > ~/.local/share/bash-completion/completions/pydlbench", "bash"),
             ("completion zsh > ~/.zfunc/_pydlbench", "zsh"),
@@ -237,6 +237,23 @@ def command_parser(name: str, subparsers: Any = None) -> argparse.ArgumentParser
     return parser
 
 
+# It takes its type in brackets while types are checked, not at run time, and has no public name.
+class _Commands(argparse._SubParsersAction):  # type: ignore[type-arg] # noqa: SLF001
+    """Parsers of commands, each with its line in ``pydlbench --help``."""
+
+    def add_parser(self, name: str, **kwargs: Any) -> Any:
+        return super().add_parser(name, help=COMMANDS[name].help, **kwargs)
+
+
+def main_parser() -> tuple[Parser, Any]:
+    """Return the main parser and what the commands' parsers are added to."""
+    parser = Parser(prog="pydlbench", description=_DESCRIPTION, epilog=_EPILOG)
+    parser.add_argument("-V", "--version", action="store_true", help="show the version and exit")
+    return parser, parser.add_subparsers(
+        action=_Commands, dest="command", metavar="COMMAND", title="commands"
+    )
+
+
 def dispatch(arguments: Sequence[str]) -> int:
     """Parse the command line, run its command, return the exit code.
 
@@ -252,12 +269,10 @@ def dispatch(arguments: Sequence[str]) -> int:
     if command is not None and command not in COMMANDS:
         names = ", ".join(nearest(command, COMMANDS) or COMMANDS)
         raise UsageError(f"{command or repr(command)}: no such command; nearest: {names}")
-    parser = Parser(prog="pydlbench", description=_DESCRIPTION, epilog=_EPILOG)
-    parser.add_argument("-V", "--version", action="store_true", help="show the version and exit")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    parser, subparsers = main_parser()
     if command is None:
-        for name, one in COMMANDS.items():
-            subparsers.add_parser(name, help=one.help)
+        for name in COMMANDS:
+            subparsers.add_parser(name)
     else:
         command_parser(command, subparsers)
     try:

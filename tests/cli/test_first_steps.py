@@ -43,27 +43,47 @@ def test_completion_knows_every_option(shell, capsys, tmp_path):
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
     for name in COMMANDS:
-        assert re.search(rf"^ +{name}\)", script, flags=re.MULTILINE)
-    for action in command_parser("layers")._actions:
-        assert all(word in script for word in action.option_strings)
+        for action in command_parser(name)._actions:
+            assert all(word in script for word in action.option_strings)
     if (program := shutil.which(shell)) is not None:
         path = tmp_path / "script"
         path.write_text(script, encoding="utf-8")
         subprocess.run([program, "-n", str(path)], check=True)
 
 
-def test_completion_in_bash(capsys):
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("comp", {"compare", "completion"}),
+        ("layers --fai", {"--fail-on"}),
+        ("export rows.j", {"rows.json"}),
+        ("export --output rows.j", {"rows.json"}),
+        ("report --svg fig", {"figures"}),
+    ],
+)
+def test_completion_in_bash(words, expected, capsys, tmp_path):
     program = shutil.which("bash")
     if program is None:
         pytest.skip("there is no bash")
+    (tmp_path / "rows.json").touch()
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "fig.svg").touch()
     main(["completion", "bash"])
+    script = capsys.readouterr().out
+    (name,) = re.findall(r"^complete .*-F (\S+) pydlbench$", script, flags=re.MULTILINE)
+    count = len(words.split())
     ask = (
-        "COMP_WORDS=(pydlbench layers --fai) COMP_CWORD=2; _pydlbench; "
-        'printf "%s\\n" "${COMPREPLY[@]}"'
+        f"COMP_WORDS=(pydlbench {words}) COMP_CWORD={count}; {name}; "
+        'printf "%s\n" "${COMPREPLY[@]}"'
     )
-    script = f"{capsys.readouterr().out}\n{ask}"
-    done = subprocess.run([program, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["--fail-on"]
+    done = subprocess.run(
+        [program, "-c", f"{script}\n{ask}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert set(done.stdout.split()) == expected
 
 
 def test_a_loop_of_links_and_deep_nesting_are_one_line(tmp_path, capsys):
