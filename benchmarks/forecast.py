@@ -10,8 +10,7 @@ runs that step, and once more in a second process. ``again`` runs the steps once
 finished is a line of the journal (``--journal``) at once; a stage that ends early goes on there. A
 step whose rows are younger than ``--apart`` minutes waits, and so does its repetition.
 
-No model of the table of additivity (``benchmarks/checks.py``) is here, and none that forecasts are
-calibrated on.
+No model that forecasts are calibrated on is here.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-import checks
 from journal import Journal
 
 from pydlbench.devices.cpu.facts import read_cpu_facts
@@ -434,7 +432,6 @@ def main() -> int:
     if wrong:
         print(f"forecast: {wrong[0]}: not scored; there are {', '.join(MODELS)}", file=sys.stderr)
         return 2
-    assert not set(MODELS) & set(checks.MODELS), "a model of the table of additivity"
     every = list(cases(args.models or list(MODELS)))
     journal = Journal(args.journal)
     code = 0

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from published_documents import DOCUMENTS
+from published_forms import differences, kinds, pattern
 
 from pydlbench.models import build_model
 from pydlbench.steps.data.generated import generate
@@ -16,24 +15,9 @@ from pydlbench.steps.protocols.protocol import Subject
 from pydlbench.steps.protocols.runner import activations
 from pydlbench.steps.protocols.scripts import PROTOCOLS, find_protocol
 
-_BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _scripts():
-    sys.path.insert(0, str(_BENCHMARKS))
-    yield
-    sys.path.remove(str(_BENCHMARKS))
-
-
-@pytest.fixture
-def forms():
-    return importlib.import_module("published.forms")
-
 
 def document(protocol: str) -> Any:
-    documents = importlib.import_module("published.documents").DOCUMENTS
-    return next(one for one in documents if one.protocol == protocol)
+    return next(one for one in DOCUMENTS if one.protocol == protocol)
 
 
 def played(world: Any, protocol: str, framework: str) -> list[str]:
@@ -58,44 +42,43 @@ def played(world: Any, protocol: str, framework: str) -> list[str]:
 
 
 def test_every_protocol_has_a_document():
-    documents = importlib.import_module("published.documents").DOCUMENTS
-    assert [one.protocol for one in documents] == list(PROTOCOLS)
+    assert [one.protocol for one in DOCUMENTS] == list(PROTOCOLS)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_published_lines_have_the_scripts_form(protocol, forms):
+def test_published_lines_have_the_scripts_form(protocol):
     one = document(protocol)
-    assert forms.differences(one.forms, one.order, one.lines) == []
+    assert differences(one.forms, one.order, one.lines) == []
 
 
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_protocols_print_the_scripts_form(world, protocol, framework, forms):
+def test_protocols_print_the_scripts_form(world, protocol, framework):
     one, lines = document(protocol), played(world, protocol, framework)
-    assert forms.differences(one.forms, one.head + one.order, lines) == []
-    assert set(forms.kinds(one.forms, lines)) >= set(forms.kinds(one.forms, one.lines))
+    assert differences(one.forms, one.head + one.order, lines) == []
+    assert set(kinds(one.forms, lines)) >= set(kinds(one.forms, one.lines))
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_digit_more_is_a_difference(world, protocol, forms):
+def test_a_digit_more_is_a_difference(world, protocol):
     one, lines = document(protocol), played(world, protocol, "torch")
     order = one.head + one.order
     last = max(index for index, line in enumerate(lines) if re.search(r"\d\.\d", line))
     wrong = list(lines)
     wrong[last] = re.sub(r"(\d\.\d+)", r"\g<1>0", lines[last], count=1)
     assert wrong != lines
-    (found,) = forms.differences(one.forms, order, wrong)
+    (found,) = differences(one.forms, order, wrong)
     assert found.startswith(f"line {last + 1}: no script prints")
 
 
 # The CIFAR-10 tutorial has lines of one kind, and any number of them.
 @pytest.mark.parametrize("protocol", [one for one in PROTOCOLS if one != "cifar10-tutorial"])
-def test_a_line_less_is_a_difference(world, protocol, forms):
+def test_a_line_less_is_a_difference(world, protocol):
     one, lines = document(protocol), played(world, protocol, "torch")
     order = one.head + one.order
-    found = forms.kinds(one.forms, lines)
+    found = kinds(one.forms, lines)
     only = next(index for index, letter in enumerate(found) if found.count(letter) == 1)
-    (missing,) = forms.differences(one.forms, order, lines[:only] + lines[only + 1 :])
+    (missing,) = differences(one.forms, order, lines[:only] + lines[only + 1 :])
     assert missing.startswith("lines come in the order")
 
 
@@ -111,14 +94,14 @@ def test_a_line_less_is_a_difference(world, protocol, forms):
         ("f(x) = %s", ("a|b",), ["f(x) = a"], ["f(x) = c", "fx = a"]),
     ],
 )
-def test_format_strings_as_patterns(text, words, right, wrong, forms):
-    found = re.compile(forms.pattern(text, words))
+def test_format_strings_as_patterns(text, words, right, wrong):
+    found = re.compile(pattern(text, words))
     assert all(found.fullmatch(line) for line in right)
     assert not any(found.fullmatch(line) for line in wrong)
 
 
-def test_words_are_as_many_as_fields(forms):
+def test_words_are_as_many_as_fields():
     with pytest.raises(ValueError, match="more %s than words"):
-        forms.pattern("%s", ())
+        pattern("%s", ())
     with pytest.raises(ValueError, match="1 words too many"):
-        forms.pattern("%s", ("a", "b"))
+        pattern("%s", ("a", "b"))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 _FIELD = re.compile(r"%(?P<left>-?)(?P<width>\d*)(?:\.(?P<digits>\d+))?(?P<kind>[sdif%])")
 # The longest word that a field of a fixed width is tried with.

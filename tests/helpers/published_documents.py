@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from published.forms import Form
+from published_forms import Form
 
 _STAMP = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}"
 _STEP = Form("s", "%s: step %d, duration = %.3f", (_STAMP,))
@@ -31,7 +31,6 @@ class Document:
         order: in which they come, a regular expression of the forms' letters.
         head: likewise of lines before them that the document leaves out.
         quirks: of the protocol that print these lines.
-        remark: what to know of the lines.
     """
 
     protocol: str
@@ -42,7 +41,6 @@ class Document:
     order: str
     head: str = ""
     quirks: tuple[str, ...] = ()
-    remark: str = ""
 
 
 ALEXNET = Document(
@@ -120,6 +118,7 @@ CIFAR10 = Document(
     order="s+",
 )
 
+# The page shows the script's tabs as spaces, and nothing of its heading.
 TF_CNN = Document(
     protocol="tf-cnn-benchmarks",
     script="tensorflow/benchmarks scripts/tf_cnn_benchmarks",
@@ -162,9 +161,10 @@ TF_CNN = Document(
     ),
     order="dts+rer",
     head="[hH]h{15}",
-    remark="the page shows the script's tabs as spaces, and nothing of its heading",
 )
 
+# No file of the wrapper was published: columns as it names them, results of the table in the
+# README, times invented.
 WRAPPER = Document(
     protocol="deep-learning-benchmark",
     script="OryanOmer/deep-learning-benchmark benchmarkGPU-warpper.py",
@@ -187,8 +187,6 @@ WRAPPER = Document(
     ),
     order="cr{2}",
     quirks=("wrapper-csv",),
-    remark="no file of the wrapper was published: columns as it names them, results of the table "
-    "in the README, times invented",
 )
 
 TORCH7 = Document(
