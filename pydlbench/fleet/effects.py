@@ -53,7 +53,6 @@ _CONFIDENCE: Final = 0.95
 _FAR: Final = 3.09
 # Variances of rounds that are equal to the last bit, as logarithms need them.
 _LEAST: Final = 1e-24
-_EULER: Final = 0.5772156649015329
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

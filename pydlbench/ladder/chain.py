@@ -35,7 +35,6 @@ def prepare_native_chain(
     session: Session,
     rows: Mapping[KernelSpec, Measurement] | None = None,
     *,
-    check: bool = True,
     timing: str = "auto",
 ) -> RemoteKernel[ChainFacts]:
     """Have a step's native chain made ready in the native worker of the step's device.
@@ -49,7 +48,6 @@ def prepare_native_chain(
         session: whose workers are used.
         rows: native rows of the same session: their kernels are the chain's first choice in the
             way to lay tensors out that takes each kernel as it was the fastest alone.
-        check: hold it against the framework.
         timing: on a GPU ``cuda-graph`` or ``events``; ``auto`` is a graph where the chain can be
             captured into one. The facts say which.
 
@@ -71,12 +69,11 @@ def prepare_native_chain(
             ChainFacts,
             case=case.to_dict(),
             choices=choices_of(rows or {}),
-            save=str(saved) if check else None,
+            save=str(saved),
             timing=timing,
         )
         try:
-            if check:
-                kernel.facts = _checked(kernel.facts, saved, case, session)
+            kernel.facts = _checked(kernel.facts, saved, case, session)
             wrong = [one for one in kernel.facts.checks if one.status != "ok"]
             if wrong:
                 said = "; ".join(f"{one.name}: {one.detail}" for one in wrong)

@@ -110,12 +110,10 @@ class CallCost:
 
     Args:
         call: makes a call of nothing and returns its seconds.
-        share: of these, that are of starting it; the rest is of an operator, as steps have them.
     """
 
-    def __init__(self, call: Callable[[], float], share: float = 1.0) -> None:
+    def __init__(self, call: Callable[[], float]) -> None:
         self._call = call
-        self._share = share
         self._recent: deque[float] = deque(maxlen=_RECENT)
 
     def seconds(self) -> float:
@@ -126,7 +124,7 @@ class CallCost:
     @property
     def latest(self) -> float:
         """What the last calls cost, in seconds; there was one."""
-        return self._share * median(self._recent)
+        return median(self._recent)
 
 
 def logged_s(executions: Sequence[Execution]) -> tuple[float, float]:

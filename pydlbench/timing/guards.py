@@ -39,14 +39,12 @@ class Contention:
         contended: the machine was shared; nothing is discarded.
         reason: why, in words; None when not contended.
         keep: per chunk and sample, whether it counts.
-        disturbed_chunks: chunks disturbed as a whole.
         hit_samples: samples that jumped together with the counters; many of them are contention.
     """
 
     contended: bool
     reason: str | None
     keep: tuple[tuple[bool, ...], ...]
-    disturbed_chunks: int
     hit_samples: int
 
     @property
@@ -139,7 +137,7 @@ def judge(chunks: Sequence[Chunk], inner: int, policy: Policy) -> Contention:
         For no chunks, that the machine was quiet.
     """
     if not chunks:
-        return Contention(contended=False, reason=None, keep=(), disturbed_chunks=0, hit_samples=0)
+        return Contention(contended=False, reason=None, keep=(), hit_samples=0)
     found = _judged(chunks, inner, policy)
     if found.contended and _alone(chunks, inner, policy):
         # More threads than CPUs wait for each other: that is what this backend is like.
@@ -169,7 +167,6 @@ def _judged(chunks: Sequence[Chunk], inner: int, policy: Policy) -> Contention:
         contended=reason is not None,
         reason=reason,
         keep=tuple(keep),
-        disturbed_chunks=sum(disturbed),
         hit_samples=hit_count,
     )
 

@@ -263,7 +263,6 @@ class WarmupOutcome:
     """How a warm-up ended: ``reason`` is ``steady``, ``limit`` or ``running``."""
 
     reason: str
-    chunks: int
     seconds: float
     detail: str
 
@@ -312,9 +311,7 @@ class Warmup:
                 detail = f"{what} still not steady after {self._spent:.2g} s"
         else:
             reason, detail = "running", "warm-up not finished"
-        return WarmupOutcome(
-            reason=reason, chunks=len(self._times), seconds=self._spent, detail=detail
-        )
+        return WarmupOutcome(reason=reason, seconds=self._spent, detail=detail)
 
     def _settled(self) -> bool:
         if not self._window_settled(self._times):

@@ -32,7 +32,7 @@ def samples(by_round, faults=None):
         contention_reason=None,
         stop_reason="precision",
         stop_detail="",
-        warmup=WarmupOutcome(reason="steady", chunks=3, seconds=0.1, detail=""),
+        warmup=WarmupOutcome(reason="steady", seconds=0.1, detail=""),
         rounds=tuple(
             Round(index=index, seconds=value, clock_hz=None) for index, value in by_round.items()
         ),

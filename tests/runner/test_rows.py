@@ -31,7 +31,7 @@ FACTS = KernelFacts(
     setup_s=0.001,
     candidates=[],
 )
-STEADY = WarmupOutcome(reason="steady", chunks=3, seconds=0.15, detail="time and clock steady")
+STEADY = WarmupOutcome(reason="steady", seconds=0.15, detail="time and clock steady")
 
 
 def samples(seconds=(1e-3,) * 10, rounds=(1e-3,), **changes):
@@ -70,7 +70,7 @@ def test_what_sampling_did_is_in_the_row():
 
 
 def test_a_warm_up_that_never_settled_is_a_warning():
-    late = WarmupOutcome(reason="limit", chunks=20, seconds=1.0, detail="clock still not steady")
+    late = WarmupOutcome(reason="limit", seconds=1.0, detail="clock still not steady")
     (text,) = row(warmup=late).warnings
     assert text.endswith(late.detail)
 

@@ -3,13 +3,13 @@
 from pydlbench.steps.operators import CallCost
 
 
-def test_the_median_of_the_last_calls_counts_and_only_its_share():
+def test_the_median_of_the_last_calls_counts():
     times = iter([1.0, 9.0, 2.0, *[4.0] * 100])
-    cost = CallCost(lambda: next(times), share=0.5)
-    assert [cost.seconds() for _ in range(3)] == [0.5, 2.5, 1.0]
+    cost = CallCost(lambda: next(times))
+    assert [cost.seconds() for _ in range(3)] == [1.0, 5.0, 2.0]
     for _ in range(60):
         last = cost.seconds()
-    assert last == 2.0  # the first ones are forgotten
+    assert last == 4.0  # the first ones are forgotten
 
 
 def test_each_question_is_one_call():

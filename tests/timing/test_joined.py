@@ -7,7 +7,7 @@ from pydlbench.timing.procedure import Round, Samples
 from pydlbench.timing.stopping import WarmupOutcome
 from pydlbench.timing.visits import VISITS, joined, more_wanted, visit_of, visit_policy
 
-_STEADY = WarmupOutcome(reason="steady", chunks=2, seconds=0.01, detail="")
+_STEADY = WarmupOutcome(reason="steady", seconds=0.01, detail="")
 
 
 def _visit(seconds: float, *, contended: bool = False) -> Samples:

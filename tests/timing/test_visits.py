@@ -19,7 +19,7 @@ def visit(seconds: float, *, contended: bool = False) -> Samples:
         contention_reason="a slow canary" if contended else None,
         stop_reason="precision",
         stop_detail="",
-        warmup=WarmupOutcome(reason="steady", chunks=2, seconds=0.1, detail=""),
+        warmup=WarmupOutcome(reason="steady", seconds=0.1, detail=""),
         rounds=(Round(index=0, seconds=seconds, clock_hz=None),),
         inner=1,
         retries=0,

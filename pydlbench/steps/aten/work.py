@@ -51,8 +51,8 @@ class CallWork:
         product_flops: of these, those of products and convolutions, which publications and
             PyTorch's counter count; None where ``flops`` is.
         flops_missing: why there is no number.
-        bytes: least bytes moved: each operand that is read, once, and each result.
-        bytes_missing: why there is no number.
+        bytes: least bytes moved: each operand that is read, once, and each result; None where the
+            sizes of its results are not recorded.
         note: what a reader of the numbers must know; None mostly.
         dtypes: the type in which it is computed, by PyTorch's name (``bfloat16``): that of its
             operands, whatever the step's precision is; several where they are mixed.
@@ -65,7 +65,6 @@ class CallWork:
     product_flops: int | None = None
     flops_missing: str | None = None
     bytes: int | None = None
-    bytes_missing: str | None = None
     note: str | None = None
     dtypes: tuple[str, ...] = ()
 
@@ -86,7 +85,6 @@ class CallWork:
             product_flops=None if found.flops is None else found.product_flops,
             flops_missing=found.unknown or None,
             bytes=size,
-            bytes_missing="the sizes of its results are not recorded" if size is None else None,
             note=found.note,
             dtypes=dtypes,
         )
@@ -94,7 +92,7 @@ class CallWork:
     @classmethod
     def unknown(cls, why: str) -> CallWork:
         """Return what is known of a call that no rule knows: the reason."""
-        return cls(kind="other", layers_missing=why, flops_missing=why, bytes_missing=why)
+        return cls(kind="other", layers_missing=why, flops_missing=why)
 
 
 def work_of(recorded: RecordedCall) -> CallWork:
