@@ -397,11 +397,6 @@ class Request:
     options: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    @property
-    def rows(self) -> int:
-        """How many measurements this makes."""
-        return len(self.cases) * len(self.threads)
-
 
 def read_request(args: argparse.Namespace, *, several: bool = False) -> Request:
     """Check the options of ``layers`` and combine them.

@@ -46,7 +46,6 @@ class Laps:
         groups: the cases, see :func:`pydlbench.runner.problem.by_problem`.
         visits: of each row, at least.
         renew: take new processes; else visits differ in time and in allocated memory only.
-        own: the workers are nobody else's, and end with the laps.
         memory_bytes: that is free.
         effort: called before a problem is visited, with its cases and all rows so far; returns why
             that is not worth while, or None where it is. Without, all are visited until they are
@@ -61,7 +60,6 @@ class Laps:
         visits: int,
         *,
         renew: bool = True,
-        own: bool = False,
         memory_bytes: int | None = None,
         effort: Effort | None = None,
     ) -> None:
@@ -69,7 +67,6 @@ class Laps:
         self._workers = workers
         self._visits = visits
         self._renew = renew
-        self._own = own
         self._effort = effort
         self._order = random_order(kernels.seed)
         room = _KEPT_SHARE * (memory_bytes or 0)
@@ -80,11 +77,6 @@ class Laps:
             room -= held if keep else 0
             self._problems.append(Problem(kernels, group, visits, keep=keep))
         self._rows: dict[KernelSpec, Measurement] = {}
-
-    @property
-    def cases(self) -> list[KernelSpec]:
-        """All cases, in the order given."""
-        return [case for one in self._problems for case in one.cases]
 
     @property
     def finished(self) -> bool:
@@ -99,11 +91,6 @@ class Laps:
             for one in self._problems
         ]
         return sum(made) / max(len(made), 1)
-
-    @property
-    def rows(self) -> dict[KernelSpec, Measurement]:
-        """Every row as it is now; one that was never sampled is not there."""
-        return dict(self._rows)
 
     def lap(self, progress: Callable[[str], None] | None = None) -> Iterator[Problem]:
         """Visit every problem that wants it, and yield it after that visit.
@@ -133,8 +120,6 @@ class Laps:
         """Free what is still prepared."""
         for problem in self._problems:
             problem.release()
-        if self._own:
-            self._workers.close()
 
     def _which(self, problem: Problem) -> str:
         if self._visits == 1:

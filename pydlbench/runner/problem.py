@@ -175,11 +175,6 @@ class Problem:
         return max(len(one.taken) for one in self._runs)
 
     @property
-    def rows(self) -> list[Measurement]:
-        """The rows of :attr:`results`."""
-        return [row for _, row in self.results]
-
-    @property
     def results(self) -> list[tuple[KernelSpec, Measurement]]:
         """Every case with its row, in the order given; until that is made, of what there is.
 

@@ -176,7 +176,7 @@ class Session:
             BackendMissingError: the CUDA module or a library is missing; no row could be measured.
             UnsupportedError: there is no driver or no such GPU; likewise.
         """
-        laps = self.laps(cases, effort=effort, visits=first_of)
+        laps = self._laps(cases, effort, first_of)
 
         def show(label: str) -> None:
             if progress:
@@ -194,45 +194,18 @@ class Session:
         if progress:
             progress(len(cases), len(cases), "")
 
-    def laps(
-        self,
-        cases: Sequence[KernelSpec],
-        *,
-        effort: Effort | None = None,
-        visits: int | None = None,
-        apart: bool = False,
-    ) -> Laps:
-        """Return cases whose next visit can be taken whenever the caller wants it.
-
-        Args:
-            cases: what to measure; those that differ in backend and mode only are interleaved.
-            effort: see :class:`pydlbench.runner.laps.Laps`; so are visits.
-            visits: None is what the options say: by default six, and for a single case in one
-                process.
-            apart: in processes besides the session's, which are not ended with them; the caller
-                closes the laps.
-
-        Raises:
-            UsageError: a case needs more memory than there is.
-            BackendMissingError: the CUDA module or a library is missing.
-            UnsupportedError: there is no driver or no such GPU.
-        """
+    def _laps(self, cases: Sequence[KernelSpec], effort: Effort | None, visits: int | None) -> Laps:
         groups = list(by_problem(cases))
         self._check_room(groups)
         for device in dict.fromkeys(case.device for case in cases if case.on_gpu):
             self.devices.gpu(device, levels=())
         asked = visits or self.options.visits
-        workers, kernels = self._workers, self._kernels
-        if apart:
-            workers = Workers(self.cpus, self.options.timeout_s)
-            kernels = Kernels(self.options, self.facts, self.cpus, workers, self.devices)
         return Laps(
-            kernels,
-            workers,
+            self._kernels,
+            self._workers,
             groups,
             asked or VISITS,
             renew=asked is not None or len(cases) > 1,
-            own=apart,
             memory_bytes=self.facts.memory_available_bytes,
             effort=effort,
         )

@@ -174,7 +174,7 @@ def measured(host, cases, visits=1):
         problem.visit()
     if not problem.finished:
         problem.conclude()
-    return problem.rows
+    return [row for _, row in problem.results]
 
 
 def run(layer=CONV, **backends):
@@ -577,10 +577,10 @@ def test_visits_go_on_until_the_interval_is_narrow_or_the_budget_spent():
     problem = Problem(Moody(native=Invented()), CASES[:1], 6)
     laps = 0
     while not problem.finished:
-        assert all(row.complete == (laps >= 6) for row in problem.rows)
+        assert all(row.complete == (laps >= 6) for _, row in problem.results)
         problem.visit()
         laps += 1
-    (row,) = problem.rows
+    ((_, row),) = problem.results
     assert (row.complete, row.time.visits, len(row.time.visit_s)) == (True, laps, laps)
     assert 6 < laps < 100
 
@@ -588,7 +588,7 @@ def test_visits_go_on_until_the_interval_is_narrow_or_the_budget_spent():
     for _ in range(5):
         quiet.visit()
         assert not quiet.finished
-    (so_far,) = quiet.rows
+    ((_, so_far),) = quiet.results
     assert (so_far.stop_rule, so_far.time.visits, so_far.time.ci_low) == ("interrupted", 5, None)
 
 
@@ -640,7 +640,7 @@ def test_a_disturbed_visit_is_taken_again_beside_whom_its_ratio_is_to(disturbed,
     problem.visit()
     assert [name for name, *_ in host.asked[asked:]] == again
     assert problem.finished
-    rows = {row.backend: row for row in problem.rows}
+    rows = {row.backend: row for _, row in problem.results}
     hit = rows[disturbed]
     assert (hit.time.visits, hit.contended) == (6, False)
     assert not any("disturbed" in one for one in hit.warnings)
@@ -690,7 +690,7 @@ def test_rows_of_an_interrupted_run_have_a_ratio_over_the_visits_of_both():
     problem = Problem(host, CASES, 6)
     for _ in range(3):
         problem.visit()
-    native, numba = problem.rows
+    (_, native), (_, numba) = problem.results
     assert not native.complete
     assert (native.time.visits, numba.time.visits) == (3, 2)
     assert (native.ratio["median"], numba.ratio["rounds"]) == (1, 2)

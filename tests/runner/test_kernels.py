@@ -177,7 +177,7 @@ def preparing(estimate):
 def measured(kernels, cases):
     problem = Problem(kernels, cases)
     problem.visit()
-    return problem.rows
+    return [row for _, row in problem.results]
 
 
 @pytest.mark.parametrize(

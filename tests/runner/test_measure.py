@@ -427,15 +427,3 @@ def test_a_row_alone_has_its_visits_in_one_process(monkeypatch):
     assert [row.complete for _, row in found[:5]] == [False] * 5
     assert found[-1][1].complete
     assert len(generations) == 1
-
-
-def test_laps_are_taken_when_the_caller_wants_them():
-    cases = [KernelSpec(layer=GEMM), KernelSpec(layer=CONV)]
-    with Session(QUICK) as session:
-        laps = session.laps(cases, visits=6, apart=True)
-        assert laps.cases == cases
-        for number in range(1, 3):
-            list(laps.lap())
-            assert [row.time.visits for row in laps.rows.values()] == [number, number]
-        assert not laps.finished
-        laps.close()
