@@ -17,22 +17,15 @@ from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.layer import result_role
 from pydlbench.layers.pointwise import Pointwise
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from pydlbench.backends.base import KernelFacts
     from pydlbench.backends.cupy.operators import CupyOperator
     from pydlbench.backends.host_clock import HostClock
     from pydlbench.records.specs import KernelSpec
-
-
-if TYPE_CHECKING:
-    Inputs = dict[str, NDArray[Any]]
 
 _PRODUCTS = ("fp32", "tf32", "fp16-tc")
 
@@ -142,7 +135,7 @@ class CupyBackend(FrameworkBackend):
             result.fill(0)
             return result
 
-        return CupyOperator(fill, (1,), "float32", "dst", lambda plain: plain, "fp32")
+        return CupyOperator(fill, "dst", lambda result: result, "fp32")
 
     def clock(self, operator: Operator) -> HostClock:
         """Return what times an operator: events around launches."""
@@ -157,75 +150,44 @@ class CupyBackend(FrameworkBackend):
 
 
 def _variants(case: KernelSpec, type_: str) -> list[Variant]:
+    from pydlbench.backends.cupy import operators
+
     layer = case.layer
     sums = "float32" if case.precision == "fp32" else TENSOR_ACCUMULATOR
     if isinstance(layer, Gemm):
+        transposed = layer.variant == "transposed"
         copies = layer.batch_count > 1
         return [
             Variant(
                 algorithm="cupy.matmul: cuBLAS",
-                layout=f"src mk, weights {matrix}, dst mn",
-                variant=name,
-                build=partial(_build_gemm, case, type_, name == "transposed"),
+                layout=f"src mk, weights {'nk' if transposed else 'kn'}, dst mn",
+                variant="transposed" if transposed else "plain",
+                build=partial(operators.build_gemm, case, type_),
                 accumulate=sums,
                 notes=("CuPy copies transposed batches before each product",) if copies else (),
             )
-            for name, matrix in (("plain", "kn"), ("transposed", "nk"))
         ]
     assert isinstance(layer, Conv2d)
+    together = _together(layer, 4 if type_ == "float32" else 2)
+    parts = together < layer.batch and case.pass_ == "backward-weights"
     return [
         Variant(
-            algorithm=f"im2col + cuBLAS, {words}",
+            algorithm="im2col + cuBLAS",
             layout="src nchw, weights oihw, dst nchw",
             variant="nchw",
-            build=partial(_build_conv, case, type_, together),
+            build=partial(operators.build_conv, case, type_, together),
             # A chunk's part of the gradient is rounded to storage before it is added.
-            accumulate="float16"
-            if type_ == "float16" and case.pass_ == "backward-weights" and layer.batch > 1
-            else sums,
+            accumulate="float16" if type_ == "float16" and parts else sums,
             notes=("the historical baseline: columns are written to memory and read again",),
         )
-        for together, words in _chunks(layer, 4 if type_ == "float32" else 2)
     ]
 
 
-def _chunks(layer: Conv2d, itemsize: int) -> list[tuple[int, str]]:
-    """Return how many images are lowered at a time: one, as Caffe did, and the whole batch."""
+def _together(layer: Conv2d, itemsize: int) -> int:
+    """Return how many images are lowered at a time: one at least, else what memory is meant for."""
     taps = layer.kernel_height * layer.kernel_width
     columns = layer.in_channels * taps * layer.out_height * layer.out_width * itemsize
-    found = [(1, "image by image")]
-    if layer.batch > 1 and layer.batch * columns <= DEFAULT_WORKSPACE:
-        found.append((layer.batch, "all images at once"))
-    return found
-
-
-def _build_conv(case: KernelSpec, type_: str, together: int, inputs: Inputs) -> CupyOperator:
-    from pydlbench.backends.cupy.operators import CupyOperator, build_conv
-
-    assert isinstance(case.layer, Conv2d)
-    compute = build_conv(case.layer, case.pass_, type_, together, inputs)
-    role = result_role(case.layer, case.pass_)
-    shape = case.layer.shapes()[role]
-    return CupyOperator(compute, shape, type_, role, lambda plain: plain, case.precision)
-
-
-def _build_gemm(case: KernelSpec, type_: str, transposed: bool, inputs: Inputs) -> CupyOperator:
-    from pydlbench.backends.cupy.operators import CupyOperator, build_gemm
-
-    layer = case.layer
-    assert isinstance(layer, Gemm)
-    compute = build_gemm(layer, case.pass_, type_, transposed, inputs)
-    role = result_role(layer, case.pass_)
-    plain_shape = layer.shapes()[role]
-    batch, rows, columns = plain_shape
-    turned = transposed and role == "weights"
-    stored = (columns, rows) if turned else (rows, columns)
-
-    def plain(result: NDArray[Any]) -> NDArray[Any]:
-        return (result.swapaxes(-1, -2) if turned else result).reshape(plain_shape)
-
-    shape = stored if batch == 1 else (batch, *stored)
-    return CupyOperator(compute, shape, type_, role, plain, case.precision)
+    return max(1, min(layer.batch, DEFAULT_WORKSPACE // columns))
 
 
 def _uuid(raw: bytes) -> str:
