@@ -13,8 +13,8 @@ import numpy as np
 from numba import prange
 
 from pydlbench.backends.frameworks.backend import FrameworkBackend
-from pydlbench.backends.numba.build import HostOperator, host_variants
-from pydlbench.backends.numba.conv import parallel
+from pydlbench.backends.numba.build import HostOperator, variants
+from pydlbench.backends.numba.kernels import parallel
 from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.pointwise import Pointwise
@@ -39,7 +39,7 @@ _numba: Any = numba  # partly without types
 
 # Packed arithmetic in single precision: fused multiply-adds count before anything else.
 _FMA = re.compile(r"\svfn?m(?:add|sub)\d+ps\s+(?P<operands>.*)")
-_OTHER = re.compile(r"\sv(?:add|sub|mul|max|min)ps\s+(?P<operands>.*)")
+_OTHER = re.compile(r"\sv(?:add|sub|mul|max|min|cmp\w+)ps\s+(?P<operands>.*)")
 _BITS = {"z": 512, "y": 256, "x": 128}
 _REGISTER = re.compile(r"%([xyz])mm\d+")
 
@@ -156,18 +156,18 @@ class NumbaBackend(FrameworkBackend):
             )
         if case.fuse != "none":
             raise UnsupportedError(f"numba has no kernel for --fuse {case.fuse}")
-        found = host_variants(case)
-        if not found:
+        ways = variants(case)
+        if not ways:
             layer = case.layer
             word = layer.op if isinstance(layer, Pointwise) else layer.kind
             raise UnsupportedError(f"numba: no {word} layers here")
-        return found
+        return ways
 
     def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
         """Return the facts with the time of the kernel alone and what its machine code is like."""
         facts = super().completed(facts, operator, case)
         assert isinstance(operator, HostOperator)
-        alone = operator.kept()
+        alone = operator.with_kept_results()
         clock, whole = self.clock(alone), self.clock(operator)
         (first,) = clock.sample(Request(samples=1)).seconds
         # In turn: the machine may change its pace between the first and the last.
