@@ -7,6 +7,7 @@ Only this module imports CuPy, which may fail on a machine without a GPU.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 import time
@@ -21,7 +22,7 @@ from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.layer import result_role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -79,13 +80,15 @@ class CupyOperator:
         self._role = role
         self._plain = plain
         self._precision = precision
-        self.settle()
-        self.call()  # compiles kernels and fills the pool
+        with self.settled():
+            self.call()  # compiles kernels and fills the pool
         self.wait()
 
-    def settle(self) -> None:
+    @contextlib.contextmanager
+    def settled(self) -> Iterator[None]:
         """Set what cuBLAS is allowed, for all calls until the next operator's."""
         settle(self._precision)
+        yield
 
     def call(self) -> Any:
         """Run it once; the result comes from CuPy's pool."""
@@ -97,10 +100,10 @@ class CupyOperator:
 
     def outputs(self) -> dict[str, NDArray[Any]]:
         """Run it once into a result full of NaN and return that one as float32."""
-        self.settle()
-        result = self.call()
-        result.fill(np.nan)
-        result = self._compute(result)
+        with self.settled():
+            result = self.call()
+            result.fill(np.nan)
+            result = self._compute(result)
         return {self._role: self._plain(cupy.asnumpy(result).astype(np.float32))}
 
 

@@ -89,43 +89,6 @@ class HostOperator:
         return {self._role: self._plain(main)}
 
 
-def variants(case: KernelSpec) -> list[Variant]:
-    """Return the way to compute a case; nothing for layers that have none."""
-    layer, pass_ = case.layer, case.pass_
-    if isinstance(layer, Conv2d):
-        weights = "hwoi" if pass_ == "backward-data" else "hwio"
-        return [
-            Variant(
-                algorithm="numba prange: direct convolution",
-                layout=f"src nhwc, weights {weights}, dst nhwc",
-                variant="nhwc",
-                build=partial(_conv, layer, pass_),
-            )
-        ]
-    if isinstance(layer, Gemm):
-        # Unless somebody asks, weights lie as the pass reads them fastest: terms innermost.
-        order = wanted_variant(case) or ("transposed" if pass_ == "forward" else "plain")
-        transposed = order == "transposed"
-        return [
-            Variant(
-                algorithm="numba prange: blocked product",
-                layout=f"src mk, weights {'nk' if transposed else 'kn'}, dst mn",
-                variant="transposed" if transposed else "plain",
-                build=partial(_gemm, layer, pass_, transposed),
-            )
-        ]
-    if isinstance(layer, Pool2d):
-        return [
-            Variant(
-                algorithm=f"numba prange: {layer.mode} pooling",
-                layout="src nhwc, dst nhwc",
-                variant="nhwc",
-                build=partial(_pool, layer, pass_, case.propagation),
-            )
-        ]
-    return []
-
-
 # -----------------------------------------------------------------------------
 # Which elements the taps of a window meet.
 
@@ -278,3 +241,45 @@ def _pool(layer: Pool2d, pass_: str, propagation: str, inputs: Inputs) -> HostOp
 
 def _turned(matrices: Array) -> Array:
     return matrices.swapaxes(1, 2)
+
+
+# -----------------------------------------------------------------------------
+# The way to compute a case.
+
+
+def _conv_variant(case: KernelSpec) -> Variant:
+    assert isinstance(case.layer, Conv2d)
+    weights = "hwoi" if case.pass_ == "backward-data" else "hwio"
+    return Variant(
+        algorithm="numba prange: direct convolution",
+        layout=f"src nhwc, weights {weights}, dst nhwc",
+        variant="nhwc",
+        build=partial(_conv, case.layer, case.pass_),
+    )
+
+
+def _gemm_variant(case: KernelSpec) -> Variant:
+    assert isinstance(case.layer, Gemm)
+    # Unless somebody asks, weights lie as the pass reads them fastest: terms innermost.
+    order = wanted_variant(case) or ("transposed" if case.pass_ == "forward" else "plain")
+    transposed = order == "transposed"
+    return Variant(
+        algorithm="numba prange: blocked product",
+        layout=f"src mk, weights {'nk' if transposed else 'kn'}, dst mn",
+        variant="transposed" if transposed else "plain",
+        build=partial(_gemm, case.layer, case.pass_, transposed),
+    )
+
+
+def _pool_variant(case: KernelSpec) -> Variant:
+    assert isinstance(case.layer, Pool2d)
+    return Variant(
+        algorithm=f"numba prange: {case.layer.mode} pooling",
+        layout="src nhwc, dst nhwc",
+        variant="nhwc",
+        build=partial(_pool, case.layer, case.pass_, case.propagation),
+    )
+
+
+#: By kind of layer.
+VARIANTS = {"conv2d": _conv_variant, "gemm": _gemm_variant, "pool2d": _pool_variant}
