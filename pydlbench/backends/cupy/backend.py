@@ -5,64 +5,27 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pydlbench.backends.base import DEFAULT_WORKSPACE
-from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant
-from pydlbench.backends.frameworks.events import EventClock, EventRuntime
-from pydlbench.backends.host_clock import Operator, Watcher
+from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, entry_of
+from pydlbench.backends.frameworks.events import EventClock
 from pydlbench.backends.native.nvml import Monitor
 from pydlbench.backends.verification.verify import TENSOR_ACCUMULATOR
 from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.layer import result_role
-from pydlbench.layers.pointwise import Pointwise
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from pydlbench.backends.base import KernelFacts
     from pydlbench.backends.cupy.operators import CupyOperator
-    from pydlbench.backends.host_clock import HostClock
+    from pydlbench.backends.host_clock import HostClock, Operator
     from pydlbench.records.specs import KernelSpec
 
-
-if TYPE_CHECKING:
-    Inputs = dict[str, NDArray[Any]]
-
 _PRODUCTS = ("fp32", "tf32", "fp16-tc")
-
-
-class _Settled(Operator, Protocol):
-    """An operator that needs CuPy's global switches in a position of its own."""
-
-    def settle(self) -> None:
-        """Set what is global in CuPy as this operator needs it, before a chunk of samples."""
-
-
-class CupyClock(EventClock):
-    """Times an operator between events, behind its switches.
-
-    Args:
-        operator: what is timed.
-        runtime: of CuPy.
-        watcher: of the GPU; None where nobody watches.
-    """
-
-    def __init__(
-        self, operator: _Settled, runtime: EventRuntime, watcher: Watcher | None = None
-    ) -> None:
-        super().__init__(operator, runtime, watcher)
-        self._settle = operator.settle
-
-    def seconds(self, samples: int, inner: int, untimed: int) -> list[float]:
-        """Return seconds per call, one for each sample of ``inner`` calls."""
-        self._settle()
-        return super().seconds(samples, inner, untimed)
 
 
 class CupyBackend(FrameworkBackend):
@@ -122,14 +85,11 @@ class CupyBackend(FrameworkBackend):
             raise UnsupportedError(f"cupy has no mode {case.mode}: its calls are always eager")
         if case.fuse != "none":
             raise UnsupportedError(f"cupy has no kernel for --fuse {case.fuse}")
-        layer = case.layer
-        if not isinstance(layer, Conv2d | Gemm):
-            word = layer.op if isinstance(layer, Pointwise) else layer.kind
-            raise UnsupportedError(f"cupy: no {word} layers here; there is: conv2d, gemm")
+        variant = entry_of("cupy", _VARIANTS, case.layer)
         check(case.precision, self._capability)
         if case.timing == "cuda-graph":
             raise UnsupportedError("cupy refuses to capture cuBLAS: ask for --timing events")
-        return _variants(case, element_type(case.precision))
+        return [variant(case)]
 
     def empty(self, mode: str | None) -> Operator:  # noqa: ARG002 - there is one way to call
         """Return a fill of one element."""
@@ -142,90 +102,68 @@ class CupyBackend(FrameworkBackend):
             result.fill(0)
             return result
 
-        return CupyOperator(fill, (1,), "float32", "dst", lambda plain: plain, "fp32")
+        return CupyOperator(fill, "dst", lambda result: result, "fp32")
 
     def clock(self, operator: Operator) -> HostClock:
         """Return what times an operator: events around launches."""
-        return CupyClock(cast("CupyOperator", operator), self._runtime, self.watcher)
+        settled = cast("CupyOperator", operator).settled
+        return EventClock(operator, self._runtime, self.watcher, settled)
 
     def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
         """Return the facts with how its time is taken."""
         facts = super().completed(facts, operator, case)
         return dataclasses.replace(
-            facts, timing=CupyClock.timing, accumulate=facts.accumulate.removesuffix("-tensor")
+            facts, timing=EventClock.timing, accumulate=facts.accumulate.removesuffix("-tensor")
         )
 
 
-def _variants(case: KernelSpec, type_: str) -> list[Variant]:
-    layer = case.layer
-    sums = "float32" if case.precision == "fp32" else TENSOR_ACCUMULATOR
-    if isinstance(layer, Gemm):
-        copies = layer.batch_count > 1
-        return [
-            Variant(
-                algorithm="cupy.matmul: cuBLAS",
-                layout=f"src mk, weights {matrix}, dst mn",
-                variant=name,
-                build=partial(_build_gemm, case, type_, name == "transposed"),
-                accumulate=sums,
-                notes=("CuPy copies transposed batches before each product",) if copies else (),
-            )
-            for name, matrix in (("plain", "kn"), ("transposed", "nk"))
-        ]
+def _sums(case: KernelSpec) -> str:
+    """Return the accumulator of a product."""
+    return "float32" if case.precision == "fp32" else TENSOR_ACCUMULATOR
+
+
+def _gemm_variant(case: KernelSpec) -> Variant:
+    from pydlbench.backends.cupy.operators import build_gemm
+
+    assert isinstance(case.layer, Gemm)
+    copies = case.layer.batch_count > 1
+    variant = case.layer.variant or "plain"
+    return Variant(
+        algorithm="cupy.matmul: cuBLAS",
+        layout=f"src mk, weights {'kn' if variant == 'plain' else 'nk'}, dst mn",
+        variant=variant,
+        build=partial(build_gemm, case, element_type(case.precision)),
+        accumulate=_sums(case),
+        notes=("CuPy copies transposed batches before each product",) if copies else (),
+    )
+
+
+def _conv_variant(case: KernelSpec) -> Variant:
+    from pydlbench.backends.cupy.operators import build_conv
+
+    layer, type_ = case.layer, element_type(case.precision)
     assert isinstance(layer, Conv2d)
-    return [
-        Variant(
-            algorithm=f"im2col + cuBLAS, {words}",
-            layout="src nchw, weights oihw, dst nchw",
-            variant="nchw",
-            build=partial(_build_conv, case, type_, together),
-            # A chunk's part of the gradient is rounded to storage before it is added.
-            accumulate="float16"
-            if type_ == "float16" and case.pass_ == "backward-weights" and layer.batch > 1
-            else sums,
-            notes=("the historical baseline: columns are written to memory and read again",),
-        )
-        for together, words in _chunks(layer, 4 if type_ == "float32" else 2)
-    ]
+    together = _together(layer, 4 if type_ == "float32" else 2)
+    # A chunk's part of the gradient is rounded to storage before it is added.
+    rounded = type_ == "float16" and case.pass_ == "backward-weights" and together < layer.batch
+    return Variant(
+        algorithm="im2col + cuBLAS",
+        layout="src nchw, weights oihw, dst nchw",
+        variant="nchw",
+        build=partial(build_conv, case, type_, together),
+        accumulate="float16" if rounded else _sums(case),
+        notes=("the historical baseline: columns are written to memory and read again",),
+    )
 
 
-def _chunks(layer: Conv2d, itemsize: int) -> list[tuple[int, str]]:
-    """Return how many images are lowered at a time: one, as Caffe did, and the whole batch."""
+_VARIANTS = {"conv2d": _conv_variant, "gemm": _gemm_variant}
+
+
+def _together(layer: Conv2d, itemsize: int) -> int:
+    """Return how many images are lowered at a time: one at least, else what memory is meant for."""
     taps = layer.kernel_height * layer.kernel_width
     columns = layer.in_channels * taps * layer.out_height * layer.out_width * itemsize
-    found = [(1, "image by image")]
-    if layer.batch > 1 and layer.batch * columns <= DEFAULT_WORKSPACE:
-        found.append((layer.batch, "all images at once"))
-    return found
-
-
-def _build_conv(case: KernelSpec, type_: str, together: int, inputs: Inputs) -> CupyOperator:
-    from pydlbench.backends.cupy.operators import CupyOperator, build_conv
-
-    assert isinstance(case.layer, Conv2d)
-    compute = build_conv(case.layer, case.pass_, type_, together, inputs)
-    role = result_role(case.layer, case.pass_)
-    shape = case.layer.shapes()[role]
-    return CupyOperator(compute, shape, type_, role, lambda plain: plain, case.precision)
-
-
-def _build_gemm(case: KernelSpec, type_: str, transposed: bool, inputs: Inputs) -> CupyOperator:
-    from pydlbench.backends.cupy.operators import CupyOperator, build_gemm
-
-    layer = case.layer
-    assert isinstance(layer, Gemm)
-    compute = build_gemm(layer, case.pass_, type_, transposed, inputs)
-    role = result_role(layer, case.pass_)
-    plain_shape = layer.shapes()[role]
-    batch, rows, columns = plain_shape
-    turned = transposed and role == "weights"
-    stored = (columns, rows) if turned else (rows, columns)
-
-    def plain(result: NDArray[Any]) -> NDArray[Any]:
-        return (result.swapaxes(-1, -2) if turned else result).reshape(plain_shape)
-
-    shape = stored if batch == 1 else (batch, *stored)
-    return CupyOperator(compute, shape, type_, role, plain, case.precision)
+    return max(1, min(layer.batch, DEFAULT_WORKSPACE // columns))
 
 
 def _uuid(raw: bytes) -> str:

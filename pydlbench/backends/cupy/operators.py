@@ -1,31 +1,32 @@
 """CuPy's operators: each computes into a result, which a call allocates from CuPy's pool.
 
-A convolution is lowered: with the columns of an image as (group, channel and tap, pixel), forward
-is weights @ columns, backward-data is col2im(weights.T @ gradient), and backward-weights is
-gradient @ rows, added up over images, where rows are columns the other way round.
+A convolution is lowered to products, as Caffe did it: what its taps meet is copied to columns.
 
 Only this module imports CuPy, which may fail on a machine without a GPU.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import math
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cupy
 import numpy as np
 
+from pydlbench.backends.frameworks.layouts import arranged_matrices, plain_matrices
+from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.layer import result_role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
-    from pydlbench.layers.conv import Conv2d
-    from pydlbench.layers.gemm import Gemm
+    from pydlbench.records.specs import KernelSpec
 
     #: Allocates the result if it is given none, computes into it and returns it.
     Compute = Callable[[Any], Any]
@@ -33,13 +34,6 @@ if TYPE_CHECKING:
 linalg = importlib.import_module("cupy._core._routines_linalg")
 cublas = importlib.import_module("cupy_backends.cuda.libs.cublas")
 
-_THREADS = 256
-_MOST_BLOCKS = 1 << 20
-_COLUMNS = Path(__file__).with_name("columns.cu")
-_TYPES = {
-    "float32": "typedef float T;\n",
-    "float16": "#include <cuda_fp16.h>\ntypedef __half T;\n",
-}
 # Keeps a stream busy for so many nanoseconds of the device's own clock.
 _SLEEP = r"""
 extern "C" __global__ void sleep(unsigned long long nanoseconds) {
@@ -70,8 +64,6 @@ class CupyOperator:
 
     Args:
         compute: what is timed; takes a result to write into, or None.
-        shape: of the result.
-        type_: of its elements.
         role: what the result is.
         plain: turns the result into its plain layout.
         precision: what cuBLAS is allowed.
@@ -80,25 +72,23 @@ class CupyOperator:
     def __init__(
         self,
         compute: Compute,
-        shape: tuple[int, ...],
-        type_: str,
         role: str,
         plain: Callable[[NDArray[Any]], NDArray[Any]],
         precision: str,
     ) -> None:
         self._compute = compute
-        self._shape = shape
-        self._type = type_
         self._role = role
         self._plain = plain
         self._precision = precision
-        self.settle()
-        self.call()  # compiles kernels and fills the pool
+        with self.settled():
+            self.call()  # compiles kernels and fills the pool
         self.wait()
 
-    def settle(self) -> None:
+    @contextlib.contextmanager
+    def settled(self) -> Iterator[None]:
         """Set what cuBLAS is allowed, for all calls until the next operator's."""
         settle(self._precision)
+        yield
 
     def call(self) -> Any:
         """Run it once; the result comes from CuPy's pool."""
@@ -110,8 +100,10 @@ class CupyOperator:
 
     def outputs(self) -> dict[str, NDArray[Any]]:
         """Run it once into a result full of NaN and return that one as float32."""
-        self.settle()
-        result = self._compute(cupy.full(self._shape, np.nan, self._type))
+        with self.settled():
+            result = self.call()
+            result.fill(np.nan)
+            result = self._compute(result)
         return {self._role: self._plain(cupy.asnumpy(result).astype(np.float32))}
 
 
@@ -146,168 +138,163 @@ class Runtime:
         return time.perf_counter()
 
 
-def build_conv(
-    layer: Conv2d, pass_: str, type_: str, together: int, inputs: dict[str, NDArray[Any]]
-) -> Compute:
-    """Return a function that computes a pass into a result, or into a new one from CuPy's pool.
+# -----------------------------------------------------------------------------
+# Layers, each a function that computes a pass into a result, or into a new one from CuPy's pool.
+
+
+def build_gemm(case: KernelSpec, type_: str, inputs: dict[str, NDArray[Any]]) -> CupyOperator:
+    """Return a product, whose weights lie as the layer says, else as (terms, columns).
+
+    A single product is one of plain matrices, whose transposes cuBLAS reads in place. CuPy copies
+    the transposes of a batch before each product.
 
     Args:
-        layer: the convolution.
-        pass_: ``forward``, ``backward-data`` or ``backward-weights``.
+        case: the product, its pass and its precision.
+        type_: of the elements.
+        inputs: plain arrays by role.
+    """
+    layer = case.layer
+    assert isinstance(layer, Gemm)
+    transposed = layer.variant == "transposed"
+    operands = {
+        role: cupy.asarray(arranged_matrices(layer, role, array, transposed=transposed), type_)
+        for role, array in inputs.items()
+    }
+    if case.pass_ == "backward-weights":
+        a, b = operands["src"].swapaxes(-1, -2), operands["dst"]
+        if transposed:
+            a, b = b.swapaxes(-1, -2), a.swapaxes(-1, -2)
+    else:
+        forward = case.pass_ == "forward"
+        a, b = operands["src" if forward else "dst"], operands["weights"]
+        if transposed == forward:
+            b = b.swapaxes(-1, -2)
+    role = result_role(layer, case.pass_)
+
+    def compute(result: Any) -> Any:
+        return cupy.matmul(a, b) if result is None else cupy.matmul(a, b, out=result)
+
+    return CupyOperator(
+        compute,
+        role,
+        lambda result: plain_matrices(layer, role, result, transposed=transposed),
+        case.precision,
+    )
+
+
+def build_conv(
+    case: KernelSpec, type_: str, together: int, inputs: dict[str, NDArray[Any]]
+) -> CupyOperator:
+    """Return a convolution, lowered to products.
+
+    Args:
+        case: the convolution, its pass and its precision.
         type_: of the elements.
         together: images whose columns are in memory at a time.
         inputs: plain arrays by role.
     """
-    lowering = _Lowering(layer, type_, together, inputs)
-    shape = layer.shapes()[result_role(layer, pass_)]
+    layer = case.layer
+    assert isinstance(layer, Conv2d)
+    operands = {role: cupy.asarray(array, type_) for role, array in inputs.items()}
+    lowering = _Lowering(layer, together, **operands)
     fill = {
         "forward": lowering.forward,
         "backward-data": lowering.backward_data,
         "backward-weights": lowering.backward_weights,
-    }[pass_]
+    }[case.pass_]
+    role = result_role(layer, case.pass_)
+    shape = layer.shapes()[role]
 
     def compute(result: Any) -> Any:
         result = cupy.empty(shape, type_) if result is None else result
         fill(result)
         return result
 
-    return compute
+    return CupyOperator(compute, role, lambda result: result, case.precision)
 
 
 class _Lowering:
-    def __init__(
-        self, layer: Conv2d, type_: str, together: int, inputs: dict[str, NDArray[Any]]
-    ) -> None:
-        self._layer = layer
-        self._type = type_
-        self._together = together
-        self._sizes = cupy.asarray(np.array(_sizes(layer), np.int32))
-        module = cupy.RawModule(code=_TYPES[type_] + _COLUMNS.read_text(encoding="utf-8"))
-        self._im2col = module.get_function("im2col")
-        self._im2row = module.get_function("im2row")
-        self._col2im = module.get_function("col2im")
-        groups, taps = layer.groups, layer.kernel_height * layer.kernel_width
-        self._groups = groups
-        self._filters = layer.in_channels // groups * taps
-        self._outs = layer.out_channels // groups
-        self._pixels = layer.out_height * layer.out_width
-        given = {name: cupy.asarray(value.astype(type_)) for name, value in inputs.items()}
-        self._src: Any = given.get("src")
-        self._dst: Any = given.get("dst")
-        weights = given.get("weights")
-        if weights is not None:
-            # A group of one would make every product a batch, and cuBLAS picks others for those.
-            self._weights = self._slim(weights.reshape(groups, self._outs, self._filters))
-            turned = weights.reshape(groups, self._outs, self._filters).transpose(0, 2, 1)
-            self._turned = self._slim(cupy.ascontiguousarray(turned))
-
-    def forward(self, result: Any) -> None:
-        """Compute ``dst``, image by image or many at a time."""
-        for first, count in self._chunks():
-            columns = cupy.empty((count, self._groups, self._filters, self._pixels), self._type)
-            self._launch(self._im2col, self._src[first], columns, columns.size)
-            out = result[first : first + count].reshape(
-                count, self._groups, self._outs, self._pixels
-            )
-            cupy.matmul(self._weights, self._slim(columns), out=self._slim(out))
-
-    def backward_data(self, result: Any) -> None:
-        """Compute the gradient of ``src``."""
-        for first, count in self._chunks():
-            gradient = self._gradient(first, count)
-            columns = cupy.matmul(self._turned, self._slim(gradient))
-            part = result[first : first + count]
-            self._launch(self._col2im, columns, part, part.size)
-
-    def backward_weights(self, result: Any) -> None:
-        """Compute the gradient of the weights, added up over images."""
-        # Sums of float16 products are added up over images in float32.
-        total = cupy.zeros((self._groups, self._outs, self._filters), np.float32)
-        for first, count in self._chunks():
-            rows = cupy.empty((count, self._groups, self._pixels, self._filters), self._type)
-            self._launch(self._im2row, self._src[first], rows, rows.size)
-            gradient = self._gradient(first, count)
-            part = cupy.matmul(self._slim(gradient), self._slim(rows))
-            part = part.reshape(count, self._groups, self._outs, self._filters)
-            total += part[0] if count == 1 else part.sum(axis=0, dtype=np.float32)
-        result.reshape(total.shape)[...] = total
-
-    def _chunks(self) -> list[tuple[int, int]]:
-        """Return the first image and the number of images of each step."""
-        batch, step = self._layer.batch, self._together
-        return [(first, min(step, batch - first)) for first in range(0, batch, step)]
-
-    def _gradient(self, first: int, count: int) -> Any:
-        return self._dst[first : first + count].reshape(
-            count, self._groups, self._outs, self._pixels
-        )
-
-    def _slim(self, array: Any) -> Any:
-        """Drop axes of one image or one group: two axes are a single product."""
-        return array.reshape(*(size for size in array.shape[:-2] if size > 1), *array.shape[-2:])
-
-    def _launch(self, kernel: Any, source: Any, target: Any, count: int) -> None:
-        blocks = min(-(-count // _THREADS), _MOST_BLOCKS)
-        kernel((blocks,), (_THREADS,), (source, target, self._sizes, np.int64(count)))
-
-
-def _sizes(layer: Conv2d) -> list[int]:
-    """Return a layer's sizes in the order of ``Convolution`` in columns.cu."""
-    return [
-        layer.in_channels,
-        layer.in_height,
-        layer.in_width,
-        layer.out_height,
-        layer.out_width,
-        layer.kernel_height,
-        layer.kernel_width,
-        layer.stride_height,
-        layer.stride_width,
-        layer.pad_top,
-        layer.pad_left,
-        layer.dilation_height,
-        layer.dilation_width,
-        layer.groups,
-    ]
-
-
-def build_gemm(
-    layer: Gemm, pass_: str, type_: str, transposed: bool, inputs: dict[str, NDArray[Any]]
-) -> Compute:
-    """Return a function that computes a pass into a result, or into a new one.
-
-    A single product is one of plain matrices, whose transposes cuBLAS reads in place. CuPy copies
-    the transposes of a batch before each product.
+    """A convolution as a product of its weights with columns: what their taps meet, by pixel.
 
     Args:
-        layer: the product.
-        pass_: ``forward``, ``backward-data`` or ``backward-weights``.
-        type_: of the elements.
-        transposed: weights, and their gradient, are stored as (columns, terms).
-        inputs: plain arrays by role.
+        layer: the convolution.
+        together: images whose columns are in memory at a time.
+        src: plain, where the pass reads it; the others likewise.
+        weights: see ``src``.
+        dst: see ``src``.
     """
-    one = layer.batch_count == 1
 
-    def upload(name: str) -> Any:
-        value = inputs[name]
-        if name == "weights" and transposed:
-            value = value.transpose(0, 2, 1)
-        array = cupy.asarray(np.ascontiguousarray(value, type_))
-        return array[0] if one else array
+    def __init__(
+        self, layer: Conv2d, together: int, src: Any = None, weights: Any = None, dst: Any = None
+    ) -> None:
+        self._layer = layer
+        self._src, self._dst = src, dst
+        # A group of one would make every product a batch, and cuBLAS picks others for those.
+        self._groups = () if layer.groups == 1 else (layer.groups,)
+        self._outs = layer.out_channels // layer.groups
+        self._filters = math.prod(layer.shapes()["weights"][1:])
+        self._weights: Any = None
+        if weights is not None:
+            self._weights = weights.reshape(*self._groups, self._outs, self._filters)
+        first = range(0, layer.batch, together)
+        self._chunks = [slice(start, start + together) for start in first]
 
-    if pass_ == "backward-weights":
-        source, gradient = upload("src"), upload("dst")
-        a, b = (_turned(gradient), source) if transposed else (_turned(source), gradient)
-    else:
-        weights = upload("weights")
-        a = upload("src" if pass_ == "forward" else "dst")
-        b = _turned(weights) if transposed == (pass_ == "forward") else weights
+    def forward(self, result: Any) -> None:
+        """Compute ``dst`` as weights @ columns."""
+        for chunk in self._chunks:
+            taps = self._taps(self._padded(self._src[chunk]))
+            columns = taps.reshape(len(taps), *self._groups, self._filters, -1)
+            cupy.matmul(self._weights, columns, out=self._by_pixel(result[chunk]))
 
-    def compute(result: Any) -> Any:
-        return cupy.matmul(a, b) if result is None else cupy.matmul(a, b, out=result)
+    def backward_data(self, result: Any) -> None:
+        """Compute the gradient of ``src``: columns are weights.T @ gradient, added up by tap."""
+        layer = self._layer
+        turned = self._weights.swapaxes(-1, -2)
+        bottom, right = layer.pad_top + layer.in_height, layer.pad_left + layer.in_width
+        for chunk in self._chunks:
+            # Sums of float16 products are added up in float32.
+            padded = self._padded(cupy.zeros(result[chunk].shape, np.float32))
+            taps = self._taps(padded)
+            columns = cupy.matmul(turned, self._by_pixel(self._dst[chunk])).reshape(taps.shape)
+            for row, column in np.ndindex(layer.kernel_height, layer.kernel_width):
+                # No two pixels meet the same element by the same tap.
+                met = taps[:, :, :, row, column]
+                met += columns[:, :, :, row, column]
+            result[chunk] = padded[:, :, layer.pad_top : bottom, layer.pad_left : right]
 
-    return compute
+    def backward_weights(self, result: Any) -> None:
+        """Compute the gradient of the weights as gradient @ columns.T, over pixels and images."""
+        # Sums of float16 products are added up over chunks in float32.
+        total = cupy.zeros((*self._groups, self._outs, self._filters), np.float32)
+        for chunk in self._chunks:
+            taps = self._taps(self._padded(self._src[chunk]))
+            rows = taps.transpose(1, 0, 5, 6, 2, 3, 4).reshape(*self._groups, -1, self._filters)
+            gradient = cupy.moveaxis(self._by_pixel(self._dst[chunk]), 0, -2)
+            total += cupy.matmul(gradient.reshape(*self._groups, self._outs, -1), rows)
+        result.reshape(total.shape)[...] = total
 
+    def _by_pixel(self, images: Any) -> Any:
+        """Return a view of images of ``dst`` as (image, group, channel of the group, pixel)."""
+        return images.reshape(len(images), *self._groups, self._outs, -1)
 
-def _turned(array: Any) -> Any:
-    return array.swapaxes(-1, -2)
+    def _padded(self, images: Any) -> Any:
+        layer = self._layer
+        rows, columns = (layer.pad_top, layer.pad_bottom), (layer.pad_left, layer.pad_right)
+        return cupy.pad(images, ((0, 0), (0, 0), rows, columns))
+
+    def _taps(self, padded: Any) -> Any:
+        """Return a view of padded images of ``src`` as what each tap meets.
+
+        Returns:
+            Shape (image, group, channel of the group, kernel row, kernel column, row, column).
+        """
+        layer = self._layer
+        _, channels, *kernel = layer.shapes()["weights"]
+        image, channel, row, column = padded.strides
+        by_tap = row * layer.dilation_height, column * layer.dilation_width
+        by_pixel = row * layer.stride_height, column * layer.stride_width
+        return cupy.lib.stride_tricks.as_strided(
+            padded,
+            (len(padded), layer.groups, channels, *kernel, layer.out_height, layer.out_width),
+            (image, channels * channel, channel, *by_tap, *by_pixel),
+        )

@@ -291,7 +291,7 @@ class FrameworkBackend(abc.ABC):
         check_case(case)
         if case.cache != "hot":
             raise UnsupportedError(f"{self.name} is timed with hot caches only")
-        wanted = _wanted(case)
+        wanted = wanted_variant(case)
         found = [
             one
             for one in self.variants(case)
@@ -363,8 +363,8 @@ def _name(variant: Variant) -> str:
     return f"{variant.algorithm}, {variant.layout}"
 
 
-def _wanted(case: KernelSpec) -> str | None:
-    """The variant that the layer or ``--layout`` asks for; None is any."""
+def wanted_variant(case: KernelSpec) -> str | None:
+    """Return the variant that the layer or ``--layout`` asks for; None is any."""
     layer = case.layer
     if isinstance(layer, Gemm) and layer.variant is not None:
         return layer.variant

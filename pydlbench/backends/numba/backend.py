@@ -5,19 +5,17 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
 from numba import prange
 
-from pydlbench.backends.frameworks.backend import FrameworkBackend
-from pydlbench.backends.numba.build import HostOperator, host_variants
-from pydlbench.backends.numba.conv import parallel
+from pydlbench.backends.frameworks.backend import FrameworkBackend, entry_of
+from pydlbench.backends.numba.build import VARIANTS, HostOperator
+from pydlbench.backends.numba.kernels import parallel
 from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.pointwise import Pointwise
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.statistics import median
 
@@ -38,10 +36,12 @@ if TYPE_CHECKING:
 _numba: Any = numba  # partly without types
 
 # Packed arithmetic in single precision: fused multiply-adds count before anything else.
-_FMA = re.compile(r"\svfn?m(?:add|sub)\d+ps\s+(?P<operands>.*)")
-_OTHER = re.compile(r"\sv(?:add|sub|mul|max|min)ps\s+(?P<operands>.*)")
+_PACKED = {
+    "packed multiply-adds": r"vfn?m(?:add|sub)\d+ps",
+    "packed instructions": r"v(?:add|sub|mul|max|min|cmp\w+)ps",
+}
+_OPERANDS = r"\s+(.*?%([xyz])mm\d.*)"
 _BITS = {"z": 512, "y": 256, "x": 128}
-_REGISTER = re.compile(r"%([xyz])mm\d+")
 
 
 def compiled_code(kernel: Any, arguments: Sequence[Any]) -> str:
@@ -54,7 +54,7 @@ def compiled_code(kernel: Any, arguments: Sequence[Any]) -> str:
     Returns:
         Nothing where it has not been compiled for them.
     """
-    types = tuple(_numba.typeof(one) for one in arguments)
+    types = tuple(_numba.typeof(argument) for argument in arguments)
     return str(kernel.inspect_asm().get(types, ""))
 
 
@@ -67,24 +67,17 @@ def in_words(code: str) -> str | None:
     Returns:
         None where it has no packed arithmetic in single precision.
     """
-    for pattern, what in ((_FMA, "packed multiply-adds"), (_OTHER, "packed instructions")):
-        operands = [match["operands"] for match in pattern.finditer(code)]
-        widths = Counter(_BITS[found[1]] for one in operands if (found := _REGISTER.search(one)))
-        if not widths:
-            continue
-        widest = max(widths)
-        at_it = [one for one in operands if _width(one) == widest]
-        loading = sum("(" in one for one in at_it)
-        return (
-            f"{len(at_it)} of the {sum(widths.values())} {what} in its machine code are "
-            f"{widest} bits wide, {loading} of these take an operand from memory"
-        )
+    for what, instruction in _PACKED.items():
+        packed = re.findall(rf"\s{instruction}{_OPERANDS}", code)
+        if packed:
+            widest = max((register for _, register in packed), key=_BITS.__getitem__)
+            operands = [text for text, register in packed if register == widest]
+            loading = sum("(" in text for text in operands)
+            return (
+                f"{len(operands)} of the {len(packed)} {what} in its machine code are "
+                f"{_BITS[widest]} bits wide, {loading} of these take an operand from memory"
+            )
     return None
-
-
-def _width(operands: str) -> int | None:
-    found = _REGISTER.search(operands)
-    return None if found is None else _BITS[found[1]]
 
 
 # -----------------------------------------------------------------------------
@@ -156,18 +149,13 @@ class NumbaBackend(FrameworkBackend):
             )
         if case.fuse != "none":
             raise UnsupportedError(f"numba has no kernel for --fuse {case.fuse}")
-        found = host_variants(case)
-        if not found:
-            layer = case.layer
-            word = layer.op if isinstance(layer, Pointwise) else layer.kind
-            raise UnsupportedError(f"numba: no {word} layers here")
-        return found
+        return [entry_of("numba", VARIANTS, case.layer)(case)]
 
     def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
         """Return the facts with the time of the kernel alone and what its machine code is like."""
         facts = super().completed(facts, operator, case)
         assert isinstance(operator, HostOperator)
-        alone = operator.kept()
+        alone = operator.with_kept_results()
         clock, whole = self.clock(alone), self.clock(operator)
         (first,) = clock.sample(Request(samples=1)).seconds
         # In turn: the machine may change its pace between the first and the last.

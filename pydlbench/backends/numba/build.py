@@ -1,14 +1,16 @@
-"""From a layer to its compiled kernels with their operands on the CPU."""
+"""From a layer to its compiled kernel with its operands."""
 
 from __future__ import annotations
 
+import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from pydlbench.backends.frameworks.backend import Variant
-from pydlbench.backends.numba import conv, gemm, pool
+from pydlbench.backends.frameworks.backend import Variant, wanted_variant
+from pydlbench.backends.frameworks.layouts import arranged, plain
+from pydlbench.backends.numba import kernels
 from pydlbench.layers.conv import Conv2d
 from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.layer import result_role
@@ -19,39 +21,16 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from pydlbench.layers.window import Axis
     from pydlbench.records.specs import KernelSpec
 
-
-# -----------------------------------------------------------------------------
-# A compiled kernel with its operands, called as a user's line would call it.
-
-
-class KeptResults:
-    """A compiled kernel alone: its results were allocated, and written to, beforehand.
-
-    Args:
-        kernel: takes all of the arguments.
-        arguments: results, then operands.
-    """
-
-    def __init__(self, kernel: Callable[..., None], arguments: Sequence[Any]) -> None:
-        self.kernel = kernel
-        self.arguments = tuple(arguments)
-
-    def call(self) -> None:
-        """Run it once."""
-        self.kernel(*self.arguments)
-
-    def wait(self) -> None:
-        """Return at once: calls return when they are done."""
-
-    def outputs(self) -> dict[str, NDArray[Any]]:
-        """Return nothing: these results are not read."""
-        return {}
+    Array = NDArray[Any]
+    Inputs = dict[str, Array]
+    Result = tuple[tuple[int, ...], type[np.generic]]
 
 
 class HostOperator:
-    """Allocates its results and fills them.
+    """A compiled kernel with its operands, called as a user's line would call it.
 
     Args:
         kernel: Takes the results, then the operands.
@@ -65,197 +44,242 @@ class HostOperator:
         self,
         kernel: Callable[..., None],
         operands: Sequence[Any],
-        results: Sequence[tuple[tuple[int, ...], type[np.generic]]],
+        results: Sequence[Result],
         role: str,
-        plain: Callable[[NDArray[Any]], NDArray[Any]],
+        plain: Callable[[Array], Array],
     ) -> None:
-        self._kernel = kernel
+        self.kernel = kernel
         self._operands = tuple(operands)
         self._results = tuple(results)
         self._role = role
         self._plain = plain
+        self._kept: tuple[Array, ...] | None = None
         self.call()  # compiles
 
-    def call(self) -> tuple[NDArray[Any], ...]:
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """What the kernel is called with: its results, new ones unless they are kept, and the rest.
+
+        New memory holds anything.
+        """
+        kept = self._kept
+        results = kept or tuple(np.empty(shape, kind) for shape, kind in self._results)
+        return *results, *self._operands
+
+    def call(self) -> tuple[Array, ...]:
         """Allocate the results and compute them."""
-        results = tuple(np.empty(shape, kind) for shape, kind in self._results)
-        self._kernel(*results, *self._operands)
-        return results
+        arguments = self.arguments
+        self.kernel(*arguments)
+        return arguments[: len(self._results)]
 
     def wait(self) -> None:
         """Return at once: calls return when they are done."""
 
-    def kept(self) -> KeptResults:
-        """Return the same kernel, filling the same results in each call."""
-        results = tuple(np.zeros(shape, kind) for shape, kind in self._results)
-        return KeptResults(self._kernel, (*results, *self._operands))
+    def with_kept_results(self) -> Self:
+        """Return the same kernel, which fills the same results in each call."""
+        other = copy.copy(self)
+        other._kept = self.call()  # noqa: SLF001 - of its own class
+        return other
 
-    def outputs(self) -> dict[str, NDArray[Any]]:
+    def outputs(self) -> dict[str, Array]:
         """Run it once on a main result full of NaN and return that one."""
-        (shape, kind), *others = self._results
-        main = np.full(shape, np.nan, kind)
-        rest = tuple(np.empty(shape, kind) for shape, kind in others)
-        self._kernel(main, *rest, *self._operands)
+        main, *others = self.arguments
+        main.fill(np.nan)
+        self.kernel(main, *others)
         return {self._role: self._plain(main)}
 
 
 # -----------------------------------------------------------------------------
-# From a layer to its kernels on the CPU: operands laid out, results described.
-
-if TYPE_CHECKING:
-    Array = NDArray[Any]
-    Inputs = dict[str, Array]
+# Which elements the taps of a window meet.
 
 
-#: How the weights of a convolution lie with channels innermost, by pass.
-_WEIGHTS = {"forward": "hwio", "backward-data": "hwoi", "backward-weights": "hwio"}
+def inputs_met(axis: Axis) -> NDArray[np.int64]:
+    """Return the input element by tap and output, shape (taps, outputs); -1 is padding."""
+    taps, outputs = np.arange(axis.kernel)[:, None], np.arange(axis.out)
+    met = outputs * axis.stride + taps * axis.dilation - axis.pad
+    return np.where((met >= 0) & (met < axis.size), met, -1)
 
 
-def host_variants(case: KernelSpec) -> list[Variant]:
-    """Return the ways to compute a case on the CPU; nothing for layers that have none."""
-    layer = case.layer
-    if isinstance(layer, Conv2d):
-        return [
-            Variant(
-                algorithm="numba prange: direct convolution",
-                layout=f"src nhwc, weights {_WEIGHTS[case.pass_]}, dst nhwc",
-                variant="nhwc",
-                build=partial(_conv, layer, case.pass_),
-            )
-        ]
-    if isinstance(layer, Gemm):
-        return [
-            Variant(
-                algorithm="numba prange: blocked product",
-                layout=f"src mk, weights {matrix}, dst mn",
-                variant=name,
-                build=partial(_gemm, layer, case.pass_, name == "transposed"),
-            )
-            for name, matrix in (("plain", "kn"), ("transposed", "nk"))
-        ]
-    if isinstance(layer, Pool2d):
-        return [
-            Variant(
-                algorithm=f"numba prange: {layer.mode} pooling",
-                layout="src nhwc, dst nhwc",
-                variant="nhwc",
-                build=partial(_pool, layer, case.pass_, case.propagation),
-            )
-        ]
-    return []
+def outputs_met(axis: Axis) -> NDArray[np.int64]:
+    """Return the output by tap and input element, shape (taps, inputs); -1 where there is none."""
+    met = inputs_met(axis)
+    back = np.full((axis.kernel, axis.size), -1)
+    tap, output = np.nonzero(met >= 0)
+    back[tap, met[tap, output]] = output
+    return back
+
+
+def spans_met(axis: Axis, part: int) -> NDArray[np.int64]:
+    """Return which outputs have a tap on the input, part by part.
+
+    Args:
+        axis: whose outputs they are.
+        part: outputs in each.
+
+    Returns:
+        First output, its input element, and how many outputs; shape (parts, taps, 3).
+    """
+    met = inputs_met(axis)
+    starts = range(0, axis.out, part)
+    spans = np.zeros((len(starts), axis.kernel, 3), np.int64)
+    for number, start in enumerate(starts):
+        for tap in range(axis.kernel):
+            inside = start + np.flatnonzero(met[tap, start : start + part] >= 0)
+            if inside.size:
+                spans[number, tap] = inside[0], met[tap, inside[0]], inside.size
+    return spans
+
+
+# -----------------------------------------------------------------------------
+# A layer's operands as the kernels read them.
+
+#: Outputs of a row that are summed up together.
+_PART = 28
 
 
 def _conv(layer: Conv2d, pass_: str, inputs: Inputs) -> HostOperator:
-    """Build a convolution; groups get an axis of their own, before the channels."""
-    groups = layer.groups
-    role = result_role(layer, pass_)
-    shapes = layer.shapes()
+    """Build a convolution; groups lie before their channels."""
+    kernel: Callable[..., None]
+    groups, role = layer.groups, result_role(layer, pass_)
+    # Of weights as (group, output channel, input channel, row, column).
+    order = (0, 3, 4, 1, 2) if pass_ == "backward-data" else (0, 3, 4, 2, 1)
+    outs, *others = layer.shapes()["weights"]
+    sizes = groups, outs // groups, *others
 
     def laid(name: str) -> Array:
         tensor = inputs[name]
-        if name != "weights":
-            return _split_last(_nhwc(tensor), groups)
-        outs, ins, rows, columns = tensor.shape
-        five = tensor.reshape(groups, outs // groups, ins, rows, columns)
-        order = (0, 3, 4, 2, 1) if pass_ == "forward" else (0, 3, 4, 1, 2)
-        return np.ascontiguousarray(five.transpose(order))
+        if name == "weights":
+            return np.ascontiguousarray(tensor.reshape(sizes).transpose(order))
+        batch, channels, rows, columns = tensor.shape
+        return arranged(tensor, "nhwc").reshape(batch, rows, columns * groups, channels // groups)
 
-    def plain(result: Array) -> Array:
-        if role != "weights":
-            images, height, width, _, _ = result.shape
-            return result.reshape(images, height, width, -1).transpose(0, 3, 1, 2)
-        return result.transpose(0, 4, 3, 1, 2).reshape(shapes["weights"])
+    def plain_result(result: Array) -> Array:
+        if role == "weights":
+            return result.transpose(np.argsort(order)).reshape(layer.shapes()[role])
+        batch, channels, rows, columns = layer.shapes()[role]
+        return plain(result.reshape(batch, rows, columns, channels), "nhwc")
 
+    down, across = layer.axes()
+    operands: tuple[Any, ...]
     if role == "weights":
-        outs, ins, rows, columns = shapes["weights"]
-        shape: tuple[int, ...] = groups, rows, columns, ins, outs // groups
+        kernel = kernels.convolve_for_weights
+        shape: tuple[int, ...] = tuple(sizes[axis] for axis in order)
+        spans = spans_met(across, across.out)
+        operands = laid("src"), laid("dst"), inputs_met(down), spans, across.stride
     else:
-        images, channels, height, width = shapes[role]
-        shape = images, height, width, groups, channels // groups
-    kernel, reads = {
-        "forward": (conv.forward, ("src", "weights")),
-        "backward-data": (conv.backward_data, ("dst", "weights")),
-        "backward-weights": (conv.backward_weights, ("src", "dst")),
-    }[pass_]
-    operands = [laid(name) for name in reads]
-    window = (
-        (layer.stride_height, layer.stride_width),
-        (layer.pad_top, layer.pad_left),
-        (layer.dilation_height, layer.dilation_width),
-    )
-    return HostOperator(kernel, [*operands, *window], [(shape, np.float32)], role, plain)
+        kernel = kernels.convolve
+        batch, channels, rows, columns = layer.shapes()[role]
+        shape = batch, rows, columns * groups, channels // groups
+        spans = spans_met(across, _PART)
+        if pass_ == "forward":
+            operands = laid("src"), laid("weights"), inputs_met(down), spans, 1, across.stride
+        else:
+            turned = np.ascontiguousarray(spans[..., [1, 0, 2]])
+            operands = laid("dst"), laid("weights"), outputs_met(down), turned, across.stride, 1
+    return HostOperator(kernel, operands, [(shape, np.float32)], role, plain_result)
 
 
 def _gemm(layer: Gemm, pass_: str, transposed: bool, inputs: Inputs) -> HostOperator:
     """Build a product whose weights lie as (terms, columns), or the other way round."""
-    weights = inputs.get("weights")
-    if weights is not None and transposed:
-        weights = np.ascontiguousarray(_turned(weights))
-    if pass_ == "forward":
-        kernel = gemm.product_transposed if transposed else gemm.product
-        operands = inputs["src"], weights
-    elif pass_ == "backward-data":
-        kernel = gemm.product if transposed else gemm.product_transposed
-        operands = inputs["dst"], weights
-    else:
-        kernel = gemm.product
-        source, gradient = inputs["src"], inputs["dst"]
-        operands = (_turned(gradient), source) if transposed else (_turned(source), gradient)
     role = result_role(layer, pass_)
-    batch, rows, columns = layer.shapes()[role]
     turned = transposed and role == "weights"
+    if role == "weights":
+        a, b = _turned(inputs["src"]), inputs["dst"]
+        if turned:
+            a, b = _turned(b), _turned(a)
+    else:
+        weights = inputs["weights"]
+        if transposed:
+            weights = _turned(np.ascontiguousarray(_turned(weights)))
+        a, b = (inputs["src"], weights) if pass_ == "forward" else (inputs["dst"], _turned(weights))
+    batch, rows, columns = layer.shapes()[role]
     shape = (batch, columns, rows) if turned else (batch, rows, columns)
+    by_rows = transposed == (pass_ == "forward") and role != "weights"
     return HostOperator(
-        kernel, operands, [(shape, np.float32)], role, _turned if turned else _itself
+        kernels.product_of_rows if by_rows else kernels.product,
+        (a, _turned(b) if by_rows else b),
+        [(shape, np.float32)],
+        role,
+        _turned if turned else lambda result: result,
     )
 
 
 def _pool(layer: Pool2d, pass_: str, propagation: str, inputs: Inputs) -> HostOperator:
     """Build a pooling; one for training keeps where the maxima are, as its backward pass needs."""
-    role = result_role(layer, pass_)
-
-    def shape(name: str) -> tuple[int, ...]:
-        images, channels, height, width = layer.shapes()[name]
-        return images, height, width, channels
-
-    window = (
-        (layer.kernel_height, layer.kernel_width),
-        (layer.stride_height, layer.stride_width),
-        (layer.pad_top, layer.pad_left),
-    )
-    result: list[tuple[tuple[int, ...], type[np.generic]]] = [(shape(role), np.float32)]
+    role, forward = result_role(layer, pass_), pass_ == "forward"
+    shapes = {
+        name: (images, rows, columns, channels)
+        for name, (images, channels, rows, columns) in layer.shapes().items()
+    }
+    given = arranged(inputs["src" if forward else "dst"], "nhwc")
+    met = [inputs_met(axis) for axis in layer.axes()]
+    read = met if forward else [outputs_met(axis) for axis in layer.axes()]
+    results: list[Result] = [(shapes[role], np.float32)]
     if layer.mode == "avg":
-        kernel = pool.average if pass_ == "forward" else pool.average_backward
-        read = _nhwc(inputs["src" if pass_ == "forward" else "dst"])
-        return HostOperator(kernel, [read, *window, layer.count_include_pad], result, role, _nchw)
-    source = _nhwc(inputs["src"])
-    if pass_ == "forward":
-        if propagation == "inference":
-            return HostOperator(pool.maximum, [source, *window], result, role, _nchw)
-        result.append((shape("dst"), np.int32))
-        return HostOperator(pool.maximum_where, [source, *window], result, role, _nchw)
-    maxima = np.empty(shape("dst"), np.float32)
-    where = np.empty(shape("dst"), np.int32)
-    pool.maximum_where(maxima, where, source, *window)
-    operands = [_nhwc(inputs["dst"]), where, *window]
-    return HostOperator(pool.maximum_backward, operands, result, role, _nchw)
-
-
-def _nhwc(tensor: Array) -> Array:
-    return np.ascontiguousarray(tensor.transpose(0, 2, 3, 1))
-
-
-def _nchw(tensor: Array) -> Array:
-    return tensor.transpose(0, 3, 1, 2)
-
-
-def _split_last(tensor: Array, groups: int) -> Array:
-    return tensor.reshape(*tensor.shape[:-1], groups, tensor.shape[-1] // groups)
+        kernel: Callable[..., None] = kernels.average
+        counts = np.outer(*layer.elements_inside())
+        if layer.count_include_pad:
+            counts[:] = layer.kernel_height * layer.kernel_width
+        shares = (1 / counts).astype(np.float32)
+        ones = np.ones(shapes["src"][1:3], np.float32)
+        operands = [given, *read, *((shares, ones) if forward else (ones, shares))]
+    elif not forward:
+        kernel = kernels.maximum_backward
+        places = np.empty(shapes["dst"], np.int32)
+        maxima = np.empty(shapes["dst"], np.float32)
+        kernels.maximum(maxima, places, arranged(inputs["src"], "nhwc"), *met)
+        operands = [given, places, *read]
+    else:
+        kernel = kernels.maximum
+        operands = [given, *read]
+        if propagation == "training":
+            results.append((shapes["dst"], np.int32))
+        else:
+            operands.insert(0, np.empty((0, 0, 0, 0), np.int32))
+    return HostOperator(kernel, operands, results, role, lambda result: plain(result, "nhwc"))
 
 
 def _turned(matrices: Array) -> Array:
-    return matrices.transpose(0, 2, 1)
+    return matrices.swapaxes(1, 2)
 
 
-def _itself(matrices: Array) -> Array:
-    return matrices
+# -----------------------------------------------------------------------------
+# The way to compute a case.
+
+
+def _conv_variant(case: KernelSpec) -> Variant:
+    assert isinstance(case.layer, Conv2d)
+    weights = "hwoi" if case.pass_ == "backward-data" else "hwio"
+    return Variant(
+        algorithm="numba prange: direct convolution",
+        layout=f"src nhwc, weights {weights}, dst nhwc",
+        variant="nhwc",
+        build=partial(_conv, case.layer, case.pass_),
+    )
+
+
+def _gemm_variant(case: KernelSpec) -> Variant:
+    assert isinstance(case.layer, Gemm)
+    # Unless somebody asks, weights lie as the pass reads them fastest: terms innermost.
+    order = wanted_variant(case) or ("transposed" if case.pass_ == "forward" else "plain")
+    transposed = order == "transposed"
+    return Variant(
+        algorithm="numba prange: blocked product",
+        layout=f"src mk, weights {'nk' if transposed else 'kn'}, dst mn",
+        variant="transposed" if transposed else "plain",
+        build=partial(_gemm, case.layer, case.pass_, transposed),
+    )
+
+
+def _pool_variant(case: KernelSpec) -> Variant:
+    assert isinstance(case.layer, Pool2d)
+    return Variant(
+        algorithm=f"numba prange: {case.layer.mode} pooling",
+        layout="src nhwc, dst nhwc",
+        variant="nhwc",
+        build=partial(_pool, case.layer, case.pass_, case.propagation),
+    )
+
+
+#: By kind of layer.
+VARIANTS = {"conv2d": _conv_variant, "gemm": _gemm_variant, "pool2d": _pool_variant}

@@ -1,8 +1,7 @@
-"""A stand-in for CuPy: NumPy's arrays, and the CUDA sources compiled for the CPU."""
+"""A stand-in for CuPy: NumPy's arrays."""
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import sys
 from types import ModuleType, SimpleNamespace
@@ -15,33 +14,11 @@ _PACKAGE = "pydlbench.backends.cupy"
 _MODULES = ("operators",)
 
 
-class _Kernel:
-    """A kernel on the CPU that takes what CuPy's take."""
-
-    def __init__(self, library: ctypes.CDLL, name: str) -> None:
-        self._function = library[f"run_{name}"]
-        self._function.restype = None
-
-    def __call__(self, grid: tuple[int], block: tuple[int], arguments: tuple[Any, ...]) -> None:
-        assert 1 <= grid[0] < 2**31
-        assert 1 <= block[0] <= 1024
-        self._function(*(_c(one) for one in arguments))
-
-
-def _c(one: Any) -> Any:
-    if isinstance(one, np.ndarray):
-        assert one.flags.c_contiguous
-        return ctypes.c_void_p(one.ctypes.data)
-    # Plain Python numbers would be passed as 64 bits whatever the kernel wants.
-    assert isinstance(one, np.int64 | np.uint64)
-    return ctypes.c_longlong(int(one))
-
-
 @pytest.fixture
-def cupy(cpp_library, monkeypatch):
+def cupy(monkeypatch):
     """Put the stand-in where the backend imports CuPy from."""
     fake: Any = ModuleType("cupy")
-    for name in ("asarray", "ascontiguousarray", "full", "matmul", "uint64", "zeros"):
+    for name in ("asarray", "lib", "matmul", "moveaxis", "pad", "uint64", "zeros"):
         setattr(fake, name, getattr(np, name))
 
     def empty(shape: tuple[int, ...], kind: Any) -> Any:
@@ -52,9 +29,6 @@ def cupy(cpp_library, monkeypatch):
 
     fake.empty = empty
     fake.asnumpy = np.asarray
-    fake.RawModule = lambda code: SimpleNamespace(
-        code=code, get_function=lambda name: _Kernel(cpp_library, name)
-    )
     stream = SimpleNamespace(synchronize=lambda: None)
     fake.cuda = SimpleNamespace(
         get_current_stream=lambda: stream, get_cublas_handle=lambda: "handle"

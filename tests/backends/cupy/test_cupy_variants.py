@@ -1,19 +1,22 @@
-"""CuPy's operators on NumPy's arrays, with the CUDA kernels compiled for the CPU."""
+"""CuPy's operators on NumPy's arrays."""
 
 import importlib
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import problems
 import pytest
 
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.cupy.backend import CupyBackend, create
 from pydlbench.backends.host_clock import HostClock
-from pydlbench.errors import UnsupportedError
-from pydlbench.layers.conv import Conv2d
+from pydlbench.backends.verification.inputs import make_inputs
+from pydlbench.errors import PrimitiveError, UnsupportedError
+from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pool import Pool2d
 from pydlbench.records.specs import KernelSpec
+from pydlbench.timing.chunk import Request
 
 LAYERS = problems.LAYERS
 # What it has: NumPy stands for cuBLAS, so that nothing takes long.
@@ -37,26 +40,81 @@ def backend(cupy):  # noqa: ARG001 - the stand-in must be in place
     return OnTheCpu()
 
 
+@pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize(("name", "pass_"), problems.each_pass(NAMES, NAMES))
-def test_every_variant_of_every_pass_is_right(backend, name, pass_):
+def test_every_pass_is_right(backend, monkeypatch, name, pass_, together):
+    if not together:  # the columns of one image are too many already
+        monkeypatch.setattr("pydlbench.backends.cupy.backend.DEFAULT_WORKSPACE", 1)
     case = KernelSpec(layer=LAYERS[name], pass_=pass_)
-    kernel = backend.prepare(case, Preparation(seed=3, all_candidates=True))
-    assert {one["status"] for one in kernel.facts.candidates} == {"ok"}
-    assert kernel.facts.correct.unwritten == 0
-    assert kernel.facts.timing == "events"
+    facts = backend.prepare(case, Preparation(seed=3)).facts
+    assert (facts.correct.status, facts.correct.unwritten) == ("ok", 0)
+    assert len(facts.candidates) == 1
+    assert facts.timing == "events"
 
 
-def test_the_historical_baseline_is_called_so(backend):
-    one, many = backend.variants(KernelSpec(layer=LAYERS["groups, dilation"]))
-    assert one.algorithm == "im2col + cuBLAS, image by image"
-    assert many.algorithm == "im2col + cuBLAS, all images at once"
-    assert "historical" in one.notes[0]
+@pytest.mark.parametrize("pass_", Gemm.passes)
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("order", ["kn", "nk"])
+def test_weights_lie_as_the_product_says(backend, order, count, pass_):
+    layer = Gemm(m=5, k=7, n=3, batch_count=count, weights_order=order)
+    facts = backend.prepare(KernelSpec(layer=layer, pass_=pass_), Preparation()).facts
+    assert facts.correct.status == "ok"
+    assert facts.layout == f"src mk, weights {order}, dst mn"
 
 
-def test_columns_that_are_too_large_are_not_held_at_once(backend):
-    large = Conv2d.of(batch=256, in_channels=64, in_size=224, out_channels=64, kernel=3, padding=1)
-    (only,) = backend.variants(KernelSpec(layer=large))
-    assert only.algorithm.endswith("image by image")
+@pytest.mark.parametrize("name", ["groups, dilation", "product"])
+@pytest.mark.parametrize("pass_", Gemm.passes)
+def test_a_product_that_is_wrong_or_unwritten_is_a_failure(backend, cupy, monkeypatch, name, pass_):
+    def wrong(*factors, **words):
+        result = np.matmul(*factors, **words)
+        result += 1
+        return result
+
+    def unwritten(*factors, **_):
+        return np.full_like(np.matmul(*factors), np.nan)
+
+    case = KernelSpec(layer=LAYERS[name], pass_=pass_)
+    monkeypatch.setattr(cupy, "matmul", wrong)
+    with pytest.raises(PrimitiveError, match="expected"):
+        backend.prepare(case, Preparation())
+    monkeypatch.setattr(cupy, "matmul", unwritten)
+    with pytest.raises(PrimitiveError, match="never written"):
+        backend.prepare(case, Preparation())
+
+
+def test_columns_take_no_more_memory_than_there_is_for_them(backend, cupy, monkeypatch):
+    layer = LAYERS["groups, dilation"]  # of two images
+    (variant,) = backend.variants(KernelSpec(layer=layer))
+    assert variant.algorithm == "im2col + cuBLAS"
+    assert "historical" in variant.notes[0]
+    columns = layer.in_channels * 6 * layer.out_height * layer.out_width * 4
+    sizes = []
+
+    def matmul(weights, gathered, out):
+        sizes.append(gathered.nbytes)
+        return np.matmul(weights, gathered, out=out)
+
+    monkeypatch.setattr(cupy, "matmul", matmul)
+    for workspace, expected in ((columns * 2, [columns * 2]), (columns * 2 - 1, [columns] * 2)):
+        monkeypatch.setattr("pydlbench.backends.cupy.backend.DEFAULT_WORKSPACE", workspace)
+        (variant,) = backend.variants(KernelSpec(layer=layer))
+        variant.build(make_inputs(layer, "forward", "fp32", 1))
+        assert sizes == expected
+        sizes.clear()
+
+
+@pytest.mark.parametrize(("workspace", "expected"), [(1, "float16"), (1 << 30, "float32-tensor")])
+def test_parts_of_a_gradient_are_rounded_to_float16(backend, monkeypatch, workspace, expected):
+    monkeypatch.setattr("pydlbench.backends.cupy.backend.DEFAULT_WORKSPACE", workspace)
+    case = KernelSpec(
+        layer=LAYERS["even padding"],
+        pass_="backward-weights",
+        precision="fp16-tc",
+        device="cuda:0",
+    )
+    (variant,) = backend.variants(case)
+    assert variant.accumulate == expected
+    assert backend.prepare(case, Preparation()).facts.correct.status == "ok"
 
 
 @pytest.mark.parametrize(
@@ -73,6 +131,25 @@ def test_tf32_is_off_unless_asked_for(cupy, precision, wanted):
     assert cupy.settings == wanted
 
 
+def test_the_arithmetic_is_settled_before_each_chunk(backend, cupy):
+    backend.watcher = None
+    backend._runtime = SimpleNamespace(
+        record=lambda: None,
+        between=lambda *_: 1e-3,
+        wait=lambda: None,
+        sleep=lambda _: None,
+        now=lambda: 0.0,
+    )
+    case = KernelSpec(layer=LAYERS["product"], precision="tf32", device="cuda:0")
+    (variant,) = backend.variants(case)
+    operator = variant.build(make_inputs(case.layer, case.pass_, case.precision, 1))
+    clock = CupyBackend.clock(backend, operator)
+    cupy.settings.clear()
+    for _ in range(3):
+        assert clock.sample(Request(samples=2)).seconds == (1e-3, 1e-3)
+    assert cupy.settings == [("float32", "tf32"), ("handle", 3)] * 3
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -82,7 +159,7 @@ def test_tf32_is_off_unless_asked_for(cupy, precision, wanted):
         ({"timing": "cuda-graph"}, "refuses to capture cuBLAS"),
         ({"fuse": "bias-relu"}, "no kernel for --fuse"),
         ({"layout": "nhwc"}, "no operator with --layout nhwc"),
-        ({"layer": POOL}, "cupy: no pool2d layers here; there is: conv2d, gemm"),
+        ({"layer": POOL}, "cupy: no pool2d layers here"),
     ],
 )
 def test_what_it_lacks_is_one_sentence(backend, changes, sentence):

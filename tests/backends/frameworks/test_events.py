@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from pydlbench.backends.cupy.backend import CupyClock
 from pydlbench.backends.frameworks.events import EventClock
 from pydlbench.backends.host_clock import HostClock
 from pydlbench.timing.chunk import Request
@@ -50,16 +49,12 @@ class Operator:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.settled = 0
 
     def call(self) -> None:
         self.device.work()
 
     def wait(self) -> None:
         self.device.wait()
-
-    def settle(self) -> None:
-        self.settled += 1
 
     def outputs(self) -> dict[str, Any]:
         return {}
@@ -115,13 +110,3 @@ def test_readings_of_the_gpu_travel_with_the_chunk():
         assert chunk.clock_hz == (1.5e9,)
         assert chunk.gpu is not None
         assert chunk.disturbance is None
-
-
-def test_events_settle_the_arithmetic_before_each_chunk():
-    device = Device()
-    operator = Operator(device)
-    clock = CupyClock(operator, device)
-    for _ in range(3):
-        clock.sample(Request(samples=1))
-    assert operator.settled == 3
-    assert clock.timing == "events"
