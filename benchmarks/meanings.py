@@ -26,6 +26,7 @@ import dataclasses
 import functools
 import importlib
 import importlib.metadata
+import itertools
 import json
 import lzma
 import os
@@ -222,17 +223,26 @@ def torch_models() -> Iterator[Model]:
         )
     _import_torchvision()
     own_models = importlib.import_module("own_models")
-    everything = sorted(own_models.imported(), key=_size)
+    everything = _in_turn(own_models.imported())
+    for one in everything:
+        if one.model in _VARIED:
+            for name, more, own in _VARIATIONS:
+                yield Model(
+                    f"torch {one.name} training {name}",
+                    functools.partial(_varied, one.step("training"), more, own),
+                )
     for one in everything:
         for phase in PHASES:
             yield Model(f"torch {one.name} {phase}", functools.partial(one.step, phase))
-    few = [one for one in everything if one.model in _VARIED]
-    for one in few:
-        for name, more, own in _VARIATIONS:
-            yield Model(
-                f"torch {one.name} training {name}",
-                functools.partial(_varied, one.step("training"), more, own),
-            )
+
+
+def _in_turn(models: Iterable[Any]) -> list[Any]:
+    """Return models of each library in turn, from small to large."""
+    by_library: dict[str, list[Any]] = {}
+    for one in sorted(models, key=_size):
+        by_library.setdefault(one.builder, []).append(one)
+    rounds = itertools.zip_longest(*by_library.values())
+    return [one for together in rounds for one in together if one is not None]
 
 
 #: Of these, steps are recorded in other precisions and layouts and with other optimizers, too.
