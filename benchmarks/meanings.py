@@ -274,6 +274,7 @@ def _size(one: Any) -> int:
     return weights
 
 
+@functools.cache
 def _batched() -> frozenset[str]:
     """Return the models of the catalogue that take another batch."""
     found = set()
