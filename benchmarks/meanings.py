@@ -512,22 +512,28 @@ def onnxruntime_models() -> Iterator[Model]:
     _import_torchvision()
     own_models = importlib.import_module("own_models")
     folder = Path(tempfile.mkdtemp(prefix="meanings-"))
-    for one in own_models.imported():
-        if one.model in _EXPORTED[one.builder]:
-            for mode in ("optimized", "unoptimized"):
-                yield Model(
-                    f"onnxruntime {one.name} {mode}",
-                    functools.partial(_exported, one.step("forward"), folder, mode),
-                )
+    exported = {
+        one.name: one.step("forward")
+        for one in own_models.imported()
+        if one.model in _EXPORTED[one.builder]
+    }
+    nodes = folder / "nodes.onnx"
+    _write_nodes(nodes)
+    for mode in ("optimized", "unoptimized"):
+        how = {"model": str(nodes), "own": OwnSpec(), "mode": mode, "phase": "forward"}
+        yield _step(f"nodes {mode}", framework="onnxruntime", **how)
+    for name, step in exported.items():
+        for mode in ("optimized", "unoptimized"):
+            make = functools.partial(_exported, step, folder / f"{name}.onnx", mode)
+            yield Model(f"onnxruntime {name} {mode}", make)
 
 
-def _exported(step: StepSpec, folder: Path, mode: str) -> StepSpec:
+def _exported(step: StepSpec, path: Path, mode: str) -> StepSpec:
     """Write a model's forward step as an ONNX file, and return the step of that file."""
     import torch
 
     from pydlbench.steps.torch.own import OwnModel
 
-    path = folder / f"{step.options['name']}.onnx"
     if not path.exists():
         with OwnModel(step) as made:
             module = made.module.eval()
@@ -535,6 +541,137 @@ def _exported(step: StepSpec, folder: Path, mode: str) -> StepSpec:
                 module, made.arguments, str(path), kwargs=made.keywords, verbose=False
             )
     return StepSpec(model=str(path), own=OwnSpec(), framework="onnxruntime", mode=mode)
+
+
+#: Nodes that the exported models lack: operator, shapes of what it reads (a list is a constant's
+#: whole numbers), attributes.
+_NODES: Final[tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...]] = (
+    ("Conv", ((2, 4, 12), (6, 4, 3)), {"pads": [1, 1], "strides": [2]}),
+    (
+        "Conv",
+        ((2, 4, 12), (8, 2, 3), (8,)),
+        {"group": 2, "dilations": [2], "pads": [2, 2]},
+    ),
+    ("Conv", ((2, 3, 6, 6, 6), (4, 3, 3, 3, 3)), {"pads": [1] * 6}),
+    ("Conv", ((2, 3, 9, 7), (4, 3, 3, 3)), {"auto_pad": "SAME_LOWER", "strides": [2, 2]}),
+    ("ConvTranspose", ((2, 4, 6), (4, 3, 2)), {"strides": [2]}),
+    ("ConvTranspose", ((2, 4, 6, 6), (4, 3, 3, 3)), {"strides": [2, 2], "output_padding": [1, 1]}),
+    ("ConvTranspose", ((2, 4, 3, 3, 3), (4, 2, 2, 2, 2)), {"group": 2}),
+    ("MaxPool", ((2, 4, 12),), {"kernel_shape": [2], "strides": [2]}),
+    ("MaxPool", ((2, 4, 9, 9),), {"kernel_shape": [3, 3], "dilations": [2, 2], "ceil_mode": 1}),
+    ("MaxPool", ((2, 4, 6, 6, 6),), {"kernel_shape": [2, 2, 2], "strides": [2, 2, 2]}),
+    ("AveragePool", ((2, 4, 9, 9),), {"kernel_shape": [3, 3], "pads": [1] * 4, "strides": [2, 2]}),
+    ("AveragePool", ((2, 4, 6, 6, 6),), {"kernel_shape": [2, 2, 2]}),
+    ("LpPool", ((2, 4, 9, 9),), {"kernel_shape": [3, 3]}),
+    ("GlobalMaxPool", ((2, 4, 9, 9),), {}),
+    ("GlobalAveragePool", ((2, 4, 9),), {}),
+    ("LSTM", ((5, 2, 4), (1, 12, 4), (1, 12, 3)), {"hidden_size": 3}),
+    ("LSTM", ((5, 2, 4), (2, 12, 4), (2, 12, 3)), {"hidden_size": 3, "direction": "bidirectional"}),
+    ("GRU", ((5, 2, 4), (1, 9, 4), (1, 9, 3), (1, 18)), {"hidden_size": 3}),
+    ("RNN", ((5, 2, 4), (1, 3, 4), (1, 3, 3)), {"hidden_size": 3}),
+    ("Gemm", ((4, 3), (5, 4), (5,)), {"transA": 1, "transB": 1, "alpha": 0.5}),
+    ("Gemm", ((3, 4), (4, 5), (3, 1)), {"beta": 2.0}),
+    ("MatMul", ((2, 3, 4, 5), (5, 6)), {}),
+    ("MatMul", ((1, 3, 4, 5), (2, 1, 5, 6)), {}),
+    ("MatMul", ((5,), (5, 6)), {}),
+    ("Einsum", ((2, 3, 4), (2, 5, 4)), {"equation": "bij,bkj->bik"}),
+    ("InstanceNormalization", ((2, 4, 5, 5), (4,), (4,)), {}),
+    ("LayerNormalization", ((2, 4, 6), (6,), (6,)), {"axis": -1}),
+    ("LayerNormalization", ((2, 4, 6), (4, 6)), {"axis": 1}),
+    ("LpNormalization", ((2, 6),), {}),
+    ("LRN", ((2, 6, 5, 5),), {"size": 3}),
+    ("BatchNormalization", ((2, 4, 5, 5), (4,), (4,), (4,), (4,)), {}),
+    ("Softmax", ((2, 4, 6),), {"axis": 1}),
+    ("LogSoftmax", ((2, 6),), {}),
+    ("Resize", ((1, 2, 4, 4), None, None, [1, 2, 8, 8]), {"mode": "linear"}),
+    ("Resize", ((1, 2, 4, 4), None, None, [1, 2, 7, 5]), {"mode": "nearest"}),
+    ("Resize", ((1, 2, 4, 4), None, None, [1, 2, 8, 8]), {"mode": "cubic"}),
+    ("DepthToSpace", ((2, 8, 3, 3),), {"blocksize": 2}),
+    ("Pad", ((2, 3, 4, 4), [0, 0, 1, 1, 0, 0, 1, 1]), {"mode": "reflect"}),
+    ("Tile", ((2, 3), [1, 2]), {}),
+    ("Expand", ((2, 1), [2, 3]), {}),
+    ("Slice", ((4, 6), [1], [3], [1]), {}),
+    ("Split", ((4, 6),), {"num_outputs": 1, "axis": 1}),
+    ("Concat", ((2, 3), (2, 4)), {"axis": 1}),
+    ("Transpose", ((2, 3, 4),), {"perm": [2, 0, 1]}),
+    ("Gather", ((6, 4), [1, 3, 5]), {}),
+    ("Gather", ((6, 4), [1, 3]), {"axis": 1}),
+    ("GatherElements", ((2, 3), [[0, 1, 2], [0, 0, 1]]), {"axis": 1}),
+    ("GatherND", ((4, 3), [[0, 1], [2, 2]]), {}),
+    ("ScatterND", ((4, 3), [[0], [2]], (2, 3)), {}),
+    ("CumSum", ((2, 6), [1]), {}),
+    ("ArgMax", ((2, 6),), {"axis": 1}),
+    ("Trilu", ((4, 4),), {}),
+    *(
+        (name, ((2, 4, 6), [axis]), {"keepdims": keep})
+        for name in (
+            "ReduceSum",
+            "ReduceMean",
+            "ReduceMax",
+            "ReduceL2",
+            "ReduceLogSumExp",
+            "ReduceProd",
+        )
+        for axis, keep in ((2, 1), (1, 0), (0, 1))
+    ),
+    *(
+        (name, ((2, 4, 6),), {})
+        for name in (
+            *(
+                "Elu",
+                "Selu",
+                "HardSwish",
+                "HardSigmoid",
+                "Mish",
+                "Gelu",
+                "Erf",
+                "Softplus",
+                "Softsign",
+            ),
+            *(
+                "LeakyRelu",
+                "Celu",
+                "ThresholdedRelu",
+                "Tanh",
+                "Sigmoid",
+                "Exp",
+                "Log",
+                "Sqrt",
+                "Sin",
+            ),
+            *("Abs", "Neg", "Reciprocal", "Sign", "Floor", "Round", "IsNaN", "Identity", "Shape"),
+        )
+    ),
+    *(
+        (name, ((2, 4, 6), other), {})
+        for name in ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Greater", "PRelu")
+        for other in ((2, 4, 6), (1, 4, 1), (1,))
+    ),
+)
+
+
+def _write_nodes(path: Path) -> None:
+    """Write a file of nodes that do not read each other's results."""
+    import numpy as np
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    nodes, inputs, outputs, constants = [], [], [], []
+    for number, (operator, reads, attributes) in enumerate(_NODES):
+        names = []
+        for place, one in enumerate(reads):
+            name = "" if one is None else f"{operator}{number}_{place}"
+            names.append(name)
+            if isinstance(one, list):
+                constants.append(numpy_helper.from_array(np.array(one, np.int64), name))
+            elif one is not None:
+                inputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, one))
+        name = f"{operator}_{number}"
+        nodes.append(helper.make_node(operator, names, [name], name=name, **attributes))
+        outputs.append(onnx.ValueInfoProto(name=name))
+    graph = helper.make_graph(nodes, "nodes", inputs, outputs, constants)
+    opsets = [helper.make_opsetid("", 20)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
 
 
 _MODELS: Final = {
