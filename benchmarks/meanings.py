@@ -3,7 +3,6 @@
     python benchmarks/meanings.py --record FILE.jsonl.xz --minutes 40
     python benchmarks/meanings.py --check FILE.jsonl.xz
     python benchmarks/meanings.py --accept FILE.jsonl.xz
-    python benchmarks/meanings.py --thin FILE.jsonl.xz SMALLER.jsonl.xz --keep 3
 
 ``--record`` takes forward and training steps of the models that ``own_models.py`` imports, of the
 catalogue, of keras.applications and of ONNX files exported from some of these. Of each distinct
@@ -37,7 +36,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from pydlbench.errors import PydlbenchError, UsageError
+import msgspec
+
+from pydlbench.errors import PydlbenchError
 from pydlbench.ladder.mapped import call_work
 from pydlbench.layers.layer import Layer
 from pydlbench.models import build_model, model_names
@@ -139,6 +140,7 @@ class Meanings:
     Attributes:
         path: of the file.
         models: that are in it, by framework and name, with the distinct calls of each.
+        libraries: their versions by name.
         lines: the distinct calls, by signature and direction.
     """
 
@@ -172,10 +174,9 @@ class Meanings:
         self.models[model] = len(calls)
         return len(self.lines) - before
 
-    def write(self, path: Path | None = None) -> None:
+    def write(self) -> None:
         """Write the file, whole or not at all."""
-        path = self.path if path is None else path
-        beside = path.with_name(f"{path.name}.new")
+        beside = self.path.with_name(f"{self.path.name}.new")
         # Alike beside alike: they take less.
         ordered = sorted(
             self.lines.values(),
@@ -185,7 +186,7 @@ class Meanings:
         with lzma.open(beside, "wt", encoding="utf-8", preset=6) as file:
             for one in (head, *ordered):
                 file.write(json.dumps(one, ensure_ascii=False, separators=(",", ":")) + "\n")
-        beside.replace(path)
+        beside.replace(self.path)
 
 
 # -----------------------------------------------------------------------------
@@ -257,9 +258,8 @@ _VARIATIONS: Final[tuple[tuple[str, dict[str, Any], dict[str, Any]], ...]] = (
 
 
 def _varied(step: StepSpec, more: Mapping[str, Any], own: Mapping[str, Any]) -> StepSpec:
-    msgspec = importlib.import_module("msgspec")
     changed: StepSpec = msgspec.structs.replace(
-        step, own=msgspec.structs.replace(step.own, **own), **more
+        step, own=msgspec.structs.replace(step.own or OwnSpec(), **own), **more
     )
     return changed
 
@@ -507,7 +507,7 @@ def onnxruntime_models() -> Iterator[Model]:
     """Yield steps of ONNX files: of the catalogue's networks, and of exported models."""
     for mode in ("optimized", "unoptimized"):
         for name in ("calibration-units", "calibration-thin", "calibration-short"):
-            how = {"model": name, "mode": mode, "phase": "forward"}
+            how: dict[str, Any] = {"model": name, "mode": mode, "phase": "forward"}
             yield _step(f"{name} {mode}", framework="onnxruntime", **how)
     _import_torchvision()
     own_models = importlib.import_module("own_models")
@@ -717,24 +717,6 @@ def record(kept: Meanings, framework: str, until: float, only: Sequence[str]) ->
 # Files that are there.
 
 
-def thinned(lines: Iterable[dict[str, Any]], keep: int) -> Iterator[dict[str, Any]]:
-    """Yield the first lines of each operator with the same kind, passes and reasons.
-
-    Args:
-        lines: of a file.
-        keep: so many of each.
-    """
-    seen: collections.Counter[str] = collections.Counter()
-    for line in sorted(lines, key=lambda one: len(one["signature"])):
-        told = line["meaning"]
-        layers = [(one.split()[0], *one.split()[2:]) for one in told.get("layers", ())]
-        reasons = [told.get(key) for key in ("layers_missing", "flops_missing", "note", "dtypes")]
-        like = repr([line["operator"], line["direction"], told["kind"], set(layers), reasons])
-        seen[like] += 1
-        if seen[like] <= keep:
-            yield line
-
-
 def check(kept: Meanings) -> int:
     """Print how many meanings differ, and the first of them; return how many."""
     different = list(differences(kept.lines.values()))
@@ -755,20 +737,20 @@ def read() -> argparse.Namespace:
     task.add_argument("--record", type=Path, metavar="FILE", help="add models to a file")
     task.add_argument("--check", type=Path, metavar="FILE", help="hold a file against the rules")
     task.add_argument("--accept", type=Path, metavar="FILE", help="write today's meanings into it")
-    task.add_argument(
-        "--thin", type=Path, nargs=2, metavar=("FILE", "SMALLER"), help="write a part of it"
-    )
     parser.add_argument("--minutes", type=float, default=40.0, help="record: begin none after (40)")
     parser.add_argument("--frameworks", nargs="+", choices=FRAMEWORKS, default=FRAMEWORKS)
     parser.add_argument(
         "--models", nargs="+", default=(), metavar="NAME", help="record: only these"
     )
-    parser.add_argument("--keep", type=int, default=3, help="thin: so many of each sort (3)")
-    return parser.parse_args()
+    args = parser.parse_args()
+    kept = args.check or args.accept
+    if kept is not None and not kept.exists():
+        parser.error(f"{kept}: no such file; nearest: --record {kept}")
+    return args
 
 
 def main() -> int:
-    """Do one of the three."""
+    """Record, check or accept; return 1 if meanings differ."""
     args = read()
     if args.record is not None:
         until = time.monotonic() + 60 * args.minutes
@@ -777,26 +759,17 @@ def main() -> int:
             record(kept, one, until, args.models)
         print(f"{len(kept.models)} steps of models, {len(kept.lines)} distinct calls")
         return 0
-    path = args.check or args.accept or args.thin[0]
-    if not path.exists():
-        raise UsageError(f"{path}: no such file; nearest: --record {path}")
-    kept = Meanings(path)
-    if args.check is not None:
-        kept.lines = {
-            key: one for key, one in kept.lines.items() if one["framework"] in args.frameworks
-        }
-        return int(check(kept) > 0)
+    kept = Meanings(args.check or args.accept)
     if args.accept is not None:
         for line in kept.lines.values():
             line["meaning"] = meaning(_call(line))
-    else:
-        kept.lines = {
-            (one["signature"], one["direction"]): one
-            for one in thinned(kept.lines.values(), args.keep)
-        }
-    kept.write(args.accept or args.thin[1])
-    print(f"{len(kept.lines)} distinct calls")
-    return 0
+        kept.write()
+        print(f"{len(kept.lines)} distinct calls")
+        return 0
+    kept.lines = {
+        key: one for key, one in kept.lines.items() if one["framework"] in args.frameworks
+    }
+    return int(check(kept) > 0)
 
 
 if __name__ == "__main__":
