@@ -52,7 +52,8 @@ __all__ = ["Meanings", "differences", "layer_text", "meaning"]
 PHASES: Final = ("forward", "training")
 FRAMEWORKS: Final = ("torch", "tensorflow", "onnxruntime")
 _LIBRARIES: Final = (
-    *("torch", "torchvision", "timm", "transformers", "tensorflow", "keras", "onnxruntime"),
+    *("torch", "torchvision", "timm", "transformers", "tensorflow", "tensorflow-cpu", "keras"),
+    "onnxruntime",
 )
 _HERE: Final = os.path.relpath(__file__)
 #: Differences that are printed.
