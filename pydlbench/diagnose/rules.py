@@ -436,7 +436,7 @@ def find_fusion(seen: Observations) -> Iterator[Hypothesis]:
 
 
 def _pointwise(seen: Observations) -> tuple[float, str]:
-    own = [*seen.operators("pointwise"), *seen.operators("gradient sum")]
+    own = seen.operators("pointwise")
     if own:
         seconds = sum(one.count * one.seconds for one in own)
         return seconds, f"{len(own)} different ones, each timed alone in {seen.case.framework}"

@@ -130,7 +130,7 @@ class OperatorRow(RecordedCall, frozen=True, kw_only=True):
     """One distinct operator of the step, timed alone; a forecast's row of its signature is its own.
 
     Attributes:
-        kind: ``layer`` (what libraries compute), ``pointwise``, ``gradient sum``, ``loss``,
+        kind: ``layer`` (what libraries compute), ``pointwise``, ``loss``,
             ``optimizer`` or ``feed``.
         seconds: of one execution, a GPU's on the device; the median of the laps.
         enqueue_s: what the host needs to put one into a GPU's queue; None of a CPU.

@@ -34,7 +34,7 @@ CALLS = (
     RecordedCall(signature="conv", operator="aten.convolution", count=2, bytes=60),
     RecordedCall(signature="conv", operator="aten.convolution", direction="backward", bytes=60),
     RecordedCall(signature="relu", operator="aten.relu", count=3, bytes=60),
-    RecordedCall(signature="{}", operator="feed", names=("feed",)),
+    RecordedCall(signature="feed nhwc 2x1x28x28", operator="feed", names=("feed",)),
 )
 CASE = StepSpec(model="mnist", batch=2)
 

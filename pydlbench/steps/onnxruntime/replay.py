@@ -262,7 +262,7 @@ def _dispatch(backend: OnnxruntimeBackend) -> tuple[float, ...]:
 # What a worker is asked for.
 
 
-def list_calls(backend: OnnxruntimeBackend, case: StepSpec) -> OperatorsKernel:
+def record_calls(backend: OnnxruntimeBackend, case: StepSpec) -> OperatorsKernel:
     """List the nodes of a step that is not timed; see ``operations.record_calls``."""
     begin = time.perf_counter()
     made = OnnxModel(backend, case)

@@ -53,7 +53,7 @@ class CallOperator:
         seed: int = 0,
         wait: Callable[[], None] = lambda: None,
     ) -> None:
-        self._function, self._wait = parsed.function, wait
+        self.function, self._wait = parsed.function, wait
         texts = list(leaves([parsed.arguments, parsed.keywords], TensorText))
         made = _tensors(texts, device, seed)
 
@@ -73,7 +73,7 @@ class CallOperator:
 
     def call(self) -> Any:
         """Make the call."""
-        return self._function(*self.arguments, **self.keywords)
+        return self.function(*self.arguments, **self.keywords)
 
     def settle(self) -> None:
         """Restore what it overwrites, the shape that it turns too, and read its first tensor."""

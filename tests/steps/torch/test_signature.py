@@ -46,7 +46,7 @@ def test_a_text_has_what_changes_the_time():
 def test_operands_made_up_from_a_text_have_that_text(arguments):
     text = text_of(aten.add.Tensor, *arguments, alpha=float("inf"))
     made = CallOperator(parse(text), "cpu")
-    again = signature(made._function, tuple(made.arguments), made.keywords, "cpu")
+    again = signature(made.function, tuple(made.arguments), made.keywords, "cpu")
     assert again == text
 
 
@@ -162,5 +162,5 @@ def test_an_operand_that_is_turned_in_place_is_turned_back():
         for _ in range(2):
             made.run()
         made.settle()
-        assert text_of(made._function, *made.arguments) == text
+        assert text_of(made.function, *made.arguments) == text
         assert torch.equal(made.arguments[0], before)

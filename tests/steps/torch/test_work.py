@@ -20,9 +20,9 @@ from pydlbench.records.operator import RecordedCall  # noqa: E402
 from pydlbench.records.step import StepSpec  # noqa: E402
 from pydlbench.steps.aten.text import leaves  # noqa: E402
 from pydlbench.steps.aten.work import work_of  # noqa: E402
-from pydlbench.steps.torch.calls import list_calls  # noqa: E402
 from pydlbench.steps.torch.recording import by_module, record  # noqa: E402
 from pydlbench.steps.torch.signature import signature  # noqa: E402
+from pydlbench.steps.torch.worker import record_calls  # noqa: E402
 
 aten = torch.ops.aten
 
@@ -49,7 +49,7 @@ def products(items):
 )
 def test_the_products_of_a_recorded_step_are_those_of_its_graph(name, phase):
     model = build_model(name, 2)
-    calls = list_calls(create("cpu"), model, StepSpec(model=name, batch=2, phase=phase)).facts.calls
+    calls = record_calls(create("cpu"), StepSpec(model=name, batch=2, phase=phase)).facts.calls
     of_graph = [(one.layer, one.pass_, 1) for one in work(model, phase)]
     mapped = [(one, work_of(one)) for one in calls]
     recorded = [(one.layer, one.pass_, call.count) for call, of in mapped for one in of.layers]

@@ -1,4 +1,7 @@
-"""Steps as recorded calls: listed, timed one by one, and as a chain."""
+"""What PyTorch's worker is asked for: models, and steps as recorded calls.
+
+Calls are listed, timed one by one, in groups that a compiler runs as one, and as a chain.
+"""
 
 from __future__ import annotations
 
@@ -6,162 +9,92 @@ import contextlib
 import time
 from collections import Counter
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
 import torch
-from torch import fx, nn
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pydlbench.backends.frameworks.verbose import parse
 from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.trace import library_output
 from pydlbench.errors import UnsupportedError
+from pydlbench.models import build_model
 from pydlbench.steps import device
-from pydlbench.steps.definition import definition_of
+from pydlbench.steps.groups import is_feed, is_group
 from pydlbench.steps.inputs import make_batch, make_weights, weight_shapes
 from pydlbench.steps.operations import OperatorsFacts
-from pydlbench.steps.operators import LoggedOperators, OperatorsKernel
+from pydlbench.steps.operators import LoggedOperators, OperatorsKernel, TimedCall, check_on_cpu
 from pydlbench.steps.own import load_own
-from pydlbench.steps.torch import chain, replay
-from pydlbench.steps.torch.operators import fed_operator
+from pydlbench.steps.torch import chain, compiled, replay
+from pydlbench.steps.torch.compiled import groups_of
+from pydlbench.steps.torch.inspection import TorchInspection
 from pydlbench.steps.torch.own import OwnModel
-from pydlbench.steps.torch.recording import RecordedStep, record
-from pydlbench.steps.torch.step import TorchModel, TorchStep
+from pydlbench.steps.torch.step import TorchModel
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.backends.frameworks.verbose import Execution
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
     from pydlbench.steps.device import DeviceCall, DeviceChain, DeviceOperators
+    from pydlbench.steps.inputs import Batch
     from pydlbench.steps.operators import TimedOperator
-    from pydlbench.steps.torch.net import Net
-    from pydlbench.steps.torch.recording import Naming, Recorder, Recording
+    from pydlbench.steps.torch.recording import Recording
+    from pydlbench.steps.torch.step import TorchSubject
+
+#: Whether files are run, and no modules.
+runs_files: Final = False
 
 
-# -----------------------------------------------------------------------------
-# A step of a model of the catalogue, recorded.
+def own_model(backend: FrameworkBackend, case: StepSpec) -> OwnModel:
+    """Build a model of the user's own; see ``frameworks.FrameworkWorker``."""
+    del backend
+    return OwnModel(case)
 
 
-def record_model(made: TorchModel) -> RecordedStep:
-    """Record the step that a model's case defines, its calls named after our nodes.
-
-    Args:
-        made: the model, in eager mode.
-    """
-    case = made.case
-    definition = definition_of(case, made.model)
-    made.set_layers(definition)
-    step = TorchStep(made, definition)
-    returned: list[Any] = []
-    computed = step.computed
-
-    def seen(*batch: Any) -> Any:
-        returned[:] = computed(*batch)
-        return tuple(returned)
-
-    step.computed = seen
-
-    def run() -> Any:
-        step()
-        found = tuple(returned)
-        returned.clear()
-        return found
-
-    run()  # makes what later steps find: gradients to drop, an optimizer's state
-    parameters = {
-        tensor: name.rpartition("/")[0]
-        for name, tensor in made.net.tensors().items()
-        if tensor.requires_grad
-    }
-    recording = record(
-        run,
-        naming=_by_node(made.net),
-        parameters=parameters,
-        optimizer=step.optimizer,
-        device=case.device,
-    )
-    return RecordedStep(step=run, parameters=parameters, recording=recording)
+def catalogue_model(
+    model: Model,
+    weights: Mapping[str, NDArray[Any]],
+    case: StepSpec,
+    batch: Batch,
+    *,
+    separate: bool = False,
+) -> tuple[TorchModel, type[TorchInspection]]:
+    """Build a model of the catalogue; see ``frameworks.FrameworkWorker``."""
+    return TorchModel(model, weights, case, batch, separate=separate), TorchInspection
 
 
-def _by_node(net: Net) -> Naming:
-    """Name calls after nodes of ours: the network is run node by node meanwhile."""
-
-    @contextlib.contextmanager
-    def naming(recorder: Recorder) -> Iterator[None]:
-        following = _Following(net, recorder)
-        plain = net.module.forward
-        net.module.forward = following.run
-        try:
-            yield
-        finally:
-            net.module.forward = plain
-
-    return naming
-
-
-class _Following(fx.Interpreter):  # type: ignore[misc]  # an unknown class to mypy
-    """Runs a network as its module does, and tells a recorder which node of ours it is at.
-
-    Args:
-        net: the network.
-        recorder: that is told.
-    """
-
-    def __init__(self, net: Net, recorder: Recorder) -> None:
-        super().__init__(net.module)
-        self._recorder = recorder
-        # Paddings belong to what follows them.
-        self._names: dict[fx.Node, str] = {}
-        waiting: list[fx.Node] = []
-        for node in net.module.graph.nodes:
-            waiting.append(node)
-            if node.name in net.outputs:
-                self._names |= dict.fromkeys(waiting, net.outputs[node.name])
-                waiting.clear()
-
-    def run_node(self, n: fx.Node) -> Any:
-        """Run a node under its name; behind the last one comes the loss."""
-        last = n.op == "output"
-        if last:
-            self._recorder.at("loss", "loss")
-        else:
-            self._recorder.at(self._names.get(n, ""), "forward")
-        return super().run_node(n)
-
-
-# -----------------------------------------------------------------------------
-# What a worker is asked for.
-
-
-def list_calls(backend: FrameworkBackend, model: Model | None, case: StepSpec) -> OperatorsKernel:
+def record_calls(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel:
     """List the calls of a step that is not timed; see ``operations.record_calls``.
 
-    Args:
-        backend: of the worker.
-        model: the graph; None of a model of the user's own, whose step is run for it.
-        case: the step.
+    Of a compiled one, the groups of the calls that the eager mode makes.
     """
-    _check_eager(case)
+    if case.on_gpu:
+        _check_eager(case)
     begin = time.perf_counter()
     notes: tuple[str, ...] = ()
-    if model is None:
-        with OwnModel(case) as own:
-            recording, notes = own.record_twice()
-        batch = own.batch
+    if case.own is None:
+        recording, batch = _listed(case)
     else:
-        recording, batch = _listed(model, case), model.batch
+        with OwnModel(case) as own:
+            recording, notes = own.record().twice()
+        batch, notes = own.batch, (*own.notes, *notes)
+    eager = case.mode == "eager"
     facts = OperatorsFacts(
         setup_s=time.perf_counter() - begin,
         library=backend.library,
-        calls=recording.distinct(),
-        order=recording.order(),
-        blocks=() if case.on_gpu else recording.blocks(),
+        calls=recording.distinct() if eager else groups_of(recording),
+        order=recording.order() if eager else (),
+        # What a compiler's code asks for is not what these calls ask for.
+        blocks=() if case.on_gpu or not eager else recording.blocks(),
         batch=batch,
         lines=recording.lines,
         notes=notes,
@@ -169,18 +102,19 @@ def list_calls(backend: FrameworkBackend, model: Model | None, case: StepSpec) -
     return OperatorsKernel([], facts, backend.cpus)
 
 
-def _listed(model: Model, case: StepSpec) -> Recording:
-    """Record a step that computes nothing.
+def _listed(case: StepSpec) -> tuple[Recording, int]:
+    """Record a step of the catalogue that computes nothing; return its batch, too.
 
     All tensors are fake ones, which have shapes and strides and no memory. What is fetched for the
     host has no values then, so that it is left out. On a GPU a step is run: optimizers join what
     they do with real tensors there, and not with fake ones.
     """
+    model = build_model(case.model, batch=case.batch, **case.options)
     unfetched = msgspec.structs.replace(case, fetch=False)
     if case.on_gpu:
         batch = make_batch(model, case.seed)
         with TorchModel(model, make_weights(model, case.seed), unfetched, batch) as real:
-            return record_model(real).recording
+            return real.record().recording, model.batch
     weights = {
         f"{node.name}/{role}": np.empty(shape, np.float32)
         for node in model
@@ -190,7 +124,7 @@ def _listed(model: Model, case: StepSpec) -> Recording:
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         _empty(made, mode.from_tensor)
         with made:
-            return record_model(made).recording
+            return made.record().recording, model.batch
 
 
 def _empty(made: TorchModel, fake: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -208,16 +142,16 @@ def _empty(made: TorchModel, fake: Callable[[torch.Tensor], torch.Tensor]) -> No
 
 
 def prepare_calls(
-    backend: FrameworkBackend, case: StepSpec, signatures: list[str]
+    backend: FrameworkBackend, case: StepSpec, signatures: Sequence[str]
 ) -> OperatorsKernel | DeviceOperators:
     """Make calls ready; see :func:`pydlbench.steps.operations.prepare_calls`."""
-    _check_eager(case)
+    if case.mode != "eager":
+        check_on_cpu(case)
     begin = time.perf_counter()
-    # What is fed is no call of PyTorch's, and has a subgraph's signature.
-    fed = [one for one in signatures if one.startswith("{")]
-    recorded = [one for one in signatures if one not in fed]
-    calls, refused = _made_ready(case, recorded)
-    feeding = {one: fed_operator(one, case) for one in fed}
+    feeding = {one: TimedCall(_feed(case)) for one in signatures if is_feed(one)}
+    groups = [one for one in signatures if is_group(one)]
+    single = [one for one in signatures if one not in feeding and not is_group(one)]
+    calls, refused = _made_ready(case, single)
     if case.on_gpu:
         facts = OperatorsFacts(
             names=(*feeding, *calls),
@@ -229,13 +163,17 @@ def prepare_calls(
         every: list[DeviceCall] = [*feeding.values(), *calls.values()]
         runtime = device.runtime_of(backend)
         return device.DeviceOperators(every, facts, runtime, _guard(case), backend.watcher)
-    ready: dict[str, TimedOperator] = {**feeding, **calls}
+    together, not_together, once_s = compiled.make_ready(groups, case.seed)
+    refused |= not_together
+    ready: dict[str, TimedOperator] = {**feeding, **calls, **together}
     dispatch = chain.call_cost(case.device)
+    how = f"{replay.HOW}; dispatch: {chain.HOW}"
     facts = OperatorsFacts(
         names=tuple(ready),
+        once_s=once_s,
         dispatch_s=median(dispatch),
         dispatch_samples=dispatch,
-        how=f"{replay.HOW}; dispatch: {chain.HOW}",
+        how=f"{how}; {compiled.HOW}" if groups else how,
         setup_s=time.perf_counter() - begin,
         library=backend.library,
         refused=refused,
@@ -243,8 +181,15 @@ def prepare_calls(
     return OperatorsKernel(list(ready.values()), facts, backend.cpus)
 
 
+def _feed(case: StepSpec) -> Callable[[], Any]:
+    """Return what brings images and labels of a model of the catalogue from the host."""
+    model = build_model(case.model, batch=case.batch, **case.options)
+    batch = make_batch(model, case.seed)
+    return TorchModel(model, make_weights(model, case.seed), case, batch).fed
+
+
 def _made_ready(
-    case: StepSpec, signatures: list[str]
+    case: StepSpec, signatures: Sequence[str]
 ) -> tuple[dict[str, replay.CallOperator], dict[str, str]]:
     """Return the calls that ran, and why others did not, by signature."""
     if case.own is not None:
@@ -254,7 +199,7 @@ def _made_ready(
 
 
 def prepare_logged_calls(
-    backend: FrameworkBackend, case: StepSpec, signatures: list[str]
+    backend: FrameworkBackend, case: StepSpec, signatures: Sequence[str]
 ) -> LoggedOperators:
     """Make logged calls ready; see :func:`pydlbench.steps.operations.prepare_logged_calls`."""
     _check_eager(case)
@@ -279,25 +224,20 @@ def _logged(run: Callable[[], float]) -> list[Execution]:
     return parse(library_output(run))
 
 
-def prepare_chain(
-    backend: FrameworkBackend, model: Model | None, case: StepSpec
-) -> OperatorsKernel | DeviceChain:
-    """Make the chain of a step ready; see :func:`pydlbench.steps.operations.prepare_chain`.
-
-    Args:
-        backend: of the worker.
-        model: the graph; None of a model of the user's own.
-        case: the step.
-    """
+def prepare_chain(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel | DeviceChain:
+    """Make the chain of a step ready; see :func:`pydlbench.steps.operations.prepare_chain`."""
     _check_eager(case)
     begin = time.perf_counter()
-    made: TorchModel | OwnModel
-    if model is None:
+    made: TorchSubject
+    if case.own is not None:
         made = OwnModel(case)
+        batch = made.batch
     else:
-        made = TorchModel(model, make_weights(model, case.seed), case, make_batch(model, case.seed))
+        model = build_model(case.model, batch=case.batch, **case.options)
+        images, batch = make_batch(model, case.seed), model.batch
+        made = TorchModel(model, make_weights(model, case.seed), case, images)
     with made:
-        recorded = made.record() if isinstance(made, OwnModel) else record_model(made)
+        recorded = made.record()
         recording = recorded.recording
         checks = chain.verify(recording, recorded.step, recorded.parameters, case.seed)
     for one in recorded.parameters:
@@ -314,7 +254,7 @@ def prepare_chain(
         blocks=() if case.on_gpu else recording.blocks(),
         allocates=not case.on_gpu,
         checks=checks,
-        batch=made.batch if isinstance(made, OwnModel) else made.model.batch,
+        batch=batch,
     )
     chained = chain.Chain(recording, _waiting(case))
     if not case.on_gpu:
@@ -354,3 +294,10 @@ def _waiting(case: StepSpec) -> Callable[[], None]:
     if not case.on_gpu:
         return lambda: None
     return lambda: torch.cuda.synchronize(case.device)
+
+
+def prepare_allocation(backend: FrameworkBackend, size: int) -> OperatorsKernel:
+    """Make a call ready; see :func:`pydlbench.steps.operations.prepare_allocation`."""
+    source = torch.ones(size // 4)
+    call = TimedCall(lambda: torch.add(source, 1.0))
+    return OperatorsKernel([call], OperatorsFacts(names=("call",)), backend.cpus)
