@@ -445,7 +445,9 @@ class Replayed:
             raise UnsupportedError(
                 f"{node.op}: in a loop or a branch: how often it runs the graph does not say"
             )
-        for one in node.inputs[: 1 if self._pools_back(node) else None]:
+        # What a backward pass reads of its forward pass is made by running that.
+        known = 1 if self._pools_back(node) else 3 if self._normalises_back(node) else None
+        for one in node.inputs[:known]:
             if one.values is None and not _can_make(one):
                 where = f"{one.type} {'of unknown shape' if one.shape is None else one.shape}"
                 raise UnsupportedError(f"{node.op}: operands of {where} cannot be made up")
@@ -472,6 +474,8 @@ class Replayed:
         with tf.device(device):
             if self._pools_back(node):
                 return self._pooled(node)
+            if self._normalises_back(node):
+                return self._normalised(node)
             return [self._made(one) for one in node.inputs if one.values is None]
 
     def __call__(self, *operands: Any) -> list[Any]:
@@ -494,6 +498,22 @@ class Replayed:
         )
         maxima, workspace = tf.function(forward, autograph=False)(source)
         return [source, maxima, tf.random.uniform(maxima.shape, -1.0, 1.0, maxima.dtype), workspace]
+
+    @staticmethod
+    def _normalises_back(node: Node) -> bool:
+        return node.op.endswith("FusedBatchNormGradV3") and len(node.inputs) == 6
+
+    def _normalised(self, node: Node) -> list[Any]:
+        """Return gradient, source, factors, and what the forward pass leaves: statistics, notes."""
+        gradient, source, factors = map(self._made, node.inputs[:3])
+        offsets = tf.zeros_like(factors)
+        none = offsets[:0] if node.flag("is_training") else offsets
+        read = (source, factors, offsets, none, none + 1)
+        inputs = [*node.inputs[1:3], node.inputs[2], *[_like(one) for one in read[3:]]]
+        op = node.op.replace("GradV3", "V3")
+        forward = Replayed(Node(op=op, attributes=node.attributes, inputs=tuple(inputs)))
+        left = tf.function(forward, autograph=False)(*read)[3:6]
+        return [gradient, source, factors, *left]
 
     def _made(self, one: NodeTensor) -> Any:
         kind = tf.as_dtype(one.type)
@@ -546,6 +566,10 @@ class ReplayedGroup:
             read = [next(given) if one is None else results[one[0]][one[1]] for one in made]
             results.append(node(*read))
         return [results[call][result] for call, result in self._results] or [tf.constant(0.0)]
+
+
+def _like(tensor: Any) -> NodeTensor:
+    return NodeTensor(type=tensor.dtype.name, shape=tuple(tensor.shape))
 
 
 def _can_make(one: NodeTensor) -> bool:

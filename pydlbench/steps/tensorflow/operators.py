@@ -123,7 +123,8 @@ def _first(tensor: Any) -> Any:
     In a step the next operator's result comes to lie where one before it was, in the caches; what a
     function returns stays until it ends.
     """
-    return tf.reshape(tensor, [-1])[:1]
+    # What has no elements by its shape is a number from some kernels of oneDNN's.
+    return tf.reshape(tensor, [-1])[:1] if tensor.shape.num_elements() else tensor
 
 
 def copied(tensor: Any, device: str) -> Any:

@@ -246,7 +246,7 @@ def test_nodes_in_loops_and_branches_count_as_often_as_they_run(
 
 def test_a_loop_that_nobody_has_counted_is_refused(own, backend):
     with OwnModel(StepSpec.from_dict(own(REPEATED))) as made:
-        graphs = executed(Tracer("/CPU:0", "graph")(made._step), made._operands())
+        graphs = executed(Tracer("/CPU:0", "graph")(made.body), made.operands())
     products = [one for one in listed(graphs, {}) if "MatMul" in one.operator]
     assert [one.count for one in products] == [1]
     ready = operations.prepare_calls(backend, made.case.to_dict(), [products[0].signature])
