@@ -41,6 +41,8 @@ _LIBRARY: Final = frozenset(
     )
 )
 _FEED: Final = "feed "
+#: The signature of an equation of JAX begins so.
+EQUATION: Final = "jax."
 #: An operator's name lists so many calls at the most.
 _NAMED: Final = 4
 

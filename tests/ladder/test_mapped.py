@@ -139,6 +139,9 @@ def test_a_group_has_what_its_calls_have_and_lacks_what_one_of_them_lacks():
     assert found.work.flops is None
     assert len(found.terms) == len(alone.terms)
     assert found.native_s({}) is None
+    equation = RecordedCall(signature="jax.add[](float32[2])", operator="add")
+    (found,) = map_calls([equation], "forward", "fp32", "cpu", None).values()
+    assert (found.terms, "JAX" in found.lacks) == ((), True)
 
 
 def test_a_module_is_known_where_all_of_its_calls_are(mapped):

@@ -22,7 +22,7 @@ from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import PydlbenchError
 from pydlbench.models import build_model
 from pydlbench.steps.definition import definition_of
-from pydlbench.steps.groups import CallGroup, Member, grouped, groups_of, is_feed
+from pydlbench.steps.groups import EQUATION, CallGroup, Member, grouped, groups_of, is_feed
 from pydlbench.steps.inputs import make_batch, make_weights
 from pydlbench.steps.jax.net import LOSS, OPTIMIZER, scope_of
 from pydlbench.steps.jax.step import JaxModel, JaxStep
@@ -110,7 +110,7 @@ def _text(equation: Any) -> str:
         f"{one.val}:{one.aval.str_short()}" if isinstance(one, Literal) else one.aval.str_short()
         for one in equation.invars
     )
-    return f"{equation.primitive.name}[{' '.join(said)}]({', '.join(operands)})"
+    return f"{EQUATION}{equation.primitive.name}[{' '.join(said)}]({', '.join(operands)})"
 
 
 def _bytes(kind: Any) -> int:
