@@ -18,8 +18,6 @@ from typing import Any, Self
 import msgspec
 
 from pydlbench.errors import PydlbenchError, WorkerError
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.pool import Pool2d
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.interleaved import releasing, rest, sample_interleaved
 from pydlbench.runner.session import Session
@@ -109,12 +107,12 @@ class TorchPeer:
         layer = spec.layer
         if spec.precision not in PRECISIONS:
             return False
-        if isinstance(layer, Pool2d):
-            return (layer.pad_top, layer.pad_left) == (layer.pad_bottom, layer.pad_right)
+        if layer.op == "pool":
+            return layer.pad_before == (layer.pad_after[0], layer.pad_after[1])
         if layer.kind == "gemm":
             return getattr(layer, "batch_count", 1) == 1
         # What is padded unevenly gets its padding before, untimed.
-        return isinstance(layer, Conv2d)
+        return layer.op == "conv"
 
     def describe(self) -> dict[str, Any]:
         """Return PyTorch's version and libraries."""

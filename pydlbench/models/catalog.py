@@ -10,17 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.errors import UsageError, nearest
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.descriptor import check_pool, looks_like_problem, parse_problem
-from pydlbench.layers.pointwise import Pointwise
-from pydlbench.layers.recurrent import Recurrent
 from pydlbench.models import build_model, is_model, model_names
 from pydlbench.models.transformers import TRANSFORMERS
+from pydlbench.ops.descriptor import check_pool, looks_like_problem, parse_problem
+from pydlbench.ops.table import build_layer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pydlbench.layers.layer import Layer
+    from pydlbench.ops.op import Layer
 
 
 # -----------------------------------------------------------------------------
@@ -82,7 +80,9 @@ def load_entry(name: str) -> CatalogEntry:
         choices = nearest(name, entry_names()) or list(entry_names())
         raise UsageError(f"{name}: no such model; nearest: {', '.join(choices)}")
     model = build_model(name)
-    named = [node.layer for node in model if not isinstance(node.layer, Pointwise)]
+    named = [
+        node.layer for node in model if node.layer is not None and node.layer.kind != "pointwise"
+    ]
     return CatalogEntry(
         name=name,
         title=model.title,
@@ -113,7 +113,8 @@ def _layer_wise() -> CatalogEntry:
         batch=batch,
         source="soumith/convnet-benchmarks, README and torch7/layerwise_benchmarks",
         layers=tuple(
-            Conv2d.of(
+            build_layer(
+                "conv",
                 batch=batch,
                 in_channels=inputs,
                 in_size=side,
@@ -142,8 +143,8 @@ def _recurrent() -> CatalogEntry:
         batch=batch,
         source="baidu-research/DeepBench, code/kernels/rnn_problems.h: training_set, batch 32",
         layers=tuple(
-            Recurrent(
-                cell=cell,
+            build_layer(
+                cell,
                 steps=length,
                 batch=batch,
                 in_size=size,
@@ -305,18 +306,32 @@ def find_layers(
     if batch is not None and batch < 1:
         raise UsageError(f"--batch {batch}: too small; at least 1")
     found: dict[Layer, None] = {}
+    pooled = False
     for pattern, where in _expand(patterns, option):
+        described = looks_like_problem(pattern)
         try:
-            found.update(dict.fromkeys(_resolve(pattern, batch, pool)))
+            if described:
+                layers = [with_batch(parse_problem(pattern, pool=pool), batch)]
+            else:
+                layers = find_named(pattern, batch)
         except UsageError as error:
             raise UsageError(f"{where}{error}") from None
+        pooled = pooled or (described and layers[0].op == "pool")
+        found.update(dict.fromkeys(layers))
+    check_pool_used(pool, used=pooled)
     return list(found)
 
 
-def _resolve(pattern: str, batch: int | None, pool: str | None) -> list[Layer]:
-    if not looks_like_problem(pattern):
-        return find_named(pattern, batch)
-    return [with_batch(parse_problem(pattern, pool=pool), batch)]
+def check_pool_used(pool: str | None, *, used: bool) -> None:
+    """Refuse ``--pool`` where no descriptor of pooling is told by it what to do.
+
+    Raises:
+        UsageError: There is none.
+    """
+    if pool is not None and not used:
+        raise UsageError(
+            f"--pool {pool}: none of the layers is a descriptor of pooling; nearest: leave it out"
+        )
 
 
 def _expand(patterns: Sequence[str], option: str) -> Iterator[tuple[str, str]]:

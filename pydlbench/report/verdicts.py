@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pydlbench.ladder.dominance import Dominance, Timed, dominance
-from pydlbench.layers.layer import ITEM_BYTES
+from pydlbench.ops.table import ITEM_BYTES
 from pydlbench.records.measurement import MATERIAL, disturbed_share, is_tied, less_exact
 from pydlbench.report.columns import AXES, axis_values, by_problem, label, varying
 from pydlbench.timing.guards import HARMFUL

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pydlbench.layers.layer import result_role
 from pydlbench.runner.interleaved import saved_s
 from pydlbench.timing.statistics import median
 from pydlbench.units import format_seconds
@@ -446,7 +445,7 @@ def _packing_gain(run: BackendRun, best: BackendRun) -> float | None:
     """
     if run.facts is None or best.facts is None or run.case.layer.kind != "gemm":
         return None
-    if result_role(run.case.layer, run.case.pass_) == "weights":
+    if run.case.layer.result(run.case.pass_) == "weights":
         return None
     facts = run.facts
     if not _UNPACKED.search(facts.layout) or _reorders(facts.evidence):

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from pydlbench.layers.layer import KINDS
 from pydlbench.models.graph import INPUT, Decay, Loss, Model, Node, Optimizer, trained_tensors
+from pydlbench.ops.table import read_layer
 from pydlbench.records.record import Record
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def _weights(
 def _of_node(node: Node, number: Mapping[str, int]) -> dict[str, Any]:
     layer = None
     if node.layer is not None:
-        layer = {"kind": node.layer.kind, **msgspec.to_builtins(node.layer)}
+        layer = node.layer.to_dict()
         del layer["name"]
     return {
         "op": node.op,
@@ -323,12 +323,7 @@ def _stub(name: str, shape: tuple[int, ...]) -> Node:
 def _node(name: str, one: Mapping[str, Any], names: Sequence[str]) -> Node:
     layer = None
     if one["layer"] is not None:
-        fields = dict(one["layer"])
-        kind = KINDS[fields.pop("kind")]
-        # JSON has no tuples.
-        values = {field: _plain(value) for field, value in fields.items()}
-        made = {field.name for field in dataclasses.fields(kind)}
-        layer = kind(**{field: value for field, value in values.items() if field in made})
+        layer = read_layer(one["layer"])
     return Node(
         name=name,
         op=one["op"],

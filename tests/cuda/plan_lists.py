@@ -11,23 +11,28 @@ from typing import Any
 
 from pydlbench import _cuda
 from pydlbench.errors import PrimitiveError, UnsupportedError
-from pydlbench.layers.conv import Conv2d
+from pydlbench.ops.table import build_layer
 
 PASSES = ("forward-inference", "forward-training", "backward-data", "backward-weights")
 MODES = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc")
 LAYERS = {
-    "dense": Conv2d.of(batch=4, in_channels=16, in_size=9, out_channels=24, kernel=3, padding=1),
-    "odd": Conv2d.of(batch=1, in_channels=5, in_size=(9, 7), out_channels=7, kernel=(3, 1)),
-    "grouped": Conv2d.of(
-        batch=4, in_channels=32, in_size=8, out_channels=32, kernel=3, padding=1, groups=4
+    "dense": build_layer(
+        "conv", batch=4, in_channels=16, in_size=9, out_channels=24, kernel=3, padding=1
     ),
-    "depthwise": Conv2d.of(
-        batch=2, in_channels=32, in_size=8, out_channels=32, kernel=3, padding=1, groups=32
+    "odd": build_layer(
+        "conv", batch=1, in_channels=5, in_size=(9, 7), out_channels=7, kernel=(3, 1)
     ),
-    "dilated": Conv2d.of(
-        batch=2, in_channels=8, in_size=12, out_channels=8, kernel=3, padding=2, dilation=2
+    "grouped": build_layer(
+        "conv", batch=4, in_channels=32, in_size=8, out_channels=32, kernel=3, padding=1, groups=4
     ),
-    "asymmetric": Conv2d.of(
+    "depthwise": build_layer(
+        "conv", batch=2, in_channels=32, in_size=8, out_channels=32, kernel=3, padding=1, groups=32
+    ),
+    "dilated": build_layer(
+        "conv", batch=2, in_channels=8, in_size=12, out_channels=8, kernel=3, padding=2, dilation=2
+    ),
+    "asymmetric": build_layer(
+        "conv",
         batch=2,
         in_channels=16,
         in_size=14,

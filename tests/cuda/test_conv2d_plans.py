@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pydlbench.layers.conv import Conv2d
+from pydlbench.ops.table import build_layer
 
 _HERE = Path(__file__).parent
 _PROPERTIES = _HERE / "data" / "hopper_132_by_hand.json"
@@ -271,7 +271,9 @@ def test_properties_of_a_gpu_give_the_plans_of_that_gpu():
     device = cuda.Device(0)
     properties = cuda.device_properties(device)
     assert json.loads(properties)["multiProcessorCount"] == device.facts["multiprocessors"]
-    layer = Conv2d.of(batch=4, in_channels=16, in_size=9, out_channels=24, kernel=3, padding=1)
+    layer = build_layer(
+        "conv", batch=4, in_channels=16, in_size=9, out_channels=24, kernel=3, padding=1
+    )
     asked = ("conv2d", "forward-inference", "fp16-tc", layer.problem_fields())
     there = cuda.plans(device, *asked)
     described = cuda.plans(None, *asked, device_properties=properties)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pydlbench.errors import InsufficientMemoryError, PrimitiveError, UnsupportedError
-from pydlbench.layers.pointwise import Pointwise
+from pydlbench.ops.table import build_layer
 
 pytestmark = pytest.mark.gpu
 
@@ -90,7 +90,7 @@ def test_what_is_overwritten_is_restored_before_it_is_verified(cuda, device):
     count = 1000
     given = {role: uniform(seed, count) for seed, role in enumerate(("weights", "velocity"))}
     gradient = uniform(9, count)
-    fields = Pointwise(op="momentum", channels=count, rate=0.25, mu=0.5).problem_fields()
+    fields = build_layer("momentum", channels=count, rate=0.25, mu=0.5).problem_fields()
     plan = cuda.plans(device, "pointwise", "forward-training", "fp32", fields)[0]
     arena = cuda.Arena(device, {**given, "gradient": gradient})
     kernel = cuda.Kernel(plan, arena)

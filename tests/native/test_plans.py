@@ -5,14 +5,13 @@ import pytest
 from pydlbench import _cpu
 from pydlbench.backends.native.cpu import candidates, native_pass
 from pydlbench.errors import PrimitiveError, UnsupportedError
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.pool import Pool2d
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 
-DENSE = Conv2d.of(
-    batch=1, in_channels=8, in_size=6, out_channels=8, kernel=3, padding=1
+DENSE = build_layer(
+    "conv", batch=1, in_channels=8, in_size=6, out_channels=8, kernel=3, padding=1
 ).problem_fields()
-POOL = Pool2d.of(batch=1, channels=4, in_size=6, kernel=3, padding=1).problem_fields()
+POOL = build_layer("pool", batch=1, channels=4, in_size=6, kernel=3, padding=1).problem_fields()
 FORWARD = _cpu.Pass.forward_inference
 FP32 = _cpu.Precision.fp32
 PASSES = list(_cpu.Pass)

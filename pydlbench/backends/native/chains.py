@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NotRequired, Protocol, TypedDict
 
+from pydlbench.backends.native.problem import native_fields
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
@@ -55,7 +57,7 @@ class ChainLink:
             "name": self.name,
             "problem": self.problem,
             "kind": self.case.layer.kind,
-            "fields": self.case.layer.problem_fields(),
+            "fields": native_fields(self.case.layer),
             "reads": self.reads,
             "writes": self.writes,
             "workspace": self.workspace,

@@ -23,7 +23,6 @@ from pydlbench.backends.verification.tensors import (
     check_reduction,
 )
 from pydlbench.errors import UsageError, nearest
-from pydlbench.layers.layer import Layer, result_role
 from pydlbench.records.measurement import Correctness
 
 if TYPE_CHECKING:
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.verification.checksums import Comparison
+    from pydlbench.ops.op import Layer
 
 
 # -----------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def verify(
     if pass_ not in layer.passes:
         choices = ", ".join(nearest(pass_, layer.passes) or layer.passes)
         raise UsageError(f"pass {pass_}: {layer.kind} has no such pass; nearest: {choices}")
-    role = result_role(layer, pass_)
+    role = layer.result(pass_)
     written = layer.writes(pass_, propagation)
     if unknown := [name for name in extra or {} if name not in written]:
         raise UsageError(f"extra {unknown[0]}: not a result; there is: {', '.join(written)}")

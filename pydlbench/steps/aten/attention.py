@@ -6,21 +6,18 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.pointwise import Pointwise
-from pydlbench.layers.pointwise_ops import OPERATIONS
-from pydlbench.layers.recurrent import Recurrent
+from pydlbench.ops.table import OPS, build_layer
 from pydlbench.steps.aten.call import Found
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from pydlbench.layers.layer import Layer
     from pydlbench.models.work import Work
+    from pydlbench.ops.op import Layer
     from pydlbench.steps.aten.call import Call
     from pydlbench.steps.aten.text import TensorText
 
-_SOFTMAX: Final = OPERATIONS["softmax"].steps
+_SOFTMAX: Final = OPS["softmax"].passes
 # Of each pair of a query and a key: an exponential of a difference is its probability again.
 _AGAIN: Final = 2
 
@@ -51,15 +48,15 @@ class _Heads:
         self.backward = 2 * self.pairs * (3 * self._size + 2 * depth)
 
     @property
-    def scores(self) -> Gemm:
+    def scores(self) -> Layer:
         """Queries times keys."""
         return self._product(k=self._size, n=self._keys, order="nk")
 
     @property
-    def softmax(self) -> Pointwise:
+    def softmax(self) -> Layer:
         """From scores to probabilities."""
-        return Pointwise(
-            op="softmax",
+        return build_layer(
+            "softmax",
             batch=self._heads[0],
             channels=math.prod(self._heads[1:]),
             height=self._queries,
@@ -67,12 +64,14 @@ class _Heads:
         )
 
     @property
-    def context(self) -> Gemm:
+    def context(self) -> Layer:
         """Probabilities times values."""
         return self._product(k=self._keys, n=self._depth, order="kn")
 
-    def _product(self, k: int, n: int, order: str) -> Gemm:
-        return Gemm(m=self._queries, k=k, n=n, batch_count=self._count, weights_order=order)
+    def _product(self, k: int, n: int, order: str) -> Layer:
+        return build_layer(
+            "gemm", m=self._queries, k=k, n=n, batch_count=self._count, weights_tag=order
+        )
 
 
 def _attention(causal: int) -> Callable[[Call], Found]:
@@ -93,7 +92,7 @@ def _attention(causal: int) -> Callable[[Call], Found]:
         return Found.of(
             "attention",
             layers,
-            flops=heads.forward + heads.pairs * _SOFTMAX["forward"].flops,
+            flops=heads.forward + heads.pairs * _SOFTMAX["forward"].per_element,
             product_flops=heads.forward,
             note=heads.note,
             typed=[query, key, value],
@@ -125,7 +124,7 @@ def _attention_backward(causal: int) -> Callable[[Call], Found]:
         return Found.of(
             "attention",
             layers,
-            flops=heads.backward + heads.pairs * (_AGAIN + _SOFTMAX["backward-data"].flops),
+            flops=heads.backward + heads.pairs * (_AGAIN + _SOFTMAX["backward-data"].per_element),
             product_flops=heads.backward,
             note=heads.note,
             # Sums of exponentials are kept in float32.
@@ -172,15 +171,21 @@ def _projected(call: Call, query: TensorText, keys: int, heads: int, hidden: int
     batch, length, width = query.shape
     inner = _Heads((batch, heads, length, width // heads), keys, width // heads, causal=False)
     rows, others = batch * length, batch * keys
-    one, other = Gemm(m=rows, k=width, n=width), Gemm(m=others, k=width, n=width)
+    one, other = (
+        build_layer("gemm", m=rows, k=width, n=width),
+        build_layer("gemm", m=others, k=width, n=width),
+    )
     layers: list[Layer] = [one, other, other, inner.scores, inner.softmax, inner.context, one]
     if hidden:
-        layers += [Gemm(m=rows, k=width, n=hidden), Gemm(m=rows, k=hidden, n=width)]
+        layers += [
+            build_layer("gemm", m=rows, k=width, n=hidden),
+            build_layer("gemm", m=rows, k=hidden, n=width),
+        ]
     flops = sum(each.flops("forward") for each in layers if each.multiply_adds)
     return Found.of(
         "attention",
         lambda: [call.work(each) for each in layers],
-        flops=flops + inner.pairs * _SOFTMAX["forward"].flops,
+        flops=flops + inner.pairs * _SOFTMAX["forward"].per_element,
         product_flops=flops,
         note="biases, normalisations and activations within are not counted",
     )
@@ -209,7 +214,7 @@ def _recurrent(pass_: str, mode: int) -> Callable[[Call], Found]:
             if cell is None:
                 raise UnsupportedError("a recurrent layer without gates has no layer")
             hidden = recurrent.shape[1]
-            layer = Recurrent(cell=cell, steps=length, batch=batch, in_size=size, hidden=hidden)
+            layer = build_layer(cell, steps=length, batch=batch, in_size=size, hidden=hidden)
             training = pass_ == "forward" and bool(call.arguments[_TRAINING])
             return [call.work(layer, pass_, training=training)]
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import PydlbenchError, UnsupportedError
-from pydlbench.layers.pointwise import Pointwise
 from pydlbench.models.work import Work
+from pydlbench.ops.table import build_layer
 from pydlbench.steps.aten.text import TensorText, Word, leaves, read_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from pydlbench.layers.layer import Layer
+    from pydlbench.ops.op import Layer
     from pydlbench.records.operator import RecordedCall
 
 _FLOATS: Final = ("float", "bfloat")
@@ -174,7 +174,7 @@ def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     return tuple(max(sizes) if min(sizes) else 0 for sizes in zip(*padded, strict=True))
 
 
-def on_images(op: str, shape: Sequence[int], **parameters: Any) -> Pointwise:
+def on_images(op: str, shape: Sequence[int], **parameters: Any) -> Layer:
     """Return a memory-bound layer on a tensor: missing sides are 1, and one too many is width.
 
     Args:
@@ -187,8 +187,8 @@ def on_images(op: str, shape: Sequence[int], **parameters: Any) -> Pointwise:
     """
     batch, channels, *rest = shape if len(shape) > 1 else (1, *shape, *[1] * (1 - len(shape)))
     height = rest.pop(0) if len(rest) > 1 else 1
-    return Pointwise(
-        op=op,
+    return build_layer(
+        op,
         batch=batch,
         channels=channels,
         height=height,

@@ -11,9 +11,8 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.elementwise import ELEMENTWISE, Elementwise
-from pydlbench.layers.pointwise import Pointwise
-from pydlbench.layers.pointwise_ops import OPERATIONS
+from pydlbench.ops.table import OPS, build_layer
+from pydlbench.ops.tensors import merged_elementwise
 from pydlbench.steps.aten.call import Found, broadcast, on_images
 from pydlbench.steps.aten.text import TensorText
 
@@ -102,7 +101,7 @@ def _each(call: Call) -> Found:
     if activation is None:
         per = _EACH[name]
     else:
-        per = OPERATIONS[activation[0]].steps[activation[1]].flops
+        per = OPS[activation[0]].passes[activation[1]].per_element
     alpha = call.get(2, "alpha", 1) if name in ("add", "sub", "rsub") else 1
     per += alpha != 1
     if name == "clamp":
@@ -178,7 +177,7 @@ def _of_graph(call: Call, name: str, alpha: float, operands: Sequence[Any]) -> W
         if alpha == 1:
             return call.work(on_images("add", left.shape))
         if alpha < 0 and call.in_place:
-            return call.work(Pointwise(op="sgd", channels=left.elements, rate=-alpha))
+            return call.work(build_layer("sgd", channels=left.elements, rate=-alpha))
     return _bias(call, left, right) if alpha == 1 else None
 
 
@@ -189,7 +188,7 @@ def _bias(call: Call, left: TensorText, right: TensorText) -> Work | None:
     channels = left.shape[-1]
     if right.elements == channels and right.shape[-1:] == (channels,):
         rows = left.elements // channels
-        return call.work(Pointwise(op="bias", batch=rows, channels=channels))
+        return call.work(build_layer("bias", batch=rows, channels=channels))
     if right.shape == (1, *left.shape[1:2], *(1 for _ in left.shape[2:])):
         return call.work(on_images("bias", left.shape))
     return None
@@ -222,14 +221,14 @@ def _arithmetic(call: Call, name: str, alpha: float, operands: Sequence[Any]) ->
     if call.keywords.get("rounding_mode"):
         raise UnsupportedError(f"{name} that rounds has no layer")
     op, operands, number = _operator(call, name, alpha, operands)
-    operands = operands[: ELEMENTWISE[op].operands]
+    operands = operands[: OPS[f"elementwise:{op}"].operand_count]
     tensors = [one for one in operands if isinstance(one, TensorText)]
     if len({one.dtype for one in tensors if one.shape}) > 1:
         raise UnsupportedError(f"{name} of several types has no layer")
     shapes = [_stored(one) for one in operands]
     if broadcast(shapes) != broadcast([one.shape for one in tensors]):
         raise UnsupportedError(f"{name} of elements that are repeated has no layer")
-    return call.work(Elementwise.of(op, *shapes, number=number))
+    return call.work(merged_elementwise(op, *shapes, number=number))
 
 
 def _stored(operand: Any) -> tuple[int, ...]:

@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.gather import Gather
-from pydlbench.layers.move import Move
+from pydlbench.ops.table import build_layer
+from pydlbench.ops.tensors import merged_move
 from pydlbench.steps.aten.call import Found, broadcast, least_bytes, on_images
 from pydlbench.steps.aten.text import TensorText
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pydlbench.models.work import Work
+    from pydlbench.ops.op import Layer
     from pydlbench.steps.aten.call import Call
 
 #: What makes no kernel run: other sights of the same memory, memory without values, questions.
@@ -78,7 +79,7 @@ def _in_memory(tensor: TensorText) -> list[int]:
     return sorted(range(len(tensor.shape)), key=lambda axis: -tensor.strides[axis])
 
 
-def _turned(source: TensorText, axes: Sequence[int]) -> Move:
+def _turned(source: TensorText, axes: Sequence[int]) -> Layer:
     """Return what copies a tensor to where its axes lie in another order.
 
     Raises:
@@ -89,7 +90,7 @@ def _turned(source: TensorText, axes: Sequence[int]) -> Move:
     moving = [stride for size, stride in sizes if size != 1]
     if moving and min(moving) != 1:
         raise UnsupportedError("a copy of repeated or of single elements has no layer")
-    return Move.of([size for size, _ in sizes], [stride for _, stride in sizes])
+    return merged_move([size for size, _ in sizes], [stride for _, stride in sizes])
 
 
 def _floating(dtype: str) -> None:
@@ -117,7 +118,7 @@ def _made(call: Call) -> Found:
             raise UnsupportedError(_WHOLE)
         _floating(wanted.text if wanted else tensors[0].dtype if tensors else "float32")
         for shape in shapes:
-            yield call.work(Move(op="fill", src=(math.prod(shape),)))
+            yield call.work(build_layer("move:fill", src=(math.prod(shape),)))
 
     return _moved(call, 0, layers, None if call.tensors else [_OF_DEFAULT_TYPE])
 
@@ -144,7 +145,7 @@ def _among_zeros(call: Call) -> Found:
     outer, sizes = call.arguments[:2]
 
     def layers() -> Iterator[Work]:
-        yield call.work(Move(op="fill", src=(math.prod(sizes),)))
+        yield call.work(build_layer("move:fill", src=(math.prod(sizes),)))
         yield call.work(_turned(outer, range(len(outer.shape))))
 
     return _moved(call, least_bytes(call.tensors), layers)
@@ -161,7 +162,7 @@ def _padded(call: Call) -> Found:
         around = [(0, 0)] * (len(source.shape) - len(around)) + around
         sizes = [size + sum(both) for size, both in zip(source.shape, around, strict=True)]
         # The value is written everywhere, and then the source over it.
-        yield call.work(Move(op="fill", src=(math.prod(sizes),)))
+        yield call.work(build_layer("move:fill", src=(math.prod(sizes),)))
         yield call.work(_turned(source, _in_memory(source)))
 
     read = least_bytes(call.tensors)
@@ -195,7 +196,7 @@ def _shuffled(call: Call) -> Found:
             height, width = [height_out], [width_out]
             deep = [(sizes[1], steps[1]), rows, columns]
         order = [images, *height, *width, *deep] if last else [images, *deep, *height, *width]
-        yield call.work(Move.of([size for size, _ in order], [step for _, step in order]))
+        yield call.work(merged_move([size for size, _ in order], [step for _, step in order]))
 
     return _moved(call, least_bytes(call.tensors), layers)
 
@@ -252,7 +253,9 @@ def _gathered(call: Call) -> Found:
             raise UnsupportedError(_NO_GATHER)
         _floating(table.dtype)
         width = math.prod(table.shape[1:])
-        yield call.work(Gather(op="rows", rows=table.shape[0], width=width, count=index.elements))
+        yield call.work(
+            build_layer("gather:rows", rows=table.shape[0], width=width, count=index.elements)
+        )
 
     return Found.of("gather", layers, flops=0, read=read)
 
@@ -298,7 +301,9 @@ def _embedded_backward(call: Call) -> Found:
 
     def layers() -> Iterator[Work]:
         width = outer.shape[-1]
-        yield call.work(Gather(op="add-rows", rows=rows, width=width, count=indices.elements))
+        yield call.work(
+            build_layer("gather:add-rows", rows=rows, width=width, count=indices.elements)
+        )
 
     return Found.of("gather", layers, flops=outer.elements)
 

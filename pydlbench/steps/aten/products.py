@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.layers.elementwise import Elementwise
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.pointwise import Pointwise
+from pydlbench.ops.table import build_layer
+from pydlbench.ops.tensors import merged_elementwise
 from pydlbench.steps.aten.call import Found
 
 if TYPE_CHECKING:
@@ -58,15 +57,15 @@ def _pass(call: Call, left: TensorText, right: TensorText) -> Work:
     plain, turned = ("kn", "nk") if batch else ("any", "any")
     if call.backward and _transposed(left):
         rows, columns = (m, n) if batch else (n, m)
-        layer = Gemm(m=k, k=rows, n=columns, batch_count=count, weights_order=plain)
+        layer = build_layer("gemm", m=k, k=rows, n=columns, batch_count=count, weights_tag=plain)
         return call.work(layer, "backward-weights")
     if call.backward:
         # What is k x n in this call are the weights the other way round.
         order = plain if _transposed(right) else turned
-        layer = Gemm(m=m, k=n, n=k, batch_count=count, weights_order=order)
+        layer = build_layer("gemm", m=m, k=n, n=k, batch_count=count, weights_tag=order)
         return call.work(layer, "backward-data")
     order = turned if _transposed(right) else plain
-    return call.work(Gemm(m=m, k=k, n=n, batch_count=count, weights_order=order))
+    return call.work(build_layer("gemm", m=m, k=k, n=n, batch_count=count, weights_tag=order))
 
 
 def _transposed(matrix: TensorText) -> bool:
@@ -79,10 +78,10 @@ def _addition(call: Call, addend: TensorText, shape: tuple[int, ...]) -> Work:
     """Return the addition of a bias, or of a whole matrix."""
     *rows, columns = shape
     if addend.shape == shape:
-        return call.work(Pointwise(op="add", batch=math.prod(rows), channels=columns))
+        return call.work(build_layer("add", batch=math.prod(rows), channels=columns))
     if addend.elements == columns and addend.shape[-1:] == (columns,):
-        return call.work(Pointwise(op="bias", batch=math.prod(rows), channels=columns))
-    return call.work(Elementwise.of("add", shape, addend.shape))
+        return call.work(build_layer("bias", batch=math.prod(rows), channels=columns))
+    return call.work(merged_elementwise("add", shape, addend.shape))
 
 
 def _linear(call: Call) -> Found:
@@ -92,9 +91,9 @@ def _linear(call: Call) -> Found:
     rows = source.elements // inputs
 
     def layers() -> Iterator[Work]:
-        yield call.work(Gemm(m=rows, k=inputs, n=outputs))
+        yield call.work(build_layer("gemm", m=rows, k=inputs, n=outputs))
         if bias is not None:
-            yield call.work(Pointwise(op="bias", batch=rows, channels=outputs))
+            yield call.work(build_layer("bias", batch=rows, channels=outputs))
 
     products = 2 * rows * inputs * outputs
     added = 0 if bias is None else rows * outputs
@@ -108,7 +107,7 @@ def _by_vector(call: Call) -> Found:
     products = 2 * left.elements
     return Found.of(
         "product",
-        lambda: [call.work(Gemm(m=rows, k=right.elements, n=1))],
+        lambda: [call.work(build_layer("gemm", m=rows, k=right.elements, n=1))],
         flops=products,
         product_flops=products,
     )

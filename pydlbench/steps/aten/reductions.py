@@ -12,10 +12,8 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.pointwise import Pointwise
-from pydlbench.layers.pointwise_ops import OPERATIONS
-from pydlbench.layers.pool import Pool2d
-from pydlbench.layers.reduction import Reduction
+from pydlbench.ops.table import OPS, build_layer
+from pydlbench.ops.tensors import merged_reduction
 from pydlbench.steps.aten.call import Found, on_images
 from pydlbench.steps.aten.text import TensorText
 
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pydlbench.models.work import Work
+    from pydlbench.ops.op import Layer
     from pydlbench.steps.aten.call import Call
 
 
@@ -105,7 +104,7 @@ def _layer_normalised_backward(call: Call) -> Found:
 def _group_normalised(backward: bool) -> Callable[[Call], Found]:
     """As many operations as for layers, of other elements."""
     pass_ = "backward-data" if backward else "forward"
-    each = OPERATIONS["layernorm"].steps[pass_].flops
+    each = OPS["layernorm"].passes[pass_].per_element
     lacks = "oneDNN 3.2 has no normalisation of groups"
     return lambda call: Found(
         kind="normalisation", lacks=lacks, flops=call.tensors[int(backward)].elements * each
@@ -144,7 +143,7 @@ def _softmax_backward(op: str) -> Callable[[Call], Found]:
     return rule
 
 
-def _along(op: str, shape: tuple[int, ...], dim: int) -> Pointwise:
+def _along(op: str, shape: tuple[int, ...], dim: int) -> Layer:
     """Return a layer along one dimension, behind which there is none.
 
     Raises:
@@ -156,7 +155,7 @@ def _along(op: str, shape: tuple[int, ...], dim: int) -> Pointwise:
     return _on_rows(op, shape[: dim + 1], 1)
 
 
-def _on_rows(op: str, shape: Sequence[int], last: int, **parameters: Any) -> Pointwise:
+def _on_rows(op: str, shape: Sequence[int], last: int, **parameters: Any) -> Layer:
     """Return a layer that works along rows: the last dimensions together.
 
     Args:
@@ -167,8 +166,8 @@ def _on_rows(op: str, shape: Sequence[int], last: int, **parameters: Any) -> Poi
     """
     begin = len(shape) - last
     batch, channels, *rest = (*shape[:begin], 1, 1)
-    return Pointwise(
-        op=op,
+    return build_layer(
+        op,
         batch=batch,
         channels=channels,
         height=math.prod(rest),
@@ -186,7 +185,7 @@ def _by_rows(
     pass_: str,
     typed: Sequence[TensorText] | None = None,
 ) -> Found:
-    flops = source.elements * OPERATIONS[op].steps[pass_].flops
+    flops = source.elements * OPS[op].passes[pass_].per_element
     return Found.of(kind, layers, flops=flops if call.floating else 0, typed=typed)
 
 
@@ -206,7 +205,7 @@ def _reduced(each: int) -> Callable[[Call], Found]:
             dims = [dims] if isinstance(dims, int) else dims or range(len(source.shape))
             over = {one % max(1, len(source.shape)) for one in dims}
             op = _REDUCTIONS[call.operator]
-            return [call.work(Reduction.of(op, source.shape, over))]
+            return [call.work(merged_reduction(op, source.shape, over))]
 
         return Found.of("reduction", layers, flops=source.elements * each * call.floating)
 
@@ -236,16 +235,16 @@ def _summed(call: Call) -> Found:
             if len(shape) == 4 and over == {2, 3}:
                 batch, channels, *sizes = shape
                 size = sizes[0], sizes[1]
-                pool = Pool2d.of(
-                    batch=batch, channels=channels, in_size=size, kernel=size, mode="avg"
+                pool = build_layer(
+                    "pool", batch=batch, channels=channels, in_size=size, kernel=size, mode="avg"
                 )
                 return [call.work(pool)]
-            return [call.work(Reduction.of("mean", shape, over))]
+            return [call.work(merged_reduction("mean", shape, over))]
         kept = [axis for axis in axes if axis not in over and shape[axis] != 1]
         if not kept or any(axis in over and shape[axis] != 1 for axis in range(kept[0], kept[-1])):
-            return [call.work(Reduction.of("sum", shape, over))]
-        layer = Pointwise(
-            op="bias",
+            return [call.work(merged_reduction("sum", shape, over))]
+        layer = build_layer(
+            "bias",
             batch=math.prod(shape[: kept[0]]),
             channels=math.prod(shape[kept[0] : kept[-1] + 1]),
             width=math.prod(shape[kept[-1] + 1 :]),

@@ -6,17 +6,15 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.deconv import Deconv2d
-from pydlbench.layers.pool import Pool2d
-from pydlbench.layers.resize import Resize, flops_of_pixel
-from pydlbench.layers.resize import taps as taps_of
+from pydlbench.ops.resize import flops_of_pixel, taps
+from pydlbench.ops.table import build_layer
 from pydlbench.steps.aten.call import Found, least_bytes, on_images
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pydlbench.models.work import Work
+    from pydlbench.ops.op import Layer
     from pydlbench.steps.aten.call import Call
     from pydlbench.steps.aten.text import TensorText
 
@@ -67,7 +65,7 @@ class _Convolution:
         """The shape of the result."""
         return self._batch, self.channels, *self._out
 
-    def layer(self) -> Conv2d | Deconv2d:
+    def layer(self) -> Layer:
         """Return the layer.
 
         Raises:
@@ -81,32 +79,20 @@ class _Convolution:
             height, width = (*[missing] * (2 - len(values)), *values)
             return height, width
 
-        of = {
-            "batch": self._batch,
-            "in_channels": self._channels,
-            "out_channels": self.channels,
-            "groups": self._groups,
-        }
         pads = both(self._padding, 0)
-        if not self._transposed:
-            return Conv2d.of(
-                in_size=both(self._sizes),
-                kernel=both(self._kernel),
-                stride=both(self._stride),
-                padding=pads,
-                dilation=both(self._dilation),
-                **of,
-            )
-        named = {
-            "in": self._sizes,
-            "out": self._out,
-            "kernel": self._kernel,
-            "stride": self._stride,
-            "dilation": self._dilation,
-        }
-        for name, values in named.items():
-            of[f"{name}_height"], of[f"{name}_width"] = both(values)
-        return Deconv2d(pad_top=pads[0], pad_left=pads[1], **of)
+        return build_layer(
+            "deconv" if self._transposed else "conv",
+            batch=self._batch,
+            in_channels=self._channels,
+            in_size=both(self._sizes),
+            out_channels=self.channels,
+            kernel=both(self._kernel),
+            stride=both(self._stride),
+            dilation=both(self._dilation),
+            groups=self._groups,
+            padding=pads,
+            out_size=both(self._out),
+        )
 
 
 def _each(values: Any, number: int) -> tuple[int, ...]:
@@ -194,7 +180,7 @@ class _Pooling:
         planes = math.prod(source.shape[:-number])
         self.flops = planes * math.prod(self._out) * math.prod(self._kernel)
 
-    def layer(self) -> Pool2d:
+    def layer(self) -> Layer:
         """Return the layer.
 
         Raises:
@@ -221,7 +207,8 @@ class _Pooling:
             # PyTorch divides these by the elements within the padding it was given.
             raise UnsupportedError("an average over windows beyond the padding has no layer")
         *batch, channels, height, width = self._shape
-        return Pool2d.of(
+        return build_layer(
+            "pool",
             batch=math.prod(batch),
             channels=channels,
             in_size=(height, width),
@@ -313,7 +300,7 @@ class _Even:
         ]
         self.flops = math.prod(self._planes) * math.prod(taps)
 
-    def layer(self, mode: str) -> Pool2d:
+    def layer(self, mode: str) -> Layer:
         """Return the layer.
 
         Raises:
@@ -324,7 +311,8 @@ class _Even:
             raise UnsupportedError("a pooling whose windows differ in size has no layer")
         kernel = self._sizes[0] // self._out[0], self._sizes[1] // self._out[1]
         *batch, channels = self._planes
-        return Pool2d.of(
+        return build_layer(
+            "pool",
             batch=math.prod(batch),
             channels=channels,
             in_size=self._sizes,
@@ -365,15 +353,13 @@ def _resized(per_side: int) -> Callable[[Call], Found]:
             how = "aligned" if aligned else "whole" if whole else "centres"
             for (one, out), factor in zip(sides, factors, strict=False):
                 check_centres(mode, one, out, how, factor)
-            (in_height, out_height), (in_width, out_width) = [(1, 1)] * (2 - len(sides)) + sides
-            layer = Resize(
-                mode=mode,
+            both = [(1, 1)] * (2 - len(sides)) + sides
+            layer = build_layer(
+                f"resize:{mode}",
                 batch=shape[0],
                 channels=shape[1],
-                in_height=in_height,
-                in_width=in_width,
-                out_height=out_height,
-                out_width=out_width,
+                in_size=tuple(one for one, _ in both),
+                out_size=tuple(out for _, out in both),
             )
             return [call.work(layer, "backward-data" if backward else "forward")]
 
@@ -404,7 +390,7 @@ def check_centres(
             raise UnsupportedError(f"resizing by {_NOT_CENTRES[how]} has no layer, none in oneDNN")
     elif how == "whole":
         picked = [min(math.floor(to * step), size - 1) for to in range(out)]
-        if picked != [low for low, _, _ in taps_of("nearest", size, out)]:
+        if picked != [low for low, _, _ in taps("nearest", size, out)]:
             raise UnsupportedError("other nearest pixels than those of centres have no layer")
     elif not math.isclose(step * out, size):
         raise UnsupportedError("resizing by a factor that is not that of its sizes has no layer")

@@ -12,18 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.deconv import Deconv2d
-from pydlbench.layers.elementwise import Elementwise
-from pydlbench.layers.gather import Gather
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.move import Move
-from pydlbench.layers.pointwise import Pointwise
-from pydlbench.layers.pointwise_ops import OPERATIONS
-from pydlbench.layers.pool import Pool2d
-from pydlbench.layers.reduction import REDUCTIONS, Reduction
-from pydlbench.layers.resize import Resize, flops_of_pixel
 from pydlbench.models.work import Work
+from pydlbench.ops.resize import flops_of_pixel
+from pydlbench.ops.table import OPS, build_layer
+from pydlbench.ops.tensors import merged_elementwise, merged_move, merged_reduction
 from pydlbench.steps.aten.call import Found, on_images
 from pydlbench.steps.aten.windows import check_centres
 from pydlbench.steps.aten.work import CallWork
@@ -32,7 +24,7 @@ from pydlbench.steps.nodes.text import Node
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pydlbench.layers.layer import Layer
+    from pydlbench.ops.op import Layer
     from pydlbench.records.operator import RecordedCall
     from pydlbench.steps.nodes.text import NodeTensor
 
@@ -155,7 +147,7 @@ def _pads(
     return found[0], found[1], found[2], found[3]
 
 
-def _conv(one: _Read, source: Any, filters: Any, outer: Any) -> Conv2d:
+def _conv(one: _Read, source: Any, filters: Any, outer: Any) -> Layer:
     """Return the convolution of some shapes: images, filters (h, w, in, out), images."""
     batch, channels, *sizes = one.images(source)
     height, width, inner, _ = filters
@@ -163,7 +155,8 @@ def _conv(one: _Read, source: Any, filters: Any, outer: Any) -> Conv2d:
     strides = one.sides(one.node.numbers("strides"))
     dilation = one.sides(one.node.numbers("dilations"))
     reach = [d * (k - 1) + 1 for d, k in zip(dilation, (height, width), strict=True)]
-    return Conv2d.of(
+    return build_layer(
+        "conv",
         batch=batch,
         in_channels=channels,
         out_channels=one.images(outer)[1],
@@ -203,21 +196,15 @@ def _convolution_to_data(one: _Read) -> Found:
         same = _conv(one, source, filters, outer)
         if one.backward:
             return [one.work(same, "backward-data")]
-        sides = ("height", "width")
-        fields: dict[str, Any] = {}
-        for name in ("kernel", "stride", "dilation"):
-            fields |= {f"{name}_{side}": getattr(same, f"{name}_{side}") for side in sides}
-        for side in sides:  # what the convolution reads, this one writes
-            fields[f"in_{side}"] = getattr(same, f"out_{side}")
-            fields[f"out_{side}"] = getattr(same, f"in_{side}")
-        layer = Deconv2d(
-            batch=same.batch,
+        # What the convolution reads, this one writes.
+        alike = ("batch", "groups", "kernel", "stride", "dilation", "pad_before")
+        layer = build_layer(
+            "deconv",
             in_channels=same.out_channels,
+            in_size=same.out_size,
             out_channels=same.in_channels,
-            groups=same.groups,
-            pad_top=same.pad_top,
-            pad_left=same.pad_left,
-            **fields,
+            out_size=same.in_size,
+            **{field: getattr(same, field) for field in alike},
         )
         return [one.work(layer)]
 
@@ -240,11 +227,12 @@ def _convolution_to_filter(one: _Read) -> Found:
     return Found.of("convolution", layers, flops=flops, product_flops=products)
 
 
-def _pool(one: _Read, source: Any, mode: str) -> Pool2d:
+def _pool(one: _Read, source: Any, mode: str) -> Layer:
     batch, channels, *sizes = one.images(source)
     kernel = one.sides(one.node.numbers("ksize"))
     strides = one.sides(one.node.numbers("strides"))
-    return Pool2d.of(
+    return build_layer(
+        "pool",
         batch=batch,
         channels=channels,
         in_size=(sizes[0], sizes[1]),
@@ -296,14 +284,12 @@ def _resized(mode: str, pass_: str) -> Callable[[_Read], Found]:
             how = "aligned" if one.node.flag("align_corners") else how
             for size, out in sides:
                 check_centres(mode, size, out, how)
-            layer = Resize(
-                mode=mode,
+            layer = build_layer(
+                f"resize:{mode}",
                 batch=batch,
                 channels=channels,
-                in_height=sides[0][0],
-                in_width=sides[1][0],
-                out_height=sides[0][1],
-                out_width=sides[1][1],
+                in_size=tuple(size for size, _ in sides),
+                out_size=tuple(out for _, out in sides),
             )
             return [one.work(layer, pass_)]
 
@@ -334,14 +320,14 @@ def _product(one: _Read) -> Found:
 
     def layers() -> list[Work]:
         if one.backward and turned:
-            layer = Gemm(m=k, k=m, n=n, batch_count=count, weights_order=plain)
+            layer = build_layer("gemm", m=k, k=m, n=n, batch_count=count, weights_tag=plain)
             return [one.work(layer, "backward-weights")]
         if one.backward:
             order = plain if other else across
-            layer = Gemm(m=m, k=n, n=k, batch_count=count, weights_order=order)
+            layer = build_layer("gemm", m=m, k=n, n=k, batch_count=count, weights_tag=order)
             return [one.work(layer, "backward-data")]
         order = across if other else plain
-        layer = Gemm(m=m, k=k, n=n, batch_count=count, weights_order=order)
+        layer = build_layer("gemm", m=m, k=k, n=n, batch_count=count, weights_tag=order)
         return [one.work(layer), *more()]
 
     return Found.of("product", layers, flops=products + flops, product_flops=products)
@@ -362,12 +348,13 @@ def _einsum(one: _Read) -> Found:
     count = number(ours & theirs & kept)
 
     def layers() -> list[Work]:
-        layer = Gemm(
+        layer = build_layer(
+            "gemm",
             m=number((ours - theirs) & kept),
             k=number((ours & theirs) - kept),
             n=number((theirs - ours) & kept),
             batch_count=count,
-            weights_order="kn" if count > 1 else "any",
+            weights_tag="kn" if count > 1 else "any",
         )
         return [one.work(layer)]
 
@@ -401,11 +388,11 @@ def _followed(one: _Read, shape: Sequence[int]) -> tuple[Callable[[], list[Work]
     """
     names = [_FUSED.get(word, word) for word in one.node.words("fused_ops")]
     rows = shape if len(shape) == 2 or len(shape) == 4 else (math.prod(shape[:-1]), *shape[-1:])
-    each = [OPERATIONS[name].steps["forward"].flops if name in OPERATIONS else 0 for name in names]
+    each = [OPS[name].passes["forward"].per_element if name in OPS else 0 for name in names]
 
     def layers() -> list[Work]:
         for name in names:
-            if name not in OPERATIONS:
+            if name not in OPS:
                 raise UnsupportedError(f"{name} has no layer")
         return [one.work(on_images(name, rows)) for name in names]
 
@@ -427,7 +414,7 @@ def _bias(one: _Read) -> Found:
 
 def _bias_back(one: _Read) -> Found:
     channels = one.result.elements
-    layer = Pointwise(op="bias", batch=one.source.elements // channels, channels=channels)
+    layer = build_layer("bias", batch=one.source.elements // channels, channels=channels)
     return Found.of(
         "reduction", lambda: [one.work(layer, "backward-weights")], flops=one.source.elements
     )
@@ -466,8 +453,8 @@ def _normalised_back(one: _Read) -> Found:
 def _softmax(op: str) -> Callable[[_Read], Found]:
     def rule(one: _Read) -> Found:
         *rows, width = one.shape(0)
-        layer = Pointwise(op=op, batch=math.prod(rows), channels=1, width=width)
-        flops = one.source.elements * OPERATIONS[op].steps["forward"].flops
+        layer = build_layer(op, batch=math.prod(rows), channels=1, width=width)
+        flops = one.source.elements * OPS[op].passes["forward"].per_element
         return Found.of("softmax", lambda: [one.work(layer)], flops=flops)
 
     return rule
@@ -479,10 +466,10 @@ def _loss(one: _Read) -> Found:
     passes = "forward", "backward-data"
 
     def layers() -> list[Work]:
-        layer = Pointwise(op="softmax-xent", batch=rows, channels=classes)
+        layer = build_layer("softmax-xent", batch=rows, channels=classes)
         return [one.work(layer, each, training=True) for each in passes]
 
-    each = sum(OPERATIONS["softmax-xent"].steps[one].flops for one in passes)
+    each = sum(OPS["softmax-xent"].passes[one].per_element for one in passes)
     return Found.of("loss", layers, flops=one.source.elements * each)
 
 
@@ -504,7 +491,7 @@ _SMOOTH: Final = {
 def _activation(op: str, pass_: str) -> Callable[[_Read], Found]:
     def rule(one: _Read) -> Found:
         shape = one.result.shape or ()
-        flops = one.result.elements * OPERATIONS[op].steps[pass_].flops
+        flops = one.result.elements * OPS[op].passes[pass_].per_element
         return Found.of("activation", lambda: [one.work(on_images(op, shape), pass_)], flops=flops)
 
     return rule
@@ -542,8 +529,8 @@ def _each(one: _Read) -> Found:
         if node.operator != "SquaredDifference":
             return [_arithmetic(one)]
         shapes = [each.shape or () for each in node.inputs]
-        square = Elementwise.of("square", one.result.shape or ())
-        return [one.work(each) for each in (Elementwise.of("add", *shapes, number=-1), square)]
+        square = merged_elementwise("square", one.result.shape or ())
+        return [one.work(each) for each in (merged_elementwise("add", *shapes, number=-1), square)]
 
     return Found.of("elementwise", layers, flops=flops)
 
@@ -574,11 +561,11 @@ def _arithmetic(one: _Read) -> Work:
         if shape == other:
             return one.work(on_images("add", shape))
         if other[-1:] == shape[-1:] and pair[-1].elements == shape[-1]:
-            return one.work(Pointwise(op="bias", batch=_elements(shape[:-1]), channels=shape[-1]))
+            return one.work(build_layer("bias", batch=_elements(shape[:-1]), channels=shape[-1]))
     if op == "mul" and len(shape) == 4 and other == (shape[0], 1, 1, shape[3]):
         return one.work(on_images("scale", one.images(shape)))
     shapes = [each.shape or () for each in node.inputs]
-    return one.work(Elementwise.of(op, *shapes, number=number))
+    return one.work(merged_elementwise(op, *shapes, number=number))
 
 
 def _summed(one: _Read) -> Found:
@@ -604,16 +591,19 @@ def _reduced(one: _Read) -> Found:
             raise UnsupportedError(f"{one.node.op} of these has no layer")
         over = {int(axis) % len(shape) for axis in axes}
         if one.node.operator == "Sum" and over == set(range(len(shape) - 1)) and over:
-            layer = Pointwise(op="bias", batch=_elements(shape[:-1]), channels=shape[-1])
+            layer = build_layer("bias", batch=_elements(shape[:-1]), channels=shape[-1])
             return [one.work(layer, "backward-weights")]
         if one.node.operator == "Mean" and len(shape) == 4 and over == {1, 2}:
             batch, height, width, channels = shape
             size = height, width
-            pool = Pool2d.of(batch=batch, channels=channels, in_size=size, kernel=size, mode="avg")
+            pool = build_layer(
+                "pool", batch=batch, channels=channels, in_size=size, kernel=size, mode="avg"
+            )
             return [one.work(pool)]
-        if (op := one.node.operator.lower()) not in REDUCTIONS:
+        op = one.node.operator.lower()
+        if f"reduction:{op}" not in OPS:
             raise UnsupportedError(f"{one.node.op} has no layer")
-        return [one.work(Reduction.of(op, shape, over))]
+        return [one.work(merged_reduction(op, shape, over))]
 
     return Found.of("reduction", layers, flops=one.source.elements * one.source.floating)
 
@@ -624,7 +614,7 @@ def _assigned(one: _Read) -> Found:
 
     def layers() -> list[Work]:
         if one.node.operator.startswith("AssignSub"):
-            return [one.work(Pointwise(op="sgd", channels=moved.elements, rate=1.0))]
+            return [one.work(build_layer("sgd", channels=moved.elements, rate=1.0))]
         return [one.work(on_images("add", moved.shape or (1,)))]
 
     if not moved.floating:
@@ -650,14 +640,14 @@ def _copy(one: _Read) -> Found:
         if not one.result.floating:
             raise UnsupportedError("whole numbers have no layer")
         if one.node.operator in _FILLS:
-            return [one.work(Move(op="fill", src=(one.result.elements,)))]
+            return [one.work(build_layer("move:fill", src=(one.result.elements,)))]
         order = one.node.inputs[-1].values
         if one.node.operator != "Transpose" or order is None:
             raise UnsupportedError(f"{one.node.op} has no layer")
         source = one.shape(0)
         strides = [_elements(source[axis + 1 :]) for axis in range(len(source))]
         turned = [strides[int(axis)] for axis in order]
-        return [one.work(Move.of(one.result.shape or (), turned))]
+        return [one.work(merged_move(one.result.shape or (), turned))]
 
     return Found.of("copy", layers, flops=0)
 
@@ -689,7 +679,11 @@ def _gathered(one: _Read) -> Found:
             raise UnsupportedError(f"{one.node.op} of these has no layer")
         rows, *width = one.shape(0)
         return [
-            one.work(Gather(op="rows", rows=rows, width=_elements(width), count=inputs[1].elements))
+            one.work(
+                build_layer(
+                    "gather:rows", rows=rows, width=_elements(width), count=inputs[1].elements
+                )
+            )
         ]
 
     return Found.of("gather", layers, flops=one.source.elements * adds)

@@ -9,6 +9,7 @@ from invented_rows import time_of
 from page_reading import by_id, parse
 from said import says
 
+from pydlbench.ops.table import KINDS
 from pydlbench.records.measurement import Peaks
 from pydlbench.report.page.page import build_page
 
@@ -148,7 +149,6 @@ def test_series_differ_in_more_than_colour():
 
 
 def test_every_kind_of_layer_has_a_look_of_its_own():
-    from pydlbench.layers.layer import KINDS
     from pydlbench.report.page.palette import kind_look
 
     drawn = [(kind_look(kind).hue, kind_look(kind).hatch) for kind in KINDS]

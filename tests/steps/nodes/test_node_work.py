@@ -4,8 +4,7 @@ import pytest
 
 from pydlbench.ladder.mapped import map_calls
 from pydlbench.ladder.operators import kind_of
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.pool import Pool2d
+from pydlbench.ops.table import build_layer
 from pydlbench.records.operator import RecordedCall
 from pydlbench.steps.nodes.text import Node, NodeTensor
 from pydlbench.steps.nodes.work import work_of_graph_node
@@ -39,13 +38,20 @@ def layers(found):
     return [(one.layer.problem, one.pass_) for one in found.layers]
 
 
-CONV = Conv2d.of(
-    batch=2, in_channels=3, in_size=8, out_channels=5, kernel=3, stride=2, padding=(0, 1, 0, 1)
+CONV = build_layer(
+    "conv",
+    batch=2,
+    in_channels=3,
+    in_size=8,
+    out_channels=5,
+    kernel=3,
+    stride=2,
+    padding=(0, 1, 0, 1),
 ).problem
 TAPS = 2 * 2 * 4 * 4 * 5 * 27  # two for a multiply-add, of each element of (2, 4, 4, 5)
 FUSED = {"fused_ops": {"list": {"s": ["BiasAdd", "Relu"]}}}
 CENTRES = {"half_pixel_centers": {"b": True}}
-POOL = Pool2d.of(batch=2, channels=3, in_size=8, kernel=3, stride=2, padding=(0, 1, 0, 1))
+POOL = build_layer("pool", batch=2, channels=3, in_size=8, kernel=3, stride=2, padding=(0, 1, 0, 1))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pydlbench.layers.window import Axis, output_size, trailing_pad
+from pydlbench.ops.axis import Axis, output_size, trailing_pad
 
 axes = st.builds(
     Axis,
@@ -37,6 +37,9 @@ def test_counts_agree_with_brute_force(axis):
     assert axis.used_outputs() == len({o for o, _, _ in met})
     assert axis.used_taps() == len({k for _, k, _ in met})
     assert axis.touched_inputs() == len({position for _, _, position in met})
+    assert axis.elements_inside() == [
+        sum(o == place for o, _, _ in met) for place in range(axis.out)
+    ]
 
 
 def test_huge_axes_are_counted_without_walking_them():
