@@ -151,10 +151,11 @@ class Deconv2d(Product):
         return f"{_PREFIX}{groups}mb{self.batch}ic{self.in_channels}{spatial_fields}"
 
     def problem_fields(self) -> dict[str, Any]:
-        """Return all fields, the trailing pads among them."""
-        pads = {"pad_bottom": self.convolution.pad_bottom, "pad_right": self.convolution.pad_right}
-        # Without arguments, super() does not find its class in a dataclass with slots.
-        return Product.problem_fields(self) | pads
+        """Return those of the convolution, with source and result exchanged."""
+        fields = self.convolution.problem_fields()
+        exchanged = {"in_channels": "out_channels", "in_size": "out_size"}
+        exchanged |= {there: here for here, there in exchanged.items()}
+        return {name: fields[exchanged.get(name, name)] for name in fields}
 
     @classmethod
     def claims(cls, text: str, pool: str | None) -> bool:  # noqa: ARG003 - of poolings

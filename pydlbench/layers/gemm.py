@@ -91,8 +91,11 @@ class Gemm(Product):
         return (self.shapes()[role][1:],) if self.batch_count == 1 else ()
 
     def problem_fields(self) -> dict[str, Any]:
-        """Return the sizes; which order of the weights is wanted, the search for kernels says."""
-        return {field: getattr(self, field) for field in ("m", "k", "n", "batch_count")}
+        """Return the sizes, the batch of both operands, and how the weights are to lie."""
+        batch = [] if self.batch_count == 1 else [self.batch_count]
+        sizes = {field: getattr(self, field) for field in ("m", "k", "n")}
+        tag = {"weights_tag": self.weights_order}
+        return sizes | {"src_batch": batch, "weights_batch": batch} | tag
 
     @property
     def variant(self) -> str | None:

@@ -243,9 +243,11 @@ class Pointwise(Kind):
         }
 
     def problem_fields(self) -> dict[str, Any]:
-        """Return the operation, the sizes and the operation's own parameters."""
+        """Return the operation with its passes and parameters, and the sizes."""
         sizes = ("op", "batch", "channels", "height", "width")
-        return {field: getattr(self, field) for field in sizes} | self.parameters
+        one_order = self._operation.in_one_order or self._operation.of_weights
+        of_operation = {"passes": list(self.passes), "in_one_order": one_order}
+        return {field: getattr(self, field) for field in sizes} | of_operation | self.parameters
 
     @classmethod
     def claims(cls, text: str, pool: str | None) -> bool:  # noqa: ARG003 - of poolings

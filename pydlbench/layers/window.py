@@ -312,10 +312,11 @@ class Windowed(Kind):
         return rows, columns
 
     def problem_fields(self) -> dict[str, Any]:
-        """Return all fields, and the sizes of the output among them."""
+        """Return the fields that are no sides, and of each side what its windows do."""
         # Without arguments, super() does not find its class in a dataclass with slots.
         fields = Kind.problem_fields(self)
-        return fields | {"out_height": self.out_height, "out_width": self.out_width}
+        pads = (self.pad_top, self.pad_left), (self.pad_bottom, self.pad_right)
+        return side_fields(fields, self.axes(), *pads)
 
     def with_batch(self, batch: int) -> Self:
         """Return the same layer for another number of images."""
@@ -412,6 +413,32 @@ class Windowed(Kind):
         object.__setattr__(self, "pad_bottom", bottom)
         object.__setattr__(self, "pad_right", right)
         check_total(**elements(self.shapes()))
+
+
+def side_fields(
+    fields: dict[str, Any],
+    axes: Sequence[Axis],
+    pad_before: tuple[int, ...],
+    pad_after: tuple[int, ...],
+) -> dict[str, Any]:
+    """Return the fields of a native problem: those without sides, and a list for each of theirs.
+
+    Args:
+        fields: All fields of a layer.
+        axes: Its axes, the outermost first.
+        pad_before: The leading pads in their order.
+        pad_after: The trailing pads in their order.
+    """
+    ends = ("_height", "_width", "_top", "_bottom", "_left", "_right")
+    return {name: value for name, value in fields.items() if not name.endswith(ends)} | {
+        "in_size": [axis.size for axis in axes],
+        "out_size": [axis.out for axis in axes],
+        "kernel": [axis.kernel for axis in axes],
+        "stride": [axis.stride for axis in axes],
+        "dilation": [axis.dilation for axis in axes],
+        "pad_before": list(pad_before),
+        "pad_after": list(pad_after),
+    }
 
 
 def derived_pad(size: int, window: int, stride: int, out: int) -> int:

@@ -7,11 +7,12 @@ import pytest
 
 from pydlbench.errors import UnsupportedError
 from pydlbench.layers.conv import Conv2d
+from pydlbench.layers.gemm import Gemm
 from pydlbench.layers.pool import Pool2d
 
 pytestmark = pytest.mark.gpu
 
-GEMM = {"batch_count": 2, "m": 48, "k": 80, "n": 32}
+GEMM = Gemm(m=48, k=80, n=32, batch_count=2).problem_fields()
 EQUATIONS = {
     "forward-training": ("src", "weights", "bmk,bkn->bmn"),
     "backward-data": ("dst", "weights", "bmn,bkn->bmk"),
@@ -91,7 +92,7 @@ def test_pooling_on_the_device_is_right(cuda, device, pass_, mode, whole):
         count_include_pad=whole,
     )
     fields = layer.problem_fields()
-    assert (fields["out_height"], fields["out_width"]) == (5, 4)
+    assert fields["out_size"] == [5, 4]
     arena = cuda.Arena(device, {"src": uniform(1, 2, 5, 9, 8), "dst": uniform(2, 2, 5, 5, 4)})
     reference = cuda.reference("pool2d", pass_, fields)
     plans = cuda.plans(device, "pool2d", pass_, "fp32", fields)

@@ -42,10 +42,10 @@ def test_samples_grow_with_the_batch():
         Gemm(m=10, k=8, n=9, batch_count=24, samples=5)
 
 
-def test_the_order_of_weights_is_part_of_the_problem_and_not_of_its_sizes():
+def test_the_order_of_weights_is_part_of_the_problem():
     free, fixed = Gemm(m=2, k=3, n=4), Gemm(m=2, k=3, n=4, weights_order="nk")
     assert (fixed.problem, fixed.variant, free.variant) == ("2x3:3x4wtagnk", "transposed", None)
-    assert fixed.problem_fields() == free.problem_fields()
+    assert fixed.problem_fields() == free.problem_fields() | {"weights_tag": "nk"}
     with pytest.raises(UsageError, match="weights_order='ba': no such order; nearest: any"):
         Gemm(m=2, k=3, n=4, weights_order="ba")
 

@@ -19,11 +19,11 @@ std::vector<TensorSpec> convolution_tensors(const Convolution& convolution) {
   const bool backward_data = pass == Pass::backward_data;
   const bool backward_weights = pass == Pass::backward_weights;
   std::vector<TensorSpec> tensors{
-      tensor("src", {p.batch, p.in_channels, p.in_height, p.in_width}, backward_data),
-      tensor("weights", {p.out_channels, p.in_channels / p.groups, p.kernel_height, p.kernel_width},
+      tensor("src", {p.batch, p.in_channels, p.in_size[0], p.in_size[1]}, backward_data),
+      tensor("weights", {p.out_channels, p.in_channels / p.groups, p.kernel[0], p.kernel[1]},
              backward_weights)};
   if (convolution.fused) tensors.push_back(tensor("bias", {1, p.out_channels, 1, 1}, false));
-  tensors.push_back(tensor("dst", {p.batch, p.out_channels, p.out_height, p.out_width},
+  tensors.push_back(tensor("dst", {p.batch, p.out_channels, p.out_size[0], p.out_size[1]},
                            !backward_data && !backward_weights));
   return tensors;
 }
@@ -71,17 +71,17 @@ class Builder {
     return tensor;
   }
 
-  Descriptor& convolution(const Conv2dProblem& p, DataType compute) {
+  Descriptor& convolution(const ConvProblem& p, DataType compute) {
     using Numbers = std::vector<std::int64_t>;
     auto& convolution = make(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, "convolution");
     convolution.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, type_of(compute))
         .set_enum(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE,
                   CUDNN_CROSS_CORRELATION)
         .set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, Numbers{2})
-        .set(CUDNN_ATTR_CONVOLUTION_DILATIONS, Numbers{p.dilation_height, p.dilation_width})
-        .set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, Numbers{p.stride_height, p.stride_width})
-        .set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, Numbers{p.pad_top, p.pad_left})
-        .set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, Numbers{p.pad_bottom, p.pad_right});
+        .set(CUDNN_ATTR_CONVOLUTION_DILATIONS, Numbers{p.dilation[0], p.dilation[1]})
+        .set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, Numbers{p.stride[0], p.stride[1]})
+        .set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, Numbers{p.pad_before[0], p.pad_before[1]})
+        .set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, Numbers{p.pad_after[0], p.pad_after[1]});
     convolution.finalize();
     return convolution;
   }

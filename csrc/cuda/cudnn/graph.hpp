@@ -17,7 +17,7 @@ namespace pydlbench::cuda::cudnn {
 enum class Layout { nchw, nhwc };
 
 struct Convolution {
-  Conv2dProblem problem;
+  ConvProblem problem;
   Pass pass;
   Layout layout;
   Mode mode;

@@ -64,7 +64,7 @@ constexpr std::size_t kMostPacks = 4096;
 
 std::size_t scratch_bytes(const Convolution& convolution, const ExplicitPadding& padding) {
   const auto& inner = padding.inner;
-  const auto elements = inner.batch * inner.in_channels * inner.in_height * inner.in_width;
+  const auto elements = inner.batch * inner.in_channels * inner.in_size[0] * inner.in_size[1];
   const auto bytes = static_cast<std::size_t>(elements) * bytes_of(storage(convolution.mode));
   return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
 }
@@ -191,7 +191,7 @@ class Dropped {
 
 }  // namespace
 
-std::vector<std::shared_ptr<Plan>> conv2d_plans(const Target& target, const Conv2dProblem& problem,
+std::vector<std::shared_ptr<Plan>> conv2d_plans(const Target& target, const ConvProblem& problem,
                                                 Pass pass, Mode mode, const PlanRequest& request) {
   check_request(target, pass, mode, request);
   std::vector<std::shared_ptr<Plan>> plans;

@@ -497,24 +497,16 @@ def _wanted(candidate: _cpu.Candidate, case: KernelSpec) -> bool:
     if isinstance(case.layer, Pointwise):
         return _wanted_order(candidate, case.layer, case.layout)
     if isinstance(case.layer, Gemm) and case.layer.variant is not None:
-        return _wanted_matrix(candidate, case.layer)
+        return True  # none was found that lies otherwise
     if case.layout == "best":
         return True
     if isinstance(case.layer, Gemm):
         # Matrices know packed weights (what the library likes best) and plain ones.
         plain = case.layout in ("nchw", "nhwc")
         return candidate.variant == ("plain" if plain else "any")
-    if case.layer.kind == "pool2d" and case.layout == "any":
+    if case.layer.kind.startswith("pool") and case.layout == "any":
         return True  # pooling takes the layout it is given
     return candidate.variant == case.layout
-
-
-def _wanted_matrix(candidate: _cpu.Candidate, layer: Gemm) -> bool:
-    """Whether the weights of a product lie as it asks, none of them packed."""
-    letters = ("" if layer.batch_count == 1 else "g") + layer.weights_order
-    # A vector lies the same way in either order, and the library knows one of them only.
-    same = min(layer.k, layer.n) == 1
-    return candidate.variant == "plain" and (same or f"weights {letters}" in candidate.layout)
 
 
 def _wanted_order(candidate: _cpu.Candidate, layer: Pointwise, layout: str) -> bool:
