@@ -90,5 +90,6 @@ void plan_lrn(PlanBuilder& builder);
 void plan_concat(PlanBuilder& builder);
 void plan_scale(PlanBuilder& builder);
 void plan_softmax(PlanBuilder& builder);
+void plan_rmsnorm(PlanBuilder& builder);
 
 }  // namespace pydlbench::cpu::pointwise

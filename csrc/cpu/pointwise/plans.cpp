@@ -37,6 +37,7 @@ const std::vector<Op>& ops() {
       {"softmax", p::plan_onednn_normalisations, nullptr},
       {"log-softmax", p::plan_onednn_normalisations, nullptr},
       {"layernorm", p::plan_onednn_normalisations, nullptr},
+      {"rmsnorm", nullptr, p::plan_rmsnorm},
       {"dropout", nullptr, p::plan_elementwise},
       {"l2", p::plan_onednn_maps, p::plan_vectors},
       {"sgd", p::plan_onednn_maps, p::plan_vectors},
