@@ -1,4 +1,5 @@
-// Problems as the kernels for GPUs know them: images of two sides, batches of one dimension.
+// Problems as the kernels for GPUs know them: images of two sides at least, batches of one
+// dimension.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +24,10 @@ inline PlainGemm plain(const GemmProblem& given) {
   return {problem.m, problem.k, problem.n, problem.src_batch.empty() ? 1 : problem.src_batch[0]};
 }
 
-// The same windows on images of two sides: of one side, which is the inner one then.
+// The same windows on images of two sides where they have one, which is the inner one then.
 template <typename Problem>
 Problem plain(Problem problem) {
-  if (problem.sides > 2) {
-    throw Unsupported("images of three sides have no native kernel for GPUs");
-  }
-  if (problem.sides == 2) return problem;
+  if (problem.sides > 1) return problem;
   for (const auto& field : Windows::side_fields) {
     auto& sizes = problem.*field.sizes;
     const bool is_pad = field.sizes == &Windows::pad_before || field.sizes == &Windows::pad_after;

@@ -28,6 +28,9 @@ const Device& required(const Device* device) {
 
 PoolProblem dense(const PoolProblem& given) {
   const auto problem = plain(given);
+  if (problem.sides > 2) {
+    throw Unsupported("pooling of images of three sides has no native kernel for GPUs");
+  }
   if (problem.dilation[0] != 1 || problem.dilation[1] != 1) {
     throw Unsupported("dilated pooling has no native kernel for GPUs");
   }
@@ -45,12 +48,13 @@ struct Kind {
 const Kind kKinds[] = {
     {"conv",
      [](const Device* device, const Fields& fields, Pass pass, Mode mode, const Search& search) {
-       return cudnn::conv2d_plans(
+       return cudnn::convolution_plans(
            target_of(device, search.device_properties), plain(problem_of<ConvProblem>(fields)),
            pass, mode, {search.layout, search.workspace_limit, search.fused, search.sweep});
      },
      [](const Fields& fields, Pass pass, bool fused) {
-       return conv2d_reference(pass, plain(problem_of<ConvProblem>(fields)), fused);
+       const auto problem = plain(problem_of<ConvProblem>(fields));
+       return problem.sides > 2 ? nullptr : conv2d_reference(pass, problem, fused);
      }},
     {"gemm",
      [](const Device* device, const Fields& fields, Pass pass, Mode mode, const Search& search) {

@@ -13,6 +13,7 @@ struct CUstream_st;
 
 namespace pydlbench::cuda::cudnn {
 
+// Of images of two sides, which the kernels below are for.
 inline bool is_asymmetric(const ConvProblem& problem) {
   return problem.pad_before[0] != problem.pad_after[0] ||
          problem.pad_before[1] != problem.pad_after[1];
