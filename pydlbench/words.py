@@ -62,15 +62,6 @@ CASTS: Final = ("mixed", "whole")
 IMAGE_LAYOUTS: Final = ("nhwc", "nchw")
 FEEDS: Final = ("resident", "host")
 
-# -----------------------------------------------------------------------------
-# Of messages between ranks.
-
-#: In the order in which they are shown. In ``point-to-point`` each rank sends to the next one and
-#: receives from the one before, all at once.
-COLLECTIVES: Final = (
-    *("all-reduce", "all-gather", "reduce-scatter", "broadcast", "point-to-point"),
-)
-
 
 def check_word(option: str, value: str, choices: Sequence[str]) -> None:
     """Make sure that a word is among its choices.

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "cpu/images.hpp"
 #include "cpu/plans.hpp"
 
 namespace pydlbench::cpu {
@@ -11,9 +12,6 @@ namespace {
 
 using dnnl::memory;
 using Tag = dnnl::memory::format_tag;
-
-constexpr std::pair<const char*, Tag> kLayouts[] = {
-    {"nhwc", Tag::nhwc}, {"nchw", Tag::nchw}, {"blocked", Tag::nChw16c}, {"blocked", Tag::nChw8c}};
 
 struct ResizeProblem {
   std::int64_t batch, channels, in_height, in_width, out_height, out_width;
@@ -46,9 +44,9 @@ std::vector<Candidate> resize_candidates(const Fields& fields, Pass pass, Precis
     const memory::desc plain_dst(dst_dims, memory::data_type::f32, Tag::nchw);
     const auto attributes = user_scratchpad();
     auto& engine = cpu_engine();
-    for (const auto& [variant, tag] : kLayouts) {
-      const memory::desc src(src_dims, type, tag);
-      const memory::desc dst(dst_dims, type, tag);
+    for (const auto& [variant, tag] : kImageLayouts) {
+      const memory::desc src(src_dims, type, tag.of(2));
+      const memory::desc dst(dst_dims, type, tag.of(2));
       const auto append = [&, v = variant](const dnnl::primitive_desc_base& d,
                                            std::vector<Argument> arguments) {
         Candidate candidate{};

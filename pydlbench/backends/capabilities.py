@@ -175,8 +175,6 @@ def environment(variables: Mapping[str, str] | None = None) -> dict[str, Any]:
 
 # Made by the driver's kernel module; the second one is the paravirtual device of WSL.
 _DRIVER_NODES = ("/dev/nvidiactl", "/dev/dxg")
-# A folder in it for each GPU.
-_DRIVER_GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 def default_device() -> tuple[str, tuple[str, ...]]:
@@ -203,17 +201,3 @@ def _gpu_is_there() -> bool:
     if visible is not None and visible.strip() in ("", "-1", "NoDevFiles"):
         return False
     return any(Path(node).exists() for node in _DRIVER_NODES)
-
-
-def gpu_count() -> int | None:
-    """Return how many NVIDIA GPUs a process has at most, by the file system and the environment.
-
-    None where these say nothing of it, as under WSL.
-    """
-    if not _gpu_is_there():
-        return 0
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    counts = [] if visible is None else [len(visible.split(","))]
-    if _DRIVER_GPUS.is_dir():
-        counts.append(len(list(_DRIVER_GPUS.iterdir())))
-    return min(counts, default=None)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pydlbench.cli.collectives import check_gpus, rank_threads
 from pydlbench.cli.options import (
     FAILED,
     Several,
@@ -106,13 +105,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
             "help": "make the steps ready and time them so often, each time in new processes; from "
             "6 on there is an interval (6)"
         },
-    )
-    what.add_argument(
-        "--ranks",
-        metavar="N",
-        type=taking("--ranks", whole_number, 2),
-        help="so many processes take the step together, each its own batch on its own cores or "
-        "GPU, by DistributedDataParallel: torch, eager, from forward-backward (default) on",
     )
     how.add_argument("--no-checks", action="store_true", help="time without checking first")
     how.add_argument(
@@ -222,9 +214,6 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
             raise UsageError(
                 f"--{name} {text}: for published scripts only; nearest: --protocol NAME"
             )
-    if args.ranks is not None:
-        args.framework = args.framework or ["torch"]
-        args.phase = args.phase or [PHASES[1]]
     if args.model is None:
         raise UsageError("MODEL: none given; nearest: pydlbench e2e alexnet-owt --batch 16")
     ways, notes, guessed = _ways(args)
@@ -237,8 +226,6 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
         precisions = _precisions([args.autocast if "cpu" in on else f"{args.autocast}-tc"], on)
     if args.agree and len({framework for framework, _ in ways}) != 2:
         raise UsageError("--agree: needs two frameworks; nearest: --framework all")
-    threads = args.threads if args.ranks is None else _threads_each(args, on)
-    ranked = {} if args.ranks is None else {"ranks": args.ranks}
     tasks: list[Task] = []
     for batch, phase in product(args.batch or [None], args.phase or PHASES[:1]):
         model, named = read_model(args, batch)
@@ -255,7 +242,6 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
                 feed=args.feed or FEEDS[0],
                 device=device,
                 seed=args.seed,
-                ranks=args.ranks,
             )
             for precision, (framework, mode), device in product(precisions, ways, on)
         ]
@@ -263,7 +249,7 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
             StepTask(
                 rows=tuple(
                     Row(
-                        fields=fields_of(args, {**values_of(step, *_NAMES), **ranked}),
+                        fields=fields_of(args, values_of(step, *_NAMES)),
                         label=step.label,
                         case=step,
                     )
@@ -272,7 +258,7 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
                 options={
                     "budget_s": args.budget or STEP_BUDGET_S,
                     "visits": args.visits or VISITS,
-                    "threads": threads,
+                    "threads": args.threads,
                     "seed": args.seed,
                     **code_limit(args),
                 },
@@ -283,22 +269,6 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
             )
         )
     return tasks, (*notes, *more)
-
-
-def _threads_each(args: argparse.Namespace, on: Sequence[str]) -> int | None:
-    """Return the threads of each rank; None on GPUs.
-
-    Raises:
-        UsageError: the ranks have not a core, or a GPU, each.
-    """
-    if len(on) > 1:
-        raise UsageError(
-            f"--device {','.join(on)}: ranks are on one kind of device; nearest: --device {on[0]}"
-        )
-    if on == ["cpu"]:
-        return rank_threads(args.ranks, args.threads)
-    check_gpus(args.ranks)
-    return None
 
 
 def devices(args: argparse.Namespace) -> tuple[list[str], tuple[str, ...]]:

@@ -152,7 +152,7 @@ def _refuse_others(args: argparse.Namespace, published: Protocol) -> None:
         if (value := getattr(args, name)) is not None:
             text = value[0] if isinstance(value, list) else value
             raise UsageError(f"--{name} {text}: with --protocol {reason}")
-    refuse(args, (*OWN_OPTIONS, "ranks"), "with --protocol")
+    refuse(args, OWN_OPTIONS, "with --protocol")
     for name in ("agree", "no_checks"):
         if getattr(args, name):
             option = name.replace("_", "-")

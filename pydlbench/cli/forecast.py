@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydlbench.cli.options import (
-    Several,
     add,
     one_of,
-    reading_store,
-    refuse,
     taking,
     whole_number,
-    wholes,
 )
 from pydlbench.cli.steps import (
     ModelTask,
@@ -24,7 +19,7 @@ from pydlbench.cli.steps import (
     mistaken,
     read_steps,
 )
-from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
+from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.runner.tasks import Result, Row, Task
 from pydlbench.words import PRECISIONS
 
@@ -63,22 +58,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         many=("framework", "mode"),
         framework={"help": "torch, tensorflow, jax, or all: the first two, if installed (default)"},
         precision={"type": (one_of, PRECISIONS), "default": "fp32"},
-    )
-    parser.add_argument(
-        "--ranks",
-        metavar="N",
-        nargs="+",
-        action=Several,
-        type=taking("--ranks", wholes, 2),
-        help="the same step on so many ranks, data-parallel: 2,4,8; --threads is of each (the "
-        "cores over the least of them), and messages cost what a stored run of pydlbench "
-        "collectives between ranks with as many threads says",
-    )
-    parser.add_argument(
-        "--hosts",
-        metavar="N",
-        type=taking("--hosts", whole_number, 1),
-        help="with --ranks: machines like this that they are on, as they were in that run (1)",
     )
     add_own(parser)
     how = parser.add_argument_group("where the operators' times come from")
@@ -154,61 +133,20 @@ def read_tasks(
         UsageError: a value is bad.
         BackendMissingError: no framework is named and none is installed.
     """
-    _, rows, notes = read_steps(args, ["torch"] if args.ranks else None)
-    threads = args.threads
-    if args.ranks:
-        threads = _check_ranks(args, rows)
-    else:
-        refuse(args, ("hosts",), "without --ranks")
+    _, rows, notes = read_steps(args)
     _, guessed = frameworks_of(args)
     tasks: list[Task] = [
         ForecastTask(
             rows=(row,),
             guessed=guessed,
-            options={"threads": threads, "seed": args.seed, **code_limit(args)},
+            options={"threads": args.threads, "seed": args.seed, **code_limit(args)},
             measures=not args.known_only,
             visits=args.visits,
-            ranks=tuple(args.ranks or ()),
-            hosts=args.hosts or 1,
             forecaster=forecaster,
         )
         for row in rows
     ]
     return tasks, notes
-
-
-def _check_ranks(args: argparse.Namespace, rows: Sequence[Row]) -> int | None:
-    """Make sure that steps on ranks can be forecast, before anything is measured.
-
-    Returns:
-        The threads of each rank, by default as many as ``collectives`` and ``e2e`` give to each;
-        None on a GPU.
-
-    Raises:
-        UsageError: they share nothing, or nobody has measured what messages cost.
-    """
-    import msgspec
-
-    from pydlbench.cli.collectives import rank_threads
-    from pydlbench.devices.cpu.affinity import choose_cpus
-    from pydlbench.devices.cpu.facts import read_cpu_facts
-    from pydlbench.ladder.ranks import stored_links
-
-    least, hosts = min(args.ranks), args.hosts or 1
-    if hosts > least:
-        raise UsageError(f"--hosts {hosts}: more than --ranks {least}; nearest: {least}")
-    for row in rows:
-        msgspec.structs.replace(row.case, ranks=least)
-    if rows[0].case.on_gpu:  # whose name is known once it is used
-        return None
-    if hosts == 1 and args.threads:
-        rank_threads(2, args.threads)  # as many as collectives need at the least
-    facts = read_cpu_facts()
-    threads: int = args.threads or max(1, len(choose_cpus(facts)) * hosts // least)
-    store = reading_store(args)
-    with contextlib.nullcontext() if store is None else store:
-        stored_links(store, facts.name, "cpu", threads, hosts)
-    return threads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,8 +156,6 @@ class ForecastTask(ModelTask):
     Attributes:
         measures: measure the operators that the store lacks.
         visits: processes that each of them is timed in.
-        ranks: that the step is forecast for besides.
-        hosts: that these are on.
         forecaster: takes the place of ``pydlbench.ladder.forecast.forecasting``.
     """
 
@@ -228,8 +164,6 @@ class ForecastTask(ModelTask):
     opens: ClassVar[str] = "forecast"
     measures: bool
     visits: int
-    ranks: tuple[int, ...] = ()
-    hosts: int = 1
     forecaster: Callable[..., Any] | None = None
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
@@ -244,9 +178,9 @@ class ForecastTask(ModelTask):
         def tell(what: str) -> None:
             view.advance(0, 1, f"{step.framework} {step.mode}: {what}")
 
-        how: dict[str, Any] = {"ranks": self.ranks, "hosts": self.hosts} if self.ranks else {}
-        how |= {"measures": self.measures, "visits": self.visits, "tell": tell}
-        found = (self.forecaster or forecasting)(step, session, view.store, **how)
+        found = (self.forecaster or forecasting)(
+            step, session, view.store, measures=self.measures, visits=self.visits, tell=tell
+        )
         try:
             while True:
                 one = next(found)

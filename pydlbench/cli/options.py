@@ -72,9 +72,9 @@ def frameworks(option: str, given: str | Sequence[str]) -> list[str]:
     return [one for word in words for one in (FRAMEWORKS if word == "all" else (word,))]
 
 
-def wholes(option: str, given: str | Sequence[str], least: int = 1) -> list[int]:
-    """Return the distinct whole numbers of a list option, in the order given."""
-    values = (whole_number(option, word, least) for word in _split(option, given))
+def wholes(option: str, given: str | Sequence[str]) -> list[int]:
+    """Return the distinct whole numbers above zero of a list option, in the order given."""
+    values = (whole_number(option, word, 1) for word in _split(option, given))
     return list(dict.fromkeys(values))
 
 

@@ -135,15 +135,6 @@ COMMANDS = {
         "told",
         stores="fleet-visit",
     ),
-    "collectives": Command(
-        "messages between ranks: all-reduce and others by size; latency, bandwidth, slow links",
-        (
-            ("collectives --ranks 2 --sizes 1K..64M", "between two halves of this machine"),
-            ("collectives --device cuda --ranks 8", "between eight GPUs, by NCCL"),
-        ),
-        "1 an error, a rank is gone, or no result is right",
-        stores="collectives",
-    ),
     "compare": Command(
         "two runs row by row, with verdicts that count the scatter between runs",
         (

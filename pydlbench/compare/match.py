@@ -95,8 +95,6 @@ def grouped(
 def describe(row: Row) -> str:
     """Name a row in a line: ``alexnet/conv3 backward-data bf16 torch compiled``."""
     words = [row.layer, "" if row.kind in LAYER_KINDS else row.kind, row.pass_, row.precision]
-    if row.kind == "step" and (ranks := json.loads(row.problem).get("ranks")):
-        words.insert(1, f"{ranks} ranks")
     if row.backend != "native":
         words += [row.backend, row.mode or ""]
     for value, usual in ((row.cache, "hot"), (row.layout_request, "best"), (row.fuse, "none")):

@@ -221,8 +221,7 @@ def own_figures(
 
 def _step(document: Mapping[str, Any], _batch_of: object) -> Iterator[dict[str, Any]]:
     time = document.get("time_s") or {}
-    # Published figures are of one device; a step of several has images on each of them.
-    if document.get("status", "ok") == "ok" and not document.get("ranks"):
+    if document.get("status", "ok") == "ok":
         yield {**_shared(document), "seconds": time.get("median"), "who": framework_text(document)}
 
 

@@ -224,7 +224,7 @@ def _estimate(document: Mapping[str, Any], threads: int | None) -> Row:
 def _step(document: Mapping[str, Any]) -> Row:
     time = document.get("time_s") or {}
     told = ["options", "cast", "feed", "fetch", "dropout", "running_statistics"]
-    told += [name for name in ("own", "ranks") if document.get(name)]
+    told += ["own"] if document.get("own") else []
     return _whole(
         document,
         "step",

@@ -208,7 +208,7 @@ def _step_words(kind: str, document: Mapping[str, Any]) -> list[str]:
     if kind != "step":
         return ["check", *words]
     words += ["--cast", spec.cast] if spec.cast != CASTS[0] else []
-    return ["e2e", *words, *(["--ranks", str(spec.ranks)] if spec.ranks else [])]
+    return ["e2e", *words]
 
 
 def _versions(record: RunRecord) -> dict[str, str]:

@@ -27,7 +27,6 @@ from pydlbench.ladder.calibration import counted_faults, fitted, visited_step
 from pydlbench.ladder.experiments import keeps_pages
 from pydlbench.ladder.operators import listed, recorded
 from pydlbench.ladder.pipeline import Enqueued, enqueued, period
-from pydlbench.ladder.ranks import collectives_command, fitting_links, ranked, stored_links
 from pydlbench.ladder.rows import (
     BLOCKS,
     Rows,
@@ -49,7 +48,6 @@ from pydlbench.records.forecast import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
 
-    from pydlbench.ladder.ranks import Link
     from pydlbench.records.forecast import OperatorTime
     from pydlbench.records.operator import RecordedCall
     from pydlbench.records.step import StepSpec
@@ -115,39 +113,26 @@ def forecasting(
     measures: bool = True,
     visits: int = VISITS,
     tell: Callable[[str], None] = lambda _: None,
-    ranks: Sequence[int] = (),
-    hosts: int = 1,
 ) -> Generator[OperatorTime | CalibrationRecord, None, ForecastRecord]:
     """Yield what is measured as soon as it is finished, and return the forecast.
 
-    Arguments and errors: see :func:`forecast_step`; ``tell`` is called with what is done next, and
-    ``ranks`` are those that the step is forecast for besides, on so many ``hosts``, see
-    :mod:`pydlbench.ladder.ranks`.
+    Arguments and errors: see :func:`forecast_step`; ``tell`` is called with what is done next.
     """
     if case.on_gpu and not recorded(case):
         raise UnsupportedError(
             f"{case.framework} {case.mode}: on a GPU calls are forecast one by one, as PyTorch's "
             "eager mode makes them; nearest: --framework torch --mode eager"
         )
-    where = (case.device, 0 if case.on_gpu else len(session.cpus), hosts)
-    stored = stored_links(store, session.processor(case.device), *where) if ranks else []
     tell("operators of the step")
     made = _Forecaster(session, store, measures, visits, tell)
     place = made.place(case)
     found, blocks = made.listed(case, place)
-    links: dict[int, Link] = {}
-    if ranks:  # or it is said before anything is measured
-        links = fitting_links(stored, found, case.model, collectives_command(*where))
     if blocks and case.own is not None:
         rows = yield from made.own_rows(case, place, found.calls, blocks[0])
     else:
         rows = yield from made.rows(case, place, [*found.calls, *blocks])
     calibration = yield from made.calibration(case, place)
-    record = conclude(case, place, found, blocks, rows, calibration, uncalibrated=made.uncalibrated)
-    if not ranks or record.status != "ok":
-        return record
-    scaling = ranked(ranks, record, found, rows, links)
-    return msgspec.structs.replace(record, scaling=scaling)
+    return conclude(case, place, found, blocks, rows, calibration, uncalibrated=made.uncalibrated)
 
 
 class _Forecaster:

@@ -92,8 +92,7 @@ def listed(case: StepSpec, session: Session, *, nodes: bool = False) -> Operator
     found: OperatorsFacts = session.recorded[key]
     fed = _fed(case)
     order = (*range(len(fed)), *(len(fed) + place for place in found.order))
-    ready = tuple((len(fed) + made, size) for made, size in found.gradients)
-    return msgspec.structs.replace(found, calls=(*fed, *found.calls), order=order, gradients=ready)
+    return msgspec.structs.replace(found, calls=(*fed, *found.calls), order=order)
 
 
 def kind_of(call: RecordedCall) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.errors import UsageError
+from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.ops.fields import Field
 from pydlbench.ops.grammar import malformed
 from pydlbench.ops.op import Layer, Op, Operands, Pass, Shape, Shapes
@@ -223,6 +223,10 @@ def _attend(np: Any, layer: Layer, t: Any) -> Any:
     return weights / weights.sum(-1, keepdims=True) @ value
 
 
+def _no_native(layer: Layer) -> dict[str, Any]:
+    raise UnsupportedError(f"{layer.kind}: there is no native kernel of it as a whole")
+
+
 ATTENTION: Final = Op(
     name="attention",
     key="attention",
@@ -257,5 +261,6 @@ ATTENTION: Final = Op(
         ),
     },
     reference=_attend,
+    native=_no_native,
     multiply_adds=True,
 )

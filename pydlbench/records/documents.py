@@ -15,7 +15,6 @@ from typing import Annotated, Any, ClassVar, Final
 import msgspec
 
 from pydlbench.records.check import CheckRecord
-from pydlbench.records.collectives import CollectiveFit, CollectivesResult
 from pydlbench.records.comparison import CompareDocument
 from pydlbench.records.diagnosis import Diagnosis
 from pydlbench.records.estimate import StepEstimate
@@ -656,22 +655,6 @@ class FleetDocument(RunDocument, frozen=True, kw_only=True):
     embedded = ("verdict",)
 
 
-class CollectivesDocument(RunDocument, frozen=True, kw_only=True):
-    """Times of collectives between ranks.
-
-    Attributes:
-        kind: collectives.
-        result: its fields stand in the document itself.
-        fits: the lines through them.
-    """
-
-    kind: str
-    result: CollectivesResult
-    fits: tuple[CollectiveFit, ...] = ()
-
-    embedded = ("result",)
-
-
 class FleetComparisonDocument(Document, frozen=True, kw_only=True):
     """Two runs of a fleet, node by node.
 
@@ -693,7 +676,6 @@ DOCUMENTS: Final[Mapping[str, type[Document]]] = MappingProxyType(
     {
         "backends": BackendsDocument,
         "check": CheckDocument,
-        "collectives": CollectivesDocument,
         "compare": CompareDocument,
         "compare-fleets": FleetComparisonDocument,
         "compare-published": PublishedDocument,

@@ -249,42 +249,6 @@ class ForecastTerm(Record, frozen=True, kw_only=True):
     omitted = ("enqueue_s",)
 
 
-class RankedForecast(Record, frozen=True, kw_only=True):
-    """A data-parallel step on several ranks, forecast; each has its own batch, cores or GPU.
-
-    Attributes:
-        ranks: how many.
-        seconds: of a step.
-        ci_low: lower end of its interval: of the step of one rank, the line's and the overlap's.
-        ci_high: upper end.
-        compute_s: of one rank alone, what copying gradients into buckets costs not included.
-        communication_s: of all messages, each by itself, on ranks that do nothing else.
-        exposed_s: that the step is longer than ``compute_s``.
-        hidden: share of the communication that costs nothing.
-        efficiency: ``compute_s`` over the step: images per second and rank against one rank's.
-        buckets: bytes of each, in the order in which they are sent.
-        measured_at: ranks of the collectives that this is from; others are extrapolated.
-        measured_utc: when the run of these began, in ISO 8601.
-        hosts: machines that their ranks were on.
-        disturbed: whether others had these ranks' cores meanwhile.
-    """
-
-    ranks: int
-    seconds: float
-    ci_low: float
-    ci_high: float
-    compute_s: float
-    communication_s: float
-    exposed_s: float
-    hidden: float
-    efficiency: float
-    buckets: tuple[int, ...]
-    measured_at: int
-    measured_utc: str = ""
-    hosts: int = 1
-    disturbed: bool = False
-
-
 class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "forecast_s"}):
     """A step's time from operators that were timed before, or apart; the step was not run.
 
@@ -324,12 +288,11 @@ class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "fore
         reason: what is missing.
         types: what an ONNX file computes in, see ``StepFacts``; None of all else.
         notes: what a reader has to know.
-        scaling: the same step on several ranks; None where nobody asked.
     """
 
     embedded = ("place",)
     promised = ("framework", "mode", "precision")
-    omitted = ("own", "types", "host_s", "graph_s", "scaling")
+    omitted = ("own", "types", "host_s", "graph_s")
 
     model: str
     batch: int
@@ -362,4 +325,3 @@ class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "fore
     reason: str | None = None
     types: str | None = None
     notes: tuple[str, ...] = ()
-    scaling: tuple[RankedForecast, ...] | None = None

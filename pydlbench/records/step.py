@@ -67,9 +67,6 @@ class StepSpec(Record, frozen=True, kw_only=True):
         dropout: whether it drops anything outside the forward phase.
         running_statistics: normalise with the running statistics in every phase.
         seed: of weights, images and labels.
-        ranks: processes that take the step together, each its own batch, by PyTorch's
-            ``DistributedDataParallel``; None is a single one. On GPUs rank N has ``cuda:N``, and
-            ``device`` is that of rank 0.
 
     Raises:
         UsageError: a word that is not among its choices.
@@ -91,10 +88,9 @@ class StepSpec(Record, frozen=True, kw_only=True):
     dropout: bool = True
     running_statistics: bool = False
     seed: int = 0
-    ranks: int | None = None
 
     promised = ("batch", "phase", "framework", "mode", "precision", "device")
-    omitted = ("own", "ranks")
+    omitted = ("own",)
 
     def __post_init__(self) -> None:
         if self.own is None and is_own(self.model):
@@ -115,8 +111,6 @@ class StepSpec(Record, frozen=True, kw_only=True):
         check_device(self.device)
         if self.batch is not None and self.batch < 1:
             raise UsageError(f"--batch {self.batch}: no images; nearest: 1")
-        if self.ranks is not None:
-            self._check_ranks()
         if self.own is not None and self.framework == "jax":
             raise UsageError(
                 f"--framework jax: runs models of the catalogue, not {self.model}; nearest: "
@@ -132,24 +126,6 @@ class StepSpec(Record, frozen=True, kw_only=True):
             self.framework == ONNX_FRAMEWORK and (self.own or self.model in model_names())
         ):
             self._check_onnx()
-
-    def _check_ranks(self) -> None:
-        """Make sure that ranks have gradients to share, and PyTorch shares them."""
-        if (self.framework, self.mode) != ("torch", "eager"):
-            raise UsageError(
-                f"--ranks {self.ranks}: for PyTorch's eager mode, not {self.framework} "
-                f"{self.mode}; nearest: --framework torch --mode eager"
-            )
-        if not self.backward:
-            raise UsageError(
-                f"--ranks {self.ranks}: a forward pass shares nothing; nearest: "
-                "--phase forward-backward"
-            )
-        if self.device not in ("cpu", "cuda:0"):
-            raise UsageError(
-                f"--device {self.device}: of --ranks the first one has the first GPU that is "
-                "visible; nearest: --device cuda:0, and CUDA_VISIBLE_DEVICES"
-            )
 
     def _check_onnx(self) -> None:
         """Make sure that nothing is asked of an ONNX file that it does not have."""
@@ -195,8 +171,7 @@ class StepSpec(Record, frozen=True, kw_only=True):
     def what(self) -> str:
         """What is computed: ``vgg11 batch 8 training fp32``."""
         batch = "" if self.batch is None else f"batch {self.batch} "
-        ranks = "" if self.ranks is None else f"{self.ranks} ranks "
-        return f"{self.model} {batch}{ranks}{self.phase} {self.precision}"
+        return f"{self.model} {batch}{self.phase} {self.precision}"
 
     @property
     def label(self) -> str:
@@ -238,7 +213,6 @@ def framework_text(step: Mapping[str, Any]) -> str:
         step: the JSON object of a step, a check or a protocol; what it lacks is not told.
     """
     words = [step.get("framework"), step.get("mode")]
-    words.append(f"{step['ranks']} ranks" if step.get("ranks") else None)
     layout = "nhwc" if step.get("own") is None else "nchw"
     for name, usual in (("layout", layout), ("feed", "resident")):
         words.append(None if step.get(name) == usual else step.get(name))

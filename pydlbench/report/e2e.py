@@ -89,7 +89,7 @@ def step_rows(records: Sequence[StepRecord]) -> list[StepRow]:
             graphs[key] = build_model(case.model, case.batch, **case.options)
         model = graphs[key]
         counted = macs(model, "forward" if case.phase == "forward" else "training")
-        flops = 2 * counted * (case.batch or model.batch) * (case.ranks or 1)
+        flops = 2 * counted * (case.batch or model.batch)
         found.append(StepRow(record=record, title=model.title, flops=flops))
     return found
 
@@ -238,7 +238,6 @@ def heading(run: RunRecord, rows: Sequence[StepRow]) -> list[str]:
     items = [first.model]
     batch = next((row.record.case.batch for row in rows if row.record.case.batch), None)
     items += [] if "batch" in differ or batch is None else [f"batch {batch}"]
-    items += [] if first.ranks is None else [f"{first.ranks} ranks"]
     items += [first.phase] if "phase" not in differ else []
     # A file of the user's own computes in its own types.
     types = next((row.record.types for row in rows if row.record.types), first.precision)
@@ -255,8 +254,7 @@ def heading(run: RunRecord, rows: Sequence[StepRow]) -> list[str]:
     threads = {row.record.threads for row in rows if row.record.threads}
     if len(threads) == 1:
         count = threads.pop()
-        each = "" if first.ranks is None else " each"
-        where.append(f"{count} thread{'' if count == 1 else 's'}{each}")
+        where.append(f"{count} thread{'' if count == 1 else 's'}")
     where += sorted({row.record.library for row in rows if row.record.library})
     title = next((row.title for row in rows if row.title), "")
     return ["  ".join(filter(None, [*items, title])), "  ".join(where)]

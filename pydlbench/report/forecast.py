@@ -9,12 +9,12 @@ from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.metrics import Column, cut
 from pydlbench.report.columns import device_name
 from pydlbench.report.text import Heading, Lines, Table
-from pydlbench.units import Scale, format_bytes, format_seconds, percent
+from pydlbench.units import Scale, format_seconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pydlbench.records.forecast import CalibrationRecord, ForecastTerm, RankedForecast
+    from pydlbench.records.forecast import CalibrationRecord, ForecastTerm
     from pydlbench.records.run import RunRecord
     from pydlbench.report.text import Block
 
@@ -63,59 +63,10 @@ def _one(run: RunRecord, record: ForecastRecord, explain: bool) -> list[Block]:
         Lines([sources(record), parts(record, scale)]),
         Table.of(_columns(scale, record.created_utc), terms),
         Lines(lines),
-        *_scaling(record),
     ]
     if explain and record.calibration is not None:
         blocks.append(Lines(_calibrated(record.calibration)))
     return blocks
-
-
-def _scaling(record: ForecastRecord) -> list[Block]:
-    """Return the scaling curve, and what it takes for granted."""
-    if record.scaling is None:
-        return []
-    scale = Scale.of(record.seconds)
-    threads = record.place.threads
-    own = "a GPU" if record.place.device != "cpu" else f"{threads} core{'s' * (threads > 1)}"
-    sizes = ", ".join(map(format_bytes, record.scaling[0].buckets))
-    count = len(record.scaling[0].buckets)
-    sent = f"gradients are sent in {count} bucket{'s' * (count > 1)}: {sizes}"
-    lines = [f"each rank has batch {record.batch} and {own} of its own; {sent}"]
-    groups: dict[int, list[RankedForecast]] = {}
-    for one in record.scaling:
-        groups.setdefault(one.measured_at, []).append(one)
-    for ranks, group in groups.items():
-        one = group[0]
-        where = "one machine" if one.hosts == 1 else f"{one.hosts} machines"
-        when = f" at {one.measured_utc[:16].replace('T', ' ')} UTC" if one.measured_utc else ""
-        beside = ", others having the cores meanwhile" if one.disturbed else ""
-        lines.append(
-            f"collectives were measured between {ranks} ranks with {own} each on {where}"
-            f"{when}{beside}"
-        )
-        if other := [str(one.ranks) for one in group if one.ranks != ranks]:
-            lines[-1] += (
-                f": for {', '.join(other)} the bus keeps its bandwidth, and the latency grows with "
-                "each rank"
-            )
-    return [Table.of(_ranked_columns(scale), record.scaling), Lines(lines)]
-
-
-def _ranked_columns(scale: Scale) -> list[Column[RankedForecast]]:
-    return [
-        Column("ranks", lambda one: str(one.ranks)),
-        Column("step", lambda one: scale.text(one.seconds)),
-        Column("interval", lambda one: f"{scale.bare(one.ci_low)} .. {scale.text(one.ci_high)}"),
-        Column("communication", lambda one: scale.text(one.communication_s)),
-        Column("hidden", lambda one: percent(one.hidden)),
-        Column("exposed", lambda one: scale.text(one.exposed_s)),
-        Column("efficiency", lambda one: percent(one.efficiency)),
-        Column(
-            "images/s",
-            lambda one: f"{one.efficiency * one.ranks:.2f} x one rank's",
-            right=False,
-        ),
-    ]
 
 
 def refused_line(document: Mapping[str, Any]) -> str:

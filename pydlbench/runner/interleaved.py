@@ -10,7 +10,7 @@ import contextlib
 import math
 import random
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -32,12 +32,7 @@ if TYPE_CHECKING:
     from pydlbench.timing.chunk import Chunk, Request
     from pydlbench.timing.policy import Policy
     from pydlbench.timing.procedure import Samples
-
-    class Releasable(Protocol):
-        """What holds memory elsewhere."""
-
-        def release(self) -> None:
-            """Free it."""
+    from pydlbench.workers.host import RemoteKernel
 
 
 #: GNU OpenMP's threads spin for some milliseconds after their work: on the cores of the next one.
@@ -55,7 +50,7 @@ def random_order(seed: int) -> random.Random:
 
 
 @contextlib.contextmanager
-def releasing(kernels: Iterable[Releasable | None]) -> Iterator[None]:
+def releasing(kernels: Iterable[RemoteKernel[Any] | None]) -> Iterator[None]:
     """Release all kernels at the end, also those that join the collection meanwhile."""
     try:
         yield

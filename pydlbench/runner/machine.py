@@ -45,7 +45,6 @@ class Workers:
             start = {"start_timeout": timeout_s or DEFAULT_TIMEOUT}
             self._code_limits = {**_limits(code_limit_s), **start, "allows": "--time-limit"}
         self._found: dict[tuple[str, str, str, bool], Worker] = {}
-        self._ranks: list[Worker] = []
         self._canary = True
 
     def get(
@@ -83,20 +82,6 @@ class Workers:
             limits = self._limits if backend == "native" else self._code_limits
             self._found[key] = Worker(backend, device, self._cpus, environment=extra, **limits)
         return self._found[key]
-
-    def ranks(self, places: Sequence[tuple[str, Sequence[int]]]) -> list[Worker]:
-        """Return new processes of PyTorch, one per rank, which do not start yet.
-
-        Args:
-            places: device and logical CPUs of each.
-        """
-        from pydlbench.workers.host import Worker
-
-        for one in self._ranks:
-            one.discard()
-        limits = self._code_limits
-        self._ranks = [Worker("torch", device, cpus, **limits) for device, cpus in places]
-        return self._ranks
 
     def canary(self) -> float | None:
         """Return what the cores' FMA units do now, as a share of what they do undisturbed.
@@ -143,7 +128,7 @@ class Workers:
 
     def close(self) -> None:
         """End them all."""
-        for worker in (*self._found.values(), *self._ranks):
+        for worker in self._found.values():
             worker.discard()
         self._found.clear()
 

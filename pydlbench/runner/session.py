@@ -122,10 +122,6 @@ class Session:
         """Return the worker of a backend; see :meth:`pydlbench.runner.machine.Workers.get`."""
         return self._workers.get(backend, device, warm=warm, logging=logging, allocator=allocator)
 
-    def ranks(self, places: Sequence[tuple[str, Sequence[int]]]) -> list[Worker]:
-        """Return new processes of PyTorch; see :meth:`pydlbench.runner.machine.Workers.ranks`."""
-        return self._workers.ranks(places)
-
     def renew(self) -> None:
         """End all processes; the next request to each starts a new one, with other addresses."""
         self._workers.renew(everything=True)

@@ -21,7 +21,6 @@ from pydlbench.words import ONNX_FRAMEWORK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeAlias
 
     from pydlbench.backends.base import Backend
     from pydlbench.backends.frameworks.backend import FrameworkBackend
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepKernel
     from pydlbench.steps.device import DeviceChain, DeviceOperators
     from pydlbench.steps.operators import LoggedOperators, OperatorsKernel
-
-    #: Sends a message to the host before the operation returns.
-    Tell: TypeAlias = Callable[[dict[str, Any]], None]
 
 
 class OperatorsFacts(Record, frozen=True, kw_only=True):
@@ -55,9 +51,6 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
         calls: of a recorded step, each distinct one once, in the order in which they first occur;
             empty where nobody asked.
         order: of a recorded step all calls in their order, each by its place in ``calls``.
-        gradients: of a recorded step, in the order in which parameters' gradients become ready: the
-            calls of ``order`` that are made by then, and bytes.
-        buffers: bytes of a module's buffers, which ranks share before each step.
         ungraphed: of a chain on a GPU, why it cannot be captured into a graph; empty if it can.
         blocks: what such a step asks of the allocator, in order: a number above zero is a block of
             so many bytes, ``-n`` gives the n-th block back (counted from 1). Blocks that are not
@@ -83,8 +76,6 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
     library: str = ""
     calls: tuple[RecordedCall, ...] = ()
     order: tuple[int, ...] = ()
-    gradients: tuple[tuple[int, int], ...] = ()
-    buffers: int = 0
     ungraphed: str = ""
     blocks: tuple[int, ...] = ()
     refused: dict[str, str] = msgspec.field(default_factory=dict)
@@ -113,27 +104,6 @@ def find_framework(
     made = call_own(step.model, step.options)
     first = made[0] if isinstance(made, (tuple, list)) and made else made
     return framework_of(first) or step.framework
-
-
-def join_ranks(backend: FrameworkBackend, tell: Tell, **place: Any) -> dict[str, Any]:
-    """Make a worker of PyTorch rank 0 of several; see ``steps.torch.ranks.join``."""
-    from pydlbench.steps.torch import ranks
-
-    return ranks.join(backend, tell, **place)
-
-
-def follow_ranks(backend: FrameworkBackend, tell: Tell, **place: Any) -> None:
-    """Make it another rank until rank 0 says that it is over; see ``steps.torch.ranks.follow``."""
-    from pydlbench.steps.torch import ranks
-
-    ranks.follow(backend, tell, **place)
-
-
-def lead_ranks(backend: FrameworkBackend, tell: Tell, command: dict[str, Any]) -> list[Any]:
-    """Have all ranks do something, asked of rank 0; see ``steps.torch.ranks.lead``."""
-    from pydlbench.steps.torch import ranks
-
-    return ranks.lead(backend, tell, command)
 
 
 def prepare_step(

@@ -16,7 +16,6 @@ from pydlbench.runner.interleaved import (
 )
 from pydlbench.runner.rows import summary_of
 from pydlbench.steps import operations
-from pydlbench.steps.ranks import RankedStep
 from pydlbench.timing.policy import Policy, gpu_policy
 from pydlbench.timing.visits import VISITS, joined, taken_again, visit_policy
 from pydlbench.units import format_bytes
@@ -24,16 +23,12 @@ from pydlbench.words import FRAMEWORK_MODES, FRAMEWORKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import TypeAlias
 
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
     from pydlbench.timing.procedure import Samples
     from pydlbench.workers.host import RemoteKernel
-
-    #: A step that is ready in one process, or in several.
-    _Ready: TypeAlias = RemoteKernel[StepFacts] | RankedStep
 
 
 def prepare_step(
@@ -183,12 +178,12 @@ class _Turns:
         count, session = len(self._cases), self._session
         if self._lap:
             session.renew()
-        session.start((one.framework, one.device) for one in self._cases if one.ranks is None)
+        session.start((one.framework, one.device) for one in self._cases)
         done = count * min(self._lap, self._visits) // (self._visits + 1)
         preparation = self._preparation
         if self._lap:
             preparation = msgspec.structs.replace(preparation, checks=False)
-        kernels: dict[int, _Ready] = {}
+        kernels: dict[int, RemoteKernel[StepFacts]] = {}
         with releasing(kernels.values()):
             for index, case in enumerate(self._cases):
                 if index in self._refused or index in self._ended:
@@ -197,11 +192,7 @@ class _Turns:
                     what = "checks" if self._lap == 0 else f"visit {self._lap + 1}"
                     progress(index if self._visits == 1 else done, count, f"{case.label}: {what}")
                 try:
-                    kernels[index] = (
-                        prepare_step(case, session, preparation=preparation)
-                        if case.ranks is None
-                        else RankedStep(case, session)
-                    )
+                    kernels[index] = prepare_step(case, session, preparation=preparation)
                 except PydlbenchError as error:
                     if isinstance(error, ValueError):  # a word that is none: not a row's matter
                         raise
@@ -211,7 +202,7 @@ class _Turns:
             self._sample(kernels)
         self._lap += 1
 
-    def _sample(self, kernels: Mapping[int, _Ready]) -> None:
+    def _sample(self, kernels: Mapping[int, RemoteKernel[StepFacts]]) -> None:
         session = self._session
         policies = [
             visit_policy(
@@ -279,7 +270,7 @@ def record_of(case: StepSpec, session: Session, facts: StepFacts, samples: Sampl
         status="failed" if wrong else "ok",
         reason="; ".join(f"{one.name}: {one.detail}" for one in wrong) or None,
         time=time,
-        images_per_s=facts.batch * (case.ranks or 1) / time.median,
+        images_per_s=facts.batch / time.median,
         samples_s=tuple(samples.all_seconds),
         rounds_s=samples.by_round(),
         inner=samples.inner,
@@ -384,14 +375,13 @@ def check_memory(
     if available is None or not cases:
         return
     if processes is None:
-        processes = sum({(one.framework, one.device): one.ranks or 1 for one in cases}.values())
+        processes = len({(one.framework, one.device) for one in cases})
     fixed = processes * _PROCESS
     each = 0.0
     for case in cases:
-        ranks = case.ranks or 1
-        fixed += ranks * fixed_bytes(model, case.phase, case.precision)
+        fixed += fixed_bytes(model, case.phase, case.precision)
         if not case.on_gpu:
-            each += ranks * image_bytes(model, case.phase, case.precision)
+            each += image_bytes(model, case.phase, case.precision)
     needed = fixed + model.batch * each
     if needed <= available:
         return

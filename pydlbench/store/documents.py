@@ -36,7 +36,7 @@ _TELLING = {
 # Commands that write a list of what their tables are called by.
 _SEVERAL = {"check": "checks", "forecast": "forecasts"}
 # Commands whose document is one entry, and its table; of all others it is ``findings``.
-_ALONE = {"model": "estimate", "collectives": "collectives", "fleet": "fleet"}
+_ALONE = {"model": "estimate", "fleet": "fleet"}
 
 
 class Loaded:

@@ -115,7 +115,6 @@ REFUSED = [
     ("e2e mnist --sweep batch=0", "--sweep batch=0", "1"),
     ("e2e mnist --sweep batch=", "--sweep batch=", "leave the option out"),
     ("e2e mnist --sweep size=3", "--sweep size=3", "--sweep batch=16,32,64"),
-    ("e2e mnist --device cpu,cuda:0 --ranks 2", "--device cpu,cuda:0", "--device cpu"),
     ("e2e mnist --framework torch --agree", "--agree", "--framework all"),
     ("e2e mnist --steps 5", "--steps 5", "--protocol NAME"),
     ("e2e mnist --cast mixed,whole", "--cast mixed,whole", "--cast mixed"),

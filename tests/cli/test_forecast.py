@@ -5,30 +5,24 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from check_records import forecast_of
 from invented_session import InventedSession
 from said import says
 
 from pydlbench.cli import forecast as command
 from pydlbench.cli import main
 from pydlbench.cli.parser import Parser
-from pydlbench.devices.cpu.affinity import choose_cpus
-from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.ladder.forecast import conclude, forecasting
 from pydlbench.ladder.rows import Rows
 from pydlbench.records.forecast import (
     CalibratedStep,
     CalibrationRecord,
-    ForecastRecord,
     ForecastTerm,
     OperatorTime,
     Place,
-    RankedForecast,
 )
 from pydlbench.records.operator import RecordedCall
-from pydlbench.report.forecast import dominating, forecast_report
-from pydlbench.report.text import as_text
+from pydlbench.report.forecast import dominating
 from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.store.store import Store
 
@@ -174,61 +168,3 @@ def test_a_model_of_ones_own_is_forecast_in_torch(session, tmp_path, monkeypatch
     assert "nchw" not in out
     assert main(["runs", "show", "last"]) == 0
     assert capsys.readouterr().out.endswith(out)
-
-
-def test_ranks_ask_for_a_run_of_collectives_first(capsys):
-    line = ["forecast", "mnist", "--framework", "torch", "--phase", "training", "--ranks", "2,4"]
-    assert main(line) == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    assert said.startswith("pydlbench: --ranks: ")
-    threads = max(1, len(choose_cpus(read_cpu_facts())) // 2)  # as collectives has of each
-    assert said.endswith(f"nearest: pydlbench collectives --ranks 2 --threads {threads}")
-    assert main([*line, "--threads", "1"]) == 2
-    assert capsys.readouterr().err.strip().endswith("collectives --ranks 2 --threads 1")
-    assert main([*line, "--hosts", "3"]) == 2
-    assert capsys.readouterr().err.strip().endswith("nearest: 2")
-    assert main([*line[:4], "--hosts", "2"]) == 2
-    assert capsys.readouterr().err.startswith("pydlbench: --hosts 2: ")
-    assert main([*line, "--threads", "4096"]) == 2  # which collectives would refuse
-    assert capsys.readouterr().err.startswith(
-        "pydlbench: --ranks 2: --threads 4096 of each is more"
-    )
-    assert main([*line[:4], "--ranks", "2"]) == 2
-    assert capsys.readouterr().err.strip().endswith("nearest: --phase forward-backward")
-
-
-def test_the_scaling_curve_says_what_it_takes_for_granted(run_record):
-    scaling = tuple(
-        RankedForecast(
-            ranks=ranks,
-            seconds=0.5,
-            ci_low=0.4,
-            ci_high=0.6,
-            compute_s=0.4,
-            communication_s=0.2,
-            exposed_s=0.1,
-            hidden=0.5,
-            efficiency=0.8,
-            buckets=(1 << 20, 25 << 20),
-            measured_at=at,
-            measured_utc=f"2026-01-0{at}T03:04:05+00:00",
-            hosts=hosts,
-            disturbed=at == 4,
-        )
-        for ranks, at, hosts in ((2, 2, 1), (3, 2, 1), (8, 4, 2))
-    )
-    record = forecast_of("mnist", 0.4, scaling=scaling)
-    assert ForecastRecord.from_dict(record.to_dict()) == record
-    text = as_text(forecast_report(run_record, [record.to_dict()]))
-    figures = ("8", "500.0 ms", "400.0 .. 600.0 ms", "200.0 ms", "50 %", "100.0 ms", "80 %")
-    assert says(text, *figures, "6.40 x")
-    assert says(text, "2 buckets", "1.05 MB", "26.2 MB")
-    two, four = (line for line in text.splitlines() if "were measured between" in line)
-    assert "between 2 ranks" in two
-    assert "one machine at 2026-01-02 03:04 UTC: for 3 " in two
-    assert "between 4 ranks" in four
-    assert "2 machines at 2026-01-04 03:04 UTC, others" in four
-    assert ": for 8 " in four
-    assert "others" not in two
-    plain = forecast_of("mnist", 0.4)
-    assert "scaling" not in plain.to_dict()

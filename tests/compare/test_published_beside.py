@@ -115,11 +115,10 @@ def test_a_step_that_brings_its_results_to_the_host_is_another_one():
     assert found == {"torch eager": 0.1, "torch eager fetch": 0.2}
 
 
-def test_what_has_no_time_is_none_nor_what_ran_on_several_devices():
+def test_what_has_no_time_is_none():
     assert (
         read(
             Entry("step", {**SHARED, "status": "failed", "time_s": None}),
-            Entry("step", {**SHARED, "ranks": 4, "time_s": {"median": 0.1}}),  # of four devices
             Entry("estimate", {**SHARED, "estimate": {"time_s": 1.0}, "missing": [{}]}),
         )
         == []

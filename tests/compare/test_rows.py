@@ -9,7 +9,7 @@ import pytest
 from check_records import make_laps, make_record
 from invented_rows import time_of
 
-from pydlbench.compare.match import describe, key, match, setting
+from pydlbench.compare.match import match
 from pydlbench.compare.rows import read_side
 from pydlbench.compare.scatter import visits_of
 from pydlbench.compare.stored import compare
@@ -59,22 +59,6 @@ def test_visits_of_a_step_are_those_of_its_time(tmp_path):
     step = msgspec.structs.replace(invented.step_record(), time=time)
     (row,) = rows_of(tmp_path, invented.steps_document([step]), 1).values()
     assert seconds(row) == pytest.approx(visits)
-
-
-def test_a_step_on_ranks_is_not_the_step_of_one(tmp_path):
-    one = invented.step_record()
-    case = msgspec.structs.replace(one.case, phase="training")
-    found = []
-    for ranks in (None, 2, 4):
-        ranked = msgspec.structs.replace(one, case=msgspec.structs.replace(case, ranks=ranks))
-        found += rows_of(tmp_path, invented.steps_document([ranked]), 1).values()
-    assert len({key(row) for row in found}) == 3
-    assert len({setting(())(row) for row in found}) == 3
-    assert [describe(row).partition(" step ")[0] for row in found] == [
-        case.model,
-        f"{case.model} 2 ranks",
-        f"{case.model} 4 ranks",
-    ]
 
 
 def test_checks_are_compared_by_their_laps(tmp_path):

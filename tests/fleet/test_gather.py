@@ -113,7 +113,6 @@ OWN = {"model": "net.py:build", "layout": "nchw", "phase": "training"}
             "layers --device cuda:1 --timing events",
         ),
         (step(layout="nchw", feed="host"), "e2e --layout nchw --feed host --threads 2"),
-        (step(ranks=2, phase="training"), "e2e --ranks 2 --phase training"),
         (
             step(**OWN, own=OwnSpec(inputs=(OwnInput.of("8x3x32x32"),), optimizer="adam")),
             "e2e --input 8x3x32x32 --optimizer adam",

@@ -170,7 +170,8 @@ def test_a_velocity_without_a_gradient_ends_at_zero_not_among_denormals():
         assert (kernel.outputs()["velocity"] == 0).all(), candidate
 
 
-SIZES = {"batch": 1, "channels": 2, "height": 1, "width": 1}
+FIELDS = {"batch": 1, "channels": 2, "height": 1, "width": 1}
+FIELDS |= {"passes": ["forward"], "in_one_order": False}
 FORWARD = _cpu.Pass.forward_inference
 
 
@@ -184,11 +185,11 @@ FORWARD = _cpu.Pass.forward_inference
 )
 def test_what_there_is_not_is_unsupported(op, pass_, precision, message):
     with pytest.raises(UnsupportedError, match=message):
-        _cpu.candidates("pointwise", pass_, _cpu.Precision[precision], {"op": op, **SIZES})
+        _cpu.candidates("pointwise", pass_, _cpu.Precision[precision], {"op": op, **FIELDS})
 
 
-@pytest.mark.parametrize("parameters", [{}, {"keep": 0.5, "rate": 1.0}, {"keep": "half"}])
-def test_parameters_must_be_those_of_the_operation(parameters):
-    fields = {"op": "dropout", **SIZES, **parameters}
+@pytest.mark.parametrize("parameters", [{}, {"rate": 1.0}, {"keep": "half"}])
+def test_parameters_of_the_operation_are_needed_as_numbers(parameters):
+    fields = {"op": "dropout", **FIELDS, **parameters}
     with pytest.raises(ValueError, match=r"parameter|keep is no number"):
         _cpu.candidates("pointwise", FORWARD, _cpu.Precision.fp32, fields)

@@ -28,7 +28,6 @@ def test_a_case_survives_json():
         ({"cast": "whole"}, "torch eager"),  # there is nothing to be cast to
         ({"fetch": True, "dropout": False}, "torch eager fetch without dropout"),
         ({"running_statistics": True}, "torch eager running statistics"),
-        ({"ranks": 2, "phase": "training"}, "torch eager 2 ranks"),
     ],
 )
 def test_what_is_not_as_by_default_is_told(told, text):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NotRequired, Protocol, TypedDict
 
-from pydlbench.backends.native.problem import native_fields
-
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
@@ -57,7 +55,7 @@ class ChainLink:
             "name": self.name,
             "problem": self.problem,
             "kind": self.case.layer.kind,
-            "fields": native_fields(self.case.layer),
+            "fields": self.case.layer.problem_fields(),
             "reads": self.reads,
             "writes": self.writes,
             "workspace": self.workspace,

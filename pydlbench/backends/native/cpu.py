@@ -19,7 +19,6 @@ from pydlbench.backends.base import (
     check_case,
     check_not_emulated,
 )
-from pydlbench.backends.native.problem import native_fields
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.backends.verification.verify import Verdict, verify
 from pydlbench.devices.cpu.affinity import own_cpus, physical_cores
@@ -208,7 +207,7 @@ def candidates(case: KernelSpec, thorough: bool = False) -> list[_cpu.Candidate]
         PrimitiveError: the library refused the problem.
     """
     layer, precision = case.layer, _cpu.Precision[case.precision]
-    fields = native_fields(layer)
+    fields = layer.problem_fields()
     return _cpu.candidates(layer.kind, native_pass(case), precision, fields, thorough)
 
 
@@ -495,7 +494,7 @@ def _wanted(candidate: _cpu.Candidate, case: KernelSpec) -> bool:
     if case.layer.kind == "pointwise":
         return _wanted_order(candidate, case.layer, case.layout)
     if case.layer.op == "gemm" and case.layer.variant is not None:
-        return _wanted_matrix(candidate, case.layer)
+        return True  # none was found that lies otherwise
     if case.layout == "best":
         return True
     if case.layer.op == "gemm":
@@ -505,14 +504,6 @@ def _wanted(candidate: _cpu.Candidate, case: KernelSpec) -> bool:
     if case.layer.op == "pool" and case.layout == "any":
         return True  # pooling takes the layout it is given
     return candidate.variant == case.layout
-
-
-def _wanted_matrix(candidate: _cpu.Candidate, layer: Layer) -> bool:
-    """Whether the weights of a product lie as it asks, none of them packed."""
-    letters = ("" if layer.batch_count == 1 else "g") + layer.weights_tag
-    # A vector lies the same way in either order, and the library knows one of them only.
-    same = min(layer.k, layer.n) == 1
-    return candidate.variant == "plain" and (same or f"weights {letters}" in candidate.layout)
 
 
 def _wanted_order(candidate: _cpu.Candidate, layer: Layer, layout: str) -> bool:

@@ -9,7 +9,6 @@ import numpy as np
 
 import pydlbench._cuda as _cuda
 from pydlbench.backends import autotune
-from pydlbench.backends.native.problem import native_fields
 from pydlbench.backends.verification.inputs import make_inputs, round_to, significand_bits
 from pydlbench.backends.verification.verify import TENSOR_ACCUMULATOR, Verdict, tolerance, verify
 from pydlbench.errors import UnsupportedError
@@ -114,7 +113,7 @@ def plans(
         layer.kind,
         native_pass(case),
         case.precision,
-        native_fields(layer),
+        layer.problem_fields(),
         layout=case.layout,
         workspace_limit=workspace_bytes,
         fused=case.fuse == "bias-relu",
@@ -130,7 +129,7 @@ def plans(
 def reference(case: KernelSpec) -> _cuda.Reference | None:
     """Return what computes the exact result on the device, or None where only the host can."""
     layer, fused = case.layer, case.fuse == "bias-relu"
-    return _cuda.reference(layer.kind, native_pass(case), native_fields(layer), fused=fused)
+    return _cuda.reference(layer.kind, native_pass(case), layer.problem_fields(), fused=fused)
 
 
 def native_pass(case: KernelSpec) -> str:

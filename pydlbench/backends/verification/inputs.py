@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pydlbench.devices.cpu.affinity import bind, own_cpus
-from pydlbench.errors import UsageError, nearest
+from pydlbench.errors import UnsupportedError, UsageError, nearest
 from pydlbench.ops.table import OPS
 
 if TYPE_CHECKING:
@@ -306,10 +306,12 @@ def make_inputs(
 
     Raises:
         UsageError: The layer has no such pass, or there is no such precision.
+        UnsupportedError: Nobody could tell whether its results are right.
     """
     if pass_ not in layer.passes:
         choices = ", ".join(nearest(pass_, layer.passes) or layer.passes)
         raise UsageError(f"pass {pass_}: {layer.kind} has no such pass; nearest: {choices}")
+    check_verifiable(layer, pass_)
     significand_bits(precision)
     if layer.kind == "pointwise":
         return make_pointwise_inputs(layer, pass_, precision, seed, propagation)
@@ -328,6 +330,26 @@ def make_inputs(
             array = round_to(precision, np.abs(array) + np.float32(0.5))
         inputs[role] = array
     return inputs
+
+
+def check_verifiable(layer: Layer, pass_: str) -> None:
+    """Refuse what there is no check of yet.
+
+    Raises:
+        UnsupportedError: Images of three sides, poolings with holes or with windows of padding
+            alone, gradients that are summed over a batch, and some ops.
+    """
+    unchecked = layer.op in ("attention", "rmsnorm") or layer.sides == 3
+    unchecked = unchecked or (layer.kind == "resize" and layer.sides != 2)
+    if layer.op == "pool":
+        holes = max(layer.dilation) > 1
+        unchecked = unchecked or holes or any(one.used_outputs() < one.out for one in layer.axes)
+    if layer.op == "gemm":
+        batches = {"src": layer.src_batch, "weights": layer.weights_batch}
+        written = batches.get(layer.result(pass_), ())
+        unchecked = math.prod(written) != layer.batch_count and layer.result(pass_) in batches
+    if unchecked:
+        raise UnsupportedError(f"{layer.problem}: its results cannot be verified yet")
 
 
 def _weight_scale(layer: Layer) -> np.float32:

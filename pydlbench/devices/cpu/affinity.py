@@ -59,8 +59,8 @@ def physical_cores(facts: CpuFacts, cpus: Collection[int]) -> int:
 def split_cpus(cpus: Sequence[int], count: int) -> list[tuple[int, ...]]:
     """Return CPUs in sets of the same size, those beside each other together; a rest is left out.
 
-    Sets of different sizes could not be compared, and ranks would wait for the smaller ones. Where
-    there are more sets than CPUs, all of them have all CPUs.
+    Sets of different sizes could not be compared. Where there are more sets than CPUs, all of them
+    have all CPUs.
     """
     size = len(cpus) // count
     if size == 0:

@@ -1,7 +1,7 @@
 """Operators on each element: arithmetic and activations.
 
 An addition, multiplication, division, comparison, root, power, exponential, logarithm or error
-function is one FLOP, as in :mod:`pydlbench.layers.pointwise_ops`; what is done only once per
+function is one FLOP, as in :mod:`pydlbench.ops.pointwise`; what is done only once per
 channel, row or tensor is left out. Operations on whole numbers are no FLOPs.
 """
 

@@ -153,17 +153,14 @@ def list_calls(backend: FrameworkBackend, model: Model | None, case: StepSpec) -
     if model is None:
         with OwnModel(case) as own:
             recording, notes = own.record_twice()
-        batch, module = own.batch, own.module
+        batch = own.batch
     else:
-        recording, module = _listed(model, case)
-        batch = model.batch
+        recording, batch = _listed(model, case), model.batch
     facts = OperatorsFacts(
         setup_s=time.perf_counter() - begin,
         library=backend.library,
         calls=recording.distinct(),
         order=recording.order(),
-        gradients=recording.ready(),
-        buffers=sum(one.nbytes for one in module.buffers()),
         blocks=() if case.on_gpu else recording.blocks(),
         batch=batch,
         lines=recording.lines,
@@ -172,8 +169,8 @@ def list_calls(backend: FrameworkBackend, model: Model | None, case: StepSpec) -
     return OperatorsKernel([], facts, backend.cpus)
 
 
-def _listed(model: Model, case: StepSpec) -> tuple[Recording, nn.Module]:
-    """Record a step that computes nothing; return its module as well.
+def _listed(model: Model, case: StepSpec) -> Recording:
+    """Record a step that computes nothing.
 
     All tensors are fake ones, which have shapes and strides and no memory. What is fetched for the
     host has no values then, so that it is left out. On a GPU a step is run: optimizers join what
@@ -183,7 +180,7 @@ def _listed(model: Model, case: StepSpec) -> tuple[Recording, nn.Module]:
     if case.on_gpu:
         batch = make_batch(model, case.seed)
         with TorchModel(model, make_weights(model, case.seed), unfetched, batch) as real:
-            return record_model(real).recording, real.net.module
+            return record_model(real).recording
     weights = {
         f"{node.name}/{role}": np.empty(shape, np.float32)
         for node in model
@@ -193,7 +190,7 @@ def _listed(model: Model, case: StepSpec) -> tuple[Recording, nn.Module]:
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         _empty(made, mode.from_tensor)
         with made:
-            return record_model(made).recording, made.net.module
+            return record_model(made).recording
 
 
 def _empty(made: TorchModel, fake: Callable[[torch.Tensor], torch.Tensor]) -> None:

@@ -38,7 +38,6 @@ from pydlbench.steps.own import (
     own_line,
     parts_of,
 )
-from pydlbench.steps.torch.ranks import shared
 from pydlbench.steps.torch.recording import RecordedStep, by_module, record
 from pydlbench.steps.torch.step import autocast
 
@@ -116,8 +115,6 @@ class OwnModel(Guarded):
         self._loss: Callable[[Any], torch.Tensor] = self._first_loss
         self._optimizer = self._made_optimizer()
         self._called: Callable[..., Any] = self.module
-        if case.ranks is not None:
-            self._called = shared(self.module)
         if case.mode == "compiled":
             self._called = torch.compile(self.module, dynamic=False)
 

@@ -12,7 +12,6 @@ never adds a gradient in place to another one. :meth:`Recorder.finish` puts that
 from __future__ import annotations
 
 import contextlib
-import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -99,8 +98,6 @@ class Recording:
         sizes: bytes of each storage that the step made.
         opaque: why the program cannot be run again; None if it can.
         lines: by module, where the user's code made its first call: ``my_model.py:15``.
-        gradients: of each parameter, in the order in which they become ready: how many of
-            ``calls`` are made by then, and its bytes.
     """
 
     calls: list[Call]
@@ -110,7 +107,6 @@ class Recording:
     sizes: dict[int, int]
     opaque: str | None
     lines: dict[str, str]
-    gradients: list[tuple[int, int]] = field(default_factory=list)
 
     def slot(self, tensor: torch.Tensor) -> int | None:
         """Return the number of the value that a tensor is now; None if it is none."""
@@ -139,11 +135,6 @@ class Recording:
         places: dict[tuple[str, str], int] = {}
         own = [(one.signature, one.direction) for one in self.calls if not one.implied]
         return tuple(places.setdefault(one, len(places)) for one in own)
-
-    def ready(self) -> tuple[tuple[int, int], ...]:
-        """Return ``gradients`` with the places that :meth:`order` counts."""
-        made = [0, *itertools.accumulate(int(not one.implied) for one in self.calls)]
-        return tuple((made[count], size) for count, size in self.gradients)
 
     def blocks(self) -> tuple[int, ...]:
         """Return what the step asks of the allocator; see ``OperatorsFacts.blocks``.
@@ -261,7 +252,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
         self._node = -1
         self._entered = 0
         self._opaque: str | None = None
-        self._gradients: list[tuple[int, int]] = []
         self._name, self._direction = "", "forward"
         # Autograd numbers the nodes of its graph, of which a forward call makes one.
         self._numbered = _sequence()
@@ -279,10 +269,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
         """
         self._number()
         self._name, self._direction = name, direction
-
-    def accumulated(self, parameter: torch.Tensor) -> None:
-        """Say that a parameter's gradient is ready."""
-        self._gradients.append((len(self._calls), _bytes(parameter)))
 
     def updates(self, optimizer: torch.optim.Optimizer) -> None:
         """Say that an optimizer begins; gradients and its state are its parameters'."""
@@ -356,7 +342,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
             sizes=self._sizes,
             opaque=self._opaque,
             lines={name: line for name, line in self._lines.items() if line is not None},
-            gradients=self._gradients,
         )
 
     def _where(self, func: Any, args: tuple[Any, ...]) -> tuple[Direction, tuple[str, ...], bool]:
@@ -534,11 +519,7 @@ def record(
         line: says at which line of the user's own code the step is; None at none of it.
     """
     recorder = Recorder(device, parameters, line)
-    handles: list[Any] = [
-        one.register_post_accumulate_grad_hook(recorder.accumulated)
-        for one in parameters
-        if one.is_leaf and one.requires_grad
-    ]
+    handles = []
     if optimizer is not None:
         handles.append(
             optimizer.register_step_pre_hook(lambda *_: recorder.updates(optimizer)),

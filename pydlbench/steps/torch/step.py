@@ -17,7 +17,6 @@ from pydlbench.backends.torch.settings import DTYPES
 from pydlbench.errors import UnsupportedError
 from pydlbench.steps.definition import Guarded, Outcome, StepDefinition, check_trainable
 from pydlbench.steps.torch.net import Net
-from pydlbench.steps.torch.ranks import shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -81,8 +80,6 @@ class TorchModel(Guarded):
         module: Any = self.net.module.to(self.place, self._dtype)
         module.to(memory_format=self._format)
         self.net.load(weights)
-        #: What a step calls: the network, or what shares its gradients with other ranks.
-        self.called = module if case.ranks is None else shared(module)
         self.parameters = [one for one in module.parameters() if one.requires_grad]
         self._host = _tensors(batch, pin=case.on_gpu)
         images, labels = self.fed()
@@ -174,7 +171,7 @@ class TorchModel(Guarded):
             keeps: whether the output is a result beside a loss.
             eager: compile nothing.
         """
-        module, form, decays = self.called, self._form(kind), self.decays(kind)
+        module, form, decays = self.net.module, self._form(kind), self.decays(kind)
         nothing = kind == "none"
 
         def computed(images: torch.Tensor, labels: torch.Tensor | None) -> tuple[Any, Any]:

@@ -46,22 +46,6 @@ def test_a_hidden_gpu_is_not_there(driver, built, monkeypatch, hidden):
     assert presence.default_device() == ("cpu", ())
 
 
-def test_gpus_are_counted_by_the_drivers_folders_as_far_as_they_are_not_hidden(
-    driver, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(presence, "_DRIVER_GPUS", tmp_path / "gpus")
-    assert presence.gpu_count() is None
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b,GPU-c")
-    assert presence.gpu_count() == 3
-    for name in ("0000:01", "0000:02"):
-        (tmp_path / "gpus" / name).mkdir(parents=True)
-    assert presence.gpu_count() == 2
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert presence.gpu_count() == 1
-    driver.unlink()
-    assert presence.gpu_count() == 0
-
-
 def test_a_gpu_that_cannot_be_used_is_not_passed_over_in_silence(driver, built):
     assert driver.exists()
     built("built without CUDA")

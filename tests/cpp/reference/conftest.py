@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from pydlbench.backends.verification.checksums import Computed
-from pydlbench.ops.table import build_layer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -155,7 +154,9 @@ class Checker:
     def _sizes(self, kind: str, layer: Layer) -> Any:
         """The layer's fields in the order of the C++ problem of the same kind."""
         names = self._library.problem_fields(kind.encode()).decode().split()
-        return (ctypes.c_int64 * len(names))(*(getattr(layer, name) for name in names))
+        fields = layer.problem_fields()
+        values = [size for name in names for size in np.atleast_1d(fields[name]).tolist()]
+        return (ctypes.c_int64 * len(values))(*values)
 
     def conv(
         self,
@@ -189,10 +190,7 @@ class Checker:
         bias = inputs.get("bias")
         self._library.check_gemm(
             PASSES[pass_],
-            self._sizes(
-                "gemm",
-                build_layer("gemm", batch_count=sizes[0], m=sizes[1], k=sizes[2], n=sizes[3]),
-            ),
+            (ctypes.c_int64 * 4)(*sizes),
             int(bias is not None),
             int(bias is not None and bias.size != sizes[3]),
             *(pointer(inputs.get(role)) for role in ("src", "weights", "bias", "dst")),

@@ -123,24 +123,3 @@ def test_additions_of_large_models_are_those_that_the_profiler_sees(name):
     mine = packets(found.recording)
     for packet in ("aten.add", "aten.add_", "aten.convolution_backward", "aten.cat", "aten.mul"):
         assert mine[packet] == real[packet], packet
-
-
-def test_gradients_are_ready_in_the_order_of_the_backward_pass(odd):
-    made = odd()
-    recording = made.record()
-    ready, order = recording.ready(), recording.order()
-    names = {id(one): name for name, one in made.module.named_parameters()}
-    assert len(ready) == len(names)
-    assert sum(size for _, size in ready) == sum(one.nbytes for one in made.parameters)
-    places = [place for place, _ in ready]
-    assert places == sorted(places)
-    directions = [call.direction for call in recording.calls if not call.implied]
-    assert len(directions) == len(order)
-    # Each is there after a call of the backward pass and before the optimizer's first.
-    assert all(directions[place - 1] == "backward" for place in places)
-    assert places[-1] <= directions.index("optimizer")
-    # The shared layer behind everything comes before the convolution in front of it.
-    sizes = [size for _, size in ready]
-    assert sizes.index(made.module.first.weight.nbytes) < sizes.index(
-        made.module.conv.weight.nbytes
-    )

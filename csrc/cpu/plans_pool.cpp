@@ -1,8 +1,10 @@
 // Pooling plans: layouts x implementations, maximum and average, forward and backward.
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "cpu/images.hpp"
 #include "cpu/plans.hpp"
 
 namespace pydlbench::cpu {
@@ -10,10 +12,6 @@ namespace pydlbench::cpu {
 namespace {
 
 using dnnl::memory;
-using Tag = dnnl::memory::format_tag;
-
-constexpr std::pair<const char*, Tag> kLayouts[] = {
-    {"nhwc", Tag::nhwc}, {"nchw", Tag::nchw}, {"blocked", Tag::nChw16c}, {"blocked", Tag::nChw8c}};
 
 dnnl::algorithm algorithm(PoolMode mode) {
   switch (mode) {
@@ -27,29 +25,36 @@ dnnl::algorithm algorithm(PoolMode mode) {
   throw Unsupported("unknown pooling mode");
 }
 
-std::vector<Candidate> pool2d_candidates(const Fields& fields, Pass pass, Precision precision,
-                                         bool /*thorough*/) {
-  const auto p = problem_of<Pool2dProblem>(fields);
+bool has_windows_of_padding(const PoolProblem& p) {
+  for (int i = 0; i < p.sides; ++i) {
+    const auto window = (p.kernel[i] - 1) * p.dilation[i] + 1;
+    if (std::max(p.pad_before[i], p.pad_after[i]) >= window) return true;
+  }
+  return false;
+}
+
+std::vector<Candidate> pool_candidates(const Fields& fields, Pass pass, Precision precision,
+                                       bool /*thorough*/) {
+  const auto p = problem_of<PoolProblem>(fields);
   const std::string primitive = std::string("pooling ") + name_of(pass);
   if (pass == Pass::backward_weights) throw Unsupported("pooling has no weights");
   const auto type = data_type(precision);
-  const memory::dims src_dims{p.batch, p.channels, p.in_height, p.in_width};
-  const memory::dims dst_dims{p.batch, p.channels, p.out_height, p.out_width};
-  const memory::dims strides{p.stride_height, p.stride_width};
-  const memory::dims kernel{p.kernel_height, p.kernel_width};
-  const memory::dims dilates{0, 0};
-  const memory::dims pad_begin{p.pad_top, p.pad_left};
-  const memory::dims pad_end{p.pad_bottom, p.pad_right};
-  const std::vector<std::string> letters{"nchw", "nchw"};
+  const auto src_dims = image_dims(p.batch, p.channels, p.in_size, p.sides);
+  const auto dst_dims = image_dims(p.batch, p.channels, p.out_size, p.sides);
+  const auto strides = of_sides(p.stride, p.sides), kernel = of_sides(p.kernel, p.sides);
+  const auto pad_begin = of_sides(p.pad_before, p.sides), pad_end = of_sides(p.pad_after, p.sides);
+  const auto dilates = dilations(p);
+  const std::vector<std::string> letters(2, with_sides("nc", p.sides));
 
   return planned(primitive, [&](std::vector<Candidate>& candidates) {
-    const memory::desc plain_src(src_dims, memory::data_type::f32, Tag::nchw);
-    const memory::desc plain_dst(dst_dims, memory::data_type::f32, Tag::nchw);
+    const auto plain = image::channels_first.of(p.sides);
+    const memory::desc plain_src(src_dims, memory::data_type::f32, plain);
+    const memory::desc plain_dst(dst_dims, memory::data_type::f32, plain);
     const auto attributes = user_scratchpad();
     auto& engine = cpu_engine();
-    for (const auto& [variant, tag] : kLayouts) {
-      const memory::desc src(src_dims, type, tag);
-      const memory::desc dst(dst_dims, type, tag);
+    for (const auto& [variant, tag] : kImageLayouts) {
+      const memory::desc src(src_dims, type, tag.of(p.sides));
+      const memory::desc dst(dst_dims, type, tag.of(p.sides));
       const auto kind = is_forward(pass) ? forward_kind(pass) : dnnl::prop_kind::forward_training;
       const dnnl::pooling_forward::primitive_desc forward(engine, kind, algorithm(p.mode), src, dst,
                                                           strides, kernel, dilates, pad_begin,
@@ -91,10 +96,13 @@ std::vector<Candidate> pool2d_candidates(const Fields& fields, Pass pass, Precis
             });
       });
     }
+    if (candidates.empty() && has_windows_of_padding(p)) {
+      throw Unsupported("oneDNN " + primitive + ": windows of nothing but padding");
+    }
   });
 }
 
-const Kind pool2d("pool2d", pool2d_candidates);
+const Kind pool("pool", pool_candidates);
 
 }  // namespace
 

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu/images.hpp"
 #include "cpu/plans.hpp"
 
 namespace pydlbench::cpu {
@@ -12,9 +13,26 @@ namespace {
 using dnnl::memory;
 using Tag = dnnl::memory::format_tag;
 
+// Weights by the number of sides, without and with groups.
+struct WeightsTag {
+  ImageTag single, grouped;
+};
+
+constexpr WeightsTag kAny{image::any, image::any};
+constexpr WeightsTag kOutIn{{{Tag::oiw, Tag::oihw, Tag::oidhw}},
+                            {{Tag::goiw, Tag::goihw, Tag::goidhw}}};
+constexpr WeightsTag kInOut{{{Tag::bac, Tag::iohw, Tag::iodhw}},
+                            {{Tag::acbd, Tag::giohw, Tag::giodhw}}};
+constexpr WeightsTag kSidesInOut{{{Tag::wio, Tag::hwio, Tag::dhwio}},
+                                 {{Tag::wigo, Tag::hwigo, Tag::dhwigo}}};
+constexpr WeightsTag kOutSidesIn{{{Tag::owi, Tag::ohwi, Tag::odhwi}},
+                                 {{Tag::gowi, Tag::gohwi, Tag::godhwi}}};
+
 struct Variant {
   const char* name;
-  Tag src, weights, grouped_weights, dst;
+  ImageTag src;
+  WeightsTag weights;
+  ImageTag dst;
 };
 
 // The library's first choice is often not its best, so the layouts that networks really use are
@@ -28,77 +46,81 @@ struct Convolution {
   static constexpr auto algorithm = dnnl::algorithm::convolution_direct;
   static constexpr const char* name = "convolution";
   // As the caller holds them: (out, in, height, width).
-  static constexpr Tag plain_weights = Tag::oihw, plain_grouped_weights = Tag::goihw;
+  static constexpr WeightsTag plain_weights = kOutIn;
   static constexpr Variant variants[] = {
-      {"any", Tag::any, Tag::any, Tag::any, Tag::any},
-      {"nhwc", Tag::nhwc, Tag::any, Tag::any, Tag::nhwc},
-      {"nhwc", Tag::nhwc, Tag::hwio, Tag::hwigo, Tag::nhwc},
-      {"nhwc", Tag::nhwc, Tag::ohwi, Tag::gohwi, Tag::nhwc},
-      {"nchw", Tag::nchw, Tag::any, Tag::any, Tag::nchw},
-      {"nchw", Tag::nchw, Tag::oihw, Tag::goihw, Tag::nchw},
-      {"blocked", Tag::nChw16c, Tag::any, Tag::any, Tag::nChw16c},
-      {"blocked", Tag::nChw8c, Tag::any, Tag::any, Tag::nChw8c},
-      {"blocked", Tag::nchw, Tag::any, Tag::any, Tag::nChw16c},
-      {"blocked", Tag::nchw, Tag::any, Tag::any, Tag::nChw8c},
+      {"any", image::any, kAny, image::any},
+      {"nhwc", image::channels_last, kAny, image::channels_last},
+      {"nhwc", image::channels_last, kSidesInOut, image::channels_last},
+      {"nhwc", image::channels_last, kOutSidesIn, image::channels_last},
+      {"nchw", image::channels_first, kAny, image::channels_first},
+      {"nchw", image::channels_first, kOutIn, image::channels_first},
+      {"blocked", image::blocks_of_16, kAny, image::blocks_of_16},
+      {"blocked", image::blocks_of_8, kAny, image::blocks_of_8},
+      {"blocked", image::channels_first, kAny, image::blocks_of_16},
+      {"blocked", image::channels_first, kAny, image::blocks_of_8},
   };
 };
 
 // Logically the weights are (out, in) as those of convolutions; the caller and frameworks hold them
-// as (in, out, height, width), which is "iohw".
+// as (in, out, height, width).
 struct TransposedConvolution {
   using Forward = dnnl::deconvolution_forward;
   using BackwardData = dnnl::deconvolution_backward_data;
   using BackwardWeights = dnnl::deconvolution_backward_weights;
   static constexpr auto algorithm = dnnl::algorithm::deconvolution_direct;
   static constexpr const char* name = "deconvolution";
-  static constexpr Tag plain_weights = Tag::iohw, plain_grouped_weights = Tag::giohw;
+  static constexpr WeightsTag plain_weights = kInOut;
   static constexpr Variant variants[] = {
-      {"any", Tag::any, Tag::any, Tag::any, Tag::any},
-      {"nhwc", Tag::nhwc, Tag::any, Tag::any, Tag::nhwc},
-      {"nhwc", Tag::nhwc, Tag::hwio, Tag::hwigo, Tag::nhwc},
-      {"nchw", Tag::nchw, Tag::any, Tag::any, Tag::nchw},
-      {"nchw", Tag::nchw, Tag::iohw, Tag::giohw, Tag::nchw},
-      {"blocked", Tag::nChw16c, Tag::any, Tag::any, Tag::nChw16c},
-      {"blocked", Tag::nChw8c, Tag::any, Tag::any, Tag::nChw8c},
+      {"any", image::any, kAny, image::any},
+      {"nhwc", image::channels_last, kAny, image::channels_last},
+      {"nhwc", image::channels_last, kSidesInOut, image::channels_last},
+      {"nchw", image::channels_first, kAny, image::channels_first},
+      {"nchw", image::channels_first, kInOut, image::channels_first},
+      {"blocked", image::blocks_of_16, kAny, image::blocks_of_16},
+      {"blocked", image::blocks_of_8, kAny, image::blocks_of_8},
   };
 };
 
 struct Shapes {
+  int sides;
   memory::dims src, weights, dst, strides, dilates, pad_begin, pad_end;
   bool grouped;
 
-  explicit Shapes(const Conv2dProblem& p)
-      : src{p.batch, p.in_channels, p.in_height, p.in_width},
-        dst{p.batch, p.out_channels, p.out_height, p.out_width},
-        strides{p.stride_height, p.stride_width},
-        dilates{p.dilation_height - 1, p.dilation_width - 1},  // oneDNN counts from zero
-        pad_begin{p.pad_top, p.pad_left},
-        pad_end{p.pad_bottom, p.pad_right},
+  explicit Shapes(const ConvProblem& p)
+      : sides(p.sides),
+        src(image_dims(p.batch, p.in_channels, p.in_size, p.sides)),
+        weights(image_dims(p.out_channels / p.groups, p.in_channels / p.groups, p.kernel, p.sides)),
+        dst(image_dims(p.batch, p.out_channels, p.out_size, p.sides)),
+        strides(of_sides(p.stride, p.sides)),
+        dilates(dilations(p)),
+        pad_begin(of_sides(p.pad_before, p.sides)),
+        pad_end(of_sides(p.pad_after, p.sides)),
         grouped(p.groups > 1) {
-    const auto in = p.in_channels / p.groups;
-    const auto out = p.out_channels / p.groups;
-    weights = grouped ? memory::dims{p.groups, out, in, p.kernel_height, p.kernel_width}
-                      : memory::dims{out, in, p.kernel_height, p.kernel_width};
+    if (grouped) weights.insert(weights.begin(), p.groups);
   }
+
+  Tag tag(const ImageTag& images) const { return images.of(sides); }
+  Tag tag(const WeightsTag& tags) const { return (grouped ? tags.grouped : tags.single).of(sides); }
 };
 
 template <typename Primitive>
 std::vector<Candidate> planned_in_all_layouts(const Fields& fields, Pass pass, Precision precision,
                                               bool /*thorough*/) {
-  const Shapes shapes(problem_of<Conv2dProblem>(fields));
+  const Shapes shapes(problem_of<ConvProblem>(fields));
   const auto type = data_type(precision);
   const std::string primitive = std::string(Primitive::name) + " " + name_of(pass);
 
   return planned(primitive, [&](std::vector<Candidate>& candidates) {
     const auto f32 = memory::data_type::f32;
-    const auto plain_weights =
-        shapes.grouped ? Primitive::plain_grouped_weights : Primitive::plain_weights;
-    const PlainTensors plain{{shapes.src, f32, Tag::nchw},
-                             {shapes.weights, f32, plain_weights},
-                             {shapes.dst, f32, Tag::nchw}};
+    const auto plain_images = shapes.tag(image::channels_first);
+    const PlainTensors plain{{shapes.src, f32, plain_images},
+                             {shapes.weights, f32, shapes.tag(Primitive::plain_weights)},
+                             {shapes.dst, f32, plain_images}};
     const auto attributes = user_scratchpad();
     auto& engine = cpu_engine();
-    const std::vector<std::string> letters{"nchw", shapes.grouped ? "goihw" : "oihw", "nchw"};
+    const auto of_images = with_sides("nc", shapes.sides);
+    const std::vector<std::string> letters{
+        of_images, with_sides(shapes.grouped ? "goi" : "oi", shapes.sides), of_images};
     // Throws, with the library's reason, what no layout can do. Backward descriptors want it as a
     // hint; its layouts do not bind them.
     const typename Primitive::Forward::primitive_desc hint(
@@ -108,10 +130,9 @@ std::vector<Candidate> planned_in_all_layouts(const Fields& fields, Pass pass, P
         shapes.strides, shapes.dilates, shapes.pad_begin, shapes.pad_end, attributes);
 
     for (const auto& variant : Primitive::variants) {
-      const memory::desc src(shapes.src, type, variant.src);
-      const memory::desc weights(shapes.weights, type,
-                                 shapes.grouped ? variant.grouped_weights : variant.weights);
-      const memory::desc dst(shapes.dst, type, variant.dst);
+      const memory::desc src(shapes.src, type, shapes.tag(variant.src));
+      const memory::desc weights(shapes.weights, type, shapes.tag(variant.weights));
+      const memory::desc dst(shapes.dst, type, shapes.tag(variant.dst));
 
       const auto append = [&](const auto& descriptor, std::vector<Argument> arguments) {
         Candidate candidate{};
@@ -144,8 +165,8 @@ std::vector<Candidate> planned_in_all_layouts(const Fields& fields, Pass pass, P
   });
 }
 
-const Kind conv2d("conv2d", planned_in_all_layouts<Convolution>);
-const Kind deconv2d("deconv2d", planned_in_all_layouts<TransposedConvolution>);
+const Kind conv("conv", planned_in_all_layouts<Convolution>);
+const Kind deconv("deconv", planned_in_all_layouts<TransposedConvolution>);
 
 }  // namespace
 
