@@ -306,6 +306,7 @@ def read_layers(args: argparse.Namespace) -> list[Layer]:
     Raises:
         UsageError: there is none, or a value is bad.
     """
+    from pydlbench.cli.terminal import tell
     from pydlbench.models.catalog import check_pool_used, find_layers
 
     pool = None if args.pool is None else one_of("--pool", args.pool, POOL_MODES)
@@ -320,8 +321,10 @@ def read_layers(args: argparse.Namespace) -> list[Layer]:
     for batch in batches:
         for option, patterns in (("--shape", shapes), ("--model", models)):
             used = pool if option == "--shape" else None
-            layers = find_layers(patterns, batch, used, option=option) if patterns else ()
-            found |= dict.fromkeys(layers)
+            if patterns:
+                said = None if args.quiet else tell
+                layers = find_layers(patterns, batch, used, option=option, tell=said)
+                found |= dict.fromkeys(layers)
             if len(found) > _MOST_LAYERS:
                 raise UsageError(
                     f"{option}: more than {_MOST_LAYERS:,} layers with all batches; nearest: fewer"

@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
     """
     from pydlbench.cli.options import one_of, split_patterns
     from pydlbench.cli.output import Outputs
+    from pydlbench.cli.terminal import tell
     from pydlbench.models.catalog import find_layers
     from pydlbench.report.json import dump
 
@@ -53,7 +54,13 @@ def run(args: argparse.Namespace) -> int:
     pool = None if args.pool is None else one_of("--pool", args.pool, POOL_MODES)
     # A lone glob would match the layers of one model only: names without a model mean that one.
     given = [_ALL if pattern.strip() == "*" else pattern for pattern in args.pattern] or [_ALL]
-    layers = find_layers(split_patterns(given) or given, args.batch, pool, option="")
+    layers = find_layers(
+        split_patterns(given) or given,
+        args.batch,
+        pool,
+        option="",
+        tell=None if args.quiet else tell,
+    )
     outputs.write(
         {"json": lambda: dump({"layers": [_entry(layer) for layer in layers]})},
         lambda: _table(layers) if args.pattern else _summary(layers),
