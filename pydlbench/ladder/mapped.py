@@ -100,7 +100,7 @@ def map_calls(
     found = {}
     propagation = "inference" if phase == "forward" else "training"
     for one in calls:
-        work = _work(one)
+        work = call_work(one)
         own = _precision(work.dtypes, precision, device)
         # A batch normalisation says by itself whose statistics it takes.
         layers = [
@@ -121,7 +121,7 @@ def map_calls(
     return found
 
 
-def _work(call: RecordedCall) -> CallWork:
+def call_work(call: RecordedCall) -> CallWork:
     """Return what a call computes, of whichever framework it is."""
     if is_graph_node(call.signature):
         return work_of_graph_node(call)

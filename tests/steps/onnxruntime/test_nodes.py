@@ -162,6 +162,15 @@ def test_nodes_keep_what_decides_what_they_compute(facts):
         assert Node.of(one.signature).signature == one.signature
 
 
+def test_conditions_that_are_known_are_read_again():
+    chosen = Tensor(dtype="bool", shape=(3,), values=(True, False, True))
+    rows = Tensor(dtype="float32", shape=(3,))
+    node = Node(operator="Where", version=17, inputs=(chosen, rows, rows), outputs=(rows,))
+    assert Node.of(node.signature) == node
+    found = work_of(RecordedCall(signature=node.signature, operator=node.name, bytes=node.bytes))
+    assert (found.kind, found.flops, found.bytes) == ("copy", 0, 3 * (1 + 4 + 4 + 4))
+
+
 def test_what_cannot_run_alone_has_its_reason_and_its_share(backend, facts):
     kernel = ready(backend, facts.calls)
     (loop,) = [one for one in facts.calls if one.signature in kernel.facts.refused]
