@@ -12,18 +12,16 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.ladder.estimate import Kernels, Plan, Term, nameless, terms_of
 from pydlbench.ladder.operators import listed, recorded
 from pydlbench.ladder.parts import MODEL
+from pydlbench.models.work import Work
+from pydlbench.ops.seen import meaning_of
 from pydlbench.records.check import Known, OperatorRow, Unmapped
 from pydlbench.records.estimate import Recorded
-from pydlbench.steps.aten.work import CallWork, work_of
-from pydlbench.steps.nodes.text import is_graph_node
-from pydlbench.steps.nodes.work import work_of_graph_node
-from pydlbench.steps.onnxruntime.node import is_node
-from pydlbench.steps.onnxruntime.work import work_of as work_of_node
 from pydlbench.words import CPU_PRECISIONS, FRAMEWORK_MODES, GPU_PRECISIONS, ONNX_FRAMEWORK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from pydlbench.ops.meaning import Meaning
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.operator import RecordedCall
     from pydlbench.records.specs import KernelSpec
@@ -54,7 +52,7 @@ class MappedCall:
     """
 
     count: int
-    work: CallWork
+    work: Meaning
     terms: tuple[Term, ...]
     lacks: str = ""
 
@@ -100,14 +98,19 @@ def map_calls(
     found = {}
     propagation = "inference" if phase == "forward" else "training"
     for one in calls:
-        work = call_work(one)
+        work = meaning_of(one)
         own = _precision(work.dtypes, precision, device)
-        # A batch normalisation says by itself whose statistics it takes.
         layers = [
-            layer
-            if getattr(layer.layer, "op", None) == "batchnorm"
-            else dataclasses.replace(layer, propagation=propagation)
-            for layer in work.layers
+            Work(
+                node=(*one.names, "")[0],
+                layer=each.layer,
+                pass_=each.pass_,
+                # A batch normalisation says by itself whose statistics it takes.
+                propagation=each.propagation
+                if getattr(each.layer, "op", None) == "batchnorm"
+                else propagation,
+            )
+            for each in work.layers
         ]
         lacks = work.layers_missing or ""
         if layers and own is None:
@@ -119,13 +122,6 @@ def map_calls(
             lacks=lacks,
         )
     return found
-
-
-def call_work(call: RecordedCall) -> CallWork:
-    """Return what a call computes, of whichever framework it is."""
-    if is_graph_node(call.signature):
-        return work_of_graph_node(call)
-    return work_of_node(call) if is_node(call.signature) else work_of(call)
 
 
 def _precision(dtypes: Sequence[str], precision: str, device: str) -> str | None:

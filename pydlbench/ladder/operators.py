@@ -17,10 +17,9 @@ import msgspec
 from pydlbench.errors import UnsupportedError
 from pydlbench.models import build_model
 from pydlbench.models.graph import INPUT, trained_tensors
+from pydlbench.ops.seen.tensorflow import LIBRARY_NODES, Node, is_node
 from pydlbench.records.operator import RecordedCall
 from pydlbench.steps import operations
-from pydlbench.steps.nodes.text import Node, is_graph_node
-from pydlbench.steps.nodes.work import LIBRARY_NODES
 from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.steps.signatures import OperatorRequest, operator_of, signature_of
 from pydlbench.words import FRAMEWORK_MODES, ONNX_FRAMEWORK
@@ -107,7 +106,7 @@ def kind_of(call: RecordedCall) -> str:
         return "optimizer"
     if call.direction == "loss" or call.names == ("loss",):
         return "loss"
-    if is_graph_node(call.signature):
+    if is_node(call.signature):
         return "layer" if Node.read(call.signature).operator in LIBRARY_NODES else "pointwise"
     name = call.operator.rpartition(".")[2].removesuffix("_backward").removesuffix("_for_cpu")
     layer = name in (*_CALLS, *_NODES) or not set(LAYERS).isdisjoint(name.split("+"))

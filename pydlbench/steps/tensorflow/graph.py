@@ -19,8 +19,8 @@ from tensorflow.python.eager import context  # no public name records a graph wi
 
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.errors import UnsupportedError
+from pydlbench.ops.seen.tensorflow import Node, NodeTensor
 from pydlbench.records.operator import RecordedCall
-from pydlbench.steps.nodes.text import Node, NodeTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -308,7 +308,7 @@ def _inferred(node: Node) -> tuple[NodeTensor, ...]:
 def _shape_of_padded(node: Node) -> tuple[int, ...] | None:
     """Return the shape of what a convolution writes that pads its images itself."""
     source, filters = node.inputs[0].shape, node.inputs[1].shape
-    if source is None or filters is None or node.word("data_format", "NHWC") != "NHWC":
+    if source is None or filters is None or node.get("data_format", "NHWC") != "NHWC":
         return None
     before, behind = node.padded[::2], node.padded[1::2]
     outer = [
@@ -316,7 +316,7 @@ def _shape_of_padded(node: Node) -> tuple[int, ...] | None:
         // stride
         + 1
         for side, dilation, stride in zip(
-            (1, 2), node.numbers("dilations")[1:3], node.numbers("strides")[1:3], strict=True
+            (1, 2), node.get("dilations")[1:3], node.get("strides")[1:3], strict=True
         )
     ]
     return (source[0], *outer, filters[3])

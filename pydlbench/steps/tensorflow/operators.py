@@ -16,9 +16,9 @@ from pydlbench.backends.frameworks.backend import translated
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import PydlbenchError
+from pydlbench.ops.seen.tensorflow import Node, is_node
 from pydlbench.steps.definition import definition_of
 from pydlbench.steps.inputs import make_batch, make_weights, trained
-from pydlbench.steps.nodes.text import Node, is_graph_node
 from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.steps.operators import CallCost, OperatorsKernel, TimedCall
 from pydlbench.steps.signatures import read_signature, step_of
@@ -225,7 +225,7 @@ def prepare_signatures(
     refused: dict[str, str] = {}
     for signature in signatures:
         try:
-            if is_graph_node(signature):
+            if is_node(signature):
                 found[signature] = _node(Node.read(signature), case, empty, room)
             else:
                 found[signature] = _of_graph(signature, case, empty, room)
