@@ -272,6 +272,19 @@ def test_an_average_may_be_over_padding_alone_where_that_counts(pass_):
         _cpu.candidates("pool2d", _cpu.Pass[pass_], FP32, fields)
 
 
+@pytest.mark.parametrize("pass_", PASSES[:3])
+def test_a_maximum_of_padding_alone_is_the_lowest_number_and_has_no_gradient(pass_):
+    fields = pooling(LARGE_PADS, "max", whole=False)
+    lowest = np.finfo(np.float32).min
+    check(
+        "pool2d",
+        fields,
+        pass_,
+        pooling_inputs(fields),
+        lambda given: np.maximum(pooled(fields, pass_, given), lowest),
+    )
+
+
 def test_sides_are_those_of_the_kind_and_alike():
     fields = CONVS["1-D dense"]
     with pytest.raises(ValueError, match="conv2d: the field in_size has another number of sides"):
