@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from pydlbench.errors import UsageError
 from pydlbench.layers.base import Kind, check_pass, check_total, elements, malformed, set_integers
@@ -83,6 +83,12 @@ class Resize(Kind):
             "src": (self.batch, self.channels, self.in_height, self.in_width),
             "dst": (self.batch, self.channels, self.out_height, self.out_width),
         }
+
+    def problem_fields(self) -> dict[str, Any]:
+        """Return what there is without sides, and the sizes of each side."""
+        fields = {field: getattr(self, field) for field in ("mode", "batch", "channels")}
+        source, result = zip(*self.sides, strict=True)
+        return fields | {"in_size": list(source), "out_size": list(result)}
 
     def reads(self, pass_: str, propagation: str = "inference") -> tuple[str, ...]:  # noqa: ARG002 - alike in both
         """Return the role of what a pass reads."""
