@@ -375,19 +375,14 @@ PASS_OF_CONVOLUTION: Final = {
 
 # -----------------------------------------------------------------------------
 # Poolings: the maximum or mean of the elements that a window holds. Padding never wins a maximum.
-# A mean divides by the elements inside the input, or by the whole window.
+# A mean divides by the elements inside the input, or by the whole window. Over padding alone a
+# maximum is the least value; a mean that does not count padding is none, which libraries refuse.
 
 
 def _settle_pool(values: dict[str, Any]) -> None:
     if values["count_include_pad"] and values["mode"] == "max":
         raise UsageError("count_include_pad=True: a maximum counts nothing; nearest: mode avg")
     _settle(values)
-    empty = [axis for axis in _axes(values) if axis.used_outputs() < axis.out]
-    if empty and values["mode"] == "avg" and not values["count_include_pad"]:
-        raise UsageError(
-            "some window holds nothing but padding, and a mean without it divides by zero; "
-            "nearest: padding counted (avg_p), or max"
-        )
 
 
 def _pool_flops(layer: Layer) -> int:
@@ -409,7 +404,8 @@ def _pool(np: Any, layer: Layer, t: Any) -> Any:
     counts = np.ones(())
     for axis in axes(layer):
         counts = np.multiply.outer(counts, axis.elements_inside())
-    return seen.sum(0) / (math.prod(layer.kernel) if layer.count_include_pad else counts)
+    with np.errstate(invalid="ignore"):
+        return seen.sum(0) / (math.prod(layer.kernel) if layer.count_include_pad else counts)
 
 
 POOL: Final = Op(
