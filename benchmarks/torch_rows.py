@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import random
@@ -107,12 +106,12 @@ class TorchPeer:
         layer = spec.layer
         if spec.precision not in PRECISIONS:
             return False
-        if layer.op == "pool":
-            return layer.pad_before == (layer.pad_after[0], layer.pad_after[1])
+        if layer.kind == "pool2d":
+            return bool(layer.pad_before == layer.pad_after)
         if layer.kind == "gemm":
-            return getattr(layer, "batch_count", 1) == 1
+            return bool(layer.batch_count == 1)
         # What is padded unevenly gets its padding before, untimed.
-        return layer.op == "conv"
+        return layer.kind == "conv2d"
 
     def describe(self) -> dict[str, Any]:
         """Return PyTorch's version and libraries."""
@@ -172,7 +171,7 @@ class TorchPeer:
         )
 
     def _prepare(self, spec: KernelSpec, number: int, memory_format: str) -> None:
-        layer = {"kind": spec.layer.kind, **dataclasses.asdict(spec.layer)}
+        layer = {"kind": spec.layer.kind, **spec.layer.to_dict()}
         words = {"layer": layer, "format": memory_format, "precision": spec.precision}
         self._ask(op="prepare", id=number, **words, **{"pass": spec.pass_})
 

@@ -53,27 +53,29 @@ class Init:
 class Node:
     """One operation on images or on other nodes' outputs.
 
-    ======== ============== ==========================================================
-    op       layer          what it does
-    ======== ============== ==========================================================
-    conv    grouped and depthwise ones too; ``bias`` per output channel
-    deconv    a transposed convolution; ``bias`` per output channel
-    linear    m is the batch, k the inputs, n the outputs; ``bias``
-    pool    max or average; the average over a whole map is one of these
+    =========== ======================================================================
+    op          what it does
+    =========== ======================================================================
+    conv        grouped and depthwise ones too; ``bias`` per output channel
+    deconv      a transposed convolution; ``bias`` per output channel
+    linear      m is the batch, k the inputs, n the outputs; ``bias``
+    pool        max or average; the average over a whole map is one of these
     relu
     relu6
     hardswish
     hardsigmoid
-    scale    of maps, and a factor for each channel
-    lrn    across channels
-    batchnorm    per channel; ``scale`` says whether its factor is trained
-    add    of two inputs
-    concat    of two or more inputs, along the channels
-    dropout    nothing at all in inference
-    flatten  None           ``(channels, height, width)`` to features in that order; moves nothing
-    shift    None           drops the first row and column, adds zeros behind the last
-    crop     None           drops what is around the middle
-    ======== ============== ==========================================================
+    scale       of maps, and a factor for each channel
+    lrn         across channels
+    batchnorm   per channel; ``scale`` says whether its factor is trained
+    add         of two inputs
+    concat      of two or more inputs, along the channels
+    dropout     nothing at all in inference
+    flatten     ``(channels, height, width)`` to features in that order; moves nothing
+    shift       drops the first row and column, adds zeros behind the last
+    crop        drops what is around the middle
+    =========== ======================================================================
+
+    The last three have no layer.
 
     Attributes:
         name: unique in the model: ``conv1``, ``block2/unit1/add``.

@@ -154,11 +154,6 @@ class Op:
     spread: bool = False
     form: str = "images"
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        from pydlbench.ops.table import find_op
-
-        return find_op, (self.key,)
-
     @property
     def in_one_order(self) -> bool:
         """Whether its tensors have one layout only, whatever that of images around them."""
@@ -258,8 +253,6 @@ class Layer:
     name: str | None = None
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in ("entry", "values", "name"):  # while it is unpickled
-            raise AttributeError(name)
         place = _places(self.entry).get(name)
         if place is not None:
             return self.values[place]

@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.errors import UnsupportedError
 from pydlbench.ops.fields import Field
 from pydlbench.ops.op import Layer, Op, Pass
 from pydlbench.ops.windows import spread_sides
@@ -90,22 +89,6 @@ def _resample(np: Any, layer: Layer, t: Any) -> Any:
     return values
 
 
-def _native(layer: Layer) -> dict[str, Any]:
-    """Return the fields of a native problem, which has two sides: of one, images of height 1."""
-    if layer.sides > 2:
-        raise UnsupportedError(f"{layer.kind}: there are native kernels of up to two sides")
-    (in_height, out_height), (in_width, out_width) = [(1, 1), *pairs(layer)][-2:]
-    return {
-        "mode": layer.op,
-        "batch": layer.batch,
-        "channels": layer.channels,
-        "in_height": in_height,
-        "in_width": in_width,
-        "out_height": out_height,
-        "out_width": out_width,
-    }
-
-
 def _resize(mode: str) -> Op:
     def flops(layer: Layer, *, backward: bool) -> int:
         per_side = 1 if mode == "nearest" else 2
@@ -148,7 +131,7 @@ def _resize(mode: str) -> Op:
             ),
         },
         reference=_resample,
-        native=_native,
+        native=lambda s: {"mode": mode, **s.fields},
         attributes={"mode": lambda _: mode},
         memory_bound=True,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -63,6 +64,11 @@ def find_op(key: str) -> Op:
         choices = ", ".join(nearest(str(key), OPS) or OPS)
         raise UsageError(f"op={key!r}: no such op; nearest: {choices}")
     return OPS[key]
+
+
+def without_sides(kind: str) -> str:
+    """Return a kind without the number of its sides: ``conv`` of ``conv3d``."""
+    return re.sub(r"[123]d$", "", kind)
 
 
 def ops_of_kind(kind: str) -> dict[str, Op]:

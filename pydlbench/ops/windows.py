@@ -12,6 +12,7 @@ Trailing pads whose last positions no output reads are replaced by those that
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from typing import TYPE_CHECKING, Any, Final
@@ -81,77 +82,78 @@ def spread_sides(op: Op, values: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _settle(values: dict[str, Any]) -> None:
-    """Work out the sizes of the output, and the pads, of a convolution or pooling."""
+def _settle(values: dict[str, Any], *, transposed: bool = False) -> None:
+    """Work out the sizes of the output, and the pads."""
+    names = ("in_size", "kernel", "stride", "dilation", "pad_before", "pad_after", "out_size")
     sides = SIDES[-len(values["in_size"]) :]
-    outs: list[int] = []
-    befores: list[int] = []
-    afters: list[int] = []
-    columns = ("in_size", "kernel", "stride", "dilation", "pad_before", "pad_after", "out_size")
-    for side, *numbers in zip(sides, *(values[name] for name in columns), strict=True):
-        size, kernel, stride, dilation, before, after, out = numbers
-        window = extent(kernel, dilation)
-        if out is None:
-            before = before or 0
-            after = before if after is None else after
-        else:
-            before = derived_pad(size, window, stride, out) if before is None else before
-            after = max(0, (out - 1) * stride + window - size - before)
-        padded = size + before + after
-        if window > padded:
-            raise UsageError(
-                f"k{side}{kernel}: a window of {window} (dilation included) is larger than the "
-                f"padded input {padded}; at most {padded}"
-            )
-        actual = output_size(size, window, stride, before, after)
-        if out not in (None, actual):
-            raise UsageError(
-                f"o{side}{out}: does not follow from i{side}{size}, k{side}{kernel}, "
-                f"s{side}{stride} and p{side}{before}; nearest: o{side}{actual}"
-            )
-        outs.append(actual)
-        befores.append(before)
-        afters.append(trailing_pad(size, window, stride, before, actual))
-    values |= {"out_size": tuple(outs), "pad_before": tuple(befores), "pad_after": tuple(afters)}
+    rows = zip(sides, *(values[name] for name in names), strict=True)
+    settled = [_settle_side(*row, transposed=transposed) for row in rows]
+    columns = zip(*settled, strict=True)
+    values |= dict(zip(("out_size", "pad_before", "pad_after"), columns, strict=True))
 
 
-def _settle_transposed(values: dict[str, Any]) -> None:
-    """Work out the sizes of the result, and the pads, of a transposed convolution."""
-    sides = SIDES[-len(values["in_size"]) :]
-    outs: list[int] = []
-    befores: list[int] = []
-    afters: list[int] = []
-    columns = ("in_size", "kernel", "stride", "dilation", "pad_before", "pad_after", "out_size")
-    for side, *numbers in zip(sides, *(values[name] for name in columns), strict=True):
-        size, kernel, stride, dilation, before, after, out = numbers
-        window = extent(kernel, dilation)
-        reach = (size - 1) * stride + window
-        if out is None:
-            before = before or 0
-            out = reach - before - (before if after is None else after)
-        elif before is None:
-            before = derived_pad(out, window, stride, size)
-        after = max(0, reach - out - before)
-        fits = out >= 1 and out + before + after >= window
-        if not fits or output_size(out, window, stride, before, after) != size:
-            raise UsageError(
-                f"o{side}{out}: does not follow from i{side}{size}, a window of {window}, "
-                f"stride {stride} and pad {before}; nearest: {max(1, reach - 2 * before)}"
-            )
-        outs.append(out)
-        befores.append(before)
-        afters.append(trailing_pad(out, window, stride, before, size))
-    values |= {"out_size": tuple(outs), "pad_before": tuple(befores), "pad_after": tuple(afters)}
+def _settle_side(
+    side: str,
+    size: int,
+    kernel: int,
+    stride: int,
+    dilation: int,
+    before: int | None,
+    after: int | None,
+    out: int | None,
+    *,
+    transposed: bool,
+) -> tuple[int, int, int]:
+    """Return the size of the output, and the pads before and behind, of one side.
+
+    A transposed convolution writes the images that windows slide over.
+    """
+    window = extent(kernel, dilation)
+    reach = (size - 1) * stride + window
+    if transposed and out is None:
+        before = before or 0
+        out = reach - before - (before if after is None else after)
+    images, places = (out, size) if transposed else (size, out)
+    assert images is not None
+    if before is None:
+        before = 0 if places is None else derived_pad(images, window, stride, places)
+    if places is not None:
+        after = max(0, (places - 1) * stride + window - images - before)
+    elif after is None:
+        after = before
+    padded = images + before + after
+    if window > padded and not transposed:
+        raise UsageError(
+            f"k{side}{kernel}: a window of {window} (dilation included) is larger than the padded "
+            f"input {padded}; at most {padded}"
+        )
+    actual = output_size(images, window, stride, before, after)
+    if images < 1 or places not in (None, actual):
+        least = max(1, reach - 2 * before) if transposed else actual
+        raise UsageError(
+            f"o{side}{out}: does not follow from i{side}{size}, k{side}{kernel}, s{side}{stride} "
+            f"and p{side}{before}; nearest: o{side}{least}"
+        )
+    trailing = trailing_pad(images, window, stride, before, actual)
+    return (images if transposed else actual), before, trailing
+
+
+def _axes(fields: Mapping[str, Any], *, transposed: bool = False) -> tuple[Axis, ...]:
+    names = {
+        "size": "out_size" if transposed else "in_size",
+        "out": "in_size" if transposed else "out_size",
+        "kernel": "kernel",
+        "stride": "stride",
+        "dilation": "dilation",
+        "pad": "pad_before",
+    }
+    rows = zip(*(fields[field] for field in names.values()), strict=True)
+    return tuple(Axis(**dict(zip(names, row, strict=True))) for row in rows)
 
 
 def axes(layer: Layer) -> tuple[Axis, ...]:
     """Return the sides of the windows, outermost first; of a transposed one its convolution's."""
-    sizes, outs = layer.in_size, layer.out_size
-    if layer.op == "deconv":
-        sizes, outs = outs, sizes
-    columns = (sizes, outs, layer.kernel, layer.stride, layer.dilation, layer.pad_before)
-    names = ("size", "out", "kernel", "stride", "dilation", "pad")
-    return tuple(Axis(**dict(zip(names, one, strict=True))) for one in zip(*columns, strict=True))
+    return _axes(layer.fields, transposed=layer.op == "deconv")
 
 
 def elements_inside(layer: Layer) -> list[list[int]]:
@@ -194,14 +196,9 @@ def _check_groups(values: dict[str, Any]) -> None:
             )
 
 
-def _settle_conv(values: dict[str, Any]) -> None:
+def _settle_conv(values: dict[str, Any], *, transposed: bool = False) -> None:
     _check_groups(values)
-    _settle(values)
-
-
-def _settle_deconv(values: dict[str, Any]) -> None:
-    _check_groups(values)
-    _settle_transposed(values)
+    _settle(values, transposed=transposed)
 
 
 def _conv_shapes(layer: Layer) -> Shapes:
@@ -356,7 +353,7 @@ DECONV: Final = Op(
     ),
     output="out_size",
     given=spread_sides,
-    settle=_settle_deconv,
+    settle=functools.partial(_settle_conv, transposed=True),
     shown=_shown,
     shapes=_conv_shapes,
     other_shapes=_grouped_weights,
@@ -378,26 +375,14 @@ PASS_OF_CONVOLUTION: Final = {
 
 # -----------------------------------------------------------------------------
 # Poolings: the maximum or mean of the elements that a window holds. Padding never wins a maximum.
-# A mean divides by the elements inside the input, or by the whole window.
+# A mean divides by the elements inside the input, or by the whole window. Over padding alone a
+# maximum is the least value; a mean that does not count padding is none, which libraries refuse.
 
 
 def _settle_pool(values: dict[str, Any]) -> None:
     if values["count_include_pad"] and values["mode"] == "max":
         raise UsageError("count_include_pad=True: a maximum counts nothing; nearest: mode avg")
     _settle(values)
-    if values["count_include_pad"] or values["mode"] == "max":
-        return
-    columns = ("in_size", "out_size", "kernel", "stride", "dilation", "pad_before")
-    for side, *numbers in zip(
-        SIDES[-len(values["in_size"]) :], *(values[name] for name in columns), strict=True
-    ):
-        names = ("size", "out", "kernel", "stride", "dilation", "pad")
-        axis = Axis(**dict(zip(names, numbers, strict=True)))
-        if axis.used_outputs() < axis.out:
-            raise UsageError(
-                f"k{side}{axis.kernel}: some window holds nothing but padding, and a mean without "
-                "it divides by zero; nearest: padding counted (avg_p), or max"
-            )
 
 
 def _pool_flops(layer: Layer) -> int:
@@ -419,7 +404,8 @@ def _pool(np: Any, layer: Layer, t: Any) -> Any:
     counts = np.ones(())
     for axis in axes(layer):
         counts = np.multiply.outer(counts, axis.elements_inside())
-    return seen.sum(0) / (math.prod(layer.kernel) if layer.count_include_pad else counts)
+    with np.errstate(invalid="ignore"):
+        return seen.sum(0) / (math.prod(layer.kernel) if layer.count_include_pad else counts)
 
 
 POOL: Final = Op(

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from pydlbench.ops.table import without_sides
 from pydlbench.runner.interleaved import saved_s
 from pydlbench.timing.statistics import median
 from pydlbench.units import format_seconds
@@ -296,7 +297,7 @@ def _packing_cause(evidence: Evidence, most: float) -> Iterator[tuple[str, float
 def _generic(kernel: str, kind: str) -> bool:
     if _GENERIC.search(kernel):
         return True
-    return kind == "conv2d" and _LOWERED.search(kernel) is not None
+    return without_sides(kind) == "conv" and _LOWERED.search(kernel) is not None
 
 
 # -----------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 
 from pydlbench import _cpu
 from pydlbench.errors import UnsupportedError
+from pydlbench.ops.resize import taps as taps_of_resize
 from pydlbench.ops.table import build_layer
 
 if TYPE_CHECKING:
@@ -270,6 +271,43 @@ def test_an_average_may_be_over_padding_alone_where_that_counts(pass_):
         UnsupportedError, match=r"oneDNN pooling .*: windows of nothing but padding"
     ):
         _cpu.candidates("pool2d", _cpu.Pass[pass_], FP32, fields)
+
+
+@pytest.mark.parametrize("pass_", PASSES[:3])
+def test_a_maximum_of_padding_alone_is_the_lowest_number_and_has_no_gradient(pass_):
+    fields = pooling(LARGE_PADS, "max", whole=False)
+    lowest = np.finfo(np.float32).min
+    check(
+        "pool2d",
+        fields,
+        pass_,
+        pooling_inputs(fields),
+        lambda given: np.maximum(pooled(fields, pass_, given), lowest),
+    )
+
+
+@pytest.mark.parametrize("pass_", PASSES[:3])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize(
+    ("source", "result"), [((5,), (12,)), ((3, 5), (7, 4)), ((2, 3, 4), (4, 6, 9))], ids=str
+)
+def test_images_of_any_sides_are_resized(source, result, mode, pass_):
+    fields = {"mode": mode, "batch": 2, "channels": 5, "in_size": source, "out_size": result}
+    inputs = operands(8, src=(2, 5, *source), dst=(2, 5, *result))
+    del inputs["src" if pass_ == "backward_data" else "dst"]
+
+    def reference(given: dict[str, Array]) -> Array:
+        (values,) = given.values()
+        for axis, (size, out) in enumerate(zip(source, result, strict=True), 2):
+            matrix = np.zeros((out, size))
+            for to, (low, high, weight) in enumerate(taps_of_resize(mode, size, out)):
+                matrix[to, low] += 1 - weight
+                matrix[to, high] += weight
+            matrix = matrix.T if pass_ == "backward_data" else matrix
+            values = np.moveaxis(np.moveaxis(values, axis, -1) @ matrix.T, -1, axis)
+        return values
+
+    assert check("resize", fields, pass_, inputs, reference) == {"nchw", "nhwc", "blocked"}
 
 
 def test_sides_are_those_of_the_kind_and_alike():

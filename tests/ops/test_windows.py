@@ -3,11 +3,9 @@
 import itertools
 import math
 
-import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from pydlbench.errors import UsageError
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.op import Layer
 from pydlbench.ops.table import build_layer
@@ -120,14 +118,3 @@ def test_on_padded_images_the_same_is_computed_and_nothing_left_out():
     ready = on_padded_images(layer)
     assert ready.shapes()["dst"] == layer.shapes()["dst"]
     assert ready.flops_executed("forward") == ready.flops("forward") == layer.flops("forward")
-
-
-@given(poolings())
-@example(parse_problem("ic1ih3kh2ph2", pool="max"))
-def test_only_a_mean_without_padding_needs_an_element_in_each_window(layer):
-    outputs = {out for out, _, _ in meetings(layer)}
-    if len(outputs) == math.prod(layer.out_size):
-        return
-    assert layer.mode == "max" or layer.count_include_pad
-    with pytest.raises(UsageError, match="holds nothing but padding"):
-        layer.replace(mode="avg", count_include_pad=False)

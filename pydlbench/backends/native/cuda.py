@@ -133,7 +133,7 @@ class CudaBackend:
         if case.fuse == "bias":
             raise UnsupportedError("--fuse bias is for frameworks; natively there is: bias-relu")
         if case.fuse != "none" and (
-            case.pass_ != "forward" or case.layer.kind not in ("conv2d", "gemm")
+            case.pass_ != "forward" or case.layer.op not in ("conv", "gemm")
         ):
             raise UnsupportedError(
                 f"--fuse {case.fuse} is for the forward pass of convolutions and matrix products"

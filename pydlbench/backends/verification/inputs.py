@@ -340,7 +340,6 @@ def check_verifiable(layer: Layer, pass_: str) -> None:
             alone, gradients that are summed over a batch, and some ops.
     """
     unchecked = layer.op in ("attention", "rmsnorm") or layer.sides == 3
-    unchecked = unchecked or (layer.kind == "resize" and layer.sides != 2)
     if layer.op == "pool":
         holes = max(layer.dilation) > 1
         unchecked = unchecked or holes or any(one.used_outputs() < one.out for one in layer.axes)

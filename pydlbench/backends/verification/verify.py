@@ -231,7 +231,7 @@ def _as_checked(layer: Layer, computed: Computed) -> tuple[Layer, Computed]:
     Images of one side are images of height 1; products over a batch of any dimensions are products
     over one, with what stands for several of the batch written out.
     """
-    if layer.entry.windows and layer.sides == 1:
+    if layer.sides == 1:
         sided = [one for one in layer.entry.fields if one.type == "sides" and not one.derived]
         heights = {one.name: (min(1, one.least), *getattr(layer, one.name)) for one in sided}
         same = layer.replace(**heights)
