@@ -23,7 +23,7 @@ from typing import Any
 from pydlbench.backends.capabilities import every, installed_version
 from pydlbench.backends.host_clock import HostClock
 from pydlbench.errors import PydlbenchError
-from pydlbench.layers.gemm import Gemm
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.session import Options, Session
 from pydlbench.timing.chunk import Request
@@ -122,7 +122,7 @@ def busy(seconds: float, inner: int, asleep: bool) -> Cost:
 
 def native(session: Session, device: str) -> str:
     """Return the line of the smallest native layer."""
-    kernel = session.prepare(KernelSpec(layer=Gemm(m=1, k=1, n=1), device=device))
+    kernel = session.prepare(KernelSpec(layer=build_layer("gemm", m=1, k=1, n=1), device=device))
     alone, many = (
         statistics.median(kernel.sample(Request(samples=SAMPLES, inner=n, untimed=100)).seconds)
         for n in (1, 100)

@@ -18,14 +18,11 @@ import subprocess
 import sys
 
 from pydlbench.errors import PydlbenchError
-from pydlbench.layers.base import PASSES
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.pool import Pool2d
 from pydlbench.models.catalog import find_layers
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.session import Options, Session
 from pydlbench.timing.chunk import Request
+from pydlbench.words import PASSES
 from pydlbench.workers.environment import worker_environment
 
 LIMIT = 0.03
@@ -45,13 +42,13 @@ def command(case: KernelSpec, layout: str) -> list[str]:
     kind = case.propagation if case.pass_ == "forward" else None
     tag, data = TAGS[layout], TYPES[case.precision]
     common = [f"--dir={DIRECTIONS[case.pass_, kind]}", "--mode=P"]
-    if isinstance(layer, Conv2d):
+    if layer.op == "conv":
         tags = [f"--stag={tag}", "--wtag=any", f"--dtag={tag}"]
         return ["--conv", *common, f"--dt={data}", *tags, layer.problem]
-    if isinstance(layer, Gemm):
+    if layer.op == "gemm":
         problem = f"mb{layer.m}ic{layer.k}oc{layer.n}"
         return ["--ip", *common, f"--dt={data}", "--stag=ab", "--wtag=any", "--dtag=ab", problem]
-    assert isinstance(layer, Pool2d)
+    assert layer.op == "pool"
     algorithms = {"max": "max", "avg": "avg_p" if layer.count_include_pad else "avg_np"}
     algorithm = f"--alg={algorithms[layer.mode]}"
     return ["--pool", *common, f"--dt={data}", f"--tag={tag}", algorithm, layer.problem]

@@ -21,8 +21,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pydlbench.backends import capabilities
-from pydlbench.layers.layer import Layer
 from pydlbench.models.catalog import find_layers
+from pydlbench.ops.op import Layer
 from pydlbench.records.measurement import Measurement
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.session import Options, Session

@@ -11,15 +11,13 @@ import msgspec
 from pydlbench.ladder.estimate import Kernels, Plan, Term, nameless, terms_of
 from pydlbench.ladder.operators import listed
 from pydlbench.ladder.parts import MODEL
+from pydlbench.models.work import Work
+from pydlbench.ops.meaning import Meaning
+from pydlbench.ops.seen import meaning_of
 from pydlbench.records.check import Known, OperatorRow, Unmapped
 from pydlbench.records.estimate import Recorded
 from pydlbench.records.operator import RecordedCall
-from pydlbench.steps.aten.work import CallWork, work_of
 from pydlbench.steps.groups import EQUATION, CallGroup, is_group
-from pydlbench.steps.nodes.text import is_graph_node
-from pydlbench.steps.nodes.work import work_of_graph_node
-from pydlbench.steps.onnxruntime.node import is_node
-from pydlbench.steps.onnxruntime.work import work_of as work_of_node
 from pydlbench.words import CPU_PRECISIONS, FRAMEWORK_MODES, GPU_PRECISIONS, ONNX_FRAMEWORK
 
 if TYPE_CHECKING:
@@ -54,7 +52,7 @@ class MappedCall:
     """
 
     count: int
-    work: CallWork
+    work: Meaning
     terms: tuple[Term, ...]
     lacks: str = ""
 
@@ -104,12 +102,17 @@ def map_calls(
     def mapped(one: RecordedCall) -> MappedCall:
         work = _work(one)
         own = _precision(work.dtypes, precision, device)
-        # A batch normalisation says by itself whose statistics it takes.
         layers = [
-            layer
-            if getattr(layer.layer, "op", None) == "batchnorm"
-            else dataclasses.replace(layer, propagation=propagation)
-            for layer in work.layers
+            Work(
+                node=(*one.names, "")[0],
+                layer=each.layer,
+                pass_=each.pass_,
+                # A batch normalisation says by itself whose statistics it takes.
+                propagation=each.propagation
+                if getattr(each.layer, "op", None) == "batchnorm"
+                else propagation,
+            )
+            for each in work.layers
         ]
         lacks = work.layers_missing or ""
         if layers and own is None:
@@ -154,7 +157,7 @@ def _together(count: int, parts: Sequence[MappedCall]) -> MappedCall:
     lacks = [one.lacks for one in own if one.lacks]
     return MappedCall(
         count=count,
-        work=CallWork(
+        work=Meaning(
             kind=next(iter(kinds)) if len(kinds) == 1 else "group" if kinds else "view",
             layers=tuple(layer for one in own for layer in one.work.layers),
             layers_missing="; ".join(dict.fromkeys(lacks)) or None,
@@ -167,13 +170,11 @@ def _together(count: int, parts: Sequence[MappedCall]) -> MappedCall:
     )
 
 
-def _work(call: RecordedCall) -> CallWork:
+def _work(call: RecordedCall) -> Meaning:
     """Return what a call computes, of whichever framework it is."""
     if call.signature.startswith(EQUATION):
-        return CallWork.unknown("equations of JAX are read by no rule so far")
-    if is_graph_node(call.signature):
-        return work_of_graph_node(call)
-    return work_of_node(call) if is_node(call.signature) else work_of(call)
+        return Meaning.unknown("equations of JAX are read by no rule so far")
+    return meaning_of(call)
 
 
 def _precision(dtypes: Sequence[str], precision: str, device: str) -> str | None:

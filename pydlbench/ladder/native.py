@@ -310,7 +310,7 @@ class NativeVisits:
         self._rows = rows
         self._wanted = wanted
         self._terms = [one for one in wanted.terms if _timed(rows[one.hot])]
-        self._convolved = [one for one in self._terms if one.work.layer.kind == "conv2d"]
+        self._convolved = [one for one in self._terms if one.work.layer.op == "conv"]
         every = dict.fromkeys(case for one in self._terms for case in (one.hot, one.cold))
         self._cases = [case for case in every if _timed(rows[case])]
         self._hot = {one.cold: one.hot for one in self._terms if one.cold != one.hot}

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pydlbench.models import build_model
+from pydlbench.ops.seen.tensorflow import Node, is_node
 from pydlbench.records.operator import RecordedCall
 from pydlbench.steps import operations
 from pydlbench.steps.groups import feed_text, is_feed, is_group, runs_library
-from pydlbench.steps.nodes.text import Node, is_graph_node
 from pydlbench.steps.operations import OperatorsFacts
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def kind_of(call: RecordedCall) -> str:
     names = [call.operator]
     if is_group(call.signature):  # a layer begins it
         names = call.operator.split("+")
-    elif is_graph_node(call.signature):
+    elif is_node(call.signature):
         names = [Node.read(call.signature).operator]
     return "layer" if any(map(runs_library, names)) else "pointwise"
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from pydlbench.ops.seen.tensorflow import LIBRARY_NODES
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.record import Record
-from pydlbench.steps.nodes.work import LIBRARY_NODES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterator, Sequence

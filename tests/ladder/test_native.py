@@ -12,9 +12,9 @@ from pydlbench.ladder.estimate import Range, plan
 from pydlbench.ladder.mapped import MappedCall
 from pydlbench.ladder.native import NativeVisits, native_parts, native_sum
 from pydlbench.models import build_model
+from pydlbench.ops.meaning import Meaning
 from pydlbench.records.measurement import Roofline
 from pydlbench.runner.session import Options
-from pydlbench.steps.aten.work import CallWork
 from pydlbench.timing.chunk import Chunk
 
 
@@ -213,8 +213,8 @@ def test_calls_of_a_group_have_a_sum_of_their_own(visits):
     other = dataclasses.replace(first.hot.layer, name="another")
     first = dataclasses.replace(first, hot=msgspec.structs.replace(first.hot, layer=other))
     own = [
-        MappedCall(count=3, work=CallWork(kind="layer"), terms=(first, second)),
-        MappedCall(count=2, work=CallWork(kind="view"), terms=()),
+        MappedCall(count=3, work=Meaning(kind="layer"), terms=(first, second)),
+        MappedCall(count=2, work=Meaning(kind="view"), terms=()),
     ]
     native.groups = {"outside": own, "mkl": []}
     found = native()
@@ -229,7 +229,7 @@ def test_a_call_is_covered_where_all_of_its_layers_have_a_time():
     native = NativeVisits(wanted, rows, Invented(), 6)
 
     def covers(kind, *terms):
-        return native.covers(MappedCall(count=1, work=CallWork(kind=kind), terms=terms))
+        return native.covers(MappedCall(count=1, work=Meaning(kind=kind), terms=terms))
 
     assert covers("layer", first)
     assert not covers("layer", first, second)

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from pydlbench.backends.base import DEFAULT_WORKSPACE
-from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant
+from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, check_plain
 from pydlbench.backends.frameworks.events import EventClock, EventRuntime
 from pydlbench.backends.host_clock import Operator, Watcher
 from pydlbench.backends.native.nvml import Monitor
 from pydlbench.backends.verification.verify import TENSOR_ACCUMULATOR
 from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.layer import result_role
-from pydlbench.layers.pointwise import Pointwise
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +25,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.base import KernelFacts
     from pydlbench.backends.cupy.operators import CupyOperator
     from pydlbench.backends.host_clock import HostClock
+    from pydlbench.ops.op import Layer
     from pydlbench.records.specs import KernelSpec
 
 
@@ -123,9 +121,10 @@ class CupyBackend(FrameworkBackend):
         if case.fuse != "none":
             raise UnsupportedError(f"cupy has no kernel for --fuse {case.fuse}")
         layer = case.layer
-        if not isinstance(layer, Conv2d | Gemm):
-            word = layer.op if isinstance(layer, Pointwise) else layer.kind
+        if layer.op not in ("conv", "gemm"):
+            word = layer.op if layer.kind == "pointwise" else layer.kind
             raise UnsupportedError(f"cupy: no {word} layers here; there is: conv2d, gemm")
+        check_plain("cupy", layer)
         check(case.precision, self._capability)
         if case.timing == "cuda-graph":
             raise UnsupportedError("cupy refuses to capture cuBLAS: ask for --timing events")
@@ -159,7 +158,7 @@ class CupyBackend(FrameworkBackend):
 def _variants(case: KernelSpec, type_: str) -> list[Variant]:
     layer = case.layer
     sums = "float32" if case.precision == "fp32" else TENSOR_ACCUMULATOR
-    if isinstance(layer, Gemm):
+    if layer.op == "gemm":
         copies = layer.batch_count > 1
         return [
             Variant(
@@ -172,7 +171,7 @@ def _variants(case: KernelSpec, type_: str) -> list[Variant]:
             )
             for name, matrix in (("plain", "kn"), ("transposed", "nk"))
         ]
-    assert isinstance(layer, Conv2d)
+    assert layer.op == "conv"
     return [
         Variant(
             algorithm=f"im2col + cuBLAS, {words}",
@@ -189,10 +188,10 @@ def _variants(case: KernelSpec, type_: str) -> list[Variant]:
     ]
 
 
-def _chunks(layer: Conv2d, itemsize: int) -> list[tuple[int, str]]:
+def _chunks(layer: Layer, itemsize: int) -> list[tuple[int, str]]:
     """Return how many images are lowered at a time: one, as Caffe did, and the whole batch."""
-    taps = layer.kernel_height * layer.kernel_width
-    columns = layer.in_channels * taps * layer.out_height * layer.out_width * itemsize
+    taps = math.prod(layer.kernel)
+    columns = layer.in_channels * taps * math.prod(layer.out_size) * itemsize
     found = [(1, "image by image")]
     if layer.batch > 1 and layer.batch * columns <= DEFAULT_WORKSPACE:
         found.append((layer.batch, "all images at once"))
@@ -202,9 +201,9 @@ def _chunks(layer: Conv2d, itemsize: int) -> list[tuple[int, str]]:
 def _build_conv(case: KernelSpec, type_: str, together: int, inputs: Inputs) -> CupyOperator:
     from pydlbench.backends.cupy.operators import CupyOperator, build_conv
 
-    assert isinstance(case.layer, Conv2d)
+    assert case.layer.op == "conv"
     compute = build_conv(case.layer, case.pass_, type_, together, inputs)
-    role = result_role(case.layer, case.pass_)
+    role = case.layer.result(case.pass_)
     shape = case.layer.shapes()[role]
     return CupyOperator(compute, shape, type_, role, lambda plain: plain, case.precision)
 
@@ -213,9 +212,9 @@ def _build_gemm(case: KernelSpec, type_: str, transposed: bool, inputs: Inputs) 
     from pydlbench.backends.cupy.operators import CupyOperator, build_gemm
 
     layer = case.layer
-    assert isinstance(layer, Gemm)
+    assert layer.op == "gemm"
     compute = build_gemm(layer, case.pass_, type_, transposed, inputs)
-    role = result_role(layer, case.pass_)
+    role = layer.result(case.pass_)
     plain_shape = layer.shapes()[role]
     batch, rows, columns = plain_shape
     turned = transposed and role == "weights"

@@ -10,6 +10,7 @@ Only this module imports CuPy, which may fail on a machine without a GPU.
 from __future__ import annotations
 
 import importlib
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,15 +18,12 @@ from typing import TYPE_CHECKING, Any
 import cupy
 import numpy as np
 
-from pydlbench.layers.layer import result_role
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from pydlbench.layers.conv import Conv2d
-    from pydlbench.layers.gemm import Gemm
+    from pydlbench.ops.op import Layer
 
     #: Allocates the result if it is given none, computes into it and returns it.
     Compute = Callable[[Any], Any]
@@ -147,7 +145,7 @@ class Runtime:
 
 
 def build_conv(
-    layer: Conv2d, pass_: str, type_: str, together: int, inputs: dict[str, NDArray[Any]]
+    layer: Layer, pass_: str, type_: str, together: int, inputs: dict[str, NDArray[Any]]
 ) -> Compute:
     """Return a function that computes a pass into a result, or into a new one from CuPy's pool.
 
@@ -159,7 +157,7 @@ def build_conv(
         inputs: plain arrays by role.
     """
     lowering = _Lowering(layer, type_, together, inputs)
-    shape = layer.shapes()[result_role(layer, pass_)]
+    shape = layer.shapes()[layer.result(pass_)]
     fill = {
         "forward": lowering.forward,
         "backward-data": lowering.backward_data,
@@ -176,7 +174,7 @@ def build_conv(
 
 class _Lowering:
     def __init__(
-        self, layer: Conv2d, type_: str, together: int, inputs: dict[str, NDArray[Any]]
+        self, layer: Layer, type_: str, together: int, inputs: dict[str, NDArray[Any]]
     ) -> None:
         self._layer = layer
         self._type = type_
@@ -186,11 +184,11 @@ class _Lowering:
         self._im2col = module.get_function("im2col")
         self._im2row = module.get_function("im2row")
         self._col2im = module.get_function("col2im")
-        groups, taps = layer.groups, layer.kernel_height * layer.kernel_width
+        groups, taps = layer.groups, math.prod(layer.kernel)
         self._groups = groups
         self._filters = layer.in_channels // groups * taps
         self._outs = layer.out_channels // groups
-        self._pixels = layer.out_height * layer.out_width
+        self._pixels = math.prod(layer.out_size)
         given = {name: cupy.asarray(value.astype(type_)) for name, value in inputs.items()}
         self._src: Any = given.get("src")
         self._dst: Any = given.get("dst")
@@ -251,28 +249,28 @@ class _Lowering:
         kernel((blocks,), (_THREADS,), (source, target, self._sizes, np.int64(count)))
 
 
-def _sizes(layer: Conv2d) -> list[int]:
+def _sizes(layer: Layer) -> list[int]:
     """Return a layer's sizes in the order of ``Convolution`` in columns.cu."""
     return [
         layer.in_channels,
-        layer.in_height,
-        layer.in_width,
-        layer.out_height,
-        layer.out_width,
-        layer.kernel_height,
-        layer.kernel_width,
-        layer.stride_height,
-        layer.stride_width,
-        layer.pad_top,
-        layer.pad_left,
-        layer.dilation_height,
-        layer.dilation_width,
+        layer.in_size[0],
+        layer.in_size[1],
+        layer.out_size[0],
+        layer.out_size[1],
+        layer.kernel[0],
+        layer.kernel[1],
+        layer.stride[0],
+        layer.stride[1],
+        layer.pad_before[0],
+        layer.pad_before[1],
+        layer.dilation[0],
+        layer.dilation[1],
         layer.groups,
     ]
 
 
 def build_gemm(
-    layer: Gemm, pass_: str, type_: str, transposed: bool, inputs: dict[str, NDArray[Any]]
+    layer: Layer, pass_: str, type_: str, transposed: bool, inputs: dict[str, NDArray[Any]]
 ) -> Compute:
     """Return a function that computes a pass into a result, or into a new one.
 

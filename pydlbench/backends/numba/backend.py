@@ -12,12 +12,11 @@ import numba
 import numpy as np
 from numba import prange
 
-from pydlbench.backends.frameworks.backend import FrameworkBackend
+from pydlbench.backends.frameworks.backend import FrameworkBackend, check_plain
 from pydlbench.backends.numba.build import HostOperator, host_variants
 from pydlbench.backends.numba.conv import parallel
 from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.pointwise import Pointwise
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.statistics import median
 
@@ -156,10 +155,12 @@ class NumbaBackend(FrameworkBackend):
             )
         if case.fuse != "none":
             raise UnsupportedError(f"numba has no kernel for --fuse {case.fuse}")
+        layer = case.layer
         found = host_variants(case)
-        if not found:
-            layer = case.layer
-            word = layer.op if isinstance(layer, Pointwise) else layer.kind
+        if found:
+            check_plain("numba", layer)
+        else:
+            word = layer.op if layer.kind == "pointwise" else layer.kind
             raise UnsupportedError(f"numba: no {word} layers here")
         return found
 

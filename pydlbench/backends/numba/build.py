@@ -9,16 +9,13 @@ import numpy as np
 
 from pydlbench.backends.frameworks.backend import Variant
 from pydlbench.backends.numba import conv, gemm, pool
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.layer import result_role
-from pydlbench.layers.pool import Pool2d
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
+    from pydlbench.ops.op import Layer
     from pydlbench.records.specs import KernelSpec
 
 
@@ -114,7 +111,7 @@ _WEIGHTS = {"forward": "hwio", "backward-data": "hwoi", "backward-weights": "hwi
 def host_variants(case: KernelSpec) -> list[Variant]:
     """Return the ways to compute a case on the CPU; nothing for layers that have none."""
     layer = case.layer
-    if isinstance(layer, Conv2d):
+    if layer.op == "conv":
         return [
             Variant(
                 algorithm="numba prange: direct convolution",
@@ -123,7 +120,7 @@ def host_variants(case: KernelSpec) -> list[Variant]:
                 build=partial(_conv, layer, case.pass_),
             )
         ]
-    if isinstance(layer, Gemm):
+    if layer.op == "gemm":
         return [
             Variant(
                 algorithm="numba prange: blocked product",
@@ -133,7 +130,7 @@ def host_variants(case: KernelSpec) -> list[Variant]:
             )
             for name, matrix in (("plain", "kn"), ("transposed", "nk"))
         ]
-    if isinstance(layer, Pool2d):
+    if layer.op == "pool":
         return [
             Variant(
                 algorithm=f"numba prange: {layer.mode} pooling",
@@ -145,10 +142,10 @@ def host_variants(case: KernelSpec) -> list[Variant]:
     return []
 
 
-def _conv(layer: Conv2d, pass_: str, inputs: Inputs) -> HostOperator:
+def _conv(layer: Layer, pass_: str, inputs: Inputs) -> HostOperator:
     """Build a convolution; groups get an axis of their own, before the channels."""
     groups = layer.groups
-    role = result_role(layer, pass_)
+    role = layer.result(pass_)
     shapes = layer.shapes()
 
     def laid(name: str) -> Array:
@@ -179,14 +176,14 @@ def _conv(layer: Conv2d, pass_: str, inputs: Inputs) -> HostOperator:
     }[pass_]
     operands = [laid(name) for name in reads]
     window = (
-        (layer.stride_height, layer.stride_width),
-        (layer.pad_top, layer.pad_left),
-        (layer.dilation_height, layer.dilation_width),
+        layer.stride,
+        layer.pad_before,
+        layer.dilation,
     )
     return HostOperator(kernel, [*operands, *window], [(shape, np.float32)], role, plain)
 
 
-def _gemm(layer: Gemm, pass_: str, transposed: bool, inputs: Inputs) -> HostOperator:
+def _gemm(layer: Layer, pass_: str, transposed: bool, inputs: Inputs) -> HostOperator:
     """Build a product whose weights lie as (terms, columns), or the other way round."""
     weights = inputs.get("weights")
     if weights is not None and transposed:
@@ -201,7 +198,7 @@ def _gemm(layer: Gemm, pass_: str, transposed: bool, inputs: Inputs) -> HostOper
         kernel = gemm.product
         source, gradient = inputs["src"], inputs["dst"]
         operands = (_turned(gradient), source) if transposed else (_turned(source), gradient)
-    role = result_role(layer, pass_)
+    role = layer.result(pass_)
     batch, rows, columns = layer.shapes()[role]
     turned = transposed and role == "weights"
     shape = (batch, columns, rows) if turned else (batch, rows, columns)
@@ -210,18 +207,18 @@ def _gemm(layer: Gemm, pass_: str, transposed: bool, inputs: Inputs) -> HostOper
     )
 
 
-def _pool(layer: Pool2d, pass_: str, propagation: str, inputs: Inputs) -> HostOperator:
+def _pool(layer: Layer, pass_: str, propagation: str, inputs: Inputs) -> HostOperator:
     """Build a pooling; one for training keeps where the maxima are, as its backward pass needs."""
-    role = result_role(layer, pass_)
+    role = layer.result(pass_)
 
     def shape(name: str) -> tuple[int, ...]:
         images, channels, height, width = layer.shapes()[name]
         return images, height, width, channels
 
     window = (
-        (layer.kernel_height, layer.kernel_width),
-        (layer.stride_height, layer.stride_width),
-        (layer.pad_top, layer.pad_left),
+        layer.kernel,
+        layer.stride,
+        layer.pad_before,
     )
     result: list[tuple[tuple[int, ...], type[np.generic]]] = [(shape(role), np.float32)]
     if layer.mode == "avg":

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.layers.pointwise import Pointwise
     from pydlbench.models.graph import Model, Node
+    from pydlbench.ops.op import Layer
     from pydlbench.steps.definition import StepDefinition
 
 
@@ -68,7 +68,7 @@ class Net:
         self.computed = jnp.dtype(computed)
         #: Shapes of the nodes' outputs, as the last tracing found them, NCHW.
         self.shapes: dict[str, tuple[int, ...]] = {}
-        self._operations: Mapping[str, Callable[[Pointwise, Sequence[Any]], Any]] = {
+        self._operations: Mapping[str, Callable[[Layer, Sequence[Any]], Any]] = {
             "relu": lambda _, inputs: nn.relu(inputs[0]),
             "relu6": lambda _, inputs: nn.relu6(inputs[0]),
             "hardsigmoid": lambda _, inputs: nn.hard_sigmoid(inputs[0]),
@@ -162,7 +162,7 @@ class Net:
         )
         return ((exact - mean) * factor + offset).astype(images.dtype)
 
-    def _local_response(self, layer: Pointwise, images: Any) -> Any:
+    def _local_response(self, layer: Layer, images: Any) -> Any:
         window, pads = [1] * 4, [(0, 0)] * 4
         window[self.channels] = layer.local_size
         pads[self.channels] = (layer.local_size // 2,) * 2

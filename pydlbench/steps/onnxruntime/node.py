@@ -33,7 +33,7 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     dtype: str
     shape: tuple[int, ...]
     constant: bool = False
-    values: tuple[int | float, ...] | None = None
+    values: tuple[bool | int | float, ...] | None = None
     bounds: tuple[int, int] | None = None
     same: int | None = None
 

@@ -22,9 +22,9 @@ from tensorflow.python.framework.convert_to_constants import (  # nor puts funct
 
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.errors import UnsupportedError
+from pydlbench.ops.seen.tensorflow import Node, NodeTensor
 from pydlbench.records.operator import RecordedCall
 from pydlbench.steps.groups import CallGroup, Member, grouped
-from pydlbench.steps.nodes.text import Node, NodeTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -412,7 +412,7 @@ def _known_values(tensor: Any) -> tuple[int, ...] | None:
 def _shape_of_padded(node: Node) -> tuple[int, ...] | None:
     """Return the shape of what a convolution writes that pads its images itself."""
     source, filters = node.inputs[0].shape, node.inputs[1].shape
-    if source is None or filters is None or node.word("data_format", "NHWC") != "NHWC":
+    if source is None or filters is None or node.get("data_format", "NHWC") != "NHWC":
         return None
     before, behind = node.padded[::2], node.padded[1::2]
     outer = [
@@ -420,7 +420,7 @@ def _shape_of_padded(node: Node) -> tuple[int, ...] | None:
         // stride
         + 1
         for side, dilation, stride in zip(
-            (1, 2), node.numbers("dilations")[1:3], node.numbers("strides")[1:3], strict=True
+            (1, 2), node.get("dilations")[1:3], node.get("strides")[1:3], strict=True
         )
     ]
     return (source[0], *outer, filters[3])
@@ -507,7 +507,7 @@ class Replayed:
         """Return gradient, source, factors, and what the forward pass leaves: statistics, notes."""
         gradient, source, factors = map(self._made, node.inputs[:3])
         offsets = tf.zeros_like(factors)
-        none = offsets[:0] if node.flag("is_training") else offsets
+        none = offsets[:0] if node.get("is_training") else offsets
         read = (source, factors, offsets, none, none + 1)
         inputs = [*node.inputs[1:3], node.inputs[2], *[_like(one) for one in read[3:]]]
         op = node.op.replace("GradV3", "V3")

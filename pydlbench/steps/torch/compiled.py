@@ -17,7 +17,7 @@ from torch import fx, nn
 from pydlbench.backends.frameworks.backend import translated
 from pydlbench.backends.torch.operator import compiled
 from pydlbench.errors import PydlbenchError
-from pydlbench.steps.aten.text import leaves, mapped
+from pydlbench.ops.seen.aten import leaves, mapped
 from pydlbench.steps.groups import CallGroup, Member, grouped
 from pydlbench.steps.operators import CallCost
 from pydlbench.steps.torch.recording import Slot

@@ -25,8 +25,8 @@ from torch.nn.modules.module import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pydlbench.ops.seen.aten import leaves, mapped
 from pydlbench.records.operator import RecordedCall
-from pydlbench.steps.aten.text import leaves, mapped
 from pydlbench.steps.torch.signature import signature
 
 if TYPE_CHECKING:

@@ -11,14 +11,13 @@ from pydlbench.backends.base import Preparation
 from pydlbench.backends.cupy.backend import CupyBackend, create
 from pydlbench.backends.host_clock import HostClock
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.pool import Pool2d
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 
 LAYERS = problems.LAYERS
 # What it has: NumPy stands for cuBLAS, so that nothing takes long.
 NAMES = [name for name, one in LAYERS.items() if one.kind != "pool2d"]
-POOL = Pool2d.of(batch=1, channels=2, in_size=4, kernel=2)
+POOL = build_layer("pool", batch=1, channels=2, in_size=4, kernel=2)
 
 
 class OnTheCpu(CupyBackend):
@@ -54,7 +53,9 @@ def test_the_historical_baseline_is_called_so(backend):
 
 
 def test_columns_that_are_too_large_are_not_held_at_once(backend):
-    large = Conv2d.of(batch=256, in_channels=64, in_size=224, out_channels=64, kernel=3, padding=1)
+    large = build_layer(
+        "conv", batch=256, in_channels=64, in_size=224, out_channels=64, kernel=3, padding=1
+    )
     (only,) = backend.variants(KernelSpec(layer=large))
     assert only.algorithm.endswith("image by image")
 

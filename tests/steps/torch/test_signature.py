@@ -6,9 +6,9 @@ torch = pytest.importorskip("torch")
 
 from pydlbench.backends.torch.backend import create  # noqa: E402 - not installed everywhere
 from pydlbench.errors import UnsupportedError  # noqa: E402
+from pydlbench.ops.seen.aten import leaves  # noqa: E402
 from pydlbench.records.step import StepSpec  # noqa: E402
 from pydlbench.steps import operations  # noqa: E402
-from pydlbench.steps.aten.text import leaves  # noqa: E402
 from pydlbench.steps.torch.replay import CallOperator, make_ready  # noqa: E402
 from pydlbench.steps.torch.signature import parse, signature  # noqa: E402
 from pydlbench.timing.chunk import Request  # noqa: E402
