@@ -38,8 +38,8 @@ from pydlbench.compare.rerun import RerunPair, RerunSide, spec_of, take_pass
 from pydlbench.compare.rows import Row, Side, read_side
 from pydlbench.compare.stored import compare, replicates
 from pydlbench.devices.cpu.facts import read_cpu_facts
-from pydlbench.layers.descriptor import parse_problem
-from pydlbench.layers.layer import Layer
+from pydlbench.ops.descriptor import parse_problem
+from pydlbench.ops.op import Layer
 from pydlbench.report.text import markdown_table
 from pydlbench.runner.session import Options, Session
 from pydlbench.store.store import Store

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import dataclasses
 import functools
 import importlib
 import importlib.metadata
@@ -39,10 +38,11 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from pydlbench.errors import PydlbenchError
-from pydlbench.ladder.mapped import call_work
-from pydlbench.layers.layer import Layer
 from pydlbench.models import build_model, model_names
-from pydlbench.models.work import Work
+from pydlbench.ops.descriptor import parse_problem
+from pydlbench.ops.meaning import LayerPass
+from pydlbench.ops.op import Layer
+from pydlbench.ops.seen import meaning_of
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.own import OwnInput, OwnSpec
 from pydlbench.records.step import StepSpec
@@ -76,7 +76,7 @@ def meaning(call: RecordedCall) -> dict[str, Any]:
     - ``bytes``, ``bytes_missing``: least bytes moved.
     - ``note``, ``dtypes``.
     """
-    found = call_work(call)
+    found = meaning_of(call)
     told = {
         "kind": found.kind,
         "layers": [layer_text(one) for one in found.layers],
@@ -92,7 +92,7 @@ def meaning(call: RecordedCall) -> dict[str, Any]:
     return {key: value for key, value in told.items() if value not in (None, [])}
 
 
-def layer_text(work: Work) -> str:
+def layer_text(work: LayerPass) -> str:
     """Return a layer with its pass: ``conv mb2ic3ih8oc4kh3 backward-data``.
 
     Behind the pass stands ``training`` where a forward pass keeps something for a backward one.
@@ -104,12 +104,9 @@ def layer_text(work: Work) -> str:
 @functools.cache
 def _descriptor(layer: Layer) -> str:
     """Return a layer's kind and descriptor, with the fields that no descriptor has."""
-    plain = type(layer).parse(layer.problem, getattr(layer, "mode", None))
-    more = [
-        f" {one.name}={getattr(layer, one.name)}"
-        for one in dataclasses.fields(layer)
-        if one.name != "name" and getattr(layer, one.name) != getattr(plain, one.name)
-    ]
+    pool = layer.mode if layer.kind.startswith("pool") else None
+    plain = parse_problem(layer.problem, pool=pool).fields
+    more = [f" {name}={value}" for name, value in layer.fields.items() if plain[name] != value]
     mode = f" {layer.mode}" if hasattr(layer, "mode") else ""
     return f"{layer.kind}{mode} {layer.problem}{''.join(more)}"
 

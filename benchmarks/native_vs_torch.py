@@ -21,11 +21,11 @@ from pathlib import Path
 from torch_rows import TorchPeer, TorchRow
 
 from pydlbench.errors import PydlbenchError
-from pydlbench.layers.base import PASSES
 from pydlbench.models.catalog import find_layers
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.session import Options, Session
 from pydlbench.timing.policy import Policy
+from pydlbench.words import PASSES
 
 LIMIT = 1.03
 

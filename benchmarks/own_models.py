@@ -37,13 +37,13 @@ from pydlbench.ladder.calibration import visited_step
 from pydlbench.ladder.check import check_step
 from pydlbench.ladder.operators import listed
 from pydlbench.ladder.rows import batches
+from pydlbench.ops.seen import meaning_of
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.own import OwnInput, OwnSpec
 from pydlbench.records.step import StepSpec
 from pydlbench.report.text import markdown_table
 from pydlbench.runner.session import Options, Session
 from pydlbench.steps import operations
-from pydlbench.steps.aten.work import work_of
 from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.store.store import Store
 from pydlbench.units import Scale, percent
@@ -237,7 +237,7 @@ def tally(calls: Iterable[RecordedCall]) -> dict[str, Any]:
     size = dict.fromkeys(count, 0)
     unknown: dict[str, int] = {}
     for one in calls:
-        found = work_of(one)
+        found = meaning_of(one)
         if found.kind == "view":
             continue
         whats = ["calls"]

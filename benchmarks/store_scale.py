@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.models.catalog import find_layers
+from pydlbench.ops.op import Layer
 from pydlbench.records.measurement import Correctness, Measurement, Peaks, Roofline, TimeSummary
 from pydlbench.records.run import RunRecord
 from pydlbench.store.entry import Entry
@@ -33,7 +34,6 @@ from pydlbench.store.store import Store
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pydlbench.layers.layer import Layer
 
 LIMIT_S = 1.0
 SAMPLES = 24

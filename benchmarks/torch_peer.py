@@ -23,23 +23,22 @@ def conv2d(layer: dict, pass_: str, dtype: torch.dtype, memory_format: str) -> d
     """Operands and statement of a convolution; uneven padding is left to the caller."""
     like = FORMATS[memory_format]
     groups = layer["groups"]
-    source = torch.rand(layer["batch"], layer["in_channels"], layer["in_height"], layer["in_width"])
+    source = torch.rand(layer["batch"], layer["in_channels"], *layer["in_size"])
     weights = torch.rand(
         layer["out_channels"],
         layer["in_channels"] // groups,
-        layer["kernel_height"],
-        layer["kernel_width"],
+        *layer["kernel"],
     )
-    padding = [layer["pad_top"], layer["pad_left"]]
-    if padding != [layer["pad_bottom"], layer["pad_right"]]:
+    padding = layer["pad_before"]
+    if padding != layer["pad_after"]:
         # PyTorch has no asymmetric padding in the operator: the padded input is prepared, untimed.
-        sides = (layer["pad_left"], layer["pad_right"], layer["pad_top"], layer["pad_bottom"])
+        (top, left), (bottom, right) = padding, layer["pad_after"]
+        sides = (left, right, top, bottom)
         source = torch.nn.functional.pad(source, sides)
         padding = [0, 0]
     x = (source * 2 - 1).to(dtype).contiguous(memory_format=like)
     w = (weights * 2 - 1).to(dtype).contiguous(memory_format=like)
-    stride = [layer["stride_height"], layer["stride_width"]]
-    dilation = [layer["dilation_height"], layer["dilation_width"]]
+    stride, dilation = layer["stride"], layer["dilation"]
     settings = (None, stride, padding, dilation, groups)
     if pass_ == "forward":
         return {"stmt": "f(x, w, *s)", "f": torch.conv2d, "x": x, "w": w, "s": settings}
@@ -69,11 +68,9 @@ def gemm(layer: dict, pass_: str, dtype: torch.dtype, memory_format: str) -> dic
 def pool2d(layer: dict, pass_: str, dtype: torch.dtype, memory_format: str) -> dict:
     """Operands and statement of a pooling."""
     like = FORMATS[memory_format]
-    x = torch.rand(layer["batch"], layer["channels"], layer["in_height"], layer["in_width"])
+    x = torch.rand(layer["batch"], layer["channels"], *layer["in_size"])
     x = (x * 2 - 1).to(dtype).contiguous(memory_format=like)
-    window = [layer["kernel_height"], layer["kernel_width"]]
-    stride = [layer["stride_height"], layer["stride_width"]]
-    padding = [layer["pad_top"], layer["pad_left"]]
+    window, stride, padding = layer["kernel"], layer["stride"], layer["pad_before"]
     aten = torch.ops.aten
     if layer["mode"] == "max":
         settings = (window, stride, padding, [1, 1], False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import random
@@ -18,8 +17,6 @@ from typing import Any, Self
 import msgspec
 
 from pydlbench.errors import PydlbenchError, WorkerError
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.pool import Pool2d
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.interleaved import releasing, rest, sample_interleaved
 from pydlbench.runner.session import Session
@@ -109,12 +106,12 @@ class TorchPeer:
         layer = spec.layer
         if spec.precision not in PRECISIONS:
             return False
-        if isinstance(layer, Pool2d):
-            return (layer.pad_top, layer.pad_left) == (layer.pad_bottom, layer.pad_right)
+        if layer.kind == "pool2d":
+            return bool(layer.pad_before == layer.pad_after)
         if layer.kind == "gemm":
-            return getattr(layer, "batch_count", 1) == 1
+            return bool(layer.batch_count == 1)
         # What is padded unevenly gets its padding before, untimed.
-        return isinstance(layer, Conv2d)
+        return layer.kind == "conv2d"
 
     def describe(self) -> dict[str, Any]:
         """Return PyTorch's version and libraries."""
@@ -174,7 +171,7 @@ class TorchPeer:
         )
 
     def _prepare(self, spec: KernelSpec, number: int, memory_format: str) -> None:
-        layer = {"kind": spec.layer.kind, **dataclasses.asdict(spec.layer)}
+        layer = {"kind": spec.layer.kind, **spec.layer.to_dict()}
         words = {"layer": layer, "format": memory_format, "precision": spec.precision}
         self._ask(op="prepare", id=number, **words, **{"pass": spec.pass_})
 

@@ -2,8 +2,8 @@
 
 Example:
     >>> import pydlbench
-    >>> layer = pydlbench.Conv2d.of(
-    ...     batch=32, in_channels=192, in_size=13, out_channels=384, kernel=3, padding=1
+    >>> layer = pydlbench.build_layer(
+    ...     "conv", batch=32, in_channels=192, in_size=13, out_channels=384, kernel=3, padding=1
     ... )
     >>> record = pydlbench.measure(layer, precision="fp32", pass_="forward")  # doctest: +SKIP
 """
@@ -38,21 +38,17 @@ _find_native_modules()
 
 if TYPE_CHECKING:
     from pydlbench.api import check, compare_runs, diagnose_step, e2e, forecast, to_dataframe
-    from pydlbench.layers.conv import Conv2d
-    from pydlbench.layers.gemm import Gemm
-    from pydlbench.layers.pool import Pool2d
+    from pydlbench.ops.table import build_layer
     from pydlbench.runner.measure import measure
     from pydlbench.runner.session import Options, Session
     from pydlbench.store.store import Store
 
 __all__ = [
-    "Conv2d",
-    "Gemm",
     "Options",
-    "Pool2d",
     "Session",
     "Store",
     "__version__",
+    "build_layer",
     "check",
     "compare_runs",
     "diagnose_step",
@@ -64,9 +60,7 @@ __all__ = [
 
 # Imported when first used: the command line starts faster, and --help needs none of it.
 _HOMES = {
-    "Conv2d": "pydlbench.layers.conv",
-    "Gemm": "pydlbench.layers.gemm",
-    "Pool2d": "pydlbench.layers.pool",
+    "build_layer": "pydlbench.ops.table",
     "Options": "pydlbench.runner.session",
     "Session": "pydlbench.runner.session",
     "Store": "pydlbench.store.store",

@@ -57,7 +57,8 @@ inline bool is_weight_role(const std::string& role) {
 }
 
 inline bool is_convolution(const Link& link) {
-  return link.fields.kind() == "conv2d" || link.fields.kind() == "deconv2d";
+  const auto op = link.fields.op();
+  return op == "conv" || op == "deconv";
 }
 
 // Memory that is in use from step `first` to step `last`, or in all of them and between executions.

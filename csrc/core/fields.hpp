@@ -2,6 +2,8 @@
 // given by its name, and none is left out.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <stdexcept>
@@ -18,12 +20,21 @@ namespace pydlbench {
 // std::invalid_argument and name the kind of layer and the field.
 class Fields {
  public:
-  using Value = std::variant<bool, std::int64_t, double, std::string, std::vector<std::int64_t>>;
+  using Value = std::variant<bool, std::int64_t, double, std::string, std::vector<std::int64_t>,
+                             std::vector<std::string>>;
 
   Fields(std::string kind, std::map<std::string, Value> values)
       : kind_(std::move(kind)), left_(std::move(values)) {}
 
   const std::string& kind() const { return kind_; }
+
+  // The kind without the number of its sides: "conv" of "conv2d".
+  std::string op() const {
+    const auto end = kind_.size();
+    const bool sided = end > 2 && kind_[end - 1] == 'd' && kind_[end - 2] >= '1' &&
+                       kind_[end - 2] <= '0' + kMostSides;
+    return sided ? kind_.substr(0, end - 2) : kind_;
+  }
 
   bool has(const std::string& name) const { return left_.count(name) == 1; }
 
@@ -60,33 +71,75 @@ class Fields {
     if (!left_.empty()) fail("no such field: " + left_.begin()->first);
   }
 
- private:
   [[noreturn]] void fail(const std::string& what) const {
     throw std::invalid_argument(kind_ + ": " + what);
   }
 
+ private:
   std::string kind_;
   std::map<std::string, Value> left_;
 };
 
-// Takes the fields that are no sizes: most kinds have none.
+// Takes the lists with a number for each side.
+inline void take_sides(Fields& fields, Windows& windows) {
+  for (const auto& field : Windows::side_fields) {
+    const auto sizes = fields.take<std::vector<std::int64_t>>(field.name);
+    const auto count = static_cast<int>(sizes.size());
+    if (count < 1 || count > kMostSides) {
+      fields.fail(std::string("the field ") + field.name + " has " + std::to_string(count) +
+                  " sides; there may be 1 to " + std::to_string(kMostSides));
+    }
+    if (windows.sides == 0) windows.sides = count;
+    if (count != windows.sides || (fields.op() != fields.kind() &&
+                                   fields.kind() != fields.op() + std::to_string(count) + "d")) {
+      fields.fail(std::string("the field ") + field.name +
+                  " has another number of sides: " + std::to_string(count));
+    }
+    std::copy(sizes.begin(), sizes.end(), windows.*field.sizes);
+  }
+}
+
+// Takes the fields that are no single sizes: most kinds have none.
 template <typename Problem>
 void take_others(Fields&, Problem&) {}
 
-inline void take_others(Fields& fields, Pool2dProblem& problem) {
+inline void take_others(Fields& fields, ConvProblem& problem) { take_sides(fields, problem); }
+
+inline void take_others(Fields& fields, PoolProblem& problem) {
+  take_sides(fields, problem);
   const auto mode = fields.take<std::string>("mode");
   const auto whole = fields.take<bool>("count_include_pad");
   if (mode != "max" && mode != "avg") {
-    throw std::invalid_argument("pool2d: no such mode: " + mode + "; there is: max, avg");
+    fields.fail("no such mode: " + mode + "; there is: max, avg");
   }
   problem.mode = mode == "max" ? PoolMode::max
                  : whole       ? PoolMode::avg_include_padding
                                : PoolMode::avg_exclude_padding;
 }
 
-// The operation's own parameters are checked where it is known.
+inline void take_others(Fields& fields, GemmProblem& problem) {
+  problem.src_batch = fields.take<std::vector<std::int64_t>>("src_batch");
+  problem.weights_batch = fields.take<std::vector<std::int64_t>>("weights_batch");
+  problem.weights_tag = fields.take<std::string>("weights_tag");
+  const auto &src = problem.src_batch, &weights = problem.weights_batch;
+  for (std::size_t i = 1; i <= std::min(src.size(), weights.size()); ++i) {
+    const auto left = src[src.size() - i], right = weights[weights.size() - i];
+    if (left != right && left != 1 && right != 1) {
+      fields.fail("batches of " + std::to_string(left) + " and " + std::to_string(right) +
+                  " do not fit together");
+    }
+  }
+  const auto& tag = problem.weights_tag;
+  if (tag != "any" && tag != "kn" && tag != "nk") {
+    fields.fail("no such weights_tag: " + tag + "; there is: any, kn, nk");
+  }
+}
+
+// The operation's own parameters are checked by whoever computes it.
 inline void take_others(Fields& fields, PointwiseProblem& problem) {
   problem.op = fields.take<std::string>("op");
+  problem.passes = fields.take<std::vector<std::string>>("passes");
+  problem.in_one_order = fields.take<bool>("in_one_order");
   if (fields.has("sources")) {
     problem.sources = fields.take<std::vector<std::int64_t>>("sources");
   }

@@ -39,78 +39,77 @@ struct Field {
   Size size;
 };
 
-// A convolution. A dilation of 1 is dense; padding may differ on the four sides; `groups` divides
-// the channels, of which in_channels and out_channels count those of all groups. A transposed
-// convolution has the same fields; its padding cuts off what the windows of the source add up to
-// around the result.
-struct Conv2dProblem {
-  std::int64_t batch, in_channels, in_height, in_width, out_channels, out_height, out_width,
-      kernel_height, kernel_width, stride_height, stride_width, pad_top, pad_bottom, pad_left,
-      pad_right, dilation_height, dilation_width, groups;
+inline constexpr int kMostSides = 3;
 
-  static constexpr Field<Conv2dProblem> fields[] = {
-      {"batch", &Conv2dProblem::batch},
-      {"in_channels", &Conv2dProblem::in_channels},
-      {"in_height", &Conv2dProblem::in_height},
-      {"in_width", &Conv2dProblem::in_width},
-      {"out_channels", &Conv2dProblem::out_channels},
-      {"out_height", &Conv2dProblem::out_height},
-      {"out_width", &Conv2dProblem::out_width},
-      {"kernel_height", &Conv2dProblem::kernel_height},
-      {"kernel_width", &Conv2dProblem::kernel_width},
-      {"stride_height", &Conv2dProblem::stride_height},
-      {"stride_width", &Conv2dProblem::stride_width},
-      {"pad_top", &Conv2dProblem::pad_top},
-      {"pad_bottom", &Conv2dProblem::pad_bottom},
-      {"pad_left", &Conv2dProblem::pad_left},
-      {"pad_right", &Conv2dProblem::pad_right},
-      {"dilation_height", &Conv2dProblem::dilation_height},
-      {"dilation_width", &Conv2dProblem::dilation_width},
-      {"groups", &Conv2dProblem::groups},
+// Windows that slide over images of one to three sides, the outermost first: (depth, height,
+// width). Each array has `sides` numbers. A dilation of 1 is dense; padding may differ between the
+// two ends of a side. Plain data: kernels on GPUs take problems by value.
+struct Windows {
+  int sides;
+  std::int64_t in_size[kMostSides], out_size[kMostSides], kernel[kMostSides], stride[kMostSides],
+      dilation[kMostSides], pad_before[kMostSides], pad_after[kMostSides];
+
+  struct SideField {
+    using Sizes = std::int64_t (Windows::*)[kMostSides];
+    const char* name;
+    Sizes sizes;
+  };
+  static constexpr SideField side_fields[] = {
+      {"in_size", &Windows::in_size},     {"out_size", &Windows::out_size},
+      {"kernel", &Windows::kernel},       {"stride", &Windows::stride},
+      {"dilation", &Windows::dilation},   {"pad_before", &Windows::pad_before},
+      {"pad_after", &Windows::pad_after},
   };
 };
 
-// A matrix product, batch_count times: dst[m, n] = src[m, k] x weights[k, n] in the forward pass.
+// A convolution. `groups` divides the channels, of which in_channels and out_channels count those
+// of all groups. A transposed convolution has the same fields; its padding cuts off what the
+// windows of the source add up to around the result.
+struct ConvProblem : Windows {
+  std::int64_t batch, in_channels, out_channels, groups;
+
+  static constexpr Field<ConvProblem> fields[] = {
+      {"batch", &ConvProblem::batch},
+      {"in_channels", &ConvProblem::in_channels},
+      {"out_channels", &ConvProblem::out_channels},
+      {"groups", &ConvProblem::groups},
+  };
+};
+
+// A pooling of each channel. Padding never wins a maximum.
+struct PoolProblem : Windows {
+  std::int64_t batch, channels;
+  PoolMode mode;  // in Python two fields: mode and count_include_pad
+
+  static constexpr Field<PoolProblem> fields[] = {
+      {"batch", &PoolProblem::batch},
+      {"channels", &PoolProblem::channels},
+  };
+};
+
+// Matrix products: dst[m, n] = src[m, k] x weights[k, n] in the forward pass, for each place in a
+// batch of any number of dimensions. Where one of the two has a size of 1, or no dimension, its
+// matrix stands for all (NumPy's broadcasting; dimensions are aligned at the innermost).
 struct GemmProblem {
-  std::int64_t m, k, n, batch_count;
+  std::int64_t m, k, n;
+  std::vector<std::int64_t> src_batch, weights_batch;
+  std::string weights_tag;  // "kn" or "nk" where the weights are to lie so, or "any"
 
   static constexpr Field<GemmProblem> fields[] = {
       {"m", &GemmProblem::m},
       {"k", &GemmProblem::k},
       {"n", &GemmProblem::n},
-      {"batch_count", &GemmProblem::batch_count},
-  };
-};
-
-// A pooling of each channel. Padding may differ on the four sides and never wins a maximum.
-struct Pool2dProblem {
-  std::int64_t batch, channels, in_height, in_width, out_height, out_width, kernel_height,
-      kernel_width, stride_height, stride_width, pad_top, pad_bottom, pad_left, pad_right;
-  PoolMode mode;  // in Python two fields: mode and count_include_pad
-
-  static constexpr Field<Pool2dProblem> fields[] = {
-      {"batch", &Pool2dProblem::batch},
-      {"channels", &Pool2dProblem::channels},
-      {"in_height", &Pool2dProblem::in_height},
-      {"in_width", &Pool2dProblem::in_width},
-      {"out_height", &Pool2dProblem::out_height},
-      {"out_width", &Pool2dProblem::out_width},
-      {"kernel_height", &Pool2dProblem::kernel_height},
-      {"kernel_width", &Pool2dProblem::kernel_width},
-      {"stride_height", &Pool2dProblem::stride_height},
-      {"stride_width", &Pool2dProblem::stride_width},
-      {"pad_top", &Pool2dProblem::pad_top},
-      {"pad_bottom", &Pool2dProblem::pad_bottom},
-      {"pad_left", &Pool2dProblem::pad_left},
-      {"pad_right", &Pool2dProblem::pad_right},
   };
 };
 
 // A memory-bound layer: an operation on NCHW images, or on one tensor of weights (of `channels`
-// elements). Roles and formulas are those of pydlbench.layers.pointwise.
+// elements). Roles and formulas are those of pydlbench.layers.pointwise, and which passes there
+// are.
 struct PointwiseProblem {
   std::string op;  // "relu", "batchnorm", ...
   std::int64_t batch, channels, height, width;
+  std::vector<std::string> passes;        // that the operation has
+  bool in_one_order;                      // its tensors have one layout only
   std::map<std::string, double> numbers;  // the operation's parameters: "epsilon", "keep", ...
   std::vector<std::int64_t> sources;      // channels of each source of a concatenation
 

@@ -89,11 +89,11 @@ bool same(const Candidate& left, const Candidate& right) {
 
 }  // namespace
 
-Kind::Kind(const char* name, Planner planner) { planners()[name] = planner; }
+Kind::Kind(const char* op, Planner planner) { planners()[op] = planner; }
 
 std::vector<Candidate> candidates_of(const Fields& fields, Pass pass, Precision precision,
                                      bool thorough) {
-  const auto found = planners().find(fields.kind());
+  const auto found = planners().find(fields.op());
   if (found == planners().end()) {
     throw Unsupported(fields.kind() + ": there is no native kernel for CPUs");
   }

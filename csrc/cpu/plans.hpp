@@ -14,8 +14,8 @@
 
 namespace pydlbench::cpu {
 
-// One kind of layer. The file that plans it defines one of these outside of any function, which is
-// all that makes the kind known.
+// One kind of layer, whatever the number of sides of its images ("conv" of "conv2d"). The file that
+// plans it defines one of these outside of any function, which is all that makes the kind known.
 class Kind {
  public:
   // Returns all implementations for every layout variant, in the library's order of preference,
@@ -25,10 +25,10 @@ class Kind {
   using Planner = std::vector<Candidate> (*)(const Fields& fields, Pass pass, Precision precision,
                                              bool thorough);
 
-  Kind(const char* name, Planner planner);
+  Kind(const char* op, Planner planner);
 };
 
-// Asks the planner of the fields' kind. Throws Unsupported where there is no such kind.
+// Asks the planner of the fields' op. Throws Unsupported where there is no such kind.
 std::vector<Candidate> candidates_of(const Fields& fields, Pass pass, Precision precision,
                                      bool thorough);
 

@@ -1,8 +1,11 @@
 // Matrix-product plans: oneDNN's inner product and its matmul, with packed and with plain weights.
+#include <algorithm>
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/batch.hpp"
 #include "cpu/plans.hpp"
 
 namespace pydlbench::cpu {
@@ -12,172 +15,204 @@ namespace {
 using dnnl::memory;
 using Tag = dnnl::memory::format_tag;
 
-// Layouts of the operand that a network keeps between steps. In inner product its dimensions are
-// (n, k), so "ba" is the row-major k x n matrix of the problem and "ab" its transpose.
-constexpr std::pair<const char*, Tag> kWeights[] = {
-    {"any", Tag::any}, {"plain", Tag::ab}, {"plain", Tag::ba}};
+// Layouts of the operand that a network keeps between steps: packed, row by row, or its transpose.
+struct WeightsLayout {
+  const char* variant;
+  bool packed, across;
+};
+constexpr WeightsLayout kWeights[] = {
+    {"any", true, false}, {"plain", false, false}, {"plain", false, true}};
 
-constexpr std::pair<const char*, Tag> kBatchedWeights[] = {
-    {"any", Tag::any}, {"plain", Tag::abc}, {"plain", Tag::acb}};
-
-template <typename Descriptor>
-void append(std::vector<Candidate>& candidates, const char* primitive, const char* variant,
-            const Descriptor& descriptor, std::vector<Argument> arguments,
-            const std::vector<std::string>& letters) {
-  Candidate candidate{};
-  candidate.primitive = primitive;
-  candidate.variant = variant;
-  candidate.implementation = std::string(primitive) + ":";
-  candidate.run = {descriptor, std::move(arguments)};
-  append_new(candidates, std::move(candidate), letters);
+// Matrices of `rows` x `columns` for each place of a batch, behind one another; or, across, those
+// whose transposes lie so.
+memory::desc matrices(const memory::dims& batch, memory::dim rows, memory::dim columns,
+                      memory::data_type type, bool across) {
+  auto dims = batch;
+  dims.insert(dims.end(), {rows, columns});
+  memory::dims strides(dims.size(), 1);
+  strides[across ? batch.size() + 1 : batch.size()] = across ? rows : columns;
+  memory::dim step = rows * columns;
+  for (std::size_t i = batch.size(); i-- > 0; step *= batch[i]) strides[i] = step;
+  return {dims, type, strides};
 }
 
-void inner_products(std::vector<Candidate>& candidates, const GemmProblem& p, Pass pass,
-                    memory::data_type type) {
-  const memory::dims src_dims{p.m, p.k};
-  const memory::dims weights_dims{p.n, p.k};
-  const memory::dims dst_dims{p.m, p.n};
+memory::desc stored(const memory::desc& plain, memory::data_type type,
+                    const WeightsLayout& layout) {
+  auto dims = plain.get_dims();
+  if (layout.packed) return {dims, type, Tag::any};
+  const auto columns = dims.back(), rows = dims[dims.size() - 2];
+  dims.resize(dims.size() - 2);
+  return matrices(dims, rows, columns, type, layout.across);
+}
+
+// What is asked for, and what has been found so far.
+struct Search {
+  const GemmProblem& problem;
+  Pass pass;
+  memory::data_type type;
+  std::vector<Candidate>& candidates;
+
+  bool wants(const WeightsLayout& layout) const {
+    return problem.weights_tag == "any" || !layout.packed;
+  }
+
+  template <typename Descriptor>
+  void append(const char* primitive, const char* variant, const Descriptor& descriptor,
+              std::vector<Argument> arguments, const std::vector<std::string>& letters) {
+    const auto is_weights = [](const Argument& one) { return one.role == "weights"; };
+    const auto& weights = *std::find_if(arguments.begin(), arguments.end(), is_weights);
+    if (!in_wanted_order(weights)) return;
+    Candidate candidate{};
+    candidate.primitive = primitive;
+    candidate.variant = variant;
+    candidate.implementation = std::string(primitive) + ":";
+    candidate.run = {descriptor, std::move(arguments)};
+    append_new(candidates, std::move(candidate), letters);
+  }
+
+ private:
+  // A vector lies the same way in either order. The caller's array is (k, n).
+  bool in_wanted_order(const Argument& weights) const {
+    if (problem.weights_tag == "any" || problem.k == 1 || problem.n == 1) return true;
+    const auto rank = weights.desc.get_dims().size();
+    const auto last_is_inner = [rank](const memory::desc& desc) {
+      return desc.get_strides()[rank - 1] == 1;
+    };
+    return (last_is_inner(weights.desc) == last_is_inner(weights.plain)) ==
+           (problem.weights_tag == "kn");
+  }
+};
+
+void inner_products(Search& search) {
+  const auto& p = search.problem;
+  const auto type = search.type;
   const auto f32 = memory::data_type::f32;
-  // The caller's weights are (k, n): seen with their dimensions exchanged.
-  const PlainTensors plain{
-      {src_dims, f32, Tag::ab}, {weights_dims, f32, Tag::ba}, {dst_dims, f32, Tag::ab}};
+  // In inner product the dimensions of the weights are (n, k): the caller's are seen exchanged.
+  const PlainTensors plain{matrices({}, p.m, p.k, f32, false), matrices({}, p.n, p.k, f32, true),
+                           matrices({}, p.m, p.n, f32, false)};
   const std::vector<std::string> letters{"mk", "nk", "mn"};
   const auto attributes = user_scratchpad();
   auto& engine = cpu_engine();
   const char* name = "inner_product";
+  const auto src = matrices({}, p.m, p.k, type, false), dst = matrices({}, p.m, p.n, type, false);
 
-  for (const auto& [variant, tag] : kWeights) {
-    const memory::desc src(src_dims, type, Tag::ab);
-    const memory::desc weights(weights_dims, type, tag);
-    const memory::desc dst(dst_dims, type, Tag::ab);
-    if (is_forward(pass)) {
-      for_each_implementation(dnnl::inner_product_forward::primitive_desc(
-                                  engine, forward_kind(pass), src, weights, dst, attributes, true),
-                              [&, v = variant](const auto& d) {
-                                append(candidates, name, v, d, forward_arguments(d, plain),
-                                       letters);
-                              });
+  for (const auto& layout : kWeights) {
+    if (!search.wants(layout)) continue;
+    const auto weights = stored(plain.weights, type, layout);
+    if (is_forward(search.pass)) {
+      for_each_implementation(
+          dnnl::inner_product_forward::primitive_desc(engine, forward_kind(search.pass), src,
+                                                      weights, dst, attributes, true),
+          [&](const auto& d) {
+            search.append(name, layout.variant, d, forward_arguments(d, plain), letters);
+          });
       continue;
     }
+    const auto any = [type](const memory::desc& desc) {
+      return memory::desc(desc.get_dims(), type, Tag::any);
+    };
     const dnnl::inner_product_forward::primitive_desc hint(
-        engine, dnnl::prop_kind::forward_training, memory::desc(src_dims, type, Tag::any),
-        memory::desc(weights_dims, type, Tag::any), memory::desc(dst_dims, type, Tag::any),
-        attributes, true);
+        engine, dnnl::prop_kind::forward_training, any(plain.src), any(plain.weights),
+        any(plain.dst), attributes, true);
     if (!hint) return;
-    if (pass == Pass::backward_data) {
+    if (search.pass == Pass::backward_data) {
       for_each_implementation(dnnl::inner_product_backward_data::primitive_desc(
                                   engine, src, weights, dst, hint, attributes, true),
-                              [&, v = variant](const auto& d) {
-                                append(candidates, name, v, d, backward_data_arguments(d, plain),
-                                       letters);
+                              [&](const auto& d) {
+                                search.append(name, layout.variant, d,
+                                              backward_data_arguments(d, plain), letters);
                               });
     } else {
       for_each_implementation(dnnl::inner_product_backward_weights::primitive_desc(
                                   engine, src, weights, dst, hint, attributes, true),
-                              [&, v = variant](const auto& d) {
-                                append(candidates, name, v, d, backward_weights_arguments(d, plain),
-                                       letters);
+                              [&](const auto& d) {
+                                search.append(name, layout.variant, d,
+                                              backward_weights_arguments(d, plain), letters);
                               });
     }
   }
 }
 
-// The product in oneDNN's terms: left x right = result, each with the role it has in the problem.
+// A matrix in oneDNN's terms, with the role that it has in the problem: its rows and columns by
+// letter, and whether the caller holds its transpose.
+struct Matrix {
+  const char* role;
+  char rows, columns;
+  bool across;
+};
+
+// left x right = result
 struct Product {
-  memory::dims left, right, result;
-  memory::desc plain_left, plain_right, plain_result;
-  std::string left_role, right_role, result_role;
-  std::vector<std::string> letters;
+  Matrix left, right, result;
 };
 
 // The gradient of the weights has two where no inner product knows both orders of it: the second
 // one is the transpose of the first.
-std::vector<Product> products(const GemmProblem& p, Pass pass) {
-  const bool batched = p.batch_count > 1;
-  const auto dims = [&](std::int64_t rows, std::int64_t columns) {
-    return batched ? memory::dims{p.batch_count, rows, columns} : memory::dims{rows, columns};
-  };
-  // Row-major as the caller holds it, or the transposed view of what the caller holds row-major.
-  const auto plain = [&](std::int64_t rows, std::int64_t columns, bool transpose) {
-    const auto tag = batched ? (transpose ? Tag::acb : Tag::abc) : (transpose ? Tag::ba : Tag::ab);
-    return memory::desc(dims(rows, columns), memory::data_type::f32, tag);
-  };
-  const std::string g = batched ? "g" : "";
-  if (is_forward(pass)) {
-    return {{dims(p.m, p.k),
-             dims(p.k, p.n),
-             dims(p.m, p.n),
-             plain(p.m, p.k, false),
-             plain(p.k, p.n, false),
-             plain(p.m, p.n, false),
-             "src",
-             "weights",
-             "dst",
-             {g + "mk", g + "kn", g + "mn"}}};
-  }
-  if (pass == Pass::backward_data) {
-    return {{dims(p.m, p.n),
-             dims(p.n, p.k),
-             dims(p.m, p.k),
-             plain(p.m, p.n, false),
-             plain(p.n, p.k, true),
-             plain(p.m, p.k, false),
-             "dst",
-             "weights",
-             "src",
-             {g + "mn", g + "nk", g + "mk"}}};
-  }
-  std::vector<Product> both{{dims(p.k, p.m),
-                             dims(p.m, p.n),
-                             dims(p.k, p.n),
-                             plain(p.k, p.m, true),
-                             plain(p.m, p.n, false),
-                             plain(p.k, p.n, false),
-                             "src",
-                             "dst",
-                             "weights",
-                             {g + "km", g + "mn", g + "kn"}}};
-  if (batched) {
-    both.push_back({dims(p.n, p.m),
-                    dims(p.m, p.k),
-                    dims(p.n, p.k),
-                    plain(p.n, p.m, true),
-                    plain(p.m, p.k, false),
-                    plain(p.n, p.k, true),
-                    "dst",
-                    "src",
-                    "weights",
-                    {g + "nm", g + "mk", g + "nk"}});
-  }
+std::vector<Product> products(Pass pass, bool batched) {
+  const Matrix src{"src", 'm', 'k', false}, src_across{"src", 'k', 'm', true};
+  const Matrix weights{"weights", 'k', 'n', false}, weights_across{"weights", 'n', 'k', true};
+  const Matrix dst{"dst", 'm', 'n', false}, dst_across{"dst", 'n', 'm', true};
+  if (is_forward(pass)) return {{src, weights, dst}};
+  if (pass == Pass::backward_data) return {{dst, weights_across, src}};
+  std::vector<Product> both{{src_across, dst, weights}};
+  if (batched) both.push_back({dst_across, src, weights_across});
   return both;
 }
 
-void matmuls(std::vector<Candidate>& candidates, const GemmProblem& p, Pass pass,
-             memory::data_type type) {
-  const bool batched = p.batch_count > 1;
-  const auto straight = batched ? Tag::abc : Tag::ab;
-  const auto across = batched ? Tag::acb : Tag::ba;
-  const auto attributes = user_scratchpad();
+// The batch of each tensor of a folded problem.
+class Batches {
+ public:
+  explicit Batches(const GemmProblem& problem)
+      : src_(problem.src_batch), weights_(problem.weights_batch), dst_(src_) {
+    for (std::size_t i = 0; i < dst_.size(); ++i) dst_[i] = std::max(src_[i], weights_[i]);
+  }
 
-  // In backward-weights the left operand is an activation's transpose, which memory holds row by
-  // row: only that view exists without a copy.
-  const auto left_tag = pass == Pass::backward_weights ? across : straight;
-  for (const auto& terms : products(p, pass)) {
-    for (const auto& [variant, tag] : batched ? kBatchedWeights : kWeights) {
+  const memory::dims& of(const std::string& role) const {
+    return role == "src" ? src_ : role == "weights" ? weights_ : dst_;
+  }
+  bool broadcasts(const std::string& role) const { return of(role) != dst_; }
+  std::string letters() const { return std::string("ghijopqrst").substr(0, dst_.size()); }
+
+ private:
+  memory::dims src_, weights_, dst_;
+};
+
+void matmuls(Search& search) {
+  const auto& p = search.problem;
+  const Batches batches(p);
+  const auto attributes = user_scratchpad();
+  const auto size = [&](char letter) { return letter == 'm' ? p.m : letter == 'k' ? p.k : p.n; };
+  const auto plain = [&](const Matrix& matrix) {
+    return matrices(batches.of(matrix.role), size(matrix.rows), size(matrix.columns),
+                    memory::data_type::f32, matrix.across);
+  };
+  const auto letters = [&](const Matrix& matrix) {
+    return batches.letters() + matrix.rows + matrix.columns;
+  };
+
+  for (const auto& [left, right, result] : products(search.pass, !p.src_batch.empty())) {
+    if (batches.broadcasts(result.role)) {
+      throw Unsupported(std::string("oneDNN matmul: the gradient of ") + result.role +
+                        " is a sum over the batch that it is broadcast to");
+    }
+    const bool of_weights = search.pass == Pass::backward_weights;
+    for (const auto& layout : kWeights) {
       // Only weights may be packed; what else stands on the right is an activation's gradient.
-      if (pass == Pass::backward_weights && tag != straight) continue;
+      if (of_weights ? layout.packed || layout.across : !search.wants(layout)) continue;
+      // In backward-weights the left operand is an activation's transpose, which memory holds row
+      // by row: only that view exists without a copy.
+      const WeightsLayout straight{"", false, false}, as_held{"", false, of_weights};
       for_each_implementation(
-          dnnl::matmul::primitive_desc(cpu_engine(), memory::desc(terms.left, type, left_tag),
-                                       memory::desc(terms.right, type, tag),
-                                       memory::desc(terms.result, type, straight), attributes,
+          dnnl::matmul::primitive_desc(cpu_engine(), stored(plain(left), search.type, as_held),
+                                       stored(plain(right), search.type, layout),
+                                       stored(plain(result), search.type, straight), attributes,
                                        true),
-          [&, v = variant](const auto& d) {
-            append(
-                candidates, "matmul", v, d,
-                {{DNNL_ARG_SRC, terms.left_role, d.src_desc(), terms.plain_left, false},
-                 {DNNL_ARG_WEIGHTS, terms.right_role, d.weights_desc(), terms.plain_right, false},
-                 {DNNL_ARG_DST, terms.result_role, d.dst_desc(), terms.plain_result, true}},
-                terms.letters);
+          [&, &left = left, &right = right, &result = result](const auto& d) {
+            search.append("matmul", layout.variant, d,
+                          {{DNNL_ARG_SRC, left.role, d.src_desc(), plain(left), false},
+                           {DNNL_ARG_WEIGHTS, right.role, d.weights_desc(), plain(right), false},
+                           {DNNL_ARG_DST, result.role, d.dst_desc(), plain(result), true}},
+                          {letters(left), letters(right), letters(result)});
           });
     }
   }
@@ -185,11 +220,11 @@ void matmuls(std::vector<Candidate>& candidates, const GemmProblem& p, Pass pass
 
 std::vector<Candidate> gemm_candidates(const Fields& fields, Pass pass, Precision precision,
                                        bool /*thorough*/) {
-  const auto problem = problem_of<GemmProblem>(fields);
-  const auto type = data_type(precision);
+  const auto problem = folded(problem_of<GemmProblem>(fields));
   return planned("matrix product", [&](std::vector<Candidate>& candidates) {
-    if (problem.batch_count == 1) inner_products(candidates, problem, pass, type);
-    matmuls(candidates, problem, pass, type);
+    Search search{problem, pass, data_type(precision), candidates};
+    if (problem.src_batch.empty()) inner_products(search);
+    matmuls(search);
   });
 }
 

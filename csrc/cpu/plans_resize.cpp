@@ -1,8 +1,10 @@
 // Plans for images in another size: oneDNN's resampling, layouts x implementations.
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "cpu/images.hpp"
 #include "cpu/plans.hpp"
 
 namespace pydlbench::cpu {
@@ -10,18 +12,11 @@ namespace pydlbench::cpu {
 namespace {
 
 using dnnl::memory;
-using Tag = dnnl::memory::format_tag;
-
-constexpr std::pair<const char*, Tag> kLayouts[] = {
-    {"nhwc", Tag::nhwc}, {"nchw", Tag::nchw}, {"blocked", Tag::nChw16c}, {"blocked", Tag::nChw8c}};
 
 struct ResizeProblem {
-  std::int64_t batch, channels, in_height, in_width, out_height, out_width;
-  static constexpr Field<ResizeProblem> fields[] = {
-      {"batch", &ResizeProblem::batch},           {"channels", &ResizeProblem::channels},
-      {"in_height", &ResizeProblem::in_height},   {"in_width", &ResizeProblem::in_width},
-      {"out_height", &ResizeProblem::out_height}, {"out_width", &ResizeProblem::out_width},
-  };
+  std::int64_t batch, channels;
+  static constexpr Field<ResizeProblem> fields[] = {{"batch", &ResizeProblem::batch},
+                                                    {"channels", &ResizeProblem::channels}};
 };
 
 dnnl::algorithm algorithm(const std::string& mode) {
@@ -34,28 +29,35 @@ std::vector<Candidate> resize_candidates(const Fields& fields, Pass pass, Precis
                                          bool /*thorough*/) {
   auto given = fields;
   const auto how = algorithm(given.take<std::string>("mode"));
+  memory::dims src_dims = given.take<std::vector<std::int64_t>>("in_size");
+  memory::dims dst_dims = given.take<std::vector<std::int64_t>>("out_size");
   const auto p = problem_of<ResizeProblem>(given);
+  PYDLBENCH_CHECK(
+      !src_dims.empty() && src_dims.size() <= kMostSides && src_dims.size() == dst_dims.size(),
+      "one to three sides, as many of both");
+  const auto sides = static_cast<int>(src_dims.size());
+  for (auto* dims : {&src_dims, &dst_dims}) dims->insert(dims->begin(), {p.batch, p.channels});
   const std::string primitive = std::string("resampling ") + name_of(pass);
   if (pass == Pass::backward_weights) throw Unsupported("resize has no weights");
   const auto type = data_type(precision);
-  const memory::dims src_dims{p.batch, p.channels, p.in_height, p.in_width};
-  const memory::dims dst_dims{p.batch, p.channels, p.out_height, p.out_width};
+  const auto letters = with_sides("nc", sides);
 
   return planned(primitive, [&](std::vector<Candidate>& candidates) {
-    const memory::desc plain_src(src_dims, memory::data_type::f32, Tag::nchw);
-    const memory::desc plain_dst(dst_dims, memory::data_type::f32, Tag::nchw);
+    const auto plain = image::channels_first.of(sides);
+    const memory::desc plain_src(src_dims, memory::data_type::f32, plain);
+    const memory::desc plain_dst(dst_dims, memory::data_type::f32, plain);
     const auto attributes = user_scratchpad();
     auto& engine = cpu_engine();
-    for (const auto& [variant, tag] : kLayouts) {
-      const memory::desc src(src_dims, type, tag);
-      const memory::desc dst(dst_dims, type, tag);
+    for (const auto& [variant, tag] : kImageLayouts) {
+      const memory::desc src(src_dims, type, tag.of(sides));
+      const memory::desc dst(dst_dims, type, tag.of(sides));
       const auto append = [&, v = variant](const dnnl::primitive_desc_base& d,
                                            std::vector<Argument> arguments) {
         Candidate candidate{};
         candidate.primitive = primitive;
         candidate.variant = v;
         candidate.run = {d, std::move(arguments)};
-        append_new(candidates, std::move(candidate), {"nchw", "nchw"});
+        append_new(candidates, std::move(candidate), {letters, letters});
       };
       const auto kind = is_forward(pass) ? forward_kind(pass) : dnnl::prop_kind::forward_training;
       const dnnl::resampling_forward::primitive_desc forward(engine, kind, how, src, dst,

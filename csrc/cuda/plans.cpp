@@ -6,6 +6,7 @@
 #include "cuda/cublaslt/plans.hpp"
 #include "cuda/cudnn/plans.hpp"
 #include "cuda/cudnn/target.hpp"
+#include "cuda/plain.hpp"
 #include "cuda/pointwise/plans.hpp"
 #include "cuda/pooling/plans.hpp"
 #include "cuda/runtime/device.hpp"
@@ -25,39 +26,51 @@ const Device& required(const Device* device) {
   return *device;
 }
 
+PoolProblem dense(const PoolProblem& given) {
+  const auto problem = plain(given);
+  if (problem.sides > 2) {
+    throw Unsupported("pooling of images of three sides has no native kernel for GPUs");
+  }
+  if (problem.dilation[0] != 1 || problem.dilation[1] != 1) {
+    throw Unsupported("dilated pooling has no native kernel for GPUs");
+  }
+  return problem;
+}
+
 // Without a reference on the device, the host's has to do.
 struct Kind {
-  const char* name;
+  const char* op;
   std::vector<std::shared_ptr<Plan>> (*plans)(const Device*, const Fields&, Pass, Mode,
                                               const Search&);
   std::shared_ptr<Reference> (*reference)(const Fields&, Pass, bool fused);
 };
 
 const Kind kKinds[] = {
-    {"conv2d",
+    {"conv",
      [](const Device* device, const Fields& fields, Pass pass, Mode mode, const Search& search) {
-       return cudnn::conv2d_plans(
-           target_of(device, search.device_properties), problem_of<Conv2dProblem>(fields), pass,
-           mode, {search.layout, search.workspace_limit, search.fused, search.sweep});
+       return cudnn::convolution_plans(
+           target_of(device, search.device_properties), plain(problem_of<ConvProblem>(fields)),
+           pass, mode, {search.layout, search.workspace_limit, search.fused, search.sweep});
      },
      [](const Fields& fields, Pass pass, bool fused) {
-       return conv2d_reference(pass, problem_of<Conv2dProblem>(fields), fused);
+       const auto problem = plain(problem_of<ConvProblem>(fields));
+       return problem.sides > 2 ? nullptr : conv2d_reference(pass, problem, fused);
      }},
     {"gemm",
      [](const Device* device, const Fields& fields, Pass pass, Mode mode, const Search& search) {
-       return gemm_plans(required(device), problem_of<GemmProblem>(fields), pass, mode,
+       return gemm_plans(required(device), plain(problem_of<GemmProblem>(fields)), pass, mode,
                          search.workspace_limit, search.fused);
      },
      [](const Fields& fields, Pass pass, bool fused) {
-       return gemm_reference(pass, problem_of<GemmProblem>(fields), fused);
+       return gemm_reference(pass, plain(problem_of<GemmProblem>(fields)), fused);
      }},
-    {"pool2d",
+    {"pool",
      [](const Device* device, const Fields& fields, Pass pass, Mode mode, const Search& search) {
-       return pool2d_plans(required(device), problem_of<Pool2dProblem>(fields), pass, mode,
+       return pool2d_plans(required(device), dense(problem_of<PoolProblem>(fields)), pass, mode,
                            search.layout);
      },
      [](const Fields& fields, Pass pass, bool) {
-       return pool2d_reference(pass, problem_of<Pool2dProblem>(fields));
+       return pool2d_reference(pass, dense(problem_of<PoolProblem>(fields)));
      }},
     {"pointwise",
      [](const Device* device, const Fields& fields, Pass pass, Mode mode, const Search& search) {
@@ -69,22 +82,22 @@ const Kind kKinds[] = {
      nullptr},
 };
 
-const Kind& kind_of(const std::string& name) {
+const Kind& kind_of(const Fields& fields) {
   for (const Kind& kind : kKinds) {
-    if (name == kind.name) return kind;
+    if (fields.op() == kind.op) return kind;
   }
-  throw Unsupported(name + ": there is no native kernel for GPUs");
+  throw Unsupported(fields.kind() + ": there is no native kernel for GPUs");
 }
 
 }  // namespace
 
 std::vector<std::shared_ptr<Plan>> plans_of(const Device* device, const Fields& fields, Pass pass,
                                             Mode mode, const Search& search) {
-  return kind_of(fields.kind()).plans(device, fields, pass, mode, search);
+  return kind_of(fields).plans(device, fields, pass, mode, search);
 }
 
 std::shared_ptr<Reference> reference_of(const Fields& fields, Pass pass, bool fused) {
-  const auto make = kind_of(fields.kind()).reference;
+  const auto make = kind_of(fields).reference;
   return make == nullptr ? nullptr : make(fields, pass, fused);
 }
 

@@ -54,10 +54,15 @@ inline std::vector<std::int64_t> plain_strides(const std::vector<std::int64_t>& 
   return strides;
 }
 
-// Strides of four dimensions with the second one contiguous (NHWC, KRSC).
+// Strides with the second dimension contiguous (NHWC, KRSC).
 inline std::vector<std::int64_t> channels_last_strides(const std::vector<std::int64_t>& dims) {
-  const auto channels = dims[1], height = dims[2], width = dims[3];
-  return {height * width * channels, 1, width * channels, channels};
+  auto sides = dims;
+  sides.erase(sides.begin() + 1);
+  sides.push_back(dims[1]);
+  auto strides = plain_strides(sides);
+  strides.pop_back();
+  strides.insert(strides.begin() + 1, 1);
+  return strides;
 }
 
 // A tensor as kernels of ours address it: plain data that is passed to a launch by value.

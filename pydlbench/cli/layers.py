@@ -23,6 +23,7 @@ from pydlbench.cli.options import (
     taking,
 )
 from pydlbench.errors import PydlbenchError, UsageError, nearest
+from pydlbench.ops.descriptor import POOL_MODES
 from pydlbench.runner.tasks import KernelTask, Row, Task
 from pydlbench.words import (
     CACHES,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from pydlbench.cli.output import Outputs
-    from pydlbench.layers.layer import Layer
+    from pydlbench.ops.op import Layer
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
     from pydlbench.records.specs import KernelSpec
@@ -305,8 +306,8 @@ def read_layers(args: argparse.Namespace) -> list[Layer]:
     Raises:
         UsageError: there is none, or a value is bad.
     """
-    from pydlbench.layers.descriptor import POOL_MODES
-    from pydlbench.models.catalog import find_layers
+    from pydlbench.cli.terminal import tell
+    from pydlbench.models.catalog import check_pool_used, find_layers
 
     pool = None if args.pool is None else one_of("--pool", args.pool, POOL_MODES)
     shapes = split_patterns(args.shape or ())
@@ -319,22 +320,18 @@ def read_layers(args: argparse.Namespace) -> list[Layer]:
     found: dict[Layer, None] = {}
     for batch in batches:
         for option, patterns in (("--shape", shapes), ("--model", models)):
-            layers = find_layers(patterns, batch, pool, option=option) if patterns else ()
-            found |= dict.fromkeys(layers)
+            used = pool if option == "--shape" else None
+            if patterns:
+                said = None if args.quiet else tell
+                layers = find_layers(patterns, batch, used, option=option, tell=said)
+                found |= dict.fromkeys(layers)
             if len(found) > _MOST_LAYERS:
                 raise UsageError(
                     f"{option}: more than {_MOST_LAYERS:,} layers with all batches; nearest: fewer"
                 )
-    check_pool(args.pool, list(found))
+    if not shapes:
+        check_pool_used(pool, used=False)
     return list(found)
-
-
-def check_pool(pool: str | None, layers: Sequence[Layer]) -> None:
-    """Refuse ``--pool`` where no descriptor of pooling is told by it what to do."""
-    if pool is not None and not any(one.kind == "pool2d" and one.name is None for one in layers):
-        raise UsageError(
-            f"--pool {pool}: none of the layers is a descriptor of pooling; nearest: leave it out"
-        )
 
 
 def _models(given: Sequence[str] | None) -> list[str]:
@@ -366,11 +363,9 @@ def left_out_of(layers: Sequence[Layer], passes: Sequence[str]) -> tuple[str, ..
 
 def word_of(layer: Layer) -> str:
     """Return what a layer without all three passes is called."""
-    from pydlbench.layers.pointwise import Pointwise
-
-    if isinstance(layer, Pointwise):
+    if layer.kind == "pointwise":
         return layer.op
-    return "pooling" if layer.kind == "pool2d" else layer.kind
+    return "pooling" if layer.op == "pool" else layer.kind
 
 
 # -----------------------------------------------------------------------------

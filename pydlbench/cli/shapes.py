@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.cli.options import add
+from pydlbench.ops.descriptor import POOL_MODES
 
 if TYPE_CHECKING:
     import argparse
 
-    from pydlbench.layers.layer import Layer
+    from pydlbench.ops.op import Layer
     from pydlbench.report.text import Block
 
 _ITEMSIZE = 4  # fp32
@@ -43,10 +44,9 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UsageError: Unknown or malformed layer, bad option, unwritable file.
     """
-    from pydlbench.cli.layers import check_pool
     from pydlbench.cli.options import one_of, split_patterns
     from pydlbench.cli.output import Outputs
-    from pydlbench.layers.descriptor import POOL_MODES
+    from pydlbench.cli.terminal import tell
     from pydlbench.models.catalog import find_layers
     from pydlbench.report.json import dump
 
@@ -54,8 +54,13 @@ def run(args: argparse.Namespace) -> int:
     pool = None if args.pool is None else one_of("--pool", args.pool, POOL_MODES)
     # A lone glob would match the layers of one model only: names without a model mean that one.
     given = [_ALL if pattern.strip() == "*" else pattern for pattern in args.pattern] or [_ALL]
-    layers = find_layers(split_patterns(given) or given, args.batch, pool, option="")
-    check_pool(args.pool, layers)
+    layers = find_layers(
+        split_patterns(given) or given,
+        args.batch,
+        pool,
+        option="",
+        tell=None if args.quiet else tell,
+    )
     outputs.write(
         {"json": lambda: dump({"layers": [_entry(layer) for layer in layers]})},
         lambda: _table(layers) if args.pattern else _summary(layers),
@@ -102,15 +107,13 @@ def _summary(layers: list[Layer]) -> list[Block]:
 
 def _shown_problem(layer: Layer) -> str:
     """Return the descriptor, with what pooling does, which descriptors leave to an option."""
-    if layer.kind != "pool2d":
+    if layer.op != "pool":
         return layer.problem
     return f"{layer.problem} {_pooling(layer)}"
 
 
 def _pooling(layer: Layer) -> str | None:
-    from pydlbench.layers.pool import Pool2d
-
-    if not isinstance(layer, Pool2d):
+    if layer.op != "pool":
         return None
     return "avg_p" if layer.count_include_pad else layer.mode
 

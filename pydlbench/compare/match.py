@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pydlbench.compare.rows import Row
 from pydlbench.errors import UsageError
-from pydlbench.layers.layer import KINDS
+from pydlbench.ops.table import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,7 +46,7 @@ _DEVICE: Final = Row._fields.index("device")
 #: Kinds of rows that are layers, not whole steps.
 LAYER_KINDS: Final = frozenset(KINDS)
 # Those whose problem says all of what they compute.
-_SAID: Final = LAYER_KINDS - {"pool2d"}
+_SAID: Final = frozenset(one for one in LAYER_KINDS if not one.startswith("pool"))
 
 
 def key(row: Row) -> tuple[Any, ...]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from pydlbench.compare.interleaved import Passes
 from pydlbench.compare.match import LAYER_KINDS, Matching, Pair
 from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
-from pydlbench.layers.descriptor import parse_problem
 from pydlbench.models.catalog import find_layers
+from pydlbench.ops.descriptor import parse_problem
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner import interleaved
 from pydlbench.runner.interleaved import releasing, sample_interleaved
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.base import KernelFacts
     from pydlbench.compare.rows import Row, Side
-    from pydlbench.layers.layer import Layer
+    from pydlbench.ops.op import Layer
     from pydlbench.records.run import RunRecord
     from pydlbench.runner.session import Session
     from pydlbench.timing.procedure import Samples
@@ -68,13 +68,13 @@ def _layer(row: Row) -> Layer:
     named = _named(row)
     if named is not None:
         return named
-    if row.kind == "pool2d":
+    if row.kind.startswith("pool"):
         raise UnsupportedError(
             f"{row.layer}: its descriptor does not say whether it is the maximum or the mean; "
             "measure a pooling of the catalog, such as alexnet/pool1"
         )
     layer = parse_problem(row.problem)
-    return layer if row.layer == row.problem else dataclasses.replace(layer, name=row.layer)
+    return layer if row.layer == row.problem else layer.replace(name=row.layer)
 
 
 def _named(row: Row) -> Layer | None:

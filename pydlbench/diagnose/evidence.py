@@ -16,7 +16,6 @@ from pydlbench.ladder.experiments import REORDERS, log_of
 from pydlbench.ladder.mapped import kernels_of, map_step
 from pydlbench.ladder.native import native_sum
 from pydlbench.ladder.parts import MODEL, parts_of
-from pydlbench.layers.conv import Conv2d
 from pydlbench.models import build_model
 from pydlbench.records.diagnosis import WORTH
 from pydlbench.records.specs import KernelSpec
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
     from pydlbench.ladder.mapped import MappedCall
     from pydlbench.ladder.native import NativeSum
     from pydlbench.ladder.parts import Part
-    from pydlbench.layers.layer import Layer
     from pydlbench.models.graph import Model
+    from pydlbench.ops.op import Layer
     from pydlbench.records.check import CheckRecord, LedgerTerm, OperatorRow
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.step import StepRecord, StepSpec
@@ -184,7 +183,7 @@ class Observations:
                 seconds=parts.get(node.name, self.native.by_node.get(node.name, 0.0)),
             )
             for node in self.model
-            if isinstance(node.layer, Conv2d)
+            if node.layer is not None and node.layer.op == "conv"
         ]
 
     def excesses(self, kind: str) -> list[Excess]:
@@ -256,7 +255,7 @@ class Observations:
             layer = model[name].layer
             if layer is None or (layer.kind == "pointwise") != pointwise:
                 continue
-            alike = dataclasses.replace(layer, name=None)
+            alike = layer.replace(name=None)
             first = found.get(alike)
             count = 1 if first is None else first.count + 1
             found[alike] = Excess(
@@ -296,7 +295,7 @@ class Observations:
         for row in self.operators("layer"):
             stands = self.mapped.get((row.signature, row.direction))
             terms = () if stands is None else stands.terms
-            terms = tuple(one for one in terms if isinstance(one.work.layer, Conv2d))
+            terms = tuple(one for one in terms if one.work.layer.op == "conv")
             if not terms:
                 continue
             layer = terms[0].work.layer

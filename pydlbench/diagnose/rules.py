@@ -6,7 +6,7 @@ what it could save is less than anybody would care for.
 
 from __future__ import annotations
 
-import dataclasses
+import math
 import shlex
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
@@ -18,9 +18,8 @@ from pydlbench.diagnose.evidence import like
 from pydlbench.ladder.device_terms import LAUNCH_GAPS
 from pydlbench.ladder.experiments import DISPATCH, FRESH_MEMORY
 from pydlbench.ladder.ledger import LEAST, Ladder
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.pool import Pool2d
 from pydlbench.models.work import LOSS
+from pydlbench.ops.windows import on_padded_images
 from pydlbench.records.diagnosis import Hypothesis
 from pydlbench.records.own import FUSED, OwnInput
 from pydlbench.records.step import step_words
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from pydlbench.diagnose.ablation import Experiment
     from pydlbench.diagnose.evidence import Excess, Observations, Site
     from pydlbench.ladder.estimate import Term
+    from pydlbench.ops.op import Layer
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepSpec
@@ -55,7 +55,7 @@ def faults_command(case: StepSpec) -> str:
 def layer_command(case: KernelSpec) -> str:
     """Return the command that times a layer natively and in the framework, and explains the gap."""
     words = ["pydlbench", "layers", "--shape", case.layer.problem, "--pass", case.pass_]
-    if isinstance(case.layer, Pool2d):  # its descriptor says where it pools, not how
+    if case.layer.op == "pool":  # its descriptor says where it pools, not how
         padding = "_p" if case.layer.count_include_pad else ""
         words += ["--pool", f"{case.layer.mode}{padding}"]
     words += ["--backend", f"native,{case.backend}", "--device", case.device]
@@ -223,10 +223,10 @@ def _symptom(seen: Observations, excess: Excess) -> str:
 _BLOCK: Final = 8
 
 
-def _convolutions(seen: Observations) -> Iterator[tuple[Site, Conv2d]]:
+def _convolutions(seen: Observations) -> Iterator[tuple[Site, Layer]]:
     """Yield the convolutions that matter in the step, and their layer."""
     for one in seen.convolutions():
-        if isinstance(one.layer, Conv2d) and seen.matters(one.seconds):
+        if one.layer.op == "conv" and seen.matters(one.seconds):
             yield one, one.layer
 
 
@@ -236,7 +236,7 @@ def find_channels(seen: Observations) -> Iterator[Hypothesis]:
         if layer.groups > 1 or not layer.in_channels % _BLOCK:
             continue
         whole = -(-layer.in_channels // _BLOCK) * _BLOCK
-        padded = dataclasses.replace(layer, in_channels=whole, name=None)
+        padded = layer.replace(in_channels=whole, name=None)
         for term in site.terms:
             case = seen.framework_case(term)
             yield Hypothesis(
@@ -267,18 +267,19 @@ def find_copies(seen: Observations) -> Iterator[Hypothesis]:
     if seen.case.framework != "torch":
         return  # TensorFlow's convolutions take any padding
     for site, layer in _convolutions(seen):
-        if layer.pad_top == layer.pad_bottom and layer.pad_left == layer.pad_right:
+        if layer.pad_before[0] == layer.pad_after[0] and layer.pad_before[1] == layer.pad_after[1]:
             continue
-        ready = dataclasses.replace(layer.on_padded_images(), name=None)
-        size = 4 * ready.batch * ready.in_channels * ready.in_height * ready.in_width
+        ready = on_padded_images(layer).replace(name=None)
+        size = 4 * ready.batch * ready.in_channels * math.prod(ready.in_size)
         for term in site.terms:
             if term.work.pass_ == "backward-weights":
                 continue  # reads what the forward pass has padded
             case = seen.framework_case(term)
+            rows, columns = zip(layer.pad_before, layer.pad_after, strict=True)
             yield Hypothesis(
                 problem="extra copy for uneven padding",
-                symptom=f"{site.name} pads {layer.pad_top}/{layer.pad_bottom} rows and "
-                f"{layer.pad_left}/{layer.pad_right} columns: {format_bytes(size)} are copied",
+                symptom=f"{site.name} pads {rows[0]}/{rows[1]} rows and "
+                f"{columns[0]}/{columns[1]} columns: {format_bytes(size)} are copied",
                 evidence=(f"{site.name} takes {seen.share(site.seconds)} of the step",),
                 cause="PyTorch's convolutions pad both ends of an axis alike; anything else is an "
                 "operator of its own, which copies the images",
@@ -436,7 +437,7 @@ def find_fusion(seen: Observations) -> Iterator[Hypothesis]:
 
 
 def _pointwise(seen: Observations) -> tuple[float, str]:
-    own = [*seen.operators("pointwise"), *seen.operators("gradient sum")]
+    own = seen.operators("pointwise")
     if own:
         seconds = sum(one.count * one.seconds for one in own)
         return seconds, f"{len(own)} different ones, each timed alone in {seen.case.framework}"

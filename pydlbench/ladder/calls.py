@@ -10,7 +10,7 @@ import msgspec
 from pydlbench.ladder.estimate import nameless
 from pydlbench.ladder.laps import fitting
 from pydlbench.ladder.ledger import CONVOLVED, GROUPS, LAYERLESS, MKL, OUTSIDE
-from pydlbench.ladder.operators import kind_of, recorded
+from pydlbench.ladder.operators import kind_of
 from pydlbench.ladder.pipeline import enqueued, period
 from pydlbench.ladder.rows import batches
 from pydlbench.records.check import OperatorRow, Unreplayed
@@ -84,7 +84,7 @@ class ReadyCalls:
         once = list({one.signature: one for one in calls}.values())
         self._batches = [once]
         available = session.room_bytes(case.device)
-        if recorded(case) and available:
+        if available:
             room = _ROOM_LOGGED if logging else _ROOM
             self._batches = list(batches(once, int(room * available)))
         self._requests: dict[int, Request] = {}
@@ -243,7 +243,6 @@ class CallVisits(ReadyCalls):
         case: how the step runs.
         session: whose worker is asked.
         calls: of the step.
-        apart: the nodes of joined ones alone; they are in no sum of the step.
         order: of the step, each call by its place among ``calls``; used on a GPU only.
         warm: in a process whose C library keeps pages; else the framework does that by itself.
 
@@ -258,7 +257,6 @@ class CallVisits(ReadyCalls):
         case: StepSpec,
         session: Session,
         calls: Sequence[RecordedCall],
-        apart: Sequence[RecordedCall] = (),
         *,
         order: Sequence[int] = (),
         warm: bool,
@@ -266,11 +264,10 @@ class CallVisits(ReadyCalls):
         self.calls = tuple(calls)
         self.groups: Mapping[str, Sequence[RecordedCall]] = {}
         self._order = tuple(order)
-        self._apart = tuple(apart)
         self._seconds: dict[str, list[float]] = {}
         self._enqueues: dict[str, list[float]] = {}
         self.clock_hz: float | None = None
-        super().__init__(case, session, (*calls, *apart), warm=warm)
+        super().__init__(case, session, calls, warm=warm)
 
     def __call__(self) -> dict[str, float]:
         """Visit all calls and return this lap's sums: the step's, and what stands beside it."""
@@ -287,9 +284,6 @@ class CallVisits(ReadyCalls):
         found = {"operators": self._last(own) + self.facts.once_s}
         if fed := [one for one in self.calls if kind_of(one) == "feed"]:
             found["feed"] = self._last(fed)
-        if self._apart:
-            single = [one for one in own if ".." not in one.names[0]]
-            found["operators_apart"] = self._last([*single, *self._apart]) + self.facts.once_s
         for name, some in self.groups.items():
             found[f"operators_{name}"] = self._last(some)
         if self._enqueues:
@@ -314,7 +308,7 @@ class CallVisits(ReadyCalls):
         Args:
             confidence: of their intervals.
             forecast: what a forecast had for each signature, in seconds.
-            mapped: what native layers stand for them; of a subgraph nothing does.
+            mapped: what native layers stand for them.
             native: their rows.
         """
         nameless_rows = {nameless(case): row for case, row in native.items()}

@@ -43,7 +43,7 @@ from pydlbench.ladder.mapped import (
     module_parts,
 )
 from pydlbench.ladder.native import NativeVisits, native_parts
-from pydlbench.ladder.operators import listed, recorded, singles
+from pydlbench.ladder.operators import listed
 from pydlbench.ladder.parts import MODEL, parts_of
 from pydlbench.models import build_model
 from pydlbench.records.check import CheckRecord
@@ -191,7 +191,7 @@ class _Check:
         self._visits: dict[str, Callable[[], Mapping[str, float]]] = {}
         self._native: NativeVisits
         self._operators: CallVisits | None = None
-        # What stands for recorded calls; of a step that is no list of them nothing does.
+        # What stands for recorded calls.
         self._mapped: dict[tuple[str, str], MappedCall] = {}
         self._calls: tuple[RecordedCall, ...] = ()
         self._order: tuple[int, ...] = ()
@@ -223,10 +223,9 @@ class _Check:
             self._notes += found.notes
         except UnsupportedError as error:
             self._absent["operators"] = " ".join(str(error).split())
-        if recorded(case):
-            cache = session.cache_bytes(case.device)
-            self._mapped = map_calls(self._calls, case.phase, case.precision, case.device, cache)
-        elif self._model is None:
+        cache = session.cache_bytes(case.device)
+        self._mapped = map_calls(self._calls, case.phase, case.precision, case.device, cache)
+        if self._model is None and not self._mapped:
             self._mapped = map_step(case, session)
 
     def find_native(self, rows: Mapping[KernelSpec, Measurement] | None, laps: int) -> None:
@@ -302,12 +301,8 @@ class _Check:
         if not self._calls:
             return
         keeps = case.on_gpu or keeps_pages(case, session)
-        # What compilers make of single nodes would take minutes more.
-        apart = singles(case) if case.mode == "graph" and self._model is not None else ()
         try:
-            operators = CallVisits(
-                case, session, self._calls, apart, order=self._order, warm=not keeps
-            )
+            operators = CallVisits(case, session, self._calls, order=self._order, warm=not keeps)
         except UnsupportedError as error:
             self._absent["operators"] = " ".join(str(error).split())
             return
@@ -482,10 +477,10 @@ class _Check:
         if operators is not None:
             rows = operators.rows(confidence, stored, self._mapped, self._native.measured())
         tried, notes, faults = self._tried(rows)
-        if self._model is None:
-            natives = module_parts(rows)
-        else:
-            natives = native_parts(self._model, case, native)
+        natives = module_parts(rows)
+        if self._model is not None:
+            single = (case.framework, case.mode) == ("torch", "eager")
+            natives = native_parts(self._model, native, single=single) | natives
         share = known(rows, self._mapped) if self._mapped and rows else None
         found = conclude(
             laps,
@@ -600,7 +595,7 @@ class _Check:
 
     def _convolutions(self) -> int:
         """Return how many native convolutions stand for those of a step, each for one."""
-        single = self._case.framework == "torch" and recorded(self._case)
+        single = (self._case.framework, self._case.mode) == ("torch", "eager")
         return self._native.convolutions if single else 0  # elsewhere more is in a node
 
     def _counted(self, visit: str, what: str) -> float | None:

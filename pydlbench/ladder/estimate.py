@@ -23,8 +23,8 @@ import msgspec
 
 from pydlbench.ladder.dominance import Dominance, Timed, dominance
 from pydlbench.ladder.effort import half_width_s, sharing
-from pydlbench.layers.layer import ITEM_BYTES
 from pydlbench.models.work import LOSS, work
+from pydlbench.ops.table import ITEM_BYTES, MEMORY_BOUND
 from pydlbench.records.measurement import MATERIAL, disturbed_share
 from pydlbench.records.specs import KernelSpec
 
@@ -429,7 +429,7 @@ def _share(
 def _pass(term: Term) -> str:
     """Return the pass, or what training does to tensors besides: ``l2`` terms, the ``update``."""
     work = term.work
-    op = getattr(work.layer, "op", None)
+    op = work.layer.op
     if op in ("sgd", "momentum"):
         return "update"
     if (work.layer.name or "").endswith("/gradient-sum"):
@@ -439,7 +439,7 @@ def _pass(term: Term) -> str:
 
 def _kind(term: Term) -> str:
     layer = term.work.layer
-    return str(getattr(layer, "op", layer.kind))
+    return layer.op if layer.kind in MEMORY_BOUND and layer.kind != "resize" else layer.kind
 
 
 def _weights(

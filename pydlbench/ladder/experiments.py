@@ -19,6 +19,7 @@ from pydlbench.ladder.ledger import CONVOLVED, LAYERLESS, MKL, OUTSIDE, Experime
 from pydlbench.ladder.operators import listed
 from pydlbench.records.step import StepFacts, StepPreparation
 from pydlbench.steps import operations
+from pydlbench.steps.groups import is_group
 from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.steps.operators import logged_s
 from pydlbench.timing.chunk import Request
@@ -130,12 +131,8 @@ def experiments(
         notes.append(f"no {REORDERS}: {why_not}")
     found += _groups(ladder, groups or {}, 0.0 if facts is None else facts.dispatch_s)
     found += _dispatch(calls, facts)
-    joined = any(".." in name for one in calls for name in one.names)
-    if saved := ladder.between("operators_apart", "operators"):
-        how = "joined nodes minus the same nodes one by one, both alone"
-        found.append(Experiment(term="fusion", rung="operators", seconds=saved, how=how))
-    elif joined:
-        notes.append("no fusion: nodes that are joined were not run one by one besides")
+    if any(is_group(one.signature) for one in calls):
+        notes.append("no fusion: calls that are joined were not run one by one besides")
     # A chain of calls that allocates has fresh pages as the step has: they lie below it.
     chained = ladder.between("operator_chain_kept", "operator_chain")
     rung = "operator_chain" if allocating and "operator_chain" in ladder.values else "step"

@@ -25,7 +25,7 @@ import msgspec
 from pydlbench.errors import UnsupportedError
 from pydlbench.ladder.calibration import counted_faults, fitted, visited_step
 from pydlbench.ladder.experiments import keeps_pages
-from pydlbench.ladder.operators import listed, recorded
+from pydlbench.ladder.operators import listed
 from pydlbench.ladder.pipeline import Enqueued, enqueued, period
 from pydlbench.ladder.rows import (
     BLOCKS,
@@ -44,6 +44,7 @@ from pydlbench.records.forecast import (
     ForecastTerm,
     Place,
 )
+from pydlbench.words import FRAMEWORK_MODES, GPU_FRAMEWORK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -118,7 +119,7 @@ def forecasting(
 
     Arguments and errors: see :func:`forecast_step`; ``tell`` is called with what is done next.
     """
-    if case.on_gpu and not recorded(case):
+    if case.on_gpu and case.mode != FRAMEWORK_MODES[GPU_FRAMEWORK][0]:
         raise UnsupportedError(
             f"{case.framework} {case.mode}: on a GPU calls are forecast one by one, as PyTorch's "
             "eager mode makes them; nearest: --framework torch --mode eager"
@@ -173,13 +174,10 @@ class _Forecaster:
         )
 
     def listed(
-        self, case: StepSpec, place: Place, *, nodes: bool = False
+        self, case: StepSpec, place: Place
     ) -> tuple[OperatorsFacts, tuple[RecordedCall, ...]]:
-        """Return what a step consists of, and the call that stands for its page faults, if any.
-
-        ``nodes``: see :func:`~pydlbench.ladder.operators.listed`.
-        """
-        found = listed(case, self._session, nodes=nodes)
+        """Return what a step consists of, and the call that stands for its page faults, if any."""
+        found = listed(case, self._session)
         if place.pages == "default" or not found.blocks:
             return found, ()
         return found, (blocks_call(found.blocks),)
@@ -227,35 +225,32 @@ class _Forecaster:
         self, case: StepSpec, place: Place
     ) -> Generator[OperatorTime | CalibrationRecord, None, CalibrationRecord | None]:
         """Look the calibration of a place up, or calibrate."""
-        # Nodes are more than subgraphs, and cost less each.
-        nodes = case.own is not None and case.framework == "tensorflow"
-        labels = {one: f"{one} node by node" if nodes else one for one in _CALIBRATED}
-        key = CalibrationRecord.key_of(place, case.phase, list(labels.values()))
+        key = CalibrationRecord.key_of(place, case.phase, list(_CALIBRATED))
         known = self._store.newest([key]) if self._store else {}
         if key in known:
             return CalibrationRecord.from_dict(known[key])
         if not self._measures:
             return None
         steps = []
-        for name, label in labels.items():
-            self._tell(f"calibration, once for all forecasts of this place: {label}")
-            step = yield from self._calibrated(name, case, place, nodes=nodes)
+        for name in _CALIBRATED:
+            self._tell(f"calibration, once for all forecasts of this place: {name}")
+            step = yield from self._calibrated(name, case, place)
             if step is None:
                 return None
-            steps.append(msgspec.structs.replace(step, model=label))
+            steps.append(step)
         found = fitted(place, case.phase, now_utc(), steps)
         yield found
         return found
 
     def _calibrated(
-        self, name: str, case: StepSpec, place: Place, *, nodes: bool
+        self, name: str, case: StepSpec, place: Place
     ) -> Generator[OperatorTime, None, CalibratedStep | None]:
         """Sum one of our networks, and run its step; None where an operator has no row."""
         # Whatever is forecast, the same step: a calibration is found again by place and phase.
         own = msgspec.structs.replace(
             case, model=name, options={}, own=None, batch=None, feed="resident", layout="nhwc"
         )
-        found, blocks = self.listed(own, place, nodes=nodes)
+        found, blocks = self.listed(own, place)
         calls = found.calls
         # What is calibrated on a GPU is the host's: its seconds are a sum, the step's are none.
         on_gpu = case.on_gpu

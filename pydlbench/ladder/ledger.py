@@ -47,7 +47,7 @@ _VISIT: Final = {
     **{f"native_{name}": "native" for name in GROUPS},
     **{f"operators_{name}": "operators" for name in GROUPS},
     **dict.fromkeys(("logged_reorders", "logged_convolutions", "logged_around"), "log"),
-    **dict.fromkeys(("operators_apart", "feed"), "operators"),
+    "feed": "operators",
 }
 
 # What a step that computes layers together saves at the most: of the native rows all that is

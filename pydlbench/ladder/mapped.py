@@ -8,24 +8,22 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pydlbench.errors import UnsupportedError
 from pydlbench.ladder.estimate import Kernels, Plan, Term, nameless, terms_of
-from pydlbench.ladder.operators import listed, recorded
+from pydlbench.ladder.operators import listed
 from pydlbench.ladder.parts import MODEL
+from pydlbench.models.work import Work
+from pydlbench.ops.meaning import Meaning
+from pydlbench.ops.seen import meaning_of
 from pydlbench.records.check import Known, OperatorRow, Unmapped
 from pydlbench.records.estimate import Recorded
-from pydlbench.steps.aten.work import CallWork, work_of
-from pydlbench.steps.nodes.text import is_graph_node
-from pydlbench.steps.nodes.work import work_of_graph_node
-from pydlbench.steps.onnxruntime.node import is_node
-from pydlbench.steps.onnxruntime.work import work_of as work_of_node
+from pydlbench.records.operator import RecordedCall
+from pydlbench.steps.groups import EQUATION, CallGroup, is_group
 from pydlbench.words import CPU_PRECISIONS, FRAMEWORK_MODES, GPU_PRECISIONS, ONNX_FRAMEWORK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pydlbench.records.measurement import Measurement
-    from pydlbench.records.operator import RecordedCall
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
@@ -50,11 +48,11 @@ class MappedCall:
         count: how often the step makes it.
         work: what it computes.
         terms: the native kernels of one execution; none where no layer stands for it.
-        lacks: why there are none; empty where there are, or need not be.
+        lacks: why there are none, or not all of a group's; empty where all there need be are there.
     """
 
     count: int
-    work: CallWork
+    work: Meaning
     terms: tuple[Term, ...]
     lacks: str = ""
 
@@ -71,6 +69,8 @@ class MappedCall:
         """
         if self.work.kind == "view":
             return 0.0
+        if self.lacks:
+            return None
         total = 0.0
         for term in self.terms:
             hot, cold = (_median(rows.get(nameless(one))) for one in (term.hot, term.cold))
@@ -90,42 +90,91 @@ def map_calls(
     """Return what stands for each call, by signature and direction.
 
     Args:
-        calls: that were recorded; for subgraphs nothing stands.
+        calls: that were recorded; for a group stands what stands for its calls.
         phase: of the step: behind a forward phase alone no layer has to keep anything.
         precision: of the step; a call whose operands are of another type (which autocast has left
             alone, say) has layers in the precision of its own.
         device: that they run on.
         cache_bytes: see :func:`~pydlbench.ladder.estimate.plan`.
     """
-    found = {}
     propagation = "inference" if phase == "forward" else "training"
-    for one in calls:
-        work = call_work(one)
+
+    def mapped(one: RecordedCall) -> MappedCall:
+        work = _work(one)
         own = _precision(work.dtypes, precision, device)
-        # A batch normalisation says by itself whose statistics it takes.
         layers = [
-            layer
-            if getattr(layer.layer, "op", None) == "batchnorm"
-            else dataclasses.replace(layer, propagation=propagation)
-            for layer in work.layers
+            Work(
+                node=(*one.names, "")[0],
+                layer=each.layer,
+                pass_=each.pass_,
+                # A batch normalisation says by itself whose statistics it takes.
+                propagation=each.propagation
+                if getattr(each.layer, "op", None) == "batchnorm"
+                else propagation,
+            )
+            for each in work.layers
         ]
         lacks = work.layers_missing or ""
         if layers and own is None:
             lacks = f"computed in {' and '.join(work.dtypes)}, in which there is no layer"
-        found[one.signature, one.direction] = MappedCall(
+        return MappedCall(
             count=one.count,
             work=work,
             terms=terms_of(layers, own, device, cache_bytes) if own is not None else (),
             lacks=lacks,
         )
+
+    found = {}
+    for one in calls:
+        parts = [mapped(each) for each in _calls_in(one)]
+        found[one.signature, one.direction] = _together(one.count, parts)
     return found
 
 
-def call_work(call: RecordedCall) -> CallWork:
+def _calls_in(call: RecordedCall) -> list[RecordedCall]:
+    """Return the calls of a group; a single call itself."""
+    if not is_group(call.signature):
+        return [call]
+    return [
+        RecordedCall(
+            signature=text,
+            operator=text.partition("(")[0].rpartition(".")[0],
+            direction=call.direction,
+            names=call.names,
+        )
+        for text in CallGroup.read(call.signature).calls
+    ]
+
+
+def _together(count: int, parts: Sequence[MappedCall]) -> MappedCall:
+    """Return what stands for calls that run as one."""
+    if len(parts) == 1:
+        return parts[0] if parts[0].count == count else dataclasses.replace(parts[0], count=count)
+    own = [one for one in parts if one.work.kind != "view"]
+    kinds = {one.work.kind for one in own}
+    flops = [one.work.flops for one in own]
+    products = [one.work.product_flops for one in own]
+    lacks = [one.lacks for one in own if one.lacks]
+    return MappedCall(
+        count=count,
+        work=Meaning(
+            kind=next(iter(kinds)) if len(kinds) == 1 else "group" if kinds else "view",
+            layers=tuple(layer for one in own for layer in one.work.layers),
+            layers_missing="; ".join(dict.fromkeys(lacks)) or None,
+            flops=None if None in flops else sum(filter(None, flops)),
+            product_flops=None if None in products else sum(filter(None, products)),
+            dtypes=tuple(dict.fromkeys(kind for one in own for kind in one.work.dtypes)),
+        ),
+        terms=tuple(term for one in own for term in one.terms),
+        lacks="; ".join(dict.fromkeys(lacks)),
+    )
+
+
+def _work(call: RecordedCall) -> Meaning:
     """Return what a call computes, of whichever framework it is."""
-    if is_graph_node(call.signature):
-        return work_of_graph_node(call)
-    return work_of_node(call) if is_node(call.signature) else work_of(call)
+    if call.signature.startswith(EQUATION):
+        return Meaning.unknown("equations of JAX are read by no rule so far")
+    return meaning_of(call)
 
 
 def _precision(dtypes: Sequence[str], precision: str, device: str) -> str | None:
@@ -159,11 +208,6 @@ def map_step(case: StepSpec, session: Session) -> dict[tuple[str, str], MappedCa
     if case.framework != ONNX_FRAMEWORK:
         mode = FRAMEWORK_MODES[case.framework][0]
         first = msgspec.structs.replace(case, mode=mode, feed="resident")
-    if not recorded(first):
-        raise UnsupportedError(
-            f"{case.model}: the calls of a {case.framework} step are not recorded; nearest: "
-            "--framework torch"
-        )
     calls = listed(first, session).calls
     cache_bytes = session.cache_bytes(case.device)
     return map_calls(calls, case.phase, case.precision, case.device, cache_bytes)
@@ -323,7 +367,7 @@ def computes_together(
     rewritten = case.mode == "optimized" or (case.framework, case.mode) == ("tensorflow", "graph")
     # An attention is one kernel for two products and the softmax between them.
     attends = any(one.work.kind == "attention" for one in mapped.values())
-    joined = any(".." in name for one in calls for name in one.names)
+    joined = any(is_group(one.signature) for one in calls)
     return not calls or rewritten or attends or joined
 
 

@@ -11,7 +11,6 @@ import msgspec
 from pydlbench.errors import PydlbenchError
 from pydlbench.ladder.effort import ALIKE
 from pydlbench.ladder.estimate import ZERO, Range, nameless
-from pydlbench.ladder.operators import LAYERS, group_name, subgraphs
 from pydlbench.models.work import LOSS
 from pydlbench.runner.interleaved import random_order, releasing, sample_interleaved
 from pydlbench.timing.chunk import Request
@@ -30,9 +29,11 @@ if TYPE_CHECKING:
     from pydlbench.models.work import Work
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
-    from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
     from pydlbench.workers.host import RemoteKernel
+
+#: What the nodes of a graph that libraries compute are called; all others are pointwise.
+_LAYERS: Final = ("conv", "deconv", "linear", "pool")
 
 __all__ = [
     "NativeRungs",
@@ -174,7 +175,7 @@ class NativeSum:
 
     def of_layers(self, model: Model) -> float:
         """Return the seconds of convolutions, products and poolings."""
-        return sum(s for name, s in self.by_node.items() if model[name].op in LAYERS)
+        return sum(s for name, s in self.by_node.items() if model[name].op in _LAYERS)
 
     def of_pointwise(self, model: Model) -> float:
         """Return the seconds of all other nodes, and of the sums of gradients."""
@@ -224,36 +225,23 @@ def native_sum(wanted: Kernels, rows: Mapping[KernelSpec, Measurement]) -> Nativ
     )
 
 
-def native_parts(model: Model, case: StepSpec, native: NativeSum) -> dict[str, float]:
+def native_parts(model: Model, native: NativeSum, *, single: bool) -> dict[str, float]:
     """Return the seconds of a step's native layers by the names that its operators have.
 
     Of what some rows are missing of there is nothing.
 
     Args:
         model: the step's graph.
-        case: the step: PyTorch's eager mode runs nodes one by one, others several as one.
         native: their sums.
+        single: whether operators are of one node each; groups are known by their calls only.
     """
-    groups: list[tuple[str, ...]]
-    if (case.framework, case.mode) == ("torch", "eager"):
-        groups = [(node.name,) for node in model.nodes]
-        sums = dict(native.sums)
-        found: dict[str, float] = {}
-    else:
-        groups = subgraphs(model, case.phase, str(case.mode))
-        sums = {}
-        found = {
-            f"{name}/gradient-sum": seconds
-            for name, seconds in native.sums.items()
-            if name not in native.incomplete
-        }
-    for nodes in groups:
-        known = [native.by_node[name] for name in nodes if name in native.by_node]
-        needed = any(model[name].layer is not None for name in nodes)
-        if native.incomplete.isdisjoint(nodes) and (known or not needed):
-            found[group_name(nodes)] = sum(known) + sum(sums.get(name, 0.0) for name in nodes)
-    whole = {LOSS: native.loss_s, "optimizer": native.optimizer_s}
-    return found | {name: s for name, s in whole.items() if name not in native.incomplete}
+    found = {
+        node.name: native.by_node.get(node.name, 0.0) + native.sums.get(node.name, 0.0)
+        for node in model.nodes
+        if single and (node.layer is None or node.name in native.by_node)
+    }
+    found |= {LOSS: native.loss_s, "optimizer": native.optimizer_s}
+    return {name: s for name, s in found.items() if name not in native.incomplete}
 
 
 # -----------------------------------------------------------------------------
@@ -322,7 +310,7 @@ class NativeVisits:
         self._rows = rows
         self._wanted = wanted
         self._terms = [one for one in wanted.terms if _timed(rows[one.hot])]
-        self._convolved = [one for one in self._terms if one.work.layer.kind == "conv2d"]
+        self._convolved = [one for one in self._terms if one.work.layer.op == "conv"]
         every = dict.fromkeys(case for one in self._terms for case in (one.hot, one.cold))
         self._cases = [case for case in every if _timed(rows[case])]
         self._hot = {one.cold: one.hot for one in self._terms if one.cold != one.hot}
@@ -392,8 +380,9 @@ class NativeVisits:
     def covers(self, call: MappedCall) -> bool:
         """Whether each native layer that stands for a call has a time; a view needs none."""
         known = self._nameless
-        timed = bool(call.terms) and all(nameless(one.hot) in known for one in call.terms)
-        return timed or call.work.kind == "view"
+        if call.lacks or not call.terms:
+            return call.work.kind == "view"
+        return all(nameless(one.hot) in known for one in call.terms)
 
     def _of_calls(self, calls: Iterable[MappedCall]) -> float:
         """Return the seconds of this lap of calls' native layers, caches halfway to cold ones."""

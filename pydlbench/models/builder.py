@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.deconv import Deconv2d
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.pointwise import Pointwise
-from pydlbench.layers.pool import Pool2d
 from pydlbench.models.graph import INPUT, Init, Loss, Model, Node, Optimizer, weight_decays
+from pydlbench.ops.table import build_layer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pydlbench.layers.layer import Layer
     from pydlbench.models.graph import Decay, Op
+    from pydlbench.ops.op import Layer
 
 #: Operations on each element of one node's output.
 Activation: TypeAlias = Literal["relu", "relu6", "hardswish", "hardsigmoid"]
@@ -94,10 +89,10 @@ class NodeList:
             raise ValueError(f"{self.name}/{after or self.last}: features, where maps are needed")
         return shape[0], shape[1], shape[2]
 
-    def _pointwise(self, op: str, name: str, after: str | None) -> Pointwise:
+    def _pointwise(self, op: str, name: str, after: str | None) -> Layer:
         channels, height, width = (*self.shape(after), 1, 1)[:3]
-        return Pointwise(
-            op=op,
+        return build_layer(
+            op,
             batch=self.batch,
             channels=channels,
             height=height,
@@ -261,7 +256,8 @@ class Builder(NodeList):
         """
         inputs, height, width = self._map(after)
         kernel = (kernel, kernel) if isinstance(kernel, int) else kernel
-        layer = Conv2d.of(
+        layer = build_layer(
+            "conv",
             batch=self.batch,
             in_channels=inputs,
             in_size=(height, width),
@@ -272,7 +268,7 @@ class Builder(NodeList):
             groups=groups,
             name=self._layer_name(name),
         )
-        shape = channels, layer.out_height, layer.out_width
+        shape = channels, *layer.out_size
         return self._add(
             name,
             "conv",
@@ -297,7 +293,8 @@ class Builder(NodeList):
             after: The node whose output it takes.
         """
         inputs, height, width = self._map(after)
-        layer = Deconv2d.of(
+        layer = build_layer(
+            "deconv",
             batch=self.batch,
             in_channels=inputs,
             in_size=(height, width),
@@ -306,7 +303,7 @@ class Builder(NodeList):
             stride=stride,
             name=self._layer_name(name),
         )
-        shape = channels, layer.out_height, layer.out_width
+        shape = channels, *layer.out_size
         return self._add(name, "deconv", after, shape, layer, bias=True)
 
     def linear(
@@ -323,7 +320,9 @@ class Builder(NodeList):
         shape = self.shape(after)
         if len(shape) != 1:
             raise ValueError(f"{self._layer_name(name)}: behind {shape}, which is not flattened")
-        layer = Gemm(m=self.batch, k=shape[0], n=outputs, name=self._layer_name(name))
+        layer = build_layer(
+            "gemm", m=self.batch, k=shape[0], n=outputs, name=self._layer_name(name)
+        )
         return self._add(
             name,
             "linear",
@@ -350,7 +349,8 @@ class Builder(NodeList):
         """Add a pooling; ``ceil`` rounds the output size up, as Caffe does and torch may."""
         channels, height, width = self._map(after)
         sides = pad_sides(padding, (height, width), (kernel, kernel), stride, ceil=ceil)
-        layer = Pool2d.of(
+        layer = build_layer(
+            "pool",
             batch=self.batch,
             channels=channels,
             in_size=(height, width),
@@ -361,7 +361,7 @@ class Builder(NodeList):
             count_include_pad=count_include_pad,
             name=self._layer_name(name),
         )
-        return self._add(name, "pool", after, (channels, layer.out_height, layer.out_width), layer)
+        return self._add(name, "pool", after, (channels, *layer.out_size), layer)
 
     def global_pool(self, name: str, *, after: str | None = None) -> str:
         """Add the average over whole maps."""
@@ -397,17 +397,14 @@ class Builder(NodeList):
     ) -> str:
         """Add a local response normalisation; ``alpha`` is cuDNN's: TensorFlow's times ``size``."""
         layer = self._pointwise("lrn", name, after)
-        layer = dataclasses.replace(layer, local_size=size, alpha=alpha, beta=beta, k=k)
+        layer = layer.replace(local_size=size, alpha=alpha, beta=beta, k=k)
         return self._add(name, "lrn", after, self.shape(after), layer)
 
     def batchnorm(self, name: str | None = None, *, after: str | None = None) -> str:
         """Add a batch normalisation, called ``<node>/bn`` after the node that it follows."""
         name = name or f"{after or self.last}/bn"
-        layer = dataclasses.replace(
-            self._pointwise("batchnorm", name, after),
-            epsilon=self._epsilon,
-            momentum=self._momentum,
-        )
+        layer = self._pointwise("batchnorm", name, after)
+        layer = layer.replace(epsilon=self._epsilon, momentum=self._momentum)
         return self._add(name, "batchnorm", after, self.shape(after), layer, scale=self._scale)
 
     def conv_bn(
@@ -429,7 +426,7 @@ class Builder(NodeList):
 
     def dropout(self, name: str, keep: float, *, after: str | None = None) -> str:
         """Add a dropout that keeps an element with probability ``keep``."""
-        layer = dataclasses.replace(self._pointwise("dropout", name, after), keep=keep)
+        layer = self._pointwise("dropout", name, after).replace(keep=keep)
         return self._add(name, "dropout", after, self.shape(after), layer)
 
     def flatten(self, name: str = "flatten", *, after: str | None = None) -> str:
@@ -466,8 +463,8 @@ class Builder(NodeList):
             raise ValueError(f"{self._layer_name(name)}: sides {sorted(sides)} differ")
         ((height, width),) = sides
         channels = tuple(shape[0] for shape in shapes)
-        layer = Pointwise(
-            op="concat",
+        layer = build_layer(
+            "concat",
             batch=self.batch,
             channels=sum(channels),
             height=height,

@@ -10,17 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.errors import UsageError, nearest
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.descriptor import check_pool, looks_like_problem, parse_problem
-from pydlbench.layers.pointwise import Pointwise
-from pydlbench.layers.recurrent import Recurrent
 from pydlbench.models import build_model, is_model, model_names
 from pydlbench.models.transformers import TRANSFORMERS
+from pydlbench.ops.descriptor import check_pool, looks_like_problem, parse_problem
+from pydlbench.ops.table import build_layer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from pydlbench.layers.layer import Layer
+    from pydlbench.ops.op import Layer
 
 
 # -----------------------------------------------------------------------------
@@ -82,7 +80,9 @@ def load_entry(name: str) -> CatalogEntry:
         choices = nearest(name, entry_names()) or list(entry_names())
         raise UsageError(f"{name}: no such model; nearest: {', '.join(choices)}")
     model = build_model(name)
-    named = [node.layer for node in model if not isinstance(node.layer, Pointwise)]
+    named = [
+        node.layer for node in model if node.layer is not None and node.layer.kind != "pointwise"
+    ]
     return CatalogEntry(
         name=name,
         title=model.title,
@@ -113,7 +113,8 @@ def _layer_wise() -> CatalogEntry:
         batch=batch,
         source="soumith/convnet-benchmarks, README and torch7/layerwise_benchmarks",
         layers=tuple(
-            Conv2d.of(
+            build_layer(
+                "conv",
                 batch=batch,
                 in_channels=inputs,
                 in_size=side,
@@ -142,8 +143,8 @@ def _recurrent() -> CatalogEntry:
         batch=batch,
         source="baidu-research/DeepBench, code/kernels/rnn_problems.h: training_set, batch 32",
         layers=tuple(
-            Recurrent(
-                cell=cell,
+            build_layer(
+                cell,
                 steps=length,
                 batch=batch,
                 in_size=size,
@@ -278,6 +279,8 @@ def _nearest_bare(name: str) -> list[str]:
 
 # A line up to its comment: a "#" behind a blank, unless in a quoted name.
 _CONTENT: Final = re.compile(r'(?:"[^"]*"|(?<!\s)#|[^#])*')
+# What benchdnn's files have before a problem, or alone on a line.
+_OPTIONS: Final = re.compile(r"(?:--\S+(?:\s+|$))+")
 _LARGEST_FILE: Final = 1 << 20  # characters; more is not a list of layers but the wrong file
 
 
@@ -287,15 +290,18 @@ def find_layers(
     pool: str | None = None,
     *,
     option: str = "--shape",
+    tell: Callable[[str], object] | None = None,
 ) -> list[Layer]:
     """Return the layers that ``patterns`` stand for, in their order, each only once.
 
     Args:
         patterns: Names (``conv3``, ``vgg16/conv3_2``, ``vgg16``), globs (``vgg16/*``), descriptors,
-            or ``@file`` with one of these per line (``#`` starts a comment).
+            or ``@file`` with one of these per line (``#`` starts a comment). Options of benchdnn
+            in such a file are passed over.
         batch: The batch of all layers, whatever the catalog or a descriptor says; None leaves it.
         pool: What pooling does in descriptors without ``oc``; see :func:`parse_problem`.
         option: What an error message shows before the offending pattern; empty for nothing.
+        tell: Takes a line that says what was passed over; None for nobody.
 
     Raises:
         UsageError: One line naming the pattern (and the line of the file), the reason and the
@@ -305,21 +311,37 @@ def find_layers(
     if batch is not None and batch < 1:
         raise UsageError(f"--batch {batch}: too small; at least 1")
     found: dict[Layer, None] = {}
-    for pattern, where in _expand(patterns, option):
+    pooled = False
+    for pattern, where in _expand(patterns, option, tell):
+        described = looks_like_problem(pattern)
         try:
-            found.update(dict.fromkeys(_resolve(pattern, batch, pool)))
+            if described:
+                layers = [with_batch(parse_problem(pattern, pool=pool), batch)]
+            else:
+                layers = find_named(pattern, batch)
         except UsageError as error:
             raise UsageError(f"{where}{error}") from None
+        pooled = pooled or (described and layers[0].op == "pool")
+        found.update(dict.fromkeys(layers))
+    check_pool_used(pool, used=pooled)
     return list(found)
 
 
-def _resolve(pattern: str, batch: int | None, pool: str | None) -> list[Layer]:
-    if not looks_like_problem(pattern):
-        return find_named(pattern, batch)
-    return [with_batch(parse_problem(pattern, pool=pool), batch)]
+def check_pool_used(pool: str | None, *, used: bool) -> None:
+    """Refuse ``--pool`` where no descriptor of pooling is told by it what to do.
+
+    Raises:
+        UsageError: There is none.
+    """
+    if pool is not None and not used:
+        raise UsageError(
+            f"--pool {pool}: none of the layers is a descriptor of pooling; nearest: leave it out"
+        )
 
 
-def _expand(patterns: Sequence[str], option: str) -> Iterator[tuple[str, str]]:
+def _expand(
+    patterns: Sequence[str], option: str, tell: Callable[[str], object] | None
+) -> Iterator[tuple[str, str]]:
     """Yield each pattern, files expanded, with what an error says before it."""
     prefix = f"{option} " if option else ""
     for given in patterns:
@@ -330,7 +352,9 @@ def _expand(patterns: Sequence[str], option: str) -> Iterator[tuple[str, str]]:
             yield pattern, prefix
             continue
         name = pattern[1:]
-        lines = list(_read_lines(name, f"{prefix}{pattern}"))
+        lines, options = _read_lines(name, f"{prefix}{pattern}")
+        if options and tell is not None:
+            tell(f"{name}: options are passed over: {' '.join(options)}")
         if not lines:
             raise UsageError(f"{prefix}{pattern}: no layers in it; expected one per line")
         for number, line in lines:
@@ -341,8 +365,11 @@ def _expand(patterns: Sequence[str], option: str) -> Iterator[tuple[str, str]]:
             yield line, f"{name}:{number}: "
 
 
-def _read_lines(name: str, shown: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are neither empty nor comments, with their numbers."""
+def _read_lines(name: str, shown: str) -> tuple[list[tuple[int, str]], list[str]]:
+    """Return what is on lines that are neither empty nor comments, with their numbers.
+
+    The options among it are the second result, each once.
+    """
     try:
         with Path(name).open(encoding="utf-8-sig") as file:
             text = file.read(_LARGEST_FILE + 1)
@@ -352,7 +379,14 @@ def _read_lines(name: str, shown: str) -> Iterator[tuple[int, str]]:
     if len(text) > _LARGEST_FILE:
         most = f"at most {_LARGEST_FILE} characters"
         raise UsageError(f"{shown}: too long for a list of layers; {most}")
+    lines: list[tuple[int, str]] = []
+    options: dict[str, None] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         content = _CONTENT.match(f" {line}")
-        if content and (stripped := content.group().strip()):
-            yield number, stripped
+        stripped = content.group().strip() if content else ""
+        if before := _OPTIONS.match(stripped):
+            options |= dict.fromkeys(before.group().split())
+            stripped = stripped[before.end() :]
+        if stripped:
+            lines.append((number, stripped))
+    return lines, list(options)

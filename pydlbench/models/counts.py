@@ -6,9 +6,9 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import UsageError, nearest
-from pydlbench.layers.layer import ITEM_BYTES
 from pydlbench.models.graph import INPUT, buffers, trained_tensors
 from pydlbench.models.work import check_phase, work
+from pydlbench.ops.table import ITEM_BYTES
 
 if TYPE_CHECKING:
     from pydlbench.models.graph import Model, Node

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from pydlbench.layers.gemm import Gemm
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pydlbench.layers.layer import Layer
+    from pydlbench.ops.op import Layer
+
 
 #: The name that nodes call the images by.
 INPUT: Final = "input"
@@ -54,27 +53,29 @@ class Init:
 class Node:
     """One operation on images or on other nodes' outputs.
 
-    ======== ============== ==========================================================
-    op       layer          what it does
-    ======== ============== ==========================================================
-    conv     Conv2d         grouped and depthwise ones too; ``bias`` per output channel
-    deconv   Deconv2d       a transposed convolution; ``bias`` per output channel
-    linear   Gemm           m is the batch, k the inputs, n the outputs; ``bias``
-    pool     Pool2d         max or average; the average over a whole map is one of these
-    relu     Pointwise
-    relu6    Pointwise
-    hardswish Pointwise
-    hardsigmoid Pointwise
-    scale    Pointwise      of maps, and a factor for each channel
-    lrn      Pointwise      across channels
-    batchnorm Pointwise     per channel; ``scale`` says whether its factor is trained
-    add      Pointwise      of two inputs
-    concat   Pointwise      of two or more inputs, along the channels
-    dropout  Pointwise      nothing at all in inference
-    flatten  None           ``(channels, height, width)`` to features in that order; moves nothing
-    shift    None           drops the first row and column, adds zeros behind the last
-    crop     None           drops what is around the middle
-    ======== ============== ==========================================================
+    =========== ======================================================================
+    op          what it does
+    =========== ======================================================================
+    conv        grouped and depthwise ones too; ``bias`` per output channel
+    deconv      a transposed convolution; ``bias`` per output channel
+    linear      m is the batch, k the inputs, n the outputs; ``bias``
+    pool        max or average; the average over a whole map is one of these
+    relu
+    relu6
+    hardswish
+    hardsigmoid
+    scale       of maps, and a factor for each channel
+    lrn         across channels
+    batchnorm   per channel; ``scale`` says whether its factor is trained
+    add         of two inputs
+    concat      of two or more inputs, along the channels
+    dropout     nothing at all in inference
+    flatten     ``(channels, height, width)`` to features in that order; moves nothing
+    shift       drops the first row and column, adds zeros behind the last
+    crop        drops what is around the middle
+    =========== ======================================================================
+
+    The last three have no layer.
 
     Attributes:
         name: unique in the model: ``conv1``, ``block2/unit1/add``.
@@ -238,7 +239,7 @@ def trained_tensors(node: Node) -> dict[str, tuple[int, ...]]:
     if node.op == "batchnorm":
         shapes = {"weights": node.shape[:1], "bias": node.shape[:1]}
         return shapes if node.scale else {"bias": shapes["bias"]}
-    if isinstance(layer, Gemm):
+    if layer is not None and layer.op == "gemm":
         shapes["weights"] = layer.k, layer.n
     elif layer is not None and layer.multiply_adds:
         shapes["weights"] = layer.shapes()["weights"]

@@ -8,13 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.pointwise import Pointwise
+from pydlbench.ops.table import build_layer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pydlbench.layers.layer import Layer
+    from pydlbench.ops.op import Layer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,27 +53,28 @@ class Transformer:
             name: Of the model, which their names start with.
         """
 
-        def product(layer: str, k: int, n: int) -> Gemm:
+        def product(layer: str, k: int, n: int) -> Layer:
             rows = self.batch * self.length
-            return Gemm(m=rows, k=k, n=n, samples=self.batch, name=f"{name}/{layer}")
+            return build_layer("gemm", m=rows, k=k, n=n, samples=self.batch, name=f"{name}/{layer}")
 
-        def attention(layer: str, k: int, n: int, order: str) -> Gemm:
-            return Gemm(
+        def attention(layer: str, k: int, n: int, order: str) -> Layer:
+            return build_layer(
+                "gemm",
                 m=self.length,
                 k=k,
                 n=n,
                 batch_count=self.batch * self.heads,
-                weights_order=order,
+                weights_tag=order,
                 samples=self.batch,
                 name=f"{name}/{layer}",
             )
 
-        def memory_bound(layer: str, op: str, width: int, **words: Any) -> Pointwise:
+        def memory_bound(layer: str, op: str, width: int, **words: Any) -> Layer:
             # Tokens are channels of one row each, unless told.
             sizes = {"channels": self.length, "batch": self.batch, "width": width, **words}
-            return Pointwise(op=op, name=f"{name}/{layer}", **sizes)
+            return build_layer(op, name=f"{name}/{layer}", **sizes)
 
-        def scores(op: str) -> Pointwise:
+        def scores(op: str) -> Layer:
             return memory_bound(
                 f"attention_{op}", op, self.length, channels=self.heads, height=self.length
             )

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import collections
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.errors import UsageError, nearest
-from pydlbench.layers.pointwise import Pointwise
 from pydlbench.models.graph import INPUT, trained_tensors
+from pydlbench.ops.table import build_layer
 from pydlbench.words import PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pydlbench.layers.layer import Layer
     from pydlbench.models.graph import Model, Node
+    from pydlbench.ops.op import Layer
 
 #: What the loss goes by where a node's name is expected.
 LOSS: Final = "loss"
@@ -98,11 +98,11 @@ def _loss(model: Model, pass_: str) -> Iterator[Work]:
     name = f"{model.name}/{LOSS}"
     if model.loss.kind == "cross-entropy":
         rows = model.batch * math.prod(shape[1:])
-        layer = Pointwise(op="softmax-xent", batch=rows, channels=shape[0], name=name)
+        layer = build_layer("softmax-xent", batch=rows, channels=shape[0], name=name)
         yield _training(LOSS, layer, pass_)
     elif model.loss.kind == "l2" and pass_ == "forward":
         elements = model.batch * math.prod(shape)
-        yield _training(LOSS, Pointwise(op="l2", channels=elements, name=name), pass_)
+        yield _training(LOSS, build_layer("l2", channels=elements, name=name), pass_)
 
 
 def _backward(model: Model) -> Iterator[Work]:
@@ -117,8 +117,8 @@ def _backward(model: Model) -> Iterator[Work]:
         yield from _backward_of(model, node, reaches=not wanted.isdisjoint(node.inputs))
     if model.input_gradient:
         channels, height, width = model.image
-        sum_ = Pointwise(
-            op="add",
+        sum_ = build_layer(
+            "add",
             batch=model.batch,
             channels=channels,
             height=height,
@@ -156,8 +156,8 @@ def _with_gradient(model: Model) -> set[str]:
 def _decay_terms(model: Model, pass_: str) -> Iterator[Work]:
     for decay in model.decays:
         elements = math.prod(trained_tensors(model[decay.node])[decay.tensor])
-        layer = Pointwise(
-            op="l2",
+        layer = build_layer(
+            "l2",
             channels=elements,
             decay=decay.factor,
             name=f"{model.name}/{decay.node}/{decay.tensor}/l2",
@@ -171,22 +171,22 @@ def _updates(model: Model) -> Iterator[Work]:
         return
     for node in model:
         for tensor, shape in trained_tensors(node).items():
-            layer = Pointwise(
-                op=optimizer.kind,
+            layer = build_layer(
+                optimizer.kind,
                 channels=math.prod(shape),
                 rate=optimizer.rate,
                 name=f"{model.name}/{node.name}/{tensor}/update",
             )
             if optimizer.kind == "momentum":
-                layer = replace(layer, mu=optimizer.mu)
+                layer = layer.replace(mu=optimizer.mu)
             yield _training(node.name, layer, "forward")
 
 
-def _of_output(model: Model, node: Node, op: str, part: str) -> Pointwise:
+def _of_output(model: Model, node: Node, op: str, part: str) -> Layer:
     """Return a layer on something of the shape of a node's output."""
     channels, height, width = (*node.shape, 1, 1)[:3]
-    return Pointwise(
-        op=op,
+    return build_layer(
+        op,
         batch=model.batch,
         channels=channels,
         height=height,

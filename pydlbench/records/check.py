@@ -130,7 +130,7 @@ class OperatorRow(RecordedCall, frozen=True, kw_only=True):
     """One distinct operator of the step, timed alone; a forecast's row of its signature is its own.
 
     Attributes:
-        kind: ``layer`` (what libraries compute), ``pointwise``, ``gradient sum``, ``loss``,
+        kind: ``layer`` (what libraries compute), ``pointwise``, ``loss``,
             ``optimizer`` or ``feed``.
         seconds: of one execution, a GPU's on the device; the median of the laps.
         enqueue_s: what the host needs to put one into a GPU's queue; None of a CPU.
@@ -261,8 +261,8 @@ class CheckRecord(
         lines: by the user's module, where the user's code made its first call:
             ``my_model.py:15``.
         unreplayed: what could not; null where all could.
-        known: how much of the calls native layers and formulas stand for; null where the framework
-            runs subgraphs.
+        known: how much of the calls native layers and formulas stand for; null where no
+            operator was timed.
         native_parts: seconds of the native layers by what they stand for: a name of the operators',
             ``loss`` or ``optimizer``; of what is not completely known none.
         faults: pages touched for the first time per step: ``counted`` (in the step), ``kept`` (in

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-import msgspec
-
-from pydlbench.layers.layer import KINDS, Layer
+from pydlbench.ops.op import Layer
+from pydlbench.ops.table import KINDS, read_layer
 from pydlbench.records.record import Record, one_of
 from pydlbench.words import (
     CACHES,
@@ -92,14 +91,7 @@ class KernelSpec(Record, frozen=True, kw_only=True):
         name = self.layer.name or self.layer.problem
         return " ".join([name, self.pass_, self.precision, *who])
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-able form that :meth:`from_dict` reads back."""
-        layer = {"kind": self.layer.kind, **msgspec.to_builtins(self.layer)}
-        return {**super().to_dict(), "layer": layer}
-
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Rebuild a case from :meth:`to_dict`'s form."""
-        layer = dict(data["layer"])
-        kind = KINDS[layer.pop("kind")]
-        return cls(**{**data, "layer": kind(**layer)})
+        """Rebuild a case from its JSON object."""
+        return cls(**{**data, "layer": read_layer(data["layer"])})

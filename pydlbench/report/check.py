@@ -334,7 +334,7 @@ def unreplayed_line(record: CheckRecord) -> list[str]:
 
 
 def known_line(record: CheckRecord) -> list[str]:
-    """Return how much of the calls has native layers and formulas; nothing of subgraphs."""
+    """Return how much of the calls has native layers and formulas."""
     found = record.known
     if found is None:
         return []

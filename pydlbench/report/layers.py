@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.ops.table import without_sides
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.metrics import Column, spread
 from pydlbench.report.backends import interleaved_legend, interleaved_table
@@ -355,7 +356,7 @@ def _units(
     """Which rows ran on other arithmetic units than their precision suggests."""
     found: dict[str, list[str]] = {}
     for row in rows:
-        if not row.device.startswith("cuda") or row.kind not in ("conv2d", "gemm"):
+        if not row.device.startswith("cuda") or without_sides(row.kind) not in ("conv", "gemm"):
             continue
         if row.precision == "fp16" and row.accumulate == "float32":
             remark = "fp16 accumulated in float32, so held against the fp32 peak"

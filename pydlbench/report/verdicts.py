@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pydlbench.ladder.dominance import Dominance, Timed, dominance
-from pydlbench.layers.layer import ITEM_BYTES
+from pydlbench.ops.table import ITEM_BYTES, without_sides
 from pydlbench.records.measurement import MATERIAL, disturbed_share, is_tied, less_exact
 from pydlbench.report.columns import AXES, axis_values, by_problem, label, varying
 from pydlbench.timing.guards import HARMFUL
@@ -189,7 +189,7 @@ def _cause(row: Measurement) -> str:
     if row.tensor_cores is False and row.precision not in ("fp32", "fp16"):
         return "; it uses no tensor cores"
     channels = re.match(r"(?:g\d+)?mb\d+ic(\d+)", row.problem)
-    if row.kind == "conv2d" and channels and int(channels[1]) < _FEW_CHANNELS:
+    if without_sides(row.kind) == "conv" and channels and int(channels[1]) < _FEW_CHANNELS:
         count = int(channels[1])
         filled = "little of a tile" if _on_gpu(row) else "few vector lanes"
         return f"; {count} input channel{'s' if count > 1 else ''} fill {filled}"

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pydlbench.layers.layer import result_role
+from pydlbench.ops.table import without_sides
 from pydlbench.runner.interleaved import saved_s
 from pydlbench.timing.statistics import median
 from pydlbench.units import format_seconds
@@ -297,7 +297,7 @@ def _packing_cause(evidence: Evidence, most: float) -> Iterator[tuple[str, float
 def _generic(kernel: str, kind: str) -> bool:
     if _GENERIC.search(kernel):
         return True
-    return kind == "conv2d" and _LOWERED.search(kernel) is not None
+    return without_sides(kind) == "conv" and _LOWERED.search(kernel) is not None
 
 
 # -----------------------------------------------------------------------------
@@ -446,7 +446,7 @@ def _packing_gain(run: BackendRun, best: BackendRun) -> float | None:
     """
     if run.facts is None or best.facts is None or run.case.layer.kind != "gemm":
         return None
-    if result_role(run.case.layer, run.case.pass_) == "weights":
+    if run.case.layer.result(run.case.pass_) == "weights":
         return None
     facts = run.facts
     if not _UNPACKED.search(facts.layout) or _reorders(facts.evidence):

@@ -11,7 +11,7 @@ import msgspec
 from pydlbench.backends import capabilities
 from pydlbench.backends.base import Preparation
 from pydlbench.errors import PydlbenchError, UsageError
-from pydlbench.layers.layer import ITEM_BYTES, result_role
+from pydlbench.ops.table import ITEM_BYTES
 from pydlbench.runner.interleaved import rest
 from pydlbench.runner.rows import measured_row
 from pydlbench.timing.chunk import Request
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.base import KernelFacts
     from pydlbench.backends.frameworks.verbose import Turn
     from pydlbench.devices.cpu.facts import CpuFacts
-    from pydlbench.layers.layer import Layer
+    from pydlbench.ops.op import Layer
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.machine import Devices, Workers
@@ -390,7 +390,7 @@ def memory_needed(case: KernelSpec, layer: Layer, cold_bytes: int) -> int:
         cold_bytes: what the rotating copies of a cold cache state span at least.
     """
     operands = layer.operands(case.pass_)
-    output = result_role(layer, case.pass_)
+    output = layer.result(case.pass_)
     elements = sum(operands.values())
     stored = elements * ITEM_BYTES[case.precision]
     needed = 4 * elements + _LAYOUTS * stored + 4 * operands[output]

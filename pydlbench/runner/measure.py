@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pydlbench.devices.cpu.record import DeviceRecord
     from pydlbench.devices.gpu.record import GpuRecord
-    from pydlbench.layers.layer import Layer
+    from pydlbench.ops.op import Layer
     from pydlbench.records.measurement import Measurement
 
 
@@ -39,7 +39,7 @@ def measure(
     """Measure one layer and return the record that the command line prints.
 
     Args:
-        layer: the problem, for example ``pydlbench.Conv2d.of(...)``, or its name or descriptor, as
+        layer: the problem, ``pydlbench.build_layer("conv", ...)``, or its name or descriptor, as
             ``--shape`` takes it: ``conv3``.
         precision: storage and arithmetic: ``fp32``, ``bf16``, ``fp16`` on a CPU; ``fp32``,
             ``tf32``, ``fp16``, ``fp16-tc``, ``bf16-tc``, ``fp8-tc`` on a GPU.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pydlbench.layers.layer import ITEM_BYTES
+from pydlbench.ops.table import ITEM_BYTES
 from pydlbench.records.measurement import Measurement, Peaks, Roofline, time_summary
 from pydlbench.records.record import plain
 from pydlbench.timing.statistics import median, median_interval

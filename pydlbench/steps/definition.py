@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.models.graph import Model
-    from pydlbench.records.step import StepSpec
+    from pydlbench.records.step import Check, StepSpec
     from pydlbench.steps.inputs import Batch
 
 Phase: TypeAlias = Literal[
@@ -160,18 +160,19 @@ _LOSS_OF_PHASE: Final[dict[str, LossKind]] = {
 }
 
 
-def definition_of(case: StepSpec, model: Model) -> StepDefinition:
+def definition_of(case: StepSpec, model: Model | None) -> StepDefinition:
     """Return the step that a case of ``e2e``, ``check`` or ``diagnose`` measures.
 
     Args:
         case: phase, feed, fetch, and how layers work that have two ways.
-        model: whether its images have a gradient, and whether it can be trained.
+        model: whether its images have a gradient, and whether it can be trained; None of a model of
+            the user's own.
 
     Raises:
         UsageError: a training phase without an optimizer.
     """
     trains = case.phase == "training"
-    if trains:
+    if trains and model is not None:
         check_trainable(model, "--phase forward-backward")
     phase: Phase = "forward"
     if case.backward:
@@ -185,7 +186,7 @@ def definition_of(case: StepSpec, model: Model) -> StepDefinition:
         optimizer="model" if trains else "none",
         fetch=_FETCHED[case.phase] if case.fetch else (),
         feed="host" if case.feed == "host" else "device",
-        input_gradient=case.backward and model.input_gradient,
+        input_gradient=case.backward and model is not None and model.input_gradient,
         dropout=case.dropout,
         running_statistics=case.running_statistics,
     )
@@ -297,3 +298,52 @@ class Guarded(abc.ABC):
     ) -> None:
         """Leave them, the innermost first; one may turn what was raised into another error."""
         self._contexts.__exit__(kind, error, trace)
+
+
+class StepModel(Protocol):
+    """A model with inputs, loss and optimizer in a framework, whose case's step is built.
+
+    A context manager; see :class:`Guarded`.
+
+    Attributes:
+        notes: what a reader has to know.
+    """
+
+    notes: list[str]
+
+    def run(self) -> Any:
+        """Run the step once and return what it computes; a device may not have finished."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until the device has finished."""
+        ...
+
+    def checks(self, found: Any) -> tuple[Check, ...]:
+        """Check the step.
+
+        Args:
+            found: what it has computed.
+        """
+        ...
+
+    def facts(self, found: Any) -> dict[str, Any]:
+        """Return what :class:`~pydlbench.records.step.StepFacts` has of a model.
+
+        Args:
+            found: what its step has computed.
+        """
+        ...
+
+    def __enter__(self) -> Self:
+        """Enter its contexts."""
+        ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave them."""
+        ...

@@ -8,7 +8,7 @@ and NumPy with them, are imported where the work is done, so that a host may imp
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,7 +17,7 @@ from pydlbench.models import build_model
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.record import Record
 from pydlbench.records.step import Check, StepPreparation, StepSpec
-from pydlbench.words import ONNX_FRAMEWORK
+from pydlbench.steps.frameworks import worker_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.backends.native.cpu import CpuBackend, CpuKernel
     from pydlbench.backends.native.cuda import CudaBackend, CudaKernel
-    from pydlbench.backends.onnxruntime.backend import OnnxruntimeBackend
-    from pydlbench.models.graph import Model
     from pydlbench.records.chain import ChainFacts
     from pydlbench.records.step import StepKernel
     from pydlbench.steps.device import DeviceChain, DeviceOperators
@@ -120,23 +118,9 @@ def prepare_step(
         UsageError: no such model or option, or the worker is another framework's.
         UnsupportedError: the framework has not what is asked for.
     """
-    model, step = _read(case)
-    how = StepPreparation(**preparation)
-    if step.framework == ONNX_FRAMEWORK:
-        from pydlbench.steps.onnxruntime.step import prepare_step as prepare_onnx
+    from pydlbench.steps import serving
 
-        return prepare_onnx(cast("OnnxruntimeBackend", backend), step, how)
-    if model is None:
-        if step.framework == "tensorflow":
-            from pydlbench.steps.tensorflow.own import prepare_step as prepare_tensorflow
-
-            return prepare_tensorflow(backend, step, how)
-        from pydlbench.steps.torch.own import prepare_step as prepare_torch
-
-        return prepare_torch(backend, step, how)
-    from pydlbench.steps.serving import prepare_model
-
-    return prepare_model(backend, model, step, how)
+    return serving.prepare_step(backend, StepSpec.from_dict(case), StepPreparation(**preparation))
 
 
 def prepare_native_chain(
@@ -161,7 +145,10 @@ def prepare_native_chain(
     """
     from pydlbench.steps.native.chain import prepare_model
 
-    model, step = _graph(case)
+    step = StepSpec.from_dict(case)
+    if step.own is not None:
+        raise UnsupportedError(f"{step.model}: a model of one's own has no graph of layers")
+    model = build_model(step.model, batch=step.batch, **step.options)
     folder = None if save is None else Path(save)
     return prepare_model(backend, model, step, choices, folder, timing)
 
@@ -169,9 +156,10 @@ def prepare_native_chain(
 def record_calls(backend: FrameworkBackend, case: dict[str, Any]) -> OperatorsKernel:
     """List the calls of a step that is not timed; there is nothing to be sampled.
 
-    Of PyTorch's eager mode, whose dispatcher tells them, of TensorFlow's graphs, whose nodes they
-    are, and of ONNX files, whose nodes onnxruntime's profile tells. In PyTorch a step of a model of
-    the catalogue computes nothing meanwhile on a CPU; all others run.
+    PyTorch's dispatcher tells them, TensorFlow's and onnxruntime's graphs have them as nodes. Where
+    a framework compiles a step, they are the groups of calls that it runs as one
+    (:mod:`pydlbench.steps.groups`). In PyTorch a step of a model of the catalogue computes nothing
+    meanwhile on a CPU; all others run.
 
     Args:
         backend: of the worker.
@@ -183,20 +171,8 @@ def record_calls(backend: FrameworkBackend, case: dict[str, Any]) -> OperatorsKe
     Raises:
         UnsupportedError: the framework has not what is asked for.
     """
-    model, step = _read(case)
-    if (step.framework, step.mode) == ("torch", "eager"):
-        from pydlbench.steps.torch.calls import list_calls
-
-        return list_calls(backend, model, step)
-    if step.framework == ONNX_FRAMEWORK:
-        from pydlbench.steps.onnxruntime.replay import list_calls as of_onnx
-
-        return of_onnx(cast("OnnxruntimeBackend", backend), step)
-    if (step.framework, step.mode) == ("tensorflow", "graph"):
-        from pydlbench.steps.tensorflow.own import list_calls as list_nodes
-
-        return list_nodes(backend, model, step)
-    raise UnsupportedError(f"{step.framework} {step.mode}: calls of a step are not recorded")
+    step = StepSpec.from_dict(case)
+    return worker_of(step.framework).record_calls(backend, step)
 
 
 def prepare_calls(
@@ -209,35 +185,12 @@ def prepare_calls(
 
     Args:
         backend: of the worker.
-        case: a :class:`StepSpec`; framework, mode, precision, device and seed are looked at, and
-            of a model of the user's own its file, which may define operators.
+        case: a :class:`StepSpec`, of whose step the calls are; of a model of the user's own its
+            file may define operators.
         signatures: of :class:`RecordedCall`.
     """
     step = StepSpec.from_dict(case)
-    if step.on_gpu and (step.framework, step.mode) != ("torch", "eager"):
-        raise UnsupportedError(
-            f"{step.framework} {step.mode}: its operators are not timed on a GPU; nearest: "
-            "--framework torch --mode eager"
-        )
-    if step.framework == "tensorflow":
-        from pydlbench.steps.tensorflow.operators import prepare_signatures as of_tensorflow
-
-        return of_tensorflow(backend, step, signatures)
-    if step.framework == "jax":
-        from pydlbench.steps.jax.operators import prepare_signatures as of_jax
-
-        return of_jax(backend, step, signatures)
-    if step.framework == ONNX_FRAMEWORK:
-        from pydlbench.steps.onnxruntime.replay import prepare_calls as of_onnx
-
-        return of_onnx(cast("OnnxruntimeBackend", backend), step, signatures)
-    if step.mode == "compiled":
-        from pydlbench.steps.torch.operators import prepare_signatures as of_torch
-
-        return of_torch(backend, step, signatures)
-    from pydlbench.steps.torch.calls import prepare_calls as of_recording
-
-    return of_recording(backend, step, signatures)
+    return worker_of(step.framework).prepare_calls(backend, step, signatures)
 
 
 def prepare_logged_calls(
@@ -253,9 +206,8 @@ def prepare_logged_calls(
         case: a :class:`StepSpec`, see :func:`prepare_calls`.
         signatures: of :class:`RecordedCall`; nothing that is fed.
     """
-    from pydlbench.steps.torch.calls import prepare_logged_calls as of_recording
-
-    return of_recording(backend, StepSpec.from_dict(case), signatures)
+    step = StepSpec.from_dict(case)
+    return worker_of(step.framework).prepare_logged_calls(backend, step, signatures)
 
 
 def prepare_chain(backend: FrameworkBackend, case: dict[str, Any]) -> OperatorsKernel | DeviceChain:
@@ -273,19 +225,15 @@ def prepare_chain(backend: FrameworkBackend, case: dict[str, Any]) -> OperatorsK
         UnsupportedError: the framework and mode have no such chain; says why.
         PrimitiveError: the chain does not compute what the step does.
     """
-    model, step = _read(case)
-    if step.framework == "torch":
-        from pydlbench.steps.torch.calls import prepare_chain as prepare_torch
-
-        return prepare_torch(backend, model, step)
-    if step.framework == ONNX_FRAMEWORK:
-        from pydlbench.steps.onnxruntime.chain import prepare_chain as prepare_onnx
-
-        return prepare_onnx(cast("OnnxruntimeBackend", backend), step)
-    raise UnsupportedError(
-        f"{step.framework} {step.mode}: a step is one call of the graph's executor, which runs the "
-        "operators with neither Python nor autograd: their chain is the step itself"
-    )
+    step = StepSpec.from_dict(case)
+    make = getattr(worker_of(step.framework), "prepare_chain", None)
+    if make is None:
+        raise UnsupportedError(
+            f"{step.framework} {step.mode}: a step is one call of the graph's executor, which runs "
+            "the operators with neither Python nor autograd: their chain is the step itself"
+        )
+    found: OperatorsKernel | DeviceChain = make(backend, step)
+    return found
 
 
 def prepare_allocation(backend: FrameworkBackend, framework: str, size: int) -> OperatorsKernel:
@@ -293,24 +241,10 @@ def prepare_allocation(backend: FrameworkBackend, framework: str, size: int) -> 
 
     Args:
         backend: of the worker.
-        framework: ``torch``, ``tensorflow``, ``jax`` or ``onnxruntime``.
+        framework: its name.
         size: of the block, in bytes.
     """
-    if framework == "torch":
-        from pydlbench.steps.torch.operators import prepare_allocation as prepare_torch
-
-        return prepare_torch(backend, size)
-    if framework == "jax":
-        from pydlbench.steps.jax.operators import prepare_allocation as prepare_jax
-
-        return prepare_jax(backend, size)
-    if framework == ONNX_FRAMEWORK:
-        from pydlbench.steps.onnxruntime.replay import prepare_allocation as prepare_onnx
-
-        return prepare_onnx(cast("OnnxruntimeBackend", backend), size)
-    from pydlbench.steps.tensorflow.operators import prepare_allocation as prepare_tensorflow
-
-    return prepare_tensorflow(backend, size)
+    return worker_of(framework).prepare_allocation(backend, size)
 
 
 def prepare_lifetimes(backend: Backend, blocks: list[int], freed: int = 0) -> OperatorsKernel:
@@ -325,27 +259,3 @@ def prepare_lifetimes(backend: Backend, blocks: list[int], freed: int = 0) -> Op
 
     del backend
     return lifetimes(blocks, freed)
-
-
-def _read(case: dict[str, Any]) -> tuple[Model | None, StepSpec]:
-    """Return a step and the graph of its model; None where that is the user's own.
-
-    Raises:
-        UsageError: no such model or option.
-    """
-    step = StepSpec.from_dict(case)
-    if step.own is None:
-        return build_model(step.model, batch=step.batch, **step.options), step
-    return None, step
-
-
-def _graph(case: dict[str, Any]) -> tuple[Model, StepSpec]:
-    """Return a step and the graph of its model.
-
-    Raises:
-        UnsupportedError: a model of the user's own has none.
-    """
-    model, step = _read(case)
-    if model is None:
-        raise UnsupportedError(f"{step.model}: a model of one's own has no graph of layers")
-    return model, step

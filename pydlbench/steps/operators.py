@@ -14,6 +14,7 @@ import numpy as np
 from pydlbench.backends.frameworks.verbose import total_s
 from pydlbench.backends.host_clock import Account, page_faults
 from pydlbench.devices.cpu.affinity import bind, own_cpus
+from pydlbench.errors import UnsupportedError
 from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.timing.statistics import median
 
@@ -22,7 +23,21 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from pydlbench.backends.frameworks.verbose import Execution
+    from pydlbench.records.step import StepSpec
     from pydlbench.timing.chunk import Chunk, Request
+
+
+def check_on_cpu(case: StepSpec) -> None:
+    """Refuse operators on a GPU, for which a framework has no clock here.
+
+    Raises:
+        UnsupportedError: with what has one.
+    """
+    if case.on_gpu:
+        raise UnsupportedError(
+            f"{case.framework} {case.mode}: its operators are not timed on a GPU; nearest: "
+            "--framework torch --mode eager"
+        )
 
 
 class TimedOperator(Protocol):

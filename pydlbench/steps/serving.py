@@ -10,22 +10,44 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pydlbench.errors import UsageError
+from pydlbench.models import build_model
 from pydlbench.models.counts import parameters
 from pydlbench.records.step import StepFacts
-from pydlbench.steps.definition import definition_of
+from pydlbench.steps.checks import run_checks
+from pydlbench.steps.definition import Guarded, definition_of
 from pydlbench.steps.device import step_kernel
+from pydlbench.steps.frameworks import worker_of
 from pydlbench.steps.inputs import make_batch, make_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
+    from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
 
     from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.models.graph import Model
-    from pydlbench.records.step import StepKernel, StepPreparation, StepSpec
+    from pydlbench.records.step import Check, StepKernel, StepPreparation, StepSpec
     from pydlbench.steps.checks import Inspection
+    from pydlbench.steps.definition import StepModel
     from pydlbench.steps.inputs import Batch
+
+
+def prepare_step(
+    backend: FrameworkBackend, case: StepSpec, preparation: StepPreparation
+) -> StepKernel:
+    """Make the step of a case ready to be timed; see ``operations.prepare_step``.
+
+    Args:
+        backend: of the worker.
+        case: the step.
+        preparation: with which checks.
+    """
+    worker = worker_of(case.framework)
+    if case.own is None and not worker.runs_files:
+        model = build_model(case.model, batch=case.batch, **case.options)
+        return prepare_model(backend, model, case, preparation)
+    return _prepared(backend, case, preparation, lambda: worker.own_model(backend, case))
 
 
 def prepare_model(
@@ -44,49 +66,104 @@ def prepare_model(
         preparation: with which checks.
         batch: images and labels; None for synthetic ones.
     """
+    made = batch or make_batch(model, case.seed)
+    return _prepared(backend, case, preparation, lambda: _Catalogue(model, case, preparation, made))
+
+
+def _prepared(
+    backend: FrameworkBackend,
+    case: StepSpec,
+    preparation: StepPreparation,
+    make: Callable[[], StepModel],
+) -> StepKernel:
     if backend.name != case.framework:
         raise UsageError(f"--framework {case.framework}: asked of a worker of {backend.name}")
     start = time.perf_counter()
-    weights = make_weights(model, case.seed, preparation.disturbance)
-    batch = batch or make_batch(model, case.seed)
-    inspection = build_step(model, weights, case, batch)
-    made = inspection.model
-    setup_s = time.perf_counter() - start
-    start = time.perf_counter()
+    made = make()
     with made:
-        if case.backward:  # the first call has moved running statistics, or trained
-            made.initialize()
-        checks = []
-        if preparation.checks:
-            from pydlbench.steps.checks import run_checks
-
-            checks = run_checks(model, case, inspection)
-        if preparation.save is not None:
-            _save(inspection, Path(preparation.save), case.backward)
-            # Running statistics have moved.
-            made.initialize()
+        found = made.run()
+        made.synchronize()
+        setup_s = time.perf_counter() - start
+        start = time.perf_counter()
+        checks = made.checks(found) if preparation.checks else ()
+        known = made.facts(found)
+        del found
+    environment = {**backend.describe(), **known.pop("environment")}
     facts = StepFacts(
         library=backend.library,
         timing="host-sync" if case.on_gpu else "steady",
-        batch=model.batch,
-        output=(model.batch, *model.output.shape),
-        parameters=parameters(model),
         setup_s=setup_s,
-        checks=tuple(checks),
+        checks=checks,
         checks_s=time.perf_counter() - start,
-        notes=inspection.notes,
-        environment={**backend.describe(), **({"gpu": inspection.gpu()} if case.on_gpu else {})},
+        notes=tuple(made.notes),
+        environment=environment,
+        **known,
     )
     # It has no outputs by role, which the clock never asks for.
-    operator: Any = SimpleNamespace(call=inspection.step, wait=made.synchronize)
+    operator: Any = SimpleNamespace(call=made.run, wait=made.synchronize)
     # Meanwhile the framework computes in the step's precision.
     return step_kernel(backend, operator, lambda: made, facts, graph=preparation.graph)
+
+
+class _Catalogue(Guarded):
+    """A model of the catalogue with its step; see ``steps.definition.StepModel``.
+
+    Args:
+        model: the graph.
+        case: how it is run.
+        preparation: how weights are changed, and where results are saved.
+        batch: images and labels.
+    """
+
+    def __init__(
+        self, model: Model, case: StepSpec, preparation: StepPreparation, batch: Batch
+    ) -> None:
+        super().__init__()
+        self._graph, self._case, self._saves = model, case, preparation.save
+        weights = make_weights(model, case.seed, preparation.disturbance)
+        self._inspection = build_step(model, weights, case, batch)
+        self.run = self._inspection.step
+        self.notes = list(self._inspection.notes)
+
+    def guards(self) -> Iterable[AbstractContextManager[Any]]:
+        """Return the model of the framework."""
+        return (self._inspection.model,)
+
+    def synchronize(self) -> None:
+        """Wait until the device has finished."""
+        self._inspection.model.synchronize()
+
+    def checks(self, found: Any) -> tuple[Check, ...]:
+        """Hold the step against its graph."""
+        del found
+        self._restore()
+        return tuple(run_checks(self._graph, self._case, self._inspection))
+
+    def facts(self, found: Any) -> dict[str, Any]:
+        """Return what is known of the model; save its results first, where that was asked for."""
+        del found
+        self._restore()
+        if self._saves is not None:
+            _save(self._inspection, Path(self._saves), self._case.backward)
+            self._inspection.model.initialize()  # running statistics have moved
+        model = self._graph
+        return {
+            "batch": model.batch,
+            "output": (model.batch, *model.output.shape),
+            "parameters": parameters(model),
+            "environment": {"gpu": self._inspection.gpu()} if self._case.on_gpu else {},
+        }
+
+    def _restore(self) -> None:
+        """Forget that the step has run: it has moved running statistics, or trained."""
+        if self._case.backward:
+            self._inspection.model.initialize()
 
 
 def build_step(
     model: Model, weights: Mapping[str, NDArray[Any]], case: StepSpec, batch: Batch
 ) -> Inspection[Any]:
-    """Build a step in this process; it has been called once, so it is traced and compiled.
+    """Build a step in this process; nothing has been run.
 
     Args:
         model: the graph.
@@ -101,29 +178,10 @@ def build_step(
         UnsupportedError: the framework has no such precision, layout or operator on this device.
         UsageError: a training phase without an optimizer.
     """
-    made: Any
-    inspect: Any
-    # Each framework is imported in its own process only.
-    if case.framework == "torch":
-        from pydlbench.steps.torch.inspection import TorchInspection
-        from pydlbench.steps.torch.step import TorchModel
-
-        made, inspect = TorchModel(model, weights, case, batch), TorchInspection
-    elif case.framework == "jax":
-        from pydlbench.steps.jax.inspection import JaxInspection
-        from pydlbench.steps.jax.step import JaxModel
-
-        made, inspect = JaxModel(model, weights, case, batch), JaxInspection
-    else:
-        from pydlbench.steps.tensorflow.inspection import TensorflowInspection
-        from pydlbench.steps.tensorflow.step import TensorflowModel
-
-        made, inspect = TensorflowModel(model, weights, case, batch), TensorflowInspection
+    made, inspect = worker_of(case.framework).catalogue_model(model, weights, case, batch)
     definition = definition_of(case, model)
     with made:
         step = made.prepare(definition)
-        step()
-        made.synchronize()
     found: Inspection[Any] = inspect(made, step, definition)
     return found
 

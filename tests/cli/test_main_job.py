@@ -61,8 +61,8 @@ def test_no_framework_is_imported(job):
 
 @native
 def test_the_command_lines_record_has_the_fields_of_the_functions(job):
-    layer = pydlbench.Conv2d.of(
-        batch=2, in_channels=1, in_size=28, out_channels=32, kernel=5, padding=2
+    layer = pydlbench.build_layer(
+        "conv", batch=2, in_channels=1, in_size=28, out_channels=32, kernel=5, padding=2
     )
     record = pydlbench.measure(layer, options=Options(budget_s=0.02)).to_dict()
     (row,) = json.loads(job.stdout)["measurements"]

@@ -159,27 +159,27 @@ TEST(padding_done_apart_leaves_the_library_a_symmetric_rest) {
   };
   for (const auto& [top, left, bottom, right] :
        {Sides{0, 0, 1, 1}, {3, 2, 1, 2}, {0, 5, 0, 0}, {2, 2, 2, 2}}) {
-    Conv2dProblem problem{};
-    problem.in_height = 14, problem.in_width = 15;
-    problem.pad_top = top, problem.pad_left = left;
-    problem.pad_bottom = bottom, problem.pad_right = right;
+    ConvProblem problem{};
+    problem.in_size[0] = 14, problem.in_size[1] = 15;
+    problem.pad_before[0] = top, problem.pad_before[1] = left;
+    problem.pad_after[0] = bottom, problem.pad_after[1] = right;
     const auto padding = explicit_padding(problem);
     const auto& inner = padding.inner;
     const bool differs = top != bottom || left != right;
     CHECK_EQ(is_asymmetric(problem), differs);
-    CHECK_EQ(inner.pad_top, inner.pad_bottom);
-    CHECK_EQ(inner.pad_left, inner.pad_right);
+    CHECK_EQ(inner.pad_before[0], inner.pad_after[0]);
+    CHECK_EQ(inner.pad_before[1], inner.pad_after[1]);
     const auto [least, most] =
         std::minmax({padding.top, padding.left, padding.bottom, padding.right});
     CHECK_EQ(least, 0);
     CHECK_EQ(most > 0, differs);
-    CHECK_EQ(inner.pad_top + padding.top, top);
-    CHECK_EQ(inner.pad_left + padding.left, left);
-    CHECK_EQ(inner.pad_bottom + padding.bottom, bottom);
-    CHECK_EQ(inner.pad_right + padding.right, right);
+    CHECK_EQ(inner.pad_before[0] + padding.top, top);
+    CHECK_EQ(inner.pad_before[1] + padding.left, left);
+    CHECK_EQ(inner.pad_after[0] + padding.bottom, bottom);
+    CHECK_EQ(inner.pad_after[1] + padding.right, right);
     // The padded size, hence the output, is the same as before.
-    CHECK_EQ(inner.in_height + inner.pad_top + inner.pad_bottom, 14 + top + bottom);
-    CHECK_EQ(inner.in_width + inner.pad_left + inner.pad_right, 15 + left + right);
+    CHECK_EQ(inner.in_size[0] + inner.pad_before[0] + inner.pad_after[0], 14 + top + bottom);
+    CHECK_EQ(inner.in_size[1] + inner.pad_before[1] + inner.pad_after[1], 15 + left + right);
   }
 }
 

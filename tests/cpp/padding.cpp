@@ -11,8 +11,8 @@ ExplicitPadding padding_of(const long* sizes) {
   ExplicitPadding padding{{}, sizes[4], sizes[5], sizes[6], sizes[7]};
   auto& inner = padding.inner;
   inner.batch = sizes[0], inner.in_channels = sizes[1];
-  inner.in_height = sizes[2] + sizes[4] + sizes[6];
-  inner.in_width = sizes[3] + sizes[5] + sizes[7];
+  inner.in_size[0] = sizes[2] + sizes[4] + sizes[6];
+  inner.in_size[1] = sizes[3] + sizes[5] + sizes[7];
   return padding;
 }
 

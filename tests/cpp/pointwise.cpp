@@ -63,10 +63,12 @@ extern "C" {
 
 // A JSON list of plans, or "!" and why there are none. Parameters: name, value, name, value, ...
 const char* pointwise_plans_of(const char* op, const char* pass, const char* mode,
-                               const char* layout, const std::int64_t* sizes,
-                               const char* const* names, const double* values, int parameters,
-                               const std::int64_t* sources, int source_count, int capability) {
-  PointwiseProblem problem{op, sizes[0], sizes[1], sizes[2], sizes[3], {}, {}};
+                               const char* layout, const char* const* passes, int pass_count,
+                               const std::int64_t* sizes, const char* const* names,
+                               const double* values, int parameters, const std::int64_t* sources,
+                               int source_count, int capability) {
+  PointwiseProblem problem{
+      op, sizes[0], sizes[1], sizes[2], sizes[3], {passes, passes + pass_count}, false, {}, {}};
   for (int i = 0; i < parameters; ++i) problem.numbers[names[i]] = values[i];
   problem.sources.assign(sources, sources + source_count);
   try {

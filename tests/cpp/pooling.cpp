@@ -22,8 +22,8 @@ std::string message, answer;
 std::shared_ptr<Plan> made;
 
 // `sizes` in the order of the problem's fields.
-Pool2dProblem problem_of(const std::int64_t* sizes, int mode) {
-  auto problem = problem_from<Pool2dProblem>(sizes);
+PoolProblem problem_of(const std::int64_t* sizes, int mode) {
+  auto problem = problem_from<PoolProblem>(sizes);
   problem.mode = static_cast<PoolMode>(mode);
   return problem;
 }

@@ -45,7 +45,8 @@ void run(const Check& what, const TensorSpec& spec, Int terms, Int terms_per_lau
 
 }  // namespace
 
-// The names of a problem's fields, in the order in which the functions here take their values.
+// The names of a problem's fields, in the order in which the functions here take their values: one
+// or, for each of the sides, two.
 extern "C" const char* problem_fields(const char* kind) {
   static std::string answer;
   const std::string wanted = kind;
@@ -54,16 +55,16 @@ extern "C" const char* problem_fields(const char* kind) {
     using Problem = decltype(problem);
     if (wanted != name) return;
     for (const auto& field : Problem::fields) answer += std::string(field.name) + " ";
+    for (const auto& field : Windows::side_fields) answer += std::string(field.name) + " ";
   };
-  list("conv2d", Conv2dProblem{}), list("gemm", GemmProblem{});
-  list("pool2d", Pool2dProblem{}), list("pointwise", PointwiseProblem{});
+  list("conv2d", ConvProblem{}), list("pool2d", PoolProblem{});
   return answer.c_str();
 }
 
 extern "C" void check_conv2d(int pass, const Int* p, int fused, const float* src,
                              const float* weights, const float* bias, const float* dst,
                              const Output* output, Int terms_per_launch, Result* result) {
-  const auto problem = problem_from<Conv2dProblem>(p);
+  const auto problem = problem_from<ConvProblem>(p);
   const auto spec = spec_of(*output);
   const Conv2dCheck what{static_cast<Pass>(pass),    problem, fused != 0, src, weights, bias, dst,
                          view_of(spec, output->data)};
@@ -73,7 +74,7 @@ extern "C" void check_conv2d(int pass, const Int* p, int fused, const float* src
 extern "C" void check_gemm(int pass, const Int* p, int fused, int bias_per_matrix, const float* src,
                            const float* weights, const float* bias, const float* dst,
                            const Output* output, Int terms_per_launch, Result* result) {
-  const auto problem = problem_from<GemmProblem>(p);
+  const auto problem = gemm_problem(p[0], p[1], p[2], p[3]);
   const auto spec = spec_of(*output);
   const GemmCheck what{static_cast<Pass>(pass),
                        problem,
@@ -89,7 +90,7 @@ extern "C" void check_gemm(int pass, const Int* p, int fused, int bias_per_matri
 
 extern "C" void check_pool2d(int pass, const Int* p, int mode, const float* src, const float* dst,
                              const Output* output, Int terms_per_launch, Result* result) {
-  auto problem = problem_from<Pool2dProblem>(p);
+  auto problem = problem_from<PoolProblem>(p);
   problem.mode = static_cast<PoolMode>(mode);
   const auto spec = spec_of(*output);
   const Pool2dCheck what{static_cast<Pass>(pass), problem, src, dst, view_of(spec, output->data)};

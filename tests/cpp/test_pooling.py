@@ -44,8 +44,7 @@ class Pool:
     def sizes(self) -> Any:  # a ctypes array
         """Return what the C functions take."""
         numbers = (BATCH, self.channels, *self.size, *self.out, *self.kernel, *self.stride)
-        top, left, bottom, right = self.pads
-        return (ctypes.c_int64 * 14)(*numbers, top, bottom, left, right)
+        return (ctypes.c_int64 * 16)(*numbers, 1, 1, *self.pads)
 
     def windows(self) -> Iterator[tuple[int, int, slice, slice, int, int]]:
         """Yield each window: its place, what of it is inside, and where it starts."""

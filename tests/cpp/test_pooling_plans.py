@@ -25,7 +25,7 @@ NUMBERS: dict[int, Any] = {
 SHAPE = (2, 8, 5, 6)
 OUT = (2, 8, 3, 3)
 # 3 x 3 windows, every second pixel, one row of padding above, one below, and one column right.
-SIZES = (*SHAPE, *OUT[2:], 3, 3, 2, 2, 1, 1, 0, 1)
+SIZES = (*SHAPE, *OUT[2:], 3, 3, 2, 2, 1, 1, 1, 0, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def _line(
     by_cudnn: bool = False,
     sizes: tuple[int, ...] = SIZES,
 ) -> str:
-    numbers = (ctypes.c_int64 * 14)(*sizes)
+    numbers = (ctypes.c_int64 * 16)(*sizes)
     words = (type_, mode, int(channels_last), int(by_cudnn))
     return str(library.pooling_plan(pass_.encode(), *words, numbers).decode())
 
@@ -187,7 +187,7 @@ def test_beside_cudnn_ours_are_for_maxima_in_training(library, pass_, mode):
 
 def test_an_argmax_of_a_byte_tells_256_places_apart(library):
     """Where windows are larger, training is cuDNN's; without it, or padded so, nobody's."""
-    sizes = (2, 8, 17, 17, 1, 1, 17, 17, 1, 1, 0, 0, 0, 0)
+    sizes = (2, 8, 17, 17, 1, 1, 17, 17, 1, 1, 1, 1, 0, 0, 0, 0)
     for pass_ in ("forward-training", "backward-data"):
         assert _line(library, pass_, FLOAT32, MAX, by_cudnn=True, sizes=sizes) == ""
         refused = _line(library, pass_, FLOAT32, MAX, sizes=sizes)
@@ -200,20 +200,20 @@ def test_an_argmax_of_a_byte_tells_256_places_apart(library):
 @pytest.mark.parametrize(
     ("sizes", "reason"),
     [
-        ((1, 1, 8, 8, 4, 4, 3, 3, 2, 2, 1, 1, 1, 1), ""),
+        ((1, 1, 8, 8, 4, 4, 3, 3, 2, 2, 1, 1, 1, 1, 1, 1), ""),
         # Padding at the end that no window reaches has been cut away.
-        ((1, 1, 8, 8, 4, 4, 3, 3, 2, 2, 1, 0, 1, 0), ""),
+        ((1, 1, 8, 8, 4, 4, 3, 3, 2, 2, 1, 1, 1, 1, 0, 0), ""),
         # Padding at the end only, as in rounding up.
-        ((1, 1, 8, 8, 4, 4, 3, 3, 2, 2, 0, 1, 0, 1), "cuDNN pads both ends alike"),
+        ((1, 1, 8, 8, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0, 1, 1), "cuDNN pads both ends alike"),
         # Padding at the start only: cuDNN would find one more window.
-        ((1, 1, 5, 5, 5, 5, 2, 2, 1, 1, 1, 0, 1, 0), "cuDNN pads both ends alike"),
-        ((1, 1, 5, 5, 4, 4, 2, 2, 1, 1, 0, 0, 0, 0), ""),
+        ((1, 1, 5, 5, 5, 5, 2, 2, 1, 1, 1, 1, 1, 1, 0, 0), "cuDNN pads both ends alike"),
+        ((1, 1, 5, 5, 4, 4, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0), ""),
         (
-            (1 << 15, 1 << 10, 8, 8, 4, 4, 2, 2, 2, 2, 0, 0, 0, 0),
+            (1 << 15, 1 << 10, 8, 8, 4, 4, 2, 2, 2, 2, 1, 1, 0, 0, 0, 0),
             "cuDNN's pooling counts elements in 32 bits",
         ),
     ],
 )
 def test_what_cudnn_can_express(library, sizes, reason):
     """Ours remain where cuDNN is left out."""
-    assert library.why_not_cudnn((ctypes.c_int64 * 14)(*sizes)).decode() == reason
+    assert library.why_not_cudnn((ctypes.c_int64 * 16)(*sizes)).decode() == reason

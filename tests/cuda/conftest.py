@@ -14,7 +14,7 @@ from pydlbench.errors import UnsupportedError
 from pydlbench.records.specs import KernelSpec
 
 if TYPE_CHECKING:
-    from pydlbench.layers.layer import Layer
+    from pydlbench.ops.op import Layer
 
 _WORKSPACE = 1 << 30
 

@@ -11,23 +11,28 @@ from typing import Any
 
 from pydlbench import _cuda
 from pydlbench.errors import PrimitiveError, UnsupportedError
-from pydlbench.layers.conv import Conv2d
+from pydlbench.ops.table import build_layer
 
 PASSES = ("forward-inference", "forward-training", "backward-data", "backward-weights")
 MODES = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc")
 LAYERS = {
-    "dense": Conv2d.of(batch=4, in_channels=16, in_size=9, out_channels=24, kernel=3, padding=1),
-    "odd": Conv2d.of(batch=1, in_channels=5, in_size=(9, 7), out_channels=7, kernel=(3, 1)),
-    "grouped": Conv2d.of(
-        batch=4, in_channels=32, in_size=8, out_channels=32, kernel=3, padding=1, groups=4
+    "dense": build_layer(
+        "conv", batch=4, in_channels=16, in_size=9, out_channels=24, kernel=3, padding=1
     ),
-    "depthwise": Conv2d.of(
-        batch=2, in_channels=32, in_size=8, out_channels=32, kernel=3, padding=1, groups=32
+    "odd": build_layer(
+        "conv", batch=1, in_channels=5, in_size=(9, 7), out_channels=7, kernel=(3, 1)
     ),
-    "dilated": Conv2d.of(
-        batch=2, in_channels=8, in_size=12, out_channels=8, kernel=3, padding=2, dilation=2
+    "grouped": build_layer(
+        "conv", batch=4, in_channels=32, in_size=8, out_channels=32, kernel=3, padding=1, groups=4
     ),
-    "asymmetric": Conv2d.of(
+    "depthwise": build_layer(
+        "conv", batch=2, in_channels=32, in_size=8, out_channels=32, kernel=3, padding=1, groups=32
+    ),
+    "dilated": build_layer(
+        "conv", batch=2, in_channels=8, in_size=12, out_channels=8, kernel=3, padding=2, dilation=2
+    ),
+    "asymmetric": build_layer(
+        "conv",
         batch=2,
         in_channels=16,
         in_size=14,
@@ -36,6 +41,37 @@ LAYERS = {
         stride=2,
         padding=(0, 1, 0, 1),
     ),
+}
+
+
+# Of one side and of three, by kind.
+SIDES: dict[str, dict[str, Any]] = {
+    "conv1d": {
+        "batch": 4,
+        "in_channels": 16,
+        "out_channels": 24,
+        "groups": 1,
+        "in_size": [9],
+        "out_size": [4],
+        "kernel": [3],
+        "stride": [2],
+        "dilation": [1],
+        "pad_before": [0],
+        "pad_after": [1],
+    },
+    "conv3d": {
+        "batch": 2,
+        "in_channels": 16,
+        "out_channels": 24,
+        "groups": 1,
+        "in_size": [4, 6, 5],
+        "out_size": [4, 3, 5],
+        "kernel": [3, 3, 1],
+        "stride": [1, 2, 1],
+        "dilation": [1, 1, 1],
+        "pad_before": [1, 1, 0],
+        "pad_after": [1, 1, 0],
+    },
 }
 
 
@@ -55,10 +91,11 @@ def facts(plan: Any) -> dict[str, Any]:
 
 def plans(properties: str, layer: str, pass_: str, mode: str, **options: Any) -> Any:
     """Return the facts of all plans, or the sentence that there are none."""
+    kind = layer if layer in SIDES else "conv2d"
+    fields = SIDES[layer] if layer in SIDES else LAYERS[layer].problem_fields()
     try:
-        fields = LAYERS[layer].problem_fields()
         found = _cuda.plans(
-            None, "conv2d", pass_, mode, fields, device_properties=properties, **options
+            None, kind, pass_, mode, fields, device_properties=properties, **options
         )
     except UnsupportedError as error:
         return str(error)
@@ -83,6 +120,11 @@ def main(properties_file: str, cudnn: str, cublaslt: str, results_file: str) -> 
             for pass_ in PASSES
             for mode in MODES
         ],
+        "sides": {
+            f"{kind} {pass_}": plans(properties, kind, pass_, "tf32")
+            for kind in SIDES
+            for pass_ in PASSES
+        },
         "fused": {mode: plans(*dense, mode, fused=True) for mode in MODES},
         "nhwc": plans(*dense, "fp32", layout="nhwc"),
         "listed only": plans(*dense, "fp32", sweep=False),

@@ -9,6 +9,7 @@ import pytest
 
 from pydlbench.backends.verification.inputs import round_to
 from pydlbench.errors import InsufficientMemoryError, PrimitiveError
+from pydlbench.ops.table import build_layer
 
 pytestmark = pytest.mark.gpu
 
@@ -23,7 +24,7 @@ def relu(cuda: Any, device: Any, mode: str = "fp32", layout: str = "nchw", **dim
     facts = device.facts
     if 10 * facts["major"] + facts["minor"] < MODES[mode]:
         pytest.skip(f"this GPU has no {mode}")
-    fields = {"op": "relu", **DIMS, **dims}
+    fields = build_layer("relu", **{**DIMS, **dims}).problem_fields()
     plans = cuda.plans(device, "pointwise", "forward-inference", mode, fields, layout=layout)
     return plans[0]
 

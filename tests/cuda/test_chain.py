@@ -8,6 +8,7 @@ import pytest
 import tiny
 
 from pydlbench.errors import UnsupportedError
+from pydlbench.ops.table import build_layer
 from pydlbench.records.step import StepSpec
 from pydlbench.steps.native.chain import NativeChain, prepare_model
 from pydlbench.timing.chunk import Request
@@ -80,7 +81,7 @@ def test_a_graph_computes_what_the_stream_does(backend):
 
 def relus(cuda: Any, device: Any, count: int) -> Any:
     """A chain of so many kernels that hand one tensor on."""
-    fields = {"op": "relu", "batch": 1, "channels": 4, "height": 8, "width": 8}
+    fields = build_layer("relu", channels=4, height=8, width=8).problem_fields()
     links = [
         cuda.Link(
             name=f"relu {i}",

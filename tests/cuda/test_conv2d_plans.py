@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pydlbench.layers.conv import Conv2d
+from pydlbench.ops.table import build_layer
 
 _HERE = Path(__file__).parent
 _PROPERTIES = _HERE / "data" / "hopper_132_by_hand.json"
@@ -177,6 +177,30 @@ def test_strides_follow_the_layout(results):
             assert weights["strides"] == [144, 1, 48, 16]
 
 
+@pytest.mark.parametrize(
+    ("kind", "src", "weights", "layouts"),
+    [
+        ("conv1d", [4, 16, 1, 9], [24, 16, 1, 3], {"src nchw, weights kcrs, dst nchw"}),
+        (
+            "conv3d",
+            [2, 16, 4, 6, 5],
+            [24, 16, 3, 3, 1],
+            {
+                "src ncdhw, weights kctrs, dst ncdhw",
+                "src ndhwc, weights ktrsc, dst ndhwc",
+            },
+        ),
+    ],
+)
+def test_images_may_have_one_side_or_three(results, kind, src, weights, layouts):
+    lists = [found for name, found in results["sides"].items() if name.startswith(kind)]
+    for found in lists:
+        assert any(plan["error"] is None for plan in found), found
+        for plan in found:
+            assert [tensor["dims"] for tensor in plan["tensors"][:2]] == [src, weights]
+    assert layouts <= {plan["layout"] for found in lists for plan in found}
+
+
 def test_no_plan_is_listed_twice(results):
     for one in results["lists"]:
         names = [(plan["algorithm"], plan["variant"]) for plan in one["plans"]]
@@ -271,7 +295,9 @@ def test_properties_of_a_gpu_give_the_plans_of_that_gpu():
     device = cuda.Device(0)
     properties = cuda.device_properties(device)
     assert json.loads(properties)["multiProcessorCount"] == device.facts["multiprocessors"]
-    layer = Conv2d.of(batch=4, in_channels=16, in_size=9, out_channels=24, kernel=3, padding=1)
+    layer = build_layer(
+        "conv", batch=4, in_channels=16, in_size=9, out_channels=24, kernel=3, padding=1
+    )
     asked = ("conv2d", "forward-inference", "fp16-tc", layer.problem_fields())
     there = cuda.plans(device, *asked)
     described = cuda.plans(None, *asked, device_properties=properties)

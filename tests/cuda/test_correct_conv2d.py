@@ -3,9 +3,9 @@
 import pytest
 
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.base import PASSES
-from pydlbench.layers.conv import Conv2d
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
+from pydlbench.words import PASSES
 
 pytestmark = pytest.mark.gpu
 
@@ -13,27 +13,45 @@ pytestmark = pytest.mark.gpu
 # modes one by one: -k 'fp16-tc]'.
 MODES = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc")
 LAYERS = {
-    "3x3": Conv2d.of(batch=2, in_channels=5, in_size=(7, 9), out_channels=11, kernel=3, padding=1),
-    "stride 2 of 3 channels": Conv2d.of(
-        batch=3, in_channels=3, in_size=(15, 13), out_channels=33, kernel=(5, 3), stride=2
+    "3x3": build_layer(
+        "conv", batch=2, in_channels=5, in_size=(7, 9), out_channels=11, kernel=3, padding=1
     ),
-    "1x1": Conv2d.of(batch=3, in_channels=33, in_size=(5, 7), out_channels=17, kernel=1),
-    "asymmetric": Conv2d.of(
-        batch=2, in_channels=8, in_size=9, out_channels=8, kernel=3, padding=(0, 1, 2, 0)
+    "stride 2 of 3 channels": build_layer(
+        "conv", batch=3, in_channels=3, in_size=(15, 13), out_channels=33, kernel=(5, 3), stride=2
     ),
-    "dilated": Conv2d.of(
-        batch=2, in_channels=8, in_size=(11, 9), out_channels=16, kernel=3, padding=2, dilation=2
+    "1x1": build_layer("conv", batch=3, in_channels=33, in_size=(5, 7), out_channels=17, kernel=1),
+    "asymmetric": build_layer(
+        "conv", batch=2, in_channels=8, in_size=9, out_channels=8, kernel=3, padding=(0, 1, 2, 0)
     ),
-    "3 groups": Conv2d.of(
-        batch=2, in_channels=6, in_size=7, out_channels=9, kernel=3, padding=1, groups=3
+    "dilated": build_layer(
+        "conv",
+        batch=2,
+        in_channels=8,
+        in_size=(11, 9),
+        out_channels=16,
+        kernel=3,
+        padding=2,
+        dilation=2,
     ),
-    "2 groups of 16": Conv2d.of(
-        batch=2, in_channels=32, in_size=6, out_channels=32, kernel=3, padding=1, groups=2
+    "3 groups": build_layer(
+        "conv", batch=2, in_channels=6, in_size=7, out_channels=9, kernel=3, padding=1, groups=3
     ),
-    "depthwise": Conv2d.of(
-        batch=2, in_channels=16, in_size=(9, 8), out_channels=16, kernel=3, padding=1, groups=16
+    "2 groups of 16": build_layer(
+        "conv", batch=2, in_channels=32, in_size=6, out_channels=32, kernel=3, padding=1, groups=2
     ),
-    "aligned": Conv2d.of(batch=2, in_channels=64, in_size=8, out_channels=64, kernel=3, padding=1),
+    "depthwise": build_layer(
+        "conv",
+        batch=2,
+        in_channels=16,
+        in_size=(9, 8),
+        out_channels=16,
+        kernel=3,
+        padding=1,
+        groups=16,
+    ),
+    "aligned": build_layer(
+        "conv", batch=2, in_channels=64, in_size=8, out_channels=64, kernel=3, padding=1
+    ),
 }
 
 

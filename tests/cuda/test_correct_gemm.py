@@ -3,21 +3,20 @@
 import pytest
 
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.base import PASSES
-from pydlbench.layers.gemm import Gemm
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
-from pydlbench.words import GPU_PRECISIONS
+from pydlbench.words import GPU_PRECISIONS, PASSES
 
 pytestmark = pytest.mark.gpu
 
 LAYERS = {
-    "odd": Gemm(m=7, k=33, n=5),
-    "a row": Gemm(m=1, k=100, n=17),
-    "even": Gemm(m=32, k=48, n=80),
-    "3 odd": Gemm(m=9, k=31, n=13, batch_count=3),
-    "5 aligned": Gemm(m=16, k=64, n=32, batch_count=5),
-    "aligned": Gemm(m=128, k=256, n=64),
-    "long": Gemm(m=16, k=4096, n=16),
+    "odd": build_layer("gemm", m=7, k=33, n=5),
+    "a row": build_layer("gemm", m=1, k=100, n=17),
+    "even": build_layer("gemm", m=32, k=48, n=80),
+    "3 odd": build_layer("gemm", m=9, k=31, n=13, batch_count=3),
+    "5 aligned": build_layer("gemm", m=16, k=64, n=32, batch_count=5),
+    "aligned": build_layer("gemm", m=128, k=256, n=64),
+    "long": build_layer("gemm", m=16, k=4096, n=16),
 }
 
 
@@ -56,7 +55,9 @@ def test_aligned_products_exist_in_every_mode_of_the_card(gpu, mode):
         assert gpu.check(case)
 
 
-@pytest.mark.parametrize("layer", [Gemm(m=16, k=24, n=32), Gemm(m=16, k=32, n=33)])
+@pytest.mark.parametrize(
+    "layer", [build_layer("gemm", m=16, k=24, n=32), build_layer("gemm", m=16, k=32, n=33)]
+)
 def test_fp8_needs_multiples_of_16(gpu, layer):
     case = KernelSpec(layer=layer, precision="fp8-tc", device="cuda:0")
     with pytest.raises(UnsupportedError, match="fp8-tc") as caught:

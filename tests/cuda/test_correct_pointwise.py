@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.pointwise import Pointwise
-from pydlbench.layers.pointwise_ops import OPERATIONS
+from pydlbench.ops.table import build_layer, ops_of_kind
 from pydlbench.records.specs import KernelSpec
+
+if TYPE_CHECKING:
+    from pydlbench.ops.op import Layer
 
 pytestmark = pytest.mark.gpu
 
@@ -23,24 +27,24 @@ _FLAT = {"few": {"batch": 3, "channels": 5}, "many": {"batch": 17, "channels": 1
 _WEIGHTS = {"small": {"channels": 37}, "large": {"channels": 100_003}}
 
 
-def _layers() -> list[Pointwise]:
+def _layers() -> list[Layer]:
     found = []
-    for op, operation in OPERATIONS.items():
+    for op, operation in ops_of_kind("pointwise").items():
         if op in _NOT_YET:
             continue
         sizes: dict[str, dict[str, int]] = _IMAGES
-        if operation.of_weights:
+        if operation.form == "weights":
             sizes = _WEIGHTS
-        elif operation.flat:
+        elif operation.form == "flat":
             sizes = _FLAT
         for size in sizes.values():
             if op == "concat":
                 sources = (size["channels"] - 4, 1, 3)
-                found.append(Pointwise(op=op, sources=sources, **size))
+                found.append(build_layer(op, sources=sources, **size))
             else:
-                found.append(Pointwise(op=op, **size))
-    found.append(Pointwise(op="lrn", local_size=3, k=1, **_IMAGES["small"]))
-    found.append(Pointwise(op="dropout", keep=0.9, **_IMAGES["aligned"]))
+                found.append(build_layer(op, **size))
+    found.append(build_layer("lrn", local_size=3, k=1, **_IMAGES["small"]))
+    found.append(build_layer("dropout", keep=0.9, **_IMAGES["aligned"]))
     return found
 
 

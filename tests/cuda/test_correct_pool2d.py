@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.pool import Pool2d
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 
 pytestmark = pytest.mark.gpu
@@ -34,13 +34,13 @@ SHAPES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_plan_is_right(all_right, shape, kind, pass_, propagation, mode):
-    layer = Pool2d.of(batch=2, **SHAPES[shape], **KINDS[kind])
+    layer = build_layer("pool", batch=2, **SHAPES[shape], **KINDS[kind])
     found = all_right(layer, pass_=pass_, propagation=propagation, precision=mode)
     # Ours stand in where cuDNN cannot; both layouts are among them.
     assert {one.plan.variant for one in found} == {"nchw", "nhwc"}
 
 
 def test_what_pooling_does_not_know_is_said_in_a_sentence(gpu):
-    layer = Pool2d.of(batch=2, **SHAPES["2x2 stride 2"])
+    layer = build_layer("pool", batch=2, **SHAPES["2x2 stride 2"])
     with pytest.raises(UnsupportedError, match="fp8-tc"):
         gpu.plans(KernelSpec(layer=layer, precision="fp8-tc", device="cuda:0"))

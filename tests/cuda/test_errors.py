@@ -9,7 +9,7 @@ import pytest
 
 import pydlbench
 from pydlbench.errors import InsufficientMemoryError, UnsupportedError
-from pydlbench.layers.gemm import Gemm
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner import kernels
 from pydlbench.runner.session import Options, Session
@@ -17,7 +17,7 @@ from pydlbench.runner.session import Options, Session
 pytestmark = pytest.mark.gpu
 
 # At most a thousand copies rotate: to exceed a card's memory each has to be large, here 1 GB.
-LARGE = Gemm(m=16, k=16384, n=16384, name="large")
+LARGE = build_layer("gemm", m=16, k=16384, n=16384, name="large")
 QUICK = Options(budget_s=0.05)
 
 # A kernel that stores to an address that nobody has: the context of the process is lost.
@@ -101,8 +101,8 @@ def test_an_illegal_access_loses_the_device():
 
 @pytest.mark.parametrize("pass_", ["forward", "backward-data", "backward-weights"])
 def test_without_workspace_there_are_only_plans_that_need_none(gpu, pass_):
-    layer = pydlbench.Conv2d.of(
-        batch=2, in_channels=16, in_size=14, out_channels=32, kernel=3, padding=1
+    layer = pydlbench.build_layer(
+        "conv", batch=2, in_channels=16, in_size=14, out_channels=32, kernel=3, padding=1
     )
     case = KernelSpec(layer=layer, pass_=pass_, device="cuda:0")
     try:

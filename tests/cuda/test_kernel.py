@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pydlbench.errors import InsufficientMemoryError, PrimitiveError, UnsupportedError
-from pydlbench.layers.pointwise import Pointwise
+from pydlbench.ops.table import build_layer
 
 pytestmark = pytest.mark.gpu
 
@@ -20,7 +20,7 @@ def uniform(seed: int, *shape: int) -> Any:
 
 
 def relu(cuda: Any, device: Any, **dims: int) -> Any:
-    fields = {"op": "relu", **DIMS, **dims}
+    fields = build_layer("relu", **{**DIMS, **dims}).problem_fields()
     return cuda.plans(device, "pointwise", "forward-inference", "fp32", fields)[0]
 
 
@@ -90,7 +90,7 @@ def test_what_is_overwritten_is_restored_before_it_is_verified(cuda, device):
     count = 1000
     given = {role: uniform(seed, count) for seed, role in enumerate(("weights", "velocity"))}
     gradient = uniform(9, count)
-    fields = Pointwise(op="momentum", channels=count, rate=0.25, mu=0.5).problem_fields()
+    fields = build_layer("momentum", channels=count, rate=0.25, mu=0.5).problem_fields()
     plan = cuda.plans(device, "pointwise", "forward-training", "fp32", fields)[0]
     arena = cuda.Arena(device, {**given, "gradient": gradient})
     kernel = cuda.Kernel(plan, arena)
@@ -132,7 +132,7 @@ def test_three_clocks_time_a_launch(cuda, device, arena):
 
 def test_a_kernel_that_writes_something_else_is_not_verified(cuda, device, arena):
     kernel = cuda.Kernel(relu(cuda, device), arena)
-    fields = {"batch_count": 1, "m": 2, "k": 3, "n": 4}
+    fields = build_layer("gemm", m=2, k=3, n=4).problem_fields()
     reference = cuda.reference("gemm", "backward-weights", fields)
     with pytest.raises(PrimitiveError, match="writes no weights"):
         kernel.verify(reference, arena)

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from pydlbench.cli import main
-from pydlbench.layers.base import PASSES
-from pydlbench.words import GPU_PRECISIONS
+from pydlbench.words import GPU_PRECISIONS, PASSES
 
 pytestmark = pytest.mark.gpu
 

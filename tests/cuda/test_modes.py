@@ -10,16 +10,18 @@ from typing import Any
 import pytest
 
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.base import PASSES
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
+from pydlbench.ops.op import Layer
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
+from pydlbench.words import PASSES
 
 pytestmark = pytest.mark.gpu
 
-CONV = Conv2d.of(batch=4, in_channels=64, in_size=14, out_channels=64, kernel=3, padding=1)
-GEMM = Gemm(m=96, k=512, n=128)
-LAYERS: dict[str, Conv2d | Gemm] = {"conv": CONV, "gemm": GEMM}
+CONV = build_layer(
+    "conv", batch=4, in_channels=64, in_size=14, out_channels=64, kernel=3, padding=1
+)
+GEMM = build_layer("gemm", m=96, k=512, n=128)
+LAYERS: dict[str, Layer] = {"conv": CONV, "gemm": GEMM}
 
 _TF32 = 2.0**-11
 # The largest of thousands of errors is about 1.5 * 2**-11 in TF32, and below 2**-18 in float32.

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.pool import Pool2d
+from pydlbench.ops.table import build_layer
 
 pytestmark = pytest.mark.gpu
 
-GEMM = {"batch_count": 2, "m": 48, "k": 80, "n": 32}
+GEMM = build_layer("gemm", m=48, k=80, n=32, batch_count=2).problem_fields()
 EQUATIONS = {
     "forward-training": ("src", "weights", "bmk,bkn->bmn"),
     "backward-data": ("dst", "weights", "bmn,bkn->bmk"),
@@ -80,7 +79,8 @@ def test_a_result_of_other_inputs_fails(cuda, device):
 @pytest.mark.parametrize(("mode", "whole"), [("max", False), ("avg", True), ("avg", False)])
 @pytest.mark.parametrize("pass_", ["forward-training", "backward-data"])
 def test_pooling_on_the_device_is_right(cuda, device, pass_, mode, whole):
-    layer = Pool2d.of(
+    layer = build_layer(
+        "pool",
         batch=2,
         channels=5,
         in_size=(9, 8),
@@ -91,7 +91,7 @@ def test_pooling_on_the_device_is_right(cuda, device, pass_, mode, whole):
         count_include_pad=whole,
     )
     fields = layer.problem_fields()
-    assert (fields["out_height"], fields["out_width"]) == (5, 4)
+    assert fields["out_size"] == (5, 4)
     arena = cuda.Arena(device, {"src": uniform(1, 2, 5, 9, 8), "dst": uniform(2, 2, 5, 5, 4)})
     reference = cuda.reference("pool2d", pass_, fields)
     plans = cuda.plans(device, "pool2d", pass_, "fp32", fields)
@@ -108,7 +108,8 @@ def test_pooling_on_the_device_is_right(cuda, device, pass_, mode, whole):
 @pytest.mark.usefixtures("libraries")
 @pytest.mark.parametrize("pass_", EQUATIONS)
 def test_convolutions_on_the_device_are_right(cuda, device, pass_):
-    layer = Conv2d.of(
+    layer = build_layer(
+        "conv",
         batch=3,
         in_channels=8,
         in_size=(9, 7),

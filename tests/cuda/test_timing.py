@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.pointwise import Pointwise
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pydlbench.layers.layer import Layer
+    from pydlbench.ops.op import Layer
+
 
 pytestmark = pytest.mark.gpu
 
 _TRIES = 5
 # Some 100 us on a fast card, some milliseconds on a slow one.
-PRODUCT = Gemm(m=2048, k=2048, n=2048)
+PRODUCT = build_layer("gemm", m=2048, k=2048, n=2048)
 
 
 def _case(layer: Layer = PRODUCT, **words: str) -> KernelSpec:
@@ -54,7 +54,7 @@ def test_events_and_graphs_agree_on_a_long_kernel(gpu):
 
 def test_a_flush_makes_a_small_layer_slower(gpu):
     quarter = gpu.device.facts["l2_bytes"] // 4
-    layer = Pointwise(op="relu", channels=64, height=8, width=8, batch=quarter // 4 // 4096)
+    layer = build_layer("relu", channels=64, height=8, width=8, batch=quarter // 4 // 4096)
     hot = gpu.kernel(_case(layer), cache="hot")
     cold = gpu.kernel(_case(layer), cache="all-cold")
     assert _eventually(lambda: _median(cold, 50) > 1.1 * _median(hot, 50))
@@ -63,7 +63,7 @@ def test_a_flush_makes_a_small_layer_slower(gpu):
 def test_cold_weights_are_between_hot_and_all_cold(gpu):
     """A row vector times a large matrix: the weights are nearly all that is read."""
     wide = gpu.device.facts["l2_bytes"] // 4 // 4 // 1024
-    case = _case(Gemm(m=1, k=1024, n=wide))
+    case = _case(build_layer("gemm", m=1, k=1024, n=wide))
     plan = gpu.kernel(case).plan
     hot, weights, cold = (
         gpu.kernel(case, plan, cache=cache) for cache in ("hot", "weights-cold", "all-cold")
@@ -78,7 +78,7 @@ def test_cold_weights_are_between_hot_and_all_cold(gpu):
 
 def test_a_cold_graph_rotates_its_operands(gpu):
     l2 = gpu.device.facts["l2_bytes"]
-    layer = Pointwise(op="relu", channels=64, height=8, width=8, batch=l2 // 8 // 4 // 4096)
+    layer = build_layer("relu", channels=64, height=8, width=8, batch=l2 // 8 // 4 // 4096)
     hot = gpu.kernel(_case(layer), timing="cuda-graph")
     cold = gpu.kernel(_case(layer), cache="all-cold", timing="cuda-graph", cold_bytes=2 * l2)
     assert hot.rotating_sets == 1
@@ -120,7 +120,7 @@ def test_the_clock_is_one_that_the_card_has(gpu, timing):
 
 
 def test_short_samples_share_one_reading(gpu):
-    kernel = gpu.kernel(_case(Gemm(m=16, k=16, n=16)))
+    kernel = gpu.kernel(_case(build_layer("gemm", m=16, k=16, n=16)))
     assert kernel.sample(200)["clock_hz"].size <= 1
 
 
@@ -133,7 +133,7 @@ def test_three_clocks_read_one_kernel(gpu):
 
 
 def test_a_layer_of_one_element_is_all_launch(gpu):
-    kernel = gpu.kernel(_case(Pointwise(op="relu", channels=1)))
+    kernel = gpu.kernel(_case(build_layer("relu", channels=1)))
     times = kernel.launch_times(20)
     assert 0 < times["graph_s"] < 100e-6
     assert 0 < times["host_s"] < 1e-3
@@ -159,7 +159,7 @@ def test_running_for_a_time_keeps_to_it(gpu):
 
 
 def test_a_kernel_outlives_what_it_was_made_of(gpu):
-    case = _case(Gemm(m=33, k=65, n=17))
+    case = _case(build_layer("gemm", m=33, k=65, n=17))
     arena = gpu.native.Arena(gpu.device, gpu.inputs(case))
     kernels = []
     for plan in gpu.plans(case)[:2]:

@@ -9,7 +9,7 @@ from planted import World, run
 from pydlbench.cli import check, diagnose, e2e, layers
 from pydlbench.cli.parser import command_parser
 from pydlbench.diagnose.rules import again, faults_command, layer_command
-from pydlbench.layers.pool import Pool2d
+from pydlbench.ops.table import build_layer
 from pydlbench.records.own import OwnSpec
 from pydlbench.records.specs import KernelSpec
 from pydlbench.records.step import StepSpec
@@ -83,7 +83,8 @@ def test_a_typo_would_be_seen():
     [("max", False, "max"), ("avg", False, "avg"), ("avg", True, "avg_p")],
 )
 def test_a_pooling_comes_back_as_it_was(mode, padding, word):
-    layer = Pool2d.of(
+    layer = build_layer(
+        "pool",
         batch=2,
         channels=8,
         in_size=14,
@@ -97,11 +98,11 @@ def test_a_pooling_comes_back_as_it_was(mode, padding, word):
     command = layer_command(KernelSpec(layer=layer, pass_="backward-data", backend="torch"))
     assert f"--pool {word}" in command
     layers = {dataclasses.replace(case.layer, name=None) for case in read(command)}
-    assert layers == {dataclasses.replace(layer, name=None)}
+    assert layers == {layer.replace(name=None)}
 
 
 def test_a_layer_is_timed_where_the_step_was():
-    layer = Pool2d.of(batch=2, channels=8, in_size=14, kernel=2, stride=2)
+    layer = build_layer("pool", batch=2, channels=8, in_size=14, kernel=2, stride=2)
     command = layer_command(KernelSpec(layer=layer, pass_="forward", backend="torch", device="cpu"))
     assert "--device cpu" in command
 

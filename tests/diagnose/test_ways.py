@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 from pydlbench.diagnose.rules import _OTHER_WAY, _WAYS
-from pydlbench.layers.descriptor import parse_problem
+from pydlbench.ops.descriptor import parse_problem
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.session import Options, Session
 

@@ -104,7 +104,10 @@ class World:
         if case.pass_ == "forward":
             seconds += self.unpacked_s.get(name, 0.0) + self.slow_s.get(name, 0.0)
         if layer.kind == "conv2d":
-            uneven = layer.pad_top != layer.pad_bottom or layer.pad_left != layer.pad_right
+            uneven = (
+                layer.pad_before[0] != layer.pad_after[0]
+                or layer.pad_before[1] != layer.pad_after[1]
+            )
             seconds += self.copy_s if uneven else 0.0
             seconds += self.ragged_s if layer.in_channels % 8 else 0.0
         if variant in ("transposed", "nhwc"):

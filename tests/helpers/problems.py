@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pydlbench.backends.base import Preparation
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.pointwise import Pointwise
-from pydlbench.layers.pool import Pool2d
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    from pydlbench.ops.op import Layer
+
 _AVG: dict[str, Any] = {"batch": 2, "channels": 3, "in_size": (7, 9), "mode": "avg"}
-LAYERS: dict[str, Conv2d | Gemm | Pool2d] = {
-    "even padding": Conv2d.of(
-        batch=2, in_channels=4, in_size=(7, 5), out_channels=6, kernel=3, padding=1
+LAYERS: dict[str, Layer] = {
+    "even padding": build_layer(
+        "conv", batch=2, in_channels=4, in_size=(7, 5), out_channels=6, kernel=3, padding=1
     ),
-    "uneven padding, stride": Conv2d.of(
+    "uneven padding, stride": build_layer(
+        "conv",
         batch=2,
         in_channels=5,
         in_size=(7, 9),
@@ -30,7 +30,8 @@ LAYERS: dict[str, Conv2d | Gemm | Pool2d] = {
         padding=(1, 0, 2, 1),
         stride=(2, 1),
     ),
-    "groups, dilation": Conv2d.of(
+    "groups, dilation": build_layer(
+        "conv",
         batch=2,
         in_channels=12,
         in_size=(9, 33),
@@ -41,7 +42,8 @@ LAYERS: dict[str, Conv2d | Gemm | Pool2d] = {
         dilation=(2, 3),
         groups=2,
     ),
-    "depthwise": Conv2d.of(
+    "depthwise": build_layer(
+        "conv",
         batch=1,
         in_channels=3,
         in_size=(6, 37),
@@ -50,22 +52,32 @@ LAYERS: dict[str, Conv2d | Gemm | Pool2d] = {
         padding=1,
         groups=3,
     ),
-    "1x1, stride leaves gaps": Conv2d.of(
-        batch=1, in_channels=9, in_size=(5, 4), out_channels=4, kernel=1, stride=(3, 2)
+    "1x1, stride leaves gaps": build_layer(
+        "conv", batch=1, in_channels=9, in_size=(5, 4), out_channels=4, kernel=1, stride=(3, 2)
     ),
-    "all of a column on padding": Conv2d.of(
-        batch=1, in_channels=1, in_size=(3, 2), out_channels=2, kernel=(1, 4), padding=(0, 0, 3, 3)
+    "all of a column on padding": build_layer(
+        "conv",
+        batch=1,
+        in_channels=1,
+        in_size=(3, 2),
+        out_channels=2,
+        kernel=(1, 4),
+        padding=(0, 0, 3, 3),
     ),
-    "product": Gemm(m=5, k=7, n=3),
-    "one row": Gemm(m=1, k=2, n=1),
-    "batched product": Gemm(m=5, k=7, n=3, batch_count=2),
-    "batched product, several blocks": Gemm(m=37, k=600, n=261, batch_count=2),
-    "max": Pool2d.of(batch=2, channels=3, in_size=(7, 9), kernel=3, stride=2, padding=(1, 0, 1, 1)),
-    "max, gaps": Pool2d.of(batch=1, channels=2, in_size=(8, 7), kernel=(2, 1), stride=(3, 4)),
-    "max, global": Pool2d.of(batch=1, channels=3, in_size=(4, 6), kernel=(4, 6)),
-    "avg": Pool2d.of(**_AVG, kernel=(3, 2), stride=(2, 1), padding=(1, 2, 0, 1)),
-    "avg, padding counted": Pool2d.of(
-        **_AVG, kernel=(3, 4), stride=(2, 3), padding=(1, 2, 0, 3), count_include_pad=True
+    "product": build_layer("gemm", m=5, k=7, n=3),
+    "one row": build_layer("gemm", m=1, k=2, n=1),
+    "batched product": build_layer("gemm", m=5, k=7, n=3, batch_count=2),
+    "batched product, several blocks": build_layer("gemm", m=37, k=600, n=261, batch_count=2),
+    "max": build_layer(
+        "pool", batch=2, channels=3, in_size=(7, 9), kernel=3, stride=2, padding=(1, 0, 1, 1)
+    ),
+    "max, gaps": build_layer(
+        "pool", batch=1, channels=2, in_size=(8, 7), kernel=(2, 1), stride=(3, 4)
+    ),
+    "max, global": build_layer("pool", batch=1, channels=3, in_size=(4, 6), kernel=(4, 6)),
+    "avg": build_layer("pool", **_AVG, kernel=(3, 2), stride=(2, 1), padding=(1, 2, 0, 1)),
+    "avg, padding counted": build_layer(
+        "pool", **_AVG, kernel=(3, 4), stride=(2, 3), padding=(1, 2, 0, 3), count_include_pad=True
     ),
 }
 
@@ -95,12 +107,12 @@ _PLAIN = ("bias", "relu", "relu6", "hardswish", "hardsigmoid", "scale", "batchno
 _SMOOTH = ("sigmoid", "tanh", "softplus", "elu", "silu", "mish", "gelu", "gelu-tanh")
 _ROWS = ("softmax", "log-softmax", "layernorm")
 _POINTWISE = (
-    *(Pointwise(op=op, **SIDES) for op in (*_PLAIN, *_SMOOTH, *_ROWS)),
-    Pointwise(op="lrn", **SIDES, local_size=3, alpha=0.5, k=1.5),
-    Pointwise(op="concat", **SIDES, sources=(2, 3, 1)),
-    Pointwise(op="softmax-xent", batch=5, channels=11),
-    Pointwise(op="dropout", **SIDES, keep=0.8),
-    *(Pointwise(op=op, channels=333) for op in ("l2", "sgd", "momentum")),
+    *(build_layer(op, **SIDES) for op in (*_PLAIN, *_SMOOTH, *_ROWS)),
+    build_layer("lrn", **SIDES, local_size=3, alpha=0.5, k=1.5),
+    build_layer("concat", **SIDES, sources=(2, 3, 1)),
+    build_layer("softmax-xent", batch=5, channels=11),
+    build_layer("dropout", **SIDES, keep=0.8),
+    *(build_layer(op, channels=333) for op in ("l2", "sgd", "momentum")),
 )
 #: The same by operation.
 POINTWISE = {layer.op: layer for layer in _POINTWISE}
@@ -113,7 +125,7 @@ STEPS: list[Any] = [
 ]
 
 
-def step_name(step: tuple[Pointwise, str, str]) -> str:
+def step_name(step: tuple[Layer, str, str]) -> str:
     """Return how a test of a step is called."""
     return f"{step[0].op}-{step[1]}-{step[2]}"
 

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 from pydlbench.ladder.calls import CallLog, CallVisits, group_calls
 from pydlbench.ladder.mapped import MappedCall
+from pydlbench.ops.meaning import Meaning
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.step import StepSpec
-from pydlbench.steps.aten.work import CallWork
 from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.timing.chunk import Chunk
 
@@ -34,7 +34,7 @@ CALLS = (
     RecordedCall(signature="conv", operator="aten.convolution", count=2, bytes=60),
     RecordedCall(signature="conv", operator="aten.convolution", direction="backward", bytes=60),
     RecordedCall(signature="relu", operator="aten.relu", count=3, bytes=60),
-    RecordedCall(signature="{}", operator="feed", names=("feed",)),
+    RecordedCall(signature="feed nhwc 2x1x28x28", operator="feed", names=("feed",)),
 )
 CASE = StepSpec(model="mnist", batch=2)
 
@@ -126,7 +126,7 @@ def test_calls_are_grouped_by_who_computes_them():
     calls = [RecordedCall(signature=name, operator=name) for name in logs]
     mapped = {
         (one.signature, one.direction): MappedCall(
-            count=1, work=CallWork(kind="other", note=one.signature), terms=()
+            count=1, work=Meaning(kind="other", note=one.signature), terms=()
         )
         for one in calls
     }

@@ -8,7 +8,7 @@ import pytest
 
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError
 from pydlbench.ladder.chain import choices_of, prepare_native_chain
-from pydlbench.layers.descriptor import parse_problem
+from pydlbench.ops.descriptor import parse_problem
 from pydlbench.records.chain import ChainFacts, ChainStep
 from pydlbench.records.specs import KernelSpec
 from pydlbench.records.step import Check, StepSpec

@@ -7,10 +7,10 @@ import pytest
 from invented_evidence import row
 
 from pydlbench.ladder.effort import half_width_s, sharing
-from pydlbench.layers.gemm import Gemm
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 
-LARGE, SMALL = (KernelSpec(layer=Gemm(m=4, k=16, n=n)) for n in (64, 8))
+LARGE, SMALL = (KernelSpec(layer=build_layer("gemm", m=4, k=16, n=n)) for n in (64, 8))
 COLD = msgspec.structs.replace(LARGE, cache="all-cold")
 
 
@@ -25,7 +25,7 @@ def visited(case, *seconds, bound="memory"):
 
 def test_drift_that_all_rows_share_is_in_the_interval_of_their_sum():
     drift = (1.0, 1.02, 1.04, 1.06, 1.08, 1.1)
-    cases = [KernelSpec(layer=Gemm(m=4, k=16, n=n)) for n in range(1, 101)]
+    cases = [KernelSpec(layer=build_layer("gemm", m=4, k=16, n=n)) for n in range(1, 101)]
     rows = {case: visited(case, *drift) for case in cases}
     width = half_width_s(dict.fromkeys(cases, 1.0), rows)
     assert width == pytest.approx(100 * 0.05)

@@ -7,9 +7,8 @@ import msgspec
 import pytest
 
 from pydlbench.ladder import forecast
-from pydlbench.ladder.calibration import counted_faults, fitted
-from pydlbench.ladder.forecast import _Forecaster, conclude, forecast_step
-from pydlbench.ladder.operators import listed
+from pydlbench.ladder.calibration import fitted
+from pydlbench.ladder.forecast import _Forecaster, conclude
 from pydlbench.ladder.rows import Rows, batches, blocks_call, faults_call, stored_rows
 from pydlbench.records.forecast import (
     CalibratedStep,
@@ -21,7 +20,6 @@ from pydlbench.records.forecast import (
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.own import OwnSpec
 from pydlbench.records.step import StepSpec
-from pydlbench.runner.session import Options, Session
 from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
@@ -323,7 +321,7 @@ def test_a_calibration_that_lacks_a_row_says_which_and_why(monkeypatch):
 
     seen = []
 
-    def listing(_, case, place, *, nodes):  # noqa: ARG001 - as in there
+    def listing(_, case, place):  # noqa: ARG001 - as in there
         seen.append((case.model, case.layout))
         return listed_as((call("a"),)), ()
 
@@ -339,55 +337,3 @@ def test_a_calibration_that_lacks_a_row_says_which_and_why(monkeypatch):
     found = conclude(case, PLACE, listed_as(()), [], Rows(), None, uncalibrated=made.uncalibrated)
     assert found.status == "failed"
     assert "of a: no memory" in found.reason
-
-
-# -----------------------------------------------------------------------------
-# What a step has, without running it.
-
-
-@pytest.mark.parametrize(("framework", "mode"), [("tensorflow", "graph"), ("torch", "compiled")])
-def test_subgraphs_are_listed_without_a_process(framework, mode):
-    case = StepSpec(model="resnet18", batch=2, framework=framework, mode=mode, phase="training")
-    found = listed(case, session=None)
-    calls = found.calls
-    assert (found.blocks, found.batch) == ((), 2)
-    assert len({one.signature for one in calls}) == len(calls)
-    names = [name for one in calls for name in one.names if one.direction == "backward"]
-    assert any(one.partition("..")[0] == "conv1" for one in names)
-    assert {one.direction for one in calls} == {"backward", "loss", "optimizer"}
-    assert all(one.bytes > 0 for one in calls)
-
-
-def test_page_faults_are_counted_in_a_step_that_is_made_ready_as_a_timed_one(tmp_path):
-    pytest.importorskip("torch")
-    file = tmp_path / "mine.py"
-    # No allocator keeps so large a block: it is there anew in each step, in pages of 2 MiB or less.
-    file.write_text("import torch\ndef build(): return torch.nn.ReLU(), torch.zeros(12 << 20)\n")
-    with Session(Options(threads=1)) as session:
-        found = counted_faults(StepSpec(model=f"{file}:build", own=OwnSpec()), session)
-    assert found is not None
-    assert found >= 24
-
-
-@pytest.mark.deep
-def test_a_step_is_forecast_then_from_the_store_alone(store_path, run_record):
-    case = StepSpec(model="mnist", batch=2, framework="tensorflow", mode="graph")
-    place: dict[str, str] = {}
-    with Store.open(store_path) as store, Session(Options(threads=1)) as session:
-        store.begin(run_record, "forecast")
-
-        def keep(table, document, key):
-            place[key] = table
-            store.add(run_record.id, Entry.of(table, document, key))
-
-        empty = forecast_step(case, session, store, measures=False)
-        assert empty.missing == len(empty.terms) > 0
-        first = forecast_step(case, session, store, visits=1, keep=keep)
-        again = forecast_step(case, session, store, measures=False)
-    assert first.status == again.status == "ok"
-    assert (first.stored, first.measured) == (0, len(first.terms))
-    assert (again.stored, again.measured) == (len(first.terms), 0)
-    assert again.seconds == pytest.approx(first.seconds)
-    assert 0 < first.operators_s <= first.seconds
-    assert list(place.values()).count("calibration") == 1
-    assert {name.place.framework for name in (first, again)} == {"tensorflow"}

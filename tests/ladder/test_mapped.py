@@ -8,7 +8,6 @@ import pytest
 from invented_calls import CALLS
 from invented_evidence import row
 
-from pydlbench.errors import UnsupportedError
 from pydlbench.ladder.estimate import nameless, plan
 from pydlbench.ladder.mapped import (
     computes_together,
@@ -17,13 +16,13 @@ from pydlbench.ladder.mapped import (
     layerless,
     map_calls,
     module_parts,
-    recorded_kernels,
     recorded_plan,
 )
 from pydlbench.models import build_model
 from pydlbench.records.check import OperatorRow
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.step import StepSpec
+from pydlbench.steps.groups import CallGroup
 
 
 @pytest.fixture
@@ -92,6 +91,9 @@ def test_an_operator_lacks_layers_for_all_of_its_reasons():
 HEADS = "float32[2, 4, 8, 16](512, 128, 16, 1)"
 
 
+GROUP = CallGroup(calls=("a", "b")).text
+
+
 @pytest.mark.parametrize(
     ("where", "calls", "expected"),
     [
@@ -100,7 +102,7 @@ HEADS = "float32[2, 4, 8, 16](512, 128, 16, 1)"
         (("onnxruntime", "optimized"), CALLS, True),
         # Recorded once TensorFlow has rewritten the function.
         (("tensorflow", "graph"), CALLS, True),
-        (("torch", "eager"), (msgspec.structs.replace(CALLS[0], names=("a..b",)),), True),
+        (("torch", "compiled"), (RecordedCall(signature=GROUP, operator="a+b"),), True),
         (
             ("torch", "eager"),
             (
@@ -121,10 +123,25 @@ def test_a_step_computes_layers_together_where_a_kernel_stands_for_several(where
     assert computes_together(case, calls, mapped) is expected
 
 
-def test_steps_whose_calls_nobody_records_are_refused():
-    case = StepSpec(model="mnist", batch=2, framework="tensorflow")
-    with pytest.raises(UnsupportedError, match="--framework torch"):
-        recorded_kernels(case, None)
+def test_a_group_has_what_its_calls_have_and_lacks_what_one_of_them_lacks():
+    first, second = product("float32", "float32"), product("float32", "float32")
+    group = CallGroup(calls=(first.signature, second.signature), links=((1, 0, 0, 0),))
+    (alone,) = map_calls([first], "forward", "fp32", "cpu", None).values()
+    call = RecordedCall(signature=group.text, operator="mm+mm", count=3)
+    (found,) = map_calls([call], "forward", "fp32", "cpu", None).values()
+    assert (found.count, found.lacks) == (3, "")
+    assert found.work.flops == 2 * alone.work.flops
+    assert len(found.terms) == 2 * len(alone.terms)
+    other = CallGroup(calls=(first.signature, "no.such.call()"))
+    call = RecordedCall(signature=other.text, operator="mm+call")
+    (found,) = map_calls([call], "forward", "fp32", "cpu", None).values()
+    assert "no.such" in found.lacks
+    assert found.work.flops is None
+    assert len(found.terms) == len(alone.terms)
+    assert found.native_s({}) is None
+    equation = RecordedCall(signature="jax.add[](float32[2])", operator="add")
+    (found,) = map_calls([equation], "forward", "fp32", "cpu", None).values()
+    assert (found.terms, "JAX" in found.lacks) == ((), True)
 
 
 def test_a_module_is_known_where_all_of_its_calls_are(mapped):
@@ -198,11 +215,11 @@ def test_calls_in_types_that_no_precision_of_ours_has_are_told_with_them(dtypes)
 def test_the_native_kernels_of_a_recorded_step_are_those_of_its_graph():
     pytest.importorskip("torch")
     from pydlbench.backends.torch.backend import create
-    from pydlbench.steps.torch.calls import list_calls
+    from pydlbench.steps.torch.worker import record_calls
 
     model = build_model("mnist", 2)
     case = StepSpec(model="mnist", batch=2, phase="training")
-    calls = list_calls(create("cpu"), model, case).facts.calls
+    calls = record_calls(create("cpu"), case).facts.calls
 
     def products(kernels):
         terms = [one for one in kernels.terms if one.work.layer.multiply_adds]

@@ -11,12 +11,10 @@ from pydlbench.errors import WorkerError
 from pydlbench.ladder.estimate import Range, plan
 from pydlbench.ladder.mapped import MappedCall
 from pydlbench.ladder.native import NativeVisits, native_parts, native_sum
-from pydlbench.ladder.operators import cut
 from pydlbench.models import build_model
+from pydlbench.ops.meaning import Meaning
 from pydlbench.records.measurement import Roofline
-from pydlbench.records.step import StepSpec
 from pydlbench.runner.session import Options
-from pydlbench.steps.aten.work import CallWork
 from pydlbench.timing.chunk import Chunk
 
 
@@ -52,10 +50,6 @@ def test_a_row_that_could_not_be_measured_is_named(model):
     assert wanted.terms[0].work.node not in made.by_node
 
 
-EAGER = StepSpec(model="resnet18", batch=2, phase="training")
-JOINED = StepSpec(model="resnet18", batch=2, phase="forward", framework="tensorflow", mode="graph")
-
-
 def test_a_node_some_of_whose_native_rows_failed_has_no_native_time(model):
     wanted = plan(model, "training")
     nodes = {node.name for node in model}
@@ -64,19 +58,17 @@ def test_a_node_some_of_whose_native_rows_failed_has_no_native_time(model):
     rows = {c: row(c, 2.0, status="failed" if c == bad.hot else "ok") for c in wanted.cases}
     made = native_sum(wanted, rows)
     assert bad.work.node in made.by_node
-    found = native_parts(model, EAGER, made)
+    found = native_parts(model, made, single=True)
     assert bad.work.node not in found
     assert "optimizer" in found
 
 
 def test_native_seconds_stand_under_the_names_of_operators(model, native):
-    found = native_parts(model, EAGER, native)
+    found = native_parts(model, native, single=True)
     assert found.keys() == {node.name for node in model} | {"loss", "optimizer"}
     assert sum(found.values()) == pytest.approx(native.time.middle)
-    joined = native_parts(model, JOINED, native)
-    names = {name for one in cut(JOINED) for name in one.names}
-    assert names <= joined.keys()
-    assert sum(joined.values()) == pytest.approx(native.time.middle)
+    joined = native_parts(model, native, single=False)
+    assert joined == {"loss": native.loss_s, "optimizer": native.optimizer_s}
     # What computes nothing takes nothing.
     free = next(node.name for node in model if node.layer is None)
     assert found[free] == 0
@@ -221,8 +213,8 @@ def test_calls_of_a_group_have_a_sum_of_their_own(visits):
     other = dataclasses.replace(first.hot.layer, name="another")
     first = dataclasses.replace(first, hot=msgspec.structs.replace(first.hot, layer=other))
     own = [
-        MappedCall(count=3, work=CallWork(kind="layer"), terms=(first, second)),
-        MappedCall(count=2, work=CallWork(kind="view"), terms=()),
+        MappedCall(count=3, work=Meaning(kind="layer"), terms=(first, second)),
+        MappedCall(count=2, work=Meaning(kind="view"), terms=()),
     ]
     native.groups = {"outside": own, "mkl": []}
     found = native()
@@ -237,7 +229,7 @@ def test_a_call_is_covered_where_all_of_its_layers_have_a_time():
     native = NativeVisits(wanted, rows, Invented(), 6)
 
     def covers(kind, *terms):
-        return native.covers(MappedCall(count=1, work=CallWork(kind=kind), terms=terms))
+        return native.covers(MappedCall(count=1, work=Meaning(kind=kind), terms=terms))
 
     assert covers("layer", first)
     assert not covers("layer", first, second)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pydlbench.errors import UsageError
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.pool import Pool2d
 from pydlbench.models.catalog import entry_names, find_layers, load_entry
+from pydlbench.ops.table import build_layer
 
 
 def names(*patterns: str) -> list[str | None]:
@@ -35,7 +33,9 @@ def test_an_ambiguous_bare_name_lists_its_meanings():
     assert "alexnet-owt/fc7 (128x4096:4096x4096), " in message
     assert "vgg16/fc7 (64x4096:4096x4096)" in message
     # With one batch for all they are the same problem.
-    assert find_layers(["fc7"], batch=32) == [Gemm(m=32, k=4096, n=4096, name="alexnet-owt/fc7")]
+    assert find_layers(["fc7"], batch=32) == [
+        build_layer("gemm", m=32, k=4096, n=4096, name="alexnet-owt/fc7")
+    ]
 
 
 def test_a_models_name_is_all_its_layers_in_order():
@@ -71,10 +71,10 @@ def test_patterns_keep_their_order_and_repeat_nothing():
 
 def test_descriptors():
     conv, product = find_layers(["mb2ic3ih8oc4kh3", '2x3:3x4n"mine"'])
-    assert conv == Conv2d.of(batch=2, in_channels=3, in_size=8, out_channels=4, kernel=3)
-    assert product == Gemm(m=2, k=3, n=4, name="mine")
+    assert conv == build_layer("conv", batch=2, in_channels=3, in_size=8, out_channels=4, kernel=3)
+    assert product == build_layer("gemm", m=2, k=3, n=4, name="mine")
     assert find_layers(["mb2ic3ih8kh3"], pool="avg") == [
-        Pool2d.of(batch=2, channels=3, in_size=8, kernel=3, mode="avg")
+        build_layer("pool", batch=2, channels=3, in_size=8, kernel=3, mode="avg")
     ]
 
 

@@ -7,10 +7,6 @@ from collections import Counter
 import pytest
 
 from pydlbench.errors import UsageError
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.deconv import Deconv2d
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.pointwise import Pointwise
 from pydlbench.models import build_model, model_names
 from pydlbench.models.builder import Builder
 from pydlbench.models.counts import macs, parameters
@@ -86,9 +82,9 @@ def test_training_adds_terms_and_updates():
         next(item.layer for item in items if item.layer.name == f"m/fc/weights/{part}")
         for part in ("l2", "update")
     )
-    assert isinstance(l2, Pointwise)
+    assert l2.kind == "pointwise"
     assert (l2.channels, l2.decay) == (720, 0.0)
-    assert isinstance(update, Pointwise)
+    assert update.kind == "pointwise"
     assert (update.op, update.channels, update.rate, update.mu) == ("momentum", 720, 0.5, 0.25)
 
 
@@ -136,7 +132,7 @@ def test_lists_agree_with_counts(name):
         flops = sum(
             item.layer.flops(item.pass_)
             for item in items
-            if isinstance(item.layer, Conv2d | Deconv2d | Gemm)
+            if item.layer.op in ("conv", "deconv", "gemm")
         )
         assert flops == 2 * 2 * macs(model, phase)
         for item in items:

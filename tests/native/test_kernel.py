@@ -203,8 +203,8 @@ from pydlbench.records.specs import KernelSpec
 from pydlbench.backends.native.cpu import candidates
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import InsufficientMemoryError
-from pydlbench.layers.gemm import Gemm
-layer = Gemm(m=4, k=512, n=512)
+from pydlbench.ops.table import build_layer
+layer = build_layer("gemm", m=4, k=512, n=512)
 arena = _cpu.Arena(make_inputs(layer, "forward", "fp32", 0))
 candidate = candidates(KernelSpec(layer=layer))[0]
 _, hard = resource.getrlimit(resource.RLIMIT_AS)

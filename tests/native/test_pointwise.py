@@ -8,9 +8,8 @@ from pydlbench.backends.native.cpu import candidates
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.backends.verification.verify import verify
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.descriptor import parse_problem
-from pydlbench.layers.pointwise import Pointwise
-from pydlbench.layers.pointwise_ops import OPERATIONS
+from pydlbench.ops.descriptor import parse_problem
+from pydlbench.ops.table import OPS, build_layer, ops_of_kind
 from pydlbench.records.specs import KernelSpec
 
 _SIZES = {
@@ -29,14 +28,20 @@ _WEIGHTS = {"small": {"channels": 37}, "one": {"channels": 1}, "large": {"channe
 
 
 def _layers():
-    for op, operation in OPERATIONS.items():
-        sizes = _WEIGHTS if operation.of_weights else _FLAT if operation.flat else _SIZES
+    for op, operation in ops_of_kind("pointwise").items():
+        sizes = (
+            _WEIGHTS
+            if operation.form == "weights"
+            else _FLAT
+            if operation.form == "flat"
+            else _SIZES
+        )
         for size in sizes.values():
             if op == "concat":
                 sources = (size["channels"], 1, 16)
-                yield Pointwise(op=op, **{**size, "channels": sum(sources)}, sources=sources)
+                yield build_layer(op, **{**size, "channels": sum(sources)}, sources=sources)
             else:
-                yield Pointwise(op=op, **size)
+                yield build_layer(op, **size)
     for text in (
         *("lrn:mb2ic9ih3iw5ls3k1", "lrn:mb1ic16ih4ls11alpha0.5beta0.5", "lrn:mb3ic7ls1"),
         *("lrn:mb2ic3ih5ls7", "lrn:mb1ic64ih7ls9alpha0.001k1", "batchnorm:mb3ic16ih8eps0.1mom0.3"),
@@ -65,7 +70,7 @@ def _marks(layer):
     size = {"batch": layer.batch, "channels": layer.channels}
     size |= {"height": layer.height, "width": layer.width}
     default = layer.op == "concat" or any(one.items() <= size.items() for one in _DEFAULT)
-    if OPERATIONS[layer.op].spread or OPERATIONS[layer.op].rows:  # few stand for others like them
+    if OPS[layer.op].spread or OPS[layer.op].form == "rows":  # few stand for others like them
         default = layer.op in _DEFAULT_OPS and _SIZES["small"].items() <= size.items()
     return () if default else pytest.mark.deep
 
@@ -84,7 +89,7 @@ STEPS = [
 
 
 def results(layer, kernel):
-    return {role: array.reshape(layer.dims(role)) for role, array in kernel.outputs().items()}
+    return {role: array.reshape(layer.shapes()[role]) for role, array in kernel.outputs().items()}
 
 
 def judge(case, candidate, inputs, written):
@@ -130,7 +135,7 @@ def test_every_candidate_is_right(pointwise, pass_, propagation, precision):
             assert verdict.status == "ok", (candidate, verdict)
             assert "not compared" not in verdict.detail
             assert verdict.points == sum(array.size for array in written.values())
-    if OPERATIONS[layer.op].spread or OPERATIONS[layer.op].rows:  # oneDNN's alone
+    if OPS[layer.op].spread or OPS[layer.op].form == "rows":  # oneDNN's alone
         assert not own
     else:
         assert own >= 2 if "avx2" in _cpu.isa() else 1
@@ -165,7 +170,8 @@ def test_a_velocity_without_a_gradient_ends_at_zero_not_among_denormals():
         assert (kernel.outputs()["velocity"] == 0).all(), candidate
 
 
-SIZES = {"batch": 1, "channels": 2, "height": 1, "width": 1}
+FIELDS = {"batch": 1, "channels": 2, "height": 1, "width": 1}
+FIELDS |= {"passes": ["forward"], "in_one_order": False}
 FORWARD = _cpu.Pass.forward_inference
 
 
@@ -179,11 +185,11 @@ FORWARD = _cpu.Pass.forward_inference
 )
 def test_what_there_is_not_is_unsupported(op, pass_, precision, message):
     with pytest.raises(UnsupportedError, match=message):
-        _cpu.candidates("pointwise", pass_, _cpu.Precision[precision], {"op": op, **SIZES})
+        _cpu.candidates("pointwise", pass_, _cpu.Precision[precision], {"op": op, **FIELDS})
 
 
-@pytest.mark.parametrize("parameters", [{}, {"keep": 0.5, "rate": 1.0}, {"keep": "half"}])
-def test_parameters_must_be_those_of_the_operation(parameters):
-    fields = {"op": "dropout", **SIZES, **parameters}
+@pytest.mark.parametrize("parameters", [{}, {"rate": 1.0}, {"keep": "half"}])
+def test_parameters_of_the_operation_are_needed_as_numbers(parameters):
+    fields = {"op": "dropout", **FIELDS, **parameters}
     with pytest.raises(ValueError, match=r"parameter|keep is no number"):
         _cpu.candidates("pointwise", FORWARD, _cpu.Precision.fp32, fields)

@@ -7,7 +7,7 @@ from pydlbench.backends.native.cpu import candidates
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.backends.verification.verify import verify
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.descriptor import parse_problem
+from pydlbench.ops.descriptor import parse_problem
 from pydlbench.records.specs import KernelSpec
 
 SIZES = ("t1mb3slc8dhc8", "t4mb3slc20dhc16", "l3t3mb2slc8dhc8", "d2t3mb3slc12dhc8")

@@ -8,7 +8,7 @@ from pydlbench.backends.native.cpu import candidates
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.backends.verification.verify import verify
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.pool import Pool2d
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 
 
@@ -85,7 +85,7 @@ def test_rotating_weights_gives_the_same_result(weighted, kind):
 
 def test_strict_verification_sees_a_bf16_accumulator():
     """The exception above is not blindness: as a float32 accumulator it is refused."""
-    layer = Pool2d.of(batch=4, channels=32, in_size=27, kernel=3, padding=1)
+    layer = build_layer("pool", batch=4, channels=32, in_size=27, kernel=3, padding=1)
     case = KernelSpec(layer=layer, pass_="backward-data", precision="bf16")
     inputs = make_inputs(layer, "backward-data", "bf16", seed=5)
     try:

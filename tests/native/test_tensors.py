@@ -7,9 +7,8 @@ from pydlbench.backends.native.cpu import candidates
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.backends.verification.verify import verify
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.descriptor import parse_problem
-from pydlbench.layers.elementwise import ELEMENTWISE, Elementwise
-from pydlbench.layers.reduction import REDUCTIONS
+from pydlbench.ops.descriptor import parse_problem
+from pydlbench.ops.table import build_layer, ops_of_kind
 from pydlbench.records.specs import KernelSpec
 
 _ROLES = ("src", "src2", "src3")
@@ -22,18 +21,23 @@ _OPERANDS = (
 )
 
 
+_NUMBERED = ("power", "add", "add-square", "addcmul", "addcdiv")
+
+
 def _elementwise():
-    for op, operator in ELEMENTWISE.items():
+    for op, operator in ops_of_kind("elementwise").items():
         for shapes in _OPERANDS:
-            some = shapes[: operator.operands]
-            for number in (0.5, 1.0, -1.0) if op == "add" else (0.5 if operator.numbered else 1.0,):
-                yield Elementwise(op=op, number=number, **dict(zip(_ROLES, some, strict=False)))
+            some = shapes[: operator.operand_count]
+            for number in (0.5, 1.0, -1.0) if op == "add" else (0.5 if op in _NUMBERED else 1.0,):
+                yield build_layer(
+                    f"elementwise:{op}", number=number, **dict(zip(_ROLES, some, strict=False))
+                )
 
 
 _OTHERS = (
     *(
         f"reduction:{op}:{shapes}"
-        for op in REDUCTIONS
+        for op in ops_of_kind("reduction")
         for shapes in ("37:1", "5x700:5x1", "5x9x300:5x1x300", "20000:1", "3x4x5:1x4x1")
     ),
     *("move:copy:5003", "move:fill:5003", "move:permute:2x7x3x50by0213", "move:permute:30x50by10"),

@@ -5,14 +5,12 @@ import json
 import pytest
 
 from pydlbench.errors import UsageError
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.pointwise import Pointwise
-from pydlbench.layers.pool import Pool2d
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.words import CACHES, LAYOUTS, PRECISIONS, PROPAGATIONS
 
-CONV = Conv2d.of(
+CONV = build_layer(
+    "conv",
     batch=2,
     in_channels=6,
     in_size=(7, 9),
@@ -26,11 +24,18 @@ CONV = Conv2d.of(
 )
 LAYERS = [
     CONV,
-    Gemm(m=3, k=4, n=5, batch_count=2),
-    Pool2d.of(
-        batch=1, channels=3, in_size=8, kernel=3, stride=2, mode="avg", count_include_pad=True
+    build_layer("gemm", m=3, k=4, n=5, batch_count=2),
+    build_layer(
+        "pool",
+        batch=1,
+        channels=3,
+        in_size=8,
+        kernel=3,
+        stride=2,
+        mode="avg",
+        count_include_pad=True,
     ),
-    Pointwise(op="concat", batch=2, channels=7, sources=(3, 4), height=5),
+    build_layer("concat", batch=2, channels=7, sources=(3, 4), height=5),
 ]
 
 

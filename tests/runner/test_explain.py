@@ -5,8 +5,7 @@ import pytest
 from said import says
 
 from pydlbench.backends.base import KernelFacts
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
+from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import Correctness, Roofline
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.attribution import explained
@@ -15,8 +14,8 @@ from pydlbench.runner.rows import measured_row
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.procedure import Sampling
 
-CONV = Conv2d.of(batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1)
-GEMM = Gemm(m=8, k=32, n=16)
+CONV = build_layer("conv", batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1)
+GEMM = build_layer("gemm", m=8, k=32, n=16)
 THREADS = 2
 # What the kernel takes on all threads, and what the device's limit is.
 KERNEL_S, LIMIT_S = 1e-3, 0.8e-3

@@ -10,8 +10,7 @@ import pytest
 
 from pydlbench.backends.base import KernelFacts
 from pydlbench.errors import BackendMissingError, PrimitiveError, UnsupportedError, WorkerError
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
+from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import Correctness
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner import interleaved, problem
@@ -20,8 +19,8 @@ from pydlbench.runner.rows import measured_row
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.policy import Policy
 
-CONV = Conv2d.of(batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1)
-GEMM = Gemm(m=8, k=32, n=16)
+CONV = build_layer("conv", batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1)
+GEMM = build_layer("gemm", m=8, k=32, n=16)
 PAGES = 700
 DEATH = WorkerError("was killed by SIGKILL")
 
@@ -485,7 +484,7 @@ def test_a_killed_process_costs_its_rows_only(monkeypatch):
 
     monkeypatch.setattr(RemoteKernel, "sample", sample)
     monkeypatch.setattr(Devices, "_probed", unprobed)
-    layer = Gemm(m=8, k=32, n=16)
+    layer = build_layer("gemm", m=8, k=32, n=16)
     cases = [KernelSpec(layer=layer, backend=name) for name in ("numba", "native")]
     with Session(Options(budget_s=0.02)) as session:
         (_, lost), (_, native) = session.measure(cases)

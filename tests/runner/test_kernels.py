@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from pydlbench.errors import UnsupportedError, WorkerError
-from pydlbench.layers.gemm import Gemm
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner import interleaved
 from pydlbench.runner.kernels import Kernels
@@ -16,7 +16,7 @@ from pydlbench.runner.session import Options
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.policy import Policy
 
-CASE = KernelSpec(layer=Gemm(m=8, k=32, n=16), backend="tensorflow", mode="graph")
+CASE = KernelSpec(layer=build_layer("gemm", m=8, k=32, n=16), backend="tensorflow", mode="graph")
 COST_S = 3e-3
 LINE = (
     "onednn_verbose,v1,primitive,exec,cpu,{},{},undef,src:f32::blocked:ab::f0 "
@@ -191,9 +191,9 @@ def measured(kernels, cases):
 )
 def test_cold_caches_are_timed_with_the_kernel_of_hot_ones(estimate, words, variant, brief):
     kernels, worker = preparing(estimate)
-    hot = KernelSpec(layer=Gemm(m=8, k=32, n=16), **words)
-    cold = KernelSpec(layer=Gemm(m=8, k=32, n=16), cache="all-cold", **words)
-    other = KernelSpec(layer=Gemm(m=8, k=32, n=8), cache="all-cold", **words)
+    hot = KernelSpec(layer=build_layer("gemm", m=8, k=32, n=16), **words)
+    cold = KernelSpec(layer=build_layer("gemm", m=8, k=32, n=16), cache="all-cold", **words)
+    other = KernelSpec(layer=build_layer("gemm", m=8, k=32, n=8), cache="all-cold", **words)
     for case in (cold, hot, cold, other):
         (row,) = measured(kernels, [case])
         assert row.reason == "no clock"
@@ -207,15 +207,15 @@ def test_cold_caches_are_timed_with_the_kernel_of_hot_ones(estimate, words, vari
 
 def test_a_hot_row_from_elsewhere_gives_the_cold_one_its_kernel():
     kernels, worker = preparing(estimate=True)
-    hot = KernelSpec(layer=Gemm(m=8, k=32, n=16))
+    hot = KernelSpec(layer=build_layer("gemm", m=8, k=32, n=16))
     kernels.remember(hot, "gemm", "src plain")
-    measured(kernels, [KernelSpec(layer=Gemm(m=8, k=32, n=16), cache="all-cold")])
+    measured(kernels, [KernelSpec(layer=build_layer("gemm", m=8, k=32, n=16), cache="all-cold")])
     assert worker.asked == [("all-cold", "gemm src plain", True)]
 
 
 def test_what_competes_is_searched_in_full():
     kernels, worker = preparing(estimate=True)
-    hot = KernelSpec(layer=Gemm(m=8, k=32, n=16))
+    hot = KernelSpec(layer=build_layer("gemm", m=8, k=32, n=16))
     kernels.prepare(hot)
     assert worker.asked == [("hot", None, False)]
     assert kernels.sampling_policy(hot, worker.facts).half_width == Policy().half_width

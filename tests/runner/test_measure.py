@@ -17,9 +17,7 @@ from pydlbench.errors import (
     UsageError,
     WorkerError,
 )
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.pool import Pool2d
+from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import Measurement
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.measure import probe_device
@@ -28,9 +26,9 @@ from pydlbench.workers.host import RemoteKernel, Worker
 
 pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not built here")
 
-CONV = Conv2d.of(batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1)
-GEMM = Gemm(m=8, k=32, n=16, name="small/fc")
-POOL = Pool2d.of(batch=2, channels=16, in_size=9, kernel=3, stride=2)
+CONV = build_layer("conv", batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1)
+GEMM = build_layer("gemm", m=8, k=32, n=16, name="small/fc")
+POOL = build_layer("pool", batch=2, channels=16, in_size=9, kernel=3, stride=2)
 QUICK = Options(budget_s=0.02, seed=3)
 _TWO = ("native", "numba")
 
@@ -103,7 +101,7 @@ def test_cache_states(session, layer, cache, cold):
 @pytest.mark.deep
 def test_a_cold_roof_is_higher(session):
     # Large enough that moving its bytes takes longer than starting the threads.
-    layer = Pool2d.of(batch=8, channels=64, in_size=55, kernel=3, stride=2)
+    layer = build_layer("pool", batch=8, channels=64, in_size=55, kernel=3, stride=2)
     hot, cold = (row(session, layer, cache=cache).roofline for cache in ("hot", "all-cold"))
     assert hot.bound == cold.bound == "memory"
     assert cold.time_s > hot.time_s
@@ -200,7 +198,7 @@ def test_progress_counts_rows(session):
 
 
 def test_memory_is_asked_for_before_anything_is_measured():
-    large = Gemm(m=100_000, k=1000, n=1000, name="large")
+    large = build_layer("gemm", m=100_000, k=1000, n=1000, name="large")
     with Session(QUICK) as session:
         session.facts = dataclasses.replace(session.facts, memory_available_bytes=100_000_000)
         with pytest.raises(UsageError) as caught:
@@ -221,7 +219,7 @@ def test_memory_is_asked_for_before_anything_is_measured():
 
 def test_memory_of_all_who_compete_is_counted_together():
     """Who competes holds its operands until the last one is timed."""
-    large = Gemm(m=100_000, k=1000, n=1000, name="large")
+    large = build_layer("gemm", m=100_000, k=1000, n=1000, name="large")
     alone = [KernelSpec(layer=large)]
     every = [
         *alone,
@@ -354,7 +352,7 @@ def test_a_failed_probe_is_not_repeated_for_every_row(monkeypatch):
 
 @pytest.mark.deep
 def test_a_roof_does_not_depend_on_the_rows_before_it(session):
-    large = Pool2d.of(batch=8, channels=64, in_size=112, kernel=3, stride=2)
+    large = build_layer("pool", batch=8, channels=64, in_size=112, kernel=3, stride=2)
     first = row(session, large)
     row(session, GEMM)  # small: it has the nearest cache probed
     again = row(session, large)
@@ -375,7 +373,7 @@ def test_visits_go_round_the_rows_in_processes_of_their_own(monkeypatch):
             processes.append(worker.pid)
 
     monkeypatch.setattr(Worker, "_start", start)
-    layers = [Gemm(m=4, k=16, n=8), Gemm(m=4, k=16, n=16)]
+    layers = [build_layer("gemm", m=4, k=16, n=8), build_layer("gemm", m=4, k=16, n=16)]
     with Session(Options(budget_s=0.12, visits=6)) as visiting:
         rows = dict(
             visiting.measure(

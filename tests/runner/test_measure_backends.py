@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pydlbench.layers.pool import Pool2d
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.session import Options, Session
 from pydlbench.timing.chunk import Request
@@ -20,7 +20,7 @@ from pydlbench.workers.host import RemoteKernel
 
 pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not built here")
 
-POOL = Pool2d.of(batch=2, channels=16, in_size=9, kernel=3, stride=2, name="small/pool")
+POOL = build_layer("pool", batch=2, channels=16, in_size=9, kernel=3, stride=2, name="small/pool")
 QUICK = Options(budget_s=0.02, seed=3)
 INVENTED = Path(__file__).parents[1] / "workers" / "invented"
 torch = pytest.mark.skipif(
@@ -159,7 +159,7 @@ def test_torch_without_memory_costs_its_row(session):
     limit = pages * resource.getpagesize() + (8 << 20)
     _, hard = resource.prlimit(worker.pid, resource.RLIMIT_AS)
     resource.prlimit(worker.pid, resource.RLIMIT_AS, (limit, hard))
-    large = Pool2d.of(batch=8, channels=64, in_size=112, kernel=3, stride=2)
+    large = build_layer("pool", batch=8, channels=64, in_size=112, kernel=3, stride=2)
     (_, ok), (_, failed) = session.measure(both(large, "torch"))
     assert ok.ok
     assert failed.status == "failed"

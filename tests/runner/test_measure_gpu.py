@@ -14,9 +14,8 @@ from pydlbench.errors import (
     UnsupportedError,
     WorkerError,
 )
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.pointwise import Pointwise
+from pydlbench.ops.descriptor import parse_problem
+from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import Correctness, Measurement
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.machine import Workers
@@ -25,8 +24,10 @@ from pydlbench.runner.session import Options, Session
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.guards import GpuReadings
 
-CONV = Conv2d.of(batch=8, in_channels=64, in_size=14, out_channels=64, kernel=3, padding=1)
-GEMM = Gemm(m=8, k=32, n=16, name="small/fc")
+CONV = build_layer(
+    "conv", batch=8, in_channels=64, in_size=14, out_channels=64, kernel=3, padding=1
+)
+GEMM = build_layer("gemm", m=8, k=32, n=16, name="small/fc")
 QUICK = Options(budget_s=0.02, seed=3)
 
 FACTS = {
@@ -224,7 +225,7 @@ def test_a_card_without_bf16_is_probed_in_fp16(session, worker, monkeypatch):
 
 
 def test_a_launch_between_events_costs_more_than_a_node_of_a_graph(session):
-    tiny = Gemm(m=1, k=4, n=4)
+    tiny = build_layer("gemm", m=1, k=4, n=4)
     (_, hot), (_, cold) = session.measure([case(tiny), case(tiny, cache="all-cold")])
     assert (hot.roofline.bound, hot.roofline.time_s) == ("launch", 1e-6)
     assert (cold.roofline.bound, cold.roofline.time_s) == ("launch", 3e-6)
@@ -232,7 +233,7 @@ def test_a_launch_between_events_costs_more_than_a_node_of_a_graph(session):
 
 def test_what_a_flushed_sample_writes_may_still_be_in_the_cache(session):
     """The flush behind its end writes it back; rotating copies pay for each other's."""
-    layer = Pointwise(op="relu", channels=64, height=64, width=64, batch=32)
+    layer = build_layer("relu", channels=64, height=64, width=64, batch=32)
     each = 4 * 32 * 64**3
     rows = [
         one
@@ -349,7 +350,7 @@ def test_a_probe_that_fails_leaves_the_times(session, worker):
 
 
 def test_what_training_alone_writes_may_stay_in_the_cache_too():
-    layer = Pointwise.parse("batchnorm:mb2ic32ih28", None)
+    layer = parse_problem("batchnorm:mb2ic32ih28")
     words = {"layer": layer, "cache": "all-cold", "device": "cuda:0"}
     result = 2 * 32 * 28 * 28
     assert cached_bytes(KernelSpec(**words), "events") == 4 * result

@@ -9,9 +9,8 @@ from pydlbench.backends.base import KernelFacts
 from pydlbench.devices.cpu.facts import Cache, CpuFacts, LogicalCpu
 from pydlbench.devices.cpu.record import DeviceRecord
 from pydlbench.devices.findings import Bandwidth, PrecisionPeak
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.descriptor import parse_problem
-from pydlbench.layers.gemm import Gemm
+from pydlbench.ops.descriptor import parse_problem
+from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import Correctness
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.kernels import memory_held, memory_needed
@@ -19,7 +18,7 @@ from pydlbench.runner.rows import measured_row, with_limits
 from pydlbench.timing.procedure import Round, Samples
 from pydlbench.timing.stopping import WarmupOutcome
 
-CASE = KernelSpec(layer=Gemm(m=100, k=10, n=20))
+CASE = KernelSpec(layer=build_layer("gemm", m=100, k=10, n=20))
 FACTS = KernelFacts(
     accumulate="float32",
     library="oneDNN 3.2.0",
@@ -100,7 +99,7 @@ def test_what_the_row_s_interval_shows_is_not_said_once_more():
 
 
 def test_drift_on_a_gpu_has_causes_of_its_own():
-    case = KernelSpec(layer=Gemm(m=100, k=10, n=20), device="cuda:0")
+    case = KernelSpec(layer=build_layer("gemm", m=100, k=10, n=20), device="cuda:0")
     (text,) = measured_row(case, None, FACTS, samples(rounds=(1e-3, 1.06e-3))).warnings
     assert says(text, "rose", "6 %", "heat", "cycles")
     assert "neighbour" not in text
@@ -217,7 +216,9 @@ def test_memory_of_a_result_that_is_not_the_weights():
 
 
 def test_cold_caches_need_two_pools():
-    layer = Conv2d.of(batch=2, in_channels=4, in_size=5, out_channels=8, kernel=3, padding=1)
+    layer = build_layer(
+        "conv", batch=2, in_channels=4, in_size=5, out_channels=8, kernel=3, padding=1
+    )
     elements = sum(layer.operands("forward").values())
     hot, cold = (
         memory_needed(KernelSpec(layer=layer, precision="bf16", cache=cache), layer, 1000)
@@ -228,7 +229,7 @@ def test_cold_caches_need_two_pools():
 
 
 def test_memory_that_is_held_until_the_last_one_is_timed():
-    layer = Gemm(m=1, k=200, n=4)  # 1004 elements
+    layer = build_layer("gemm", m=1, k=200, n=4)  # 1004 elements
     held = {
         cache: memory_held(KernelSpec(layer=layer, precision="bf16", cache=cache), layer, 1000)
         for cache in ("hot", "all-cold")

@@ -8,7 +8,7 @@ import pytest
 import tiny
 
 from pydlbench.errors import UsageError
-from pydlbench.layers.pool import Pool2d
+from pydlbench.ops.table import build_layer
 from pydlbench.records.step import StepSpec, framework_text
 from pydlbench.steps.inputs import make_batch, make_weights
 
@@ -111,6 +111,8 @@ def test_images_and_labels_are_seeded():
 
 
 def test_elements_inside_windows():
-    layer = Pool2d.of(batch=1, channels=1, in_size=(4, 5), kernel=3, stride=2, padding=(0, 1, 1, 1))
-    inside = np.multiply.outer(*layer.elements_inside())
+    layer = build_layer(
+        "pool", batch=1, channels=1, in_size=(4, 5), kernel=3, stride=2, padding=(0, 1, 1, 1)
+    )
+    inside = np.multiply.outer(*layer.elements_inside)
     np.testing.assert_array_equal(inside, [[6, 9, 6], [4, 6, 4]])

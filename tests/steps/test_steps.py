@@ -57,11 +57,11 @@ def test_a_step_that_is_not_the_graph_is_found(backend, framework, monkeypatch):
     ]
     wrong = dataclasses.replace(wrong, nodes=tuple(nodes[:-1]))
     case = StepSpec(model="chain", framework=framework)
-    from pydlbench.steps import checks
+    from pydlbench.steps import serving
 
-    own = checks.run_checks
+    own = serving.run_checks
     monkeypatch.setattr(
-        checks, "run_checks", lambda _, case, inspection: own(model, case, inspection)
+        serving, "run_checks", lambda _, case, inspection: own(model, case, inspection)
     )
     batch = Batch(make_batch(model).images, None)
     found = prepare_model(backend(framework), wrong, case, StepPreparation(), batch).facts.checks

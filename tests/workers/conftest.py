@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pydlbench.backends.base import Preparation
-from pydlbench.layers.gemm import Gemm
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.workers import host
 
@@ -15,7 +15,7 @@ _BOOTSTRAP = (
     "from pydlbench.backends import capabilities; capabilities.load = invented_backend.create; "
     "from pydlbench.workers.worker import main; main()"
 )
-_LAYER = Gemm(m=2, k=2, n=2)
+_LAYER = build_layer("gemm", m=2, k=2, n=2)
 
 
 @pytest.fixture

@@ -18,13 +18,13 @@ from pydlbench.errors import (
     UnsupportedError,
     WorkerError,
 )
-from pydlbench.layers.gemm import Gemm
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 from pydlbench.workers import host
 
 ONE = Request(samples=1)
-GEMM = Gemm(m=64, k=64, n=64)
+GEMM = build_layer("gemm", m=64, k=64, n=64)
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 

@@ -4,6 +4,7 @@
 #include <limits>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "core/chain_planner.hpp"
@@ -19,14 +20,24 @@ using dnnl::memory;
 
 namespace {
 
-// Whether a view has the numbers where `desc` wants them. Of other dimensions it may be where both
-// are dense: they are the same array then.
+// The view with the dimensions of `plain`, another shape of the same dense array; empty where its
+// numbers lie in no order that these dimensions can tell. Rows and columns of an image are so one
+// dimension, whatever its layout; channels and pixels only where they are dense.
+std::optional<View> reshaped(const View& view, const memory::desc& plain) {
+  if (view.desc.get_format_kind() != memory::format_kind::blocked ||
+      view.plain.get_size() != plain.get_size()) {
+    return std::nullopt;
+  }
+  const auto desc = view.desc.reshape(plain.get_dims(), true);
+  if (!desc) return std::nullopt;
+  return View{desc, plain, view.block};
+}
+
+// Whether a view has the numbers where `desc` wants them.
 bool lies_as(const View& view, const memory::desc& desc, const memory::desc& plain) {
   if (same_layout(view.plain, plain)) return same_layout(view.desc, desc);
-  const auto type = view.desc.get_data_type();
-  return view.plain.get_size() == plain.get_size() && type == desc.get_data_type() &&
-         same_layout(view.desc, retyped(view.plain, type)) &&
-         same_layout(desc, retyped(plain, type));
+  const auto other = reshaped(view, plain);
+  return other && same_layout(other->desc, desc);
 }
 
 // What a candidate wants a tensor to be, with its dimensions in the order of the dense array:
@@ -106,10 +117,14 @@ class Planner final : public ChainPlanner<ChainPlan, View, Layouts> {
     View from = state_of(name).views.front();
     if (!same_layout(from.plain, plain)) {
       check_elements(name, from.plain.get_size() == plain.get_size());
-      const auto type = from.desc.get_data_type();
-      const auto dense = reading(name, retyped(from.plain, type), from.plain);
-      from = {retyped(plain, type), plain, dense.block};
-      if (same_layout(from.desc, desc)) return {desc, plain, from.block};
+      if (const auto other = reshaped(from, plain)) {
+        from = *other;
+      } else {
+        const auto type = from.desc.get_data_type();
+        const auto dense = reading(name, retyped(from.plain, type), from.plain);
+        from = {retyped(plain, type), plain, dense.block};
+        if (same_layout(from.desc, desc)) return {desc, plain, from.block};
+      }
     }
     const View to{desc, plain, new_block(desc.get_size(), false)};
     use(from.block);
@@ -324,6 +339,10 @@ class Planner final : public ChainPlanner<ChainPlan, View, Layouts> {
                      const View& to) {
     if (same_layout(from.plain, to.plain)) {
       found.emplace_back(from.desc, to.desc);
+      return;
+    }
+    if (const auto other = reshaped(from, to.plain)) {
+      found.emplace_back(other->desc, to.desc);
       return;
     }
     const auto dense = retyped(from.plain, from.desc.get_data_type());

@@ -118,6 +118,11 @@ struct Kernels {
   void (*softmax_gradient)(const void* probabilities, void* dx, Index count, Index label,
                            float scale);
 
+  // A row by the root of its mean square; the weights' gradient is added to `sums`.
+  void (*rmsnorm)(const void* src, const float* weights, void* dst, Index count, float epsilon);
+  void (*rmsnorm_gradient)(const void* x, const void* dy, const float* weights, void* dx,
+                           float* sums, Index count, float epsilon);
+
   // An operand that is not `whole` has one element for all; there are as many as `op` reads.
   void (*arithmetic)(Arithmetic op, const void* const* operands, const bool* whole, void* dst,
                      Index count, float number, bool streaming);

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
+#include <string>
 #include <string_view>
 
 #include "cpu/pointwise/plan_builder.hpp"
@@ -117,12 +119,22 @@ void norm(PlanBuilder& builder) {
 
 }  // namespace
 
+bool is_activation(const std::string& op) {
+  return std::any_of(std::begin(kActivations), std::end(kActivations),
+                     [&](const Activation& known) { return known.op == op; });
+}
+
+void plan_activation(PlanBuilder& builder) {
+  with_onednn(builder.problem.op, [&] {
+    for (const auto& known : kActivations) {
+      if (known.op == builder.problem.op) eltwise(builder, known.how, known.alpha, known.beta);
+    }
+  });
+}
+
 void plan_onednn_maps(PlanBuilder& builder) {
   const auto& op = builder.problem.op;
   with_onednn(op, [&] {
-    for (const auto& one : kActivations) {
-      if (op == one.op) return eltwise(builder, one.how, one.alpha, one.beta);
-    }
     if (op == "add") {
       binary(builder, algorithm::binary_add, builder.map("src2", Use::input, DNNL_ARG_SRC_1));
     } else if (op == "scale" && builder.forward()) {

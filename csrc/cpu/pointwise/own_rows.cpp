@@ -1,4 +1,8 @@
-// Our own loops over rows: concatenation, its taking apart, and softmax with cross entropy.
+// Our own loops over rows: concatenation, its taking apart, softmax with cross entropy, and the
+// normalisation by a root mean square.
+#include <algorithm>
+
+#include "cpu/pointwise/channels.hpp"
 #include "cpu/pointwise/plan_builder.hpp"
 #include "cpu/pointwise/threads.hpp"
 
@@ -92,6 +96,78 @@ void plan_softmax(PlanBuilder& builder) {
           });
         };
       });
+}
+
+// The gradient of the weights is summed in float32 over so many rows, then in float64.
+void plan_rmsnorm(PlanBuilder& builder) {
+  constexpr Index kRows = 128;
+  const auto& p = builder.problem;
+  const Index rows = p.batch * p.channels * p.height, width = p.width;
+  const auto epsilon = static_cast<float>(builder.number("epsilon"));
+  const auto item = memory::data_type_size(builder.type);
+  const auto images = [&](const char* role, Use use) {
+    return builder.vector(role, use, {rows, width}, builder.type);
+  };
+  const auto weights = [&](Use use) {
+    return builder.vector("weights", use, {width}, memory::data_type::f32);
+  };
+  if (builder.forward()) {
+    builder.add_own("",
+                    {images("src", Use::input), weights(Use::input), images("dst", Use::output)}, 0,
+                    [=](const Kernels& k) {
+                      return [=, &k](Pointers t, void*) {
+                        on_threads(rows * width, [&](Index thread, Index threads) {
+                          const Span span = share(rows, 1, thread, threads);
+                          for (Index row = span.begin; row < span.end; ++row) {
+                            k.rmsnorm(at(t[0], row * width, item), static_cast<const float*>(t[1]),
+                                      at(t[2], row * width, item), width, epsilon);
+                          }
+                        });
+                      };
+                    });
+    return;
+  }
+  // For each thread a line of float32 sums and one of float64.
+  const Index line = padded_floats(width);
+  const Index room = 3 * line * static_cast<Index>(sizeof(float));
+  builder.add_own("",
+                  {images("src", Use::input), images("dst", Use::input), weights(Use::input),
+                   images("src", Use::output), weights(Use::output)},
+                  static_cast<std::size_t>(thread_count() * room), [=](const Kernels& k) {
+                    return [=, &k](Pointers t, void* workspace) {
+                      const auto sums_of = [&](Index thread) {
+                        return static_cast<float*>(at(workspace, thread * room, 1));
+                      };
+                      const auto totals_of = [&](Index thread) {
+                        return reinterpret_cast<double*>(sums_of(thread) + line);
+                      };
+                      on_threads(rows * width, [&](Index thread, Index threads) {
+                        float* sums = sums_of(thread);
+                        double* totals = totals_of(thread);
+                        std::fill(totals, totals + width, 0.0);
+                        const Span span = share(rows, 1, thread, threads);
+                        for (Index first = span.begin; first < span.end; first += kRows) {
+                          std::fill(sums, sums + width, 0.0f);
+                          const Index last = std::min(span.end, first + kRows);
+                          for (Index row = first; row < last; ++row) {
+                            const Index start = row * width;
+                            k.rmsnorm_gradient(at(t[0], start, item), at(t[1], start, item),
+                                               static_cast<const float*>(t[2]),
+                                               at(t[3], start, item), sums, width, epsilon);
+                          }
+                          for (Index c = 0; c < width; ++c) totals[c] += double{sums[c]};
+                        }
+                        wait_for_all();
+                        const Span columns = share(width, 16, thread, threads);
+                        for (Index c = columns.begin; c < columns.end; ++c) {
+                          double total = 0.0;
+                          for (Index other = 0; other < threads; ++other)
+                            total += totals_of(other)[c];
+                          static_cast<float*>(t[4])[c] = static_cast<float>(total);
+                        }
+                      });
+                    };
+                  });
 }
 
 }  // namespace pydlbench::cpu::pointwise

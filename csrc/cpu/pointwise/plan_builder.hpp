@@ -75,7 +75,11 @@ memory::data_type supported_type(const std::string& kind, Pass pass, Precision p
 // Runs `plan`; what oneDNN has not implemented is left out.
 void with_onednn(const std::string& primitive, const std::function<void()>& plan);
 
+// Whether oneDNN has an algorithm for the activation of this name.
+bool is_activation(const std::string& op);
+
 // oneDNN's primitives for the builder's op and layout, and our own loops.
+void plan_activation(PlanBuilder& builder);
 void plan_onednn_maps(PlanBuilder& builder);
 void plan_onednn_normalisations(PlanBuilder& builder);
 void plan_elementwise(PlanBuilder& builder);
@@ -86,5 +90,6 @@ void plan_lrn(PlanBuilder& builder);
 void plan_concat(PlanBuilder& builder);
 void plan_scale(PlanBuilder& builder);
 void plan_softmax(PlanBuilder& builder);
+void plan_rmsnorm(PlanBuilder& builder);
 
 }  // namespace pydlbench::cpu::pointwise

@@ -1,5 +1,6 @@
 // Memory-bound layers: every way in which oneDNN or loops of our own compute one, in all layouts.
 // Arithmetic is float32 in both precisions, fp32 and bf16.
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,68 +20,45 @@ struct Op {
   std::string_view name;
   void (*onednn)(PlanBuilder&);  // null where it has nothing
   void (*own)(PlanBuilder&);     // null where oneDNN's will do
-  bool maps;                     // images; else what has only one layout
-  bool backward_data, backward_weights;
-  std::vector<std::string> numbers;
 };
 
+// What computes each operation, beside the activations that oneDNN has names for.
 const std::vector<Op>& ops() {
   namespace p = pointwise;
   static const std::vector<Op> all{
-      {"bias", p::plan_onednn_maps, p::plan_bias, true, false, true, {}},
-      {"relu", p::plan_onednn_maps, p::plan_elementwise, true, true, false, {}},
-      {"relu6", p::plan_onednn_maps, nullptr, true, true, false, {}},
-      {"hardswish", p::plan_onednn_maps, nullptr, true, true, false, {}},
-      {"hardsigmoid", p::plan_onednn_maps, nullptr, true, true, false, {}},
-      {"sigmoid", p::plan_onednn_maps, nullptr, true, true, false, {}},
-      {"tanh", p::plan_onednn_maps, nullptr, true, true, false, {}},
-      {"softplus", p::plan_onednn_maps, nullptr, true, true, false, {}},
-      {"elu", p::plan_onednn_maps, nullptr, true, true, false, {}},
-      {"silu", p::plan_onednn_maps, nullptr, true, true, false, {}},
-      {"mish", p::plan_onednn_maps, nullptr, true, true, false, {}},
-      {"gelu", p::plan_onednn_maps, nullptr, true, true, false, {}},
-      {"gelu-tanh", p::plan_onednn_maps, nullptr, true, true, false, {}},
-      {"scale", p::plan_onednn_maps, p::plan_scale, true, true, false, {}},
-      {"lrn",
-       p::plan_onednn_normalisations,
-       p::plan_lrn,
-       true,
-       true,
-       false,
-       {"local_size", "alpha", "beta", "k"}},
-      {"batchnorm",
-       p::plan_onednn_normalisations,
-       p::plan_batchnorm,
-       true,
-       true,
-       false,
-       {"epsilon", "momentum"}},
-      {"add", p::plan_onednn_maps, p::plan_elementwise, true, false, false, {}},
-      {"concat", p::plan_onednn_maps, p::plan_concat, true, true, false, {}},
-      {"softmax-xent", p::plan_onednn_normalisations, p::plan_softmax, false, true, false, {}},
-      {"softmax", p::plan_onednn_normalisations, nullptr, false, true, false, {}},
-      {"log-softmax", p::plan_onednn_normalisations, nullptr, false, true, false, {}},
-      {"layernorm", p::plan_onednn_normalisations, nullptr, false, true, false, {"epsilon"}},
-      {"dropout", nullptr, p::plan_elementwise, true, true, false, {"keep"}},
-      {"l2", p::plan_onednn_maps, p::plan_vectors, false, false, true, {"decay"}},
-      {"sgd", p::plan_onednn_maps, p::plan_vectors, false, false, false, {"rate"}},
-      {"momentum", nullptr, p::plan_vectors, false, false, false, {"rate", "mu"}},
+      {"bias", p::plan_onednn_maps, p::plan_bias},
+      {"relu", p::plan_activation, p::plan_elementwise},
+      {"scale", p::plan_onednn_maps, p::plan_scale},
+      {"lrn", p::plan_onednn_normalisations, p::plan_lrn},
+      {"batchnorm", p::plan_onednn_normalisations, p::plan_batchnorm},
+      {"add", p::plan_onednn_maps, p::plan_elementwise},
+      {"concat", p::plan_onednn_maps, p::plan_concat},
+      {"softmax-xent", p::plan_onednn_normalisations, p::plan_softmax},
+      {"softmax", p::plan_onednn_normalisations, nullptr},
+      {"log-softmax", p::plan_onednn_normalisations, nullptr},
+      {"layernorm", p::plan_onednn_normalisations, nullptr},
+      {"rmsnorm", nullptr, p::plan_rmsnorm},
+      {"dropout", nullptr, p::plan_elementwise},
+      {"l2", p::plan_onednn_maps, p::plan_vectors},
+      {"sgd", p::plan_onednn_maps, p::plan_vectors},
+      {"momentum", nullptr, p::plan_vectors},
   };
   return all;
 }
 
-const Op& find_op(const std::string& name) {
+Op find_op(const std::string& name) {
   std::string known;
   for (const Op& op : ops()) {
     if (op.name == name) return op;
-    known += (known.empty() ? "" : ", ") + std::string(op.name);
+    known += std::string(op.name) + ", ";
   }
-  throw Unsupported("no pointwise kernel named " + name + "; there is: " + known);
+  if (pointwise::is_activation(name)) return {name, pointwise::plan_activation, nullptr};
+  throw Unsupported("no pointwise kernel named " + name + "; there is: " + known +
+                    "and oneDNN's activations");
 }
 
-void check(const Op& op, const PointwiseProblem& p, Pass pass, Precision precision) {
-  if ((pass == Pass::backward_data && !op.backward_data) ||
-      (pass == Pass::backward_weights && !op.backward_weights)) {
+void check(const PointwiseProblem& p, Pass pass, Precision precision) {
+  if (std::find(p.passes.begin(), p.passes.end(), name_of(pass)) == p.passes.end()) {
     throw Unsupported(p.op + " has no " + name_of(pass) + " pass");
   }
   if (precision == Precision::fp16) {
@@ -90,18 +68,14 @@ void check(const Op& op, const PointwiseProblem& p, Pass pass, Precision precisi
                   "sizes are positive");
   PYDLBENCH_CHECK(p.op == "concat" ? p.sources.size() > 1 : p.sources.empty(),
                   "sources are those of a concatenation");
-  for (const auto& name : op.numbers) {
-    PYDLBENCH_CHECK(p.numbers.count(name) == 1, "the parameter " + name + " is missing");
-  }
-  PYDLBENCH_CHECK(p.numbers.size() == op.numbers.size(), p.op + " was given unknown parameters");
 }
 
 // Where thorough, streaming stores are tried for the smallest tensors too.
 std::vector<Candidate> pointwise_candidates(const Fields& fields, Pass pass, Precision precision,
                                             bool thorough) {
   const auto problem = problem_of<PointwiseProblem>(fields);
-  const Op& op = find_op(problem.op);
-  check(op, problem, pass, precision);
+  const Op op = find_op(problem.op);
+  check(problem, pass, precision);
   std::vector<Candidate> candidates;
   PlanBuilder builder{problem, pass, data_type(precision), thorough, candidates};
   const auto in = [&](const char* variant, Tag tag, bool own) {
@@ -110,7 +84,7 @@ std::vector<Candidate> pointwise_candidates(const Fields& fields, Pass pass, Pre
     if (op.onednn != nullptr) op.onednn(builder);
     if (own && op.own != nullptr) op.own(builder);
   };
-  if (!op.maps) {
+  if (problem.in_one_order) {
     in("plain", Tag::nchw, true);
     return candidates;
   }

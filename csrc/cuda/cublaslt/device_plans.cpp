@@ -24,7 +24,7 @@ std::shared_ptr<const void> one_on(const Device& device) {
 
 }  // namespace
 
-std::vector<std::shared_ptr<Plan>> gemm_plans(const Device& device, const GemmProblem& problem,
+std::vector<std::shared_ptr<Plan>> gemm_plans(const Device& device, const PlainGemm& problem,
                                               Pass pass, Mode mode, std::size_t workspace_limit,
                                               bool fused) {
   const int capability = device.facts().capability();

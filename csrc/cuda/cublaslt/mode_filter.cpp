@@ -112,7 +112,7 @@ std::vector<std::string> names(std::uint64_t flags) {
   return result;
 }
 
-void check_mode(Mode mode, const GemmProblem& problem, int capability) {
+void check_mode(Mode mode, const PlainGemm& problem, int capability) {
   require_capability(mode, capability);
   if (mode != Mode::fp8_tc) return;
   for (const auto& [letter, size] :

@@ -10,6 +10,7 @@
 
 #include "core/problem.hpp"
 #include "cuda/mode.hpp"
+#include "cuda/plain.hpp"
 
 namespace pydlbench::cuda::cublaslt {
 
@@ -60,6 +61,6 @@ std::vector<std::string> names(std::uint64_t flags);
 
 // Throws Unsupported, with the reason in one sentence, where no GPU of this compute capability
 // (major x 10 + minor) or no library computes the mode in these sizes.
-void check_mode(Mode mode, const GemmProblem& problem, int capability);
+void check_mode(Mode mode, const PlainGemm& problem, int capability);
 
 }  // namespace pydlbench::cuda::cublaslt

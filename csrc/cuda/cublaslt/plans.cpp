@@ -112,7 +112,7 @@ class Names {
 }  // namespace
 
 std::vector<std::shared_ptr<Plan>> plans(const std::shared_ptr<const Session>& session,
-                                         const GemmProblem& problem, Pass pass, Mode mode,
+                                         const PlainGemm& problem, Pass pass, Mode mode,
                                          int capability, std::size_t workspace_limit, bool fused) {
   if (fused && !is_forward(pass)) {
     throw Unsupported("bias and ReLU are fused into the forward pass only");

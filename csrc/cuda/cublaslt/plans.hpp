@@ -7,6 +7,7 @@
 
 #include "core/problem.hpp"
 #include "cuda/mode.hpp"
+#include "cuda/plain.hpp"
 #include "cuda/plan.hpp"
 
 namespace pydlbench::cuda {
@@ -17,7 +18,7 @@ class Device;
 // ReLU to the forward pass. Variants: "plain" (all matrices as the caller's, row-major) and
 // "transposed" (some stored transposed, as the layout says). Workspaces are no larger than
 // `workspace_limit` bytes. Throws Unsupported, with the reason, where there is no such algorithm.
-std::vector<std::shared_ptr<Plan>> gemm_plans(const Device& device, const GemmProblem& problem,
+std::vector<std::shared_ptr<Plan>> gemm_plans(const Device& device, const PlainGemm& problem,
                                               Pass pass, Mode mode, std::size_t workspace_limit,
                                               bool fused);
 

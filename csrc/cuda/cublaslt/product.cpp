@@ -46,7 +46,7 @@ std::string described(const Matrix& matrix, bool batched) {
 
 }  // namespace
 
-Product product(const GemmProblem& problem, Pass pass, const Storage& storage, DataType type,
+Product product(const PlainGemm& problem, Pass pass, const Storage& storage, DataType type,
                 bool fused, DataType bias_type) {
   const auto& p = problem;
   PYDLBENCH_CHECK(p.batch_count > 0 && p.m > 0 && p.k > 0 && p.n > 0, "sizes are positive");

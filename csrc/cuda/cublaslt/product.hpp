@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/problem.hpp"
+#include "cuda/plain.hpp"
 #include "cuda/tensor.hpp"
 
 namespace pydlbench::cuda::cublaslt {
@@ -44,7 +45,7 @@ struct Product {
 
 // `type` is that of the matrices, `bias_type` that of the bias. A fused product (forward only) has
 // a bias [1, 1, n] before its result, along the rows of D.
-Product product(const GemmProblem& problem, Pass pass, const Storage& storage, DataType type,
+Product product(const PlainGemm& problem, Pass pass, const Storage& storage, DataType type,
                 bool fused, DataType bias_type);
 
 // The storages to try, the plain one first; for FP8 those that are TN.

@@ -12,6 +12,7 @@
 #include "cuda/cublaslt/library.hpp"
 #include "cuda/cublaslt/mode_filter.hpp"
 #include "cuda/cublaslt/product.hpp"
+#include "cuda/plain.hpp"
 #include "cuda/plan.hpp"
 
 namespace pydlbench::cuda::cublaslt {
@@ -56,7 +57,7 @@ Search search(const Described& described, Mode mode, std::size_t workspace_limit
 
 // As gemm_plans() of plans.hpp, for a GPU of this compute capability.
 std::vector<std::shared_ptr<Plan>> plans(const std::shared_ptr<const Session>& session,
-                                         const GemmProblem& problem, Pass pass, Mode mode,
+                                         const PlainGemm& problem, Pass pass, Mode mode,
                                          int capability, std::size_t workspace_limit, bool fused);
 
 }  // namespace pydlbench::cuda::cublaslt

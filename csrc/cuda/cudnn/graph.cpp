@@ -18,19 +18,30 @@ std::vector<TensorSpec> convolution_tensors(const Convolution& convolution) {
   const auto pass = convolution.pass;
   const bool backward_data = pass == Pass::backward_data;
   const bool backward_weights = pass == Pass::backward_weights;
+  const auto images = [&](std::int64_t first, std::int64_t second,
+                          const std::int64_t (&sizes)[kMostSides]) {
+    std::vector<std::int64_t> dims{first, second};
+    dims.insert(dims.end(), sizes, sizes + p.sides);
+    return dims;
+  };
   std::vector<TensorSpec> tensors{
-      tensor("src", {p.batch, p.in_channels, p.in_height, p.in_width}, backward_data),
-      tensor("weights", {p.out_channels, p.in_channels / p.groups, p.kernel_height, p.kernel_width},
+      tensor("src", images(p.batch, p.in_channels, p.in_size), backward_data),
+      tensor("weights", images(p.out_channels, p.in_channels / p.groups, p.kernel),
              backward_weights)};
-  if (convolution.fused) tensors.push_back(tensor("bias", {1, p.out_channels, 1, 1}, false));
-  tensors.push_back(tensor("dst", {p.batch, p.out_channels, p.out_height, p.out_width},
+  if (convolution.fused) {
+    constexpr std::int64_t ones[kMostSides] = {1, 1, 1};
+    tensors.push_back(tensor("bias", images(1, p.out_channels, ones), false));
+  }
+  tensors.push_back(tensor("dst", images(p.batch, p.out_channels, p.out_size),
                            !backward_data && !backward_weights));
   return tensors;
 }
 
-std::string layout_text(Layout layout) {
-  return layout == Layout::nchw ? "src nchw, weights kcrs, dst nchw"
-                                : "src nhwc, weights krsc, dst nhwc";
+std::string layout_text(const Convolution& convolution) {
+  const bool flat = convolution.problem.sides == 2, last = convolution.layout == Layout::nhwc;
+  const std::string sides = flat ? "hw" : "dhw", taps = flat ? "rs" : "trs";
+  const auto image = last ? "n" + sides + "c" : "nc" + sides;
+  return "src " + image + ", weights " + (last ? "k" + taps + "c" : "kc" + taps) + ", dst " + image;
 }
 
 std::string primitive_text(const Convolution& convolution) {
@@ -71,17 +82,19 @@ class Builder {
     return tensor;
   }
 
-  Descriptor& convolution(const Conv2dProblem& p, DataType compute) {
-    using Numbers = std::vector<std::int64_t>;
+  Descriptor& convolution(const ConvProblem& p, DataType compute) {
+    const auto of_sides = [&](const std::int64_t (&sizes)[kMostSides]) {
+      return std::vector<std::int64_t>(sizes, sizes + p.sides);
+    };
     auto& convolution = make(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, "convolution");
     convolution.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, type_of(compute))
         .set_enum(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE,
                   CUDNN_CROSS_CORRELATION)
-        .set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, Numbers{2})
-        .set(CUDNN_ATTR_CONVOLUTION_DILATIONS, Numbers{p.dilation_height, p.dilation_width})
-        .set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, Numbers{p.stride_height, p.stride_width})
-        .set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, Numbers{p.pad_top, p.pad_left})
-        .set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, Numbers{p.pad_bottom, p.pad_right});
+        .set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, std::vector<std::int64_t>{p.sides})
+        .set(CUDNN_ATTR_CONVOLUTION_DILATIONS, of_sides(p.dilation))
+        .set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, of_sides(p.stride))
+        .set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, of_sides(p.pad_before))
+        .set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, of_sides(p.pad_after));
     convolution.finalize();
     return convolution;
   }

@@ -17,7 +17,7 @@ namespace pydlbench::cuda::cudnn {
 enum class Layout { nchw, nhwc };
 
 struct Convolution {
-  Conv2dProblem problem;
+  ConvProblem problem;
   Pass pass;
   Layout layout;
   Mode mode;
@@ -29,7 +29,7 @@ struct Convolution {
 std::vector<TensorSpec> convolution_tensors(const Convolution& convolution);
 
 // "src nhwc, weights krsc, dst nhwc".
-std::string layout_text(Layout layout);
+std::string layout_text(const Convolution& convolution);
 
 // "convolution forward", "convolution + bias + ReLU forward", ...
 std::string primitive_text(const Convolution& convolution);

@@ -94,9 +94,9 @@ inline PaddingPlanes padding_planes(const ExplicitPadding& padding, bool channel
   const auto planes = [&](std::int64_t height, std::int64_t width) {
     return planes_of(inner.batch, inner.in_channels, height, width, channels_last);
   };
-  return {planes(inner.in_height, inner.in_width),
-          planes(inner.in_height - padding.top - padding.bottom,
-                 inner.in_width - padding.left - padding.right),
+  return {planes(inner.in_size[0], inner.in_size[1]),
+          planes(inner.in_size[0] - padding.top - padding.bottom,
+                 inner.in_size[1] - padding.left - padding.right),
           {padding.top, padding.left * (channels_last ? inner.in_channels : 1)}};
 }
 

@@ -13,25 +13,27 @@ struct CUstream_st;
 
 namespace pydlbench::cuda::cudnn {
 
-inline bool is_asymmetric(const Conv2dProblem& problem) {
-  return problem.pad_top != problem.pad_bottom || problem.pad_left != problem.pad_right;
+// Of images of two sides, which the kernels below are for.
+inline bool is_asymmetric(const ConvProblem& problem) {
+  return problem.pad_before[0] != problem.pad_after[0] ||
+         problem.pad_before[1] != problem.pad_after[1];
 }
 
 struct ExplicitPadding {
-  Conv2dProblem inner;                    // on the larger source, padded alike on opposite sides
+  ConvProblem inner;                      // on the larger source, padded alike on opposite sides
   std::int64_t top, left, bottom, right;  // rows and columns that the kernel adds or cuts off
 };
 
-inline ExplicitPadding explicit_padding(const Conv2dProblem& problem) {
-  const auto rows = std::min(problem.pad_top, problem.pad_bottom);
-  const auto columns = std::min(problem.pad_left, problem.pad_right);
-  ExplicitPadding padding{problem, problem.pad_top - rows, problem.pad_left - columns,
-                          problem.pad_bottom - rows, problem.pad_right - columns};
+inline ExplicitPadding explicit_padding(const ConvProblem& problem) {
+  const auto rows = std::min(problem.pad_before[0], problem.pad_after[0]);
+  const auto columns = std::min(problem.pad_before[1], problem.pad_after[1]);
+  ExplicitPadding padding{problem, problem.pad_before[0] - rows, problem.pad_before[1] - columns,
+                          problem.pad_after[0] - rows, problem.pad_after[1] - columns};
   auto& inner = padding.inner;
-  inner.in_height += padding.top + padding.bottom;
-  inner.in_width += padding.left + padding.right;
-  inner.pad_top = inner.pad_bottom = rows;
-  inner.pad_left = inner.pad_right = columns;
+  inner.in_size[0] += padding.top + padding.bottom;
+  inner.in_size[1] += padding.left + padding.right;
+  inner.pad_before[0] = inner.pad_after[0] = rows;
+  inner.pad_before[1] = inner.pad_after[1] = columns;
   return padding;
 }
 

@@ -64,7 +64,7 @@ constexpr std::size_t kMostPacks = 4096;
 
 std::size_t scratch_bytes(const Convolution& convolution, const ExplicitPadding& padding) {
   const auto& inner = padding.inner;
-  const auto elements = inner.batch * inner.in_channels * inner.in_height * inner.in_width;
+  const auto elements = inner.batch * inner.in_channels * inner.in_size[0] * inner.in_size[1];
   const auto bytes = static_cast<std::size_t>(elements) * bytes_of(storage(convolution.mode));
   return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
 }
@@ -82,7 +82,7 @@ PlanFacts facts_of(const Convolution& convolution, const std::optional<ExplicitP
   }
   facts.library = cudnn_version_text();
   facts.variant = convolution.layout == Layout::nchw ? "nchw" : "nhwc";
-  facts.layout = layout_text(convolution.layout);
+  facts.layout = layout_text(convolution);
   facts.accumulate = accumulator(convolution.compute, engine.numerical);
   facts.tensor_cores = has(engine.numerical, "TENSOR_CORE");
   facts.notes = engine.numerical;
@@ -191,8 +191,9 @@ class Dropped {
 
 }  // namespace
 
-std::vector<std::shared_ptr<Plan>> conv2d_plans(const Target& target, const Conv2dProblem& problem,
-                                                Pass pass, Mode mode, const PlanRequest& request) {
+std::vector<std::shared_ptr<Plan>> convolution_plans(const Target& target,
+                                                     const ConvProblem& problem, Pass pass,
+                                                     Mode mode, const PlanRequest& request) {
   check_request(target, pass, mode, request);
   std::vector<std::shared_ptr<Plan>> plans;
   Dropped dropped;
@@ -227,7 +228,9 @@ std::vector<std::shared_ptr<Plan>> conv2d_plans(const Target& target, const Conv
       convolution.layout = layout;
       convolution.compute = compute;
       add(convolution, std::nullopt);
-      if (is_asymmetric(problem)) add(convolution, explicit_padding(problem));
+      if (problem.sides == 2 && is_asymmetric(problem)) {
+        add(convolution, explicit_padding(problem));
+      }
     }
   }
   if (plans.empty()) throw Unsupported(dropped.sentence(primitive_text(convolution), mode));

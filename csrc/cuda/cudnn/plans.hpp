@@ -22,7 +22,8 @@ struct PlanRequest {
 // Layout by layout in cuDNN's own order, none of them built. Where opposite sides are padded
 // differently, also with the padding done apart. Throws Unsupported with one sentence where the
 // mode or the problem leaves nothing.
-std::vector<std::shared_ptr<Plan>> conv2d_plans(const Target& target, const Conv2dProblem& problem,
-                                                Pass pass, Mode mode, const PlanRequest& request);
+std::vector<std::shared_ptr<Plan>> convolution_plans(const Target& target,
+                                                     const ConvProblem& problem, Pass pass,
+                                                     Mode mode, const PlanRequest& request);
 
 }  // namespace pydlbench::cuda::cudnn

@@ -1,5 +1,6 @@
 #include "cuda/pointwise/plans.hpp"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -17,34 +18,33 @@ struct Op {
   std::string_view name;
   void (*plan)(PlanBuilder&);
   bool has_layouts;  // whether its kernels differ between NCHW and NHWC
-  bool backward_data, backward_weights;
 };
 
 constexpr Op kOps[] = {
-    {"bias", pointwise::plan_bias, true, false, true},
-    {"relu", pointwise::plan_relu, false, true, false},
-    {"relu6", pointwise::plan_activation, false, true, false},
-    {"hardsigmoid", pointwise::plan_activation, false, true, false},
-    {"hardswish", pointwise::plan_activation, false, true, false},
-    {"sigmoid", pointwise::plan_activation, false, true, false},
-    {"tanh", pointwise::plan_activation, false, true, false},
-    {"softplus", pointwise::plan_activation, false, true, false},
-    {"elu", pointwise::plan_activation, false, true, false},
-    {"silu", pointwise::plan_activation, false, true, false},
-    {"mish", pointwise::plan_activation, false, true, false},
-    {"gelu", pointwise::plan_activation, false, true, false},
-    {"gelu-tanh", pointwise::plan_activation, false, true, false},
-    {"lrn", pointwise::plan_lrn, true, true, false},
-    {"batchnorm", pointwise::plan_batchnorm, true, true, false},
-    {"add", pointwise::plan_add, false, false, false},
-    {"concat", pointwise::plan_concat, true, true, false},
-    {"softmax-xent", pointwise::plan_softmax, false, true, false},
-    {"softmax", pointwise::plan_row_softmax, false, true, false},
-    {"log-softmax", pointwise::plan_row_softmax, false, true, false},
-    {"dropout", pointwise::plan_dropout, true, true, false},
-    {"l2", pointwise::plan_l2, false, false, true},
-    {"sgd", pointwise::plan_sgd, false, false, false},
-    {"momentum", pointwise::plan_momentum, false, false, false},
+    {"bias", pointwise::plan_bias, true},
+    {"relu", pointwise::plan_relu, false},
+    {"relu6", pointwise::plan_activation, false},
+    {"hardsigmoid", pointwise::plan_activation, false},
+    {"hardswish", pointwise::plan_activation, false},
+    {"sigmoid", pointwise::plan_activation, false},
+    {"tanh", pointwise::plan_activation, false},
+    {"softplus", pointwise::plan_activation, false},
+    {"elu", pointwise::plan_activation, false},
+    {"silu", pointwise::plan_activation, false},
+    {"mish", pointwise::plan_activation, false},
+    {"gelu", pointwise::plan_activation, false},
+    {"gelu-tanh", pointwise::plan_activation, false},
+    {"lrn", pointwise::plan_lrn, true},
+    {"batchnorm", pointwise::plan_batchnorm, true},
+    {"add", pointwise::plan_add, false},
+    {"concat", pointwise::plan_concat, true},
+    {"softmax-xent", pointwise::plan_softmax, false},
+    {"softmax", pointwise::plan_row_softmax, false},
+    {"log-softmax", pointwise::plan_row_softmax, false},
+    {"dropout", pointwise::plan_dropout, true},
+    {"l2", pointwise::plan_l2, false},
+    {"sgd", pointwise::plan_sgd, false},
+    {"momentum", pointwise::plan_momentum, false},
 };
 
 const Op& find_op(const std::string& name) {
@@ -56,10 +56,9 @@ const Op& find_op(const std::string& name) {
   throw Unsupported("no pointwise kernel named " + name + "; there is: " + known);
 }
 
-void check_pass(const Op& op, Pass pass) {
-  if ((pass == Pass::backward_data && !op.backward_data) ||
-      (pass == Pass::backward_weights && !op.backward_weights)) {
-    throw Unsupported(std::string(op.name) + " has no " + name_of(pass) + " pass");
+void check_pass(const PointwiseProblem& p, Pass pass) {
+  if (std::find(p.passes.begin(), p.passes.end(), name_of(pass)) == p.passes.end()) {
+    throw Unsupported(p.op + " has no " + name_of(pass) + " pass");
   }
 }
 
@@ -88,7 +87,7 @@ std::vector<std::shared_ptr<Plan>> pointwise_plans(const PointwiseProblem& probl
                                                    Mode mode, const std::string& layout,
                                                    const PointwiseTarget& target) {
   const Op& op = find_op(problem.op);
-  check_pass(op, pass);
+  check_pass(problem, pass);
   if (mode == Mode::fp8_tc) {
     throw Unsupported("pointwise kernels have no fp8-tc: that mode is for matrix products");
   }

@@ -17,15 +17,16 @@ bool same_windows(std::int64_t in, std::int64_t out, std::int64_t kernel, std::i
 
 }  // namespace
 
-const char* beyond_cudnn(const Pool2dProblem& p) {
-  if (!same_windows(p.in_height, p.out_height, p.kernel_height, p.stride_height, p.pad_top) ||
-      !same_windows(p.in_width, p.out_width, p.kernel_width, p.stride_width, p.pad_left)) {
+const char* beyond_cudnn(const PoolProblem& p) {
+  if (!same_windows(p.in_size[0], p.out_size[0], p.kernel[0], p.stride[0], p.pad_before[0]) ||
+      !same_windows(p.in_size[1], p.out_size[1], p.kernel[1], p.stride[1], p.pad_before[1])) {
     return "cuDNN pads both ends alike";
   }
   const auto most = [&](std::int64_t height, std::int64_t width) {
     return p.batch * p.channels * height * width;
   };
-  if (most(p.in_height, p.in_width) > INT32_MAX || most(p.out_height, p.out_width) > INT32_MAX) {
+  if (most(p.in_size[0], p.in_size[1]) > INT32_MAX ||
+      most(p.out_size[0], p.out_size[1]) > INT32_MAX) {
     return "cuDNN's pooling counts elements in 32 bits";
   }
   return nullptr;

@@ -55,14 +55,14 @@ using TensorDescriptor = Owned<cudnnTensorDescriptor_t>;
 
 int narrow(std::int64_t size) { return static_cast<int>(size); }
 
-PoolingDescriptor describe(const Pool2dProblem& p, cudnnPoolingMode_t mode) {
+PoolingDescriptor describe(const PoolProblem& p, cudnnPoolingMode_t mode) {
   cudnnPoolingDescriptor_t created = nullptr;
   cudnn::check(functions().create_pooling(&created), "cudnnCreatePoolingDescriptor");
   PoolingDescriptor descriptor{created, functions().destroy_pooling};
   cudnn::check(
-      functions().set_pooling(created, mode, CUDNN_NOT_PROPAGATE_NAN, narrow(p.kernel_height),
-                              narrow(p.kernel_width), narrow(p.pad_top), narrow(p.pad_left),
-                              narrow(p.stride_height), narrow(p.stride_width)),
+      functions().set_pooling(created, mode, CUDNN_NOT_PROPAGATE_NAN, narrow(p.kernel[0]),
+                              narrow(p.kernel[1]), narrow(p.pad_before[0]), narrow(p.pad_before[1]),
+                              narrow(p.stride[0]), narrow(p.stride[1])),
       "cudnnSetPooling2dDescriptor");
   return descriptor;
 }
@@ -83,7 +83,7 @@ TensorDescriptor describe(const TensorSpec& spec, bool channels_last) {
 // result, which is derived, before them.
 class CudnnPlan final : public Plan {
  public:
-  CudnnPlan(const Device& device, const Pool2dProblem& problem, Pass pass, DataType type,
+  CudnnPlan(const Device& device, const PoolProblem& problem, Pass pass, DataType type,
             bool channels_last, cudnnPoolingMode_t mode)
       : handle_(cudnn::handle_of(device)),
         forward_(is_forward(pass)),
@@ -175,7 +175,7 @@ std::vector<cudnnPoolingMode_t> modes(PoolMode mode, bool forward) {
 
 }  // namespace
 
-std::vector<std::shared_ptr<Plan>> cudnn_plans(const Device& device, const Pool2dProblem& problem,
+std::vector<std::shared_ptr<Plan>> cudnn_plans(const Device& device, const PoolProblem& problem,
                                                Pass pass, DataType type, bool channels_last) {
   std::vector<std::shared_ptr<Plan>> plans;
   for (const auto mode : modes(problem.mode, is_forward(pass))) {

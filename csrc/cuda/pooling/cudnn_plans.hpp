@@ -15,11 +15,11 @@ class Device;
 namespace pydlbench::cuda::pooling {
 
 // Why cuDNN cannot compute this pooling, or null: it pads both ends alike and counts in 32 bits.
-const char* beyond_cudnn(const Pool2dProblem& problem);
+const char* beyond_cudnn(const PoolProblem& problem);
 
 // cuDNN's kernels for a layout of what is not beyond_cudnn(). Throws Unsupported where cuDNN is not
 // loaded.
-std::vector<std::shared_ptr<Plan>> cudnn_plans(const Device& device, const Pool2dProblem& problem,
+std::vector<std::shared_ptr<Plan>> cudnn_plans(const Device& device, const PoolProblem& problem,
                                                Pass pass, DataType type, bool channels_last);
 
 }  // namespace pydlbench::cuda::pooling

@@ -29,10 +29,10 @@ struct Shape {
   }
 };
 
-inline Shape shape_of(const Pool2dProblem& p, bool channels_last) {
+inline Shape shape_of(const PoolProblem& p, bool channels_last) {
   const std::int64_t channels = channels_last ? p.channels : 1;
-  const auto in = p.in_height * p.in_width * channels;
-  const auto out = p.out_height * p.out_width * channels;
+  const auto in = p.in_size[0] * p.in_size[1] * channels;
+  const auto out = p.out_size[0] * p.out_size[1] * channels;
   // Inside an image kernels count in 32 bits; images and their offsets are counted in 64.
   if (in >= INT32_MAX || out >= INT32_MAX) {
     throw Unsupported("images of 2**31 elements and more");
@@ -40,16 +40,16 @@ inline Shape shape_of(const Pool2dProblem& p, bool channels_last) {
   const auto narrow = [](std::int64_t size) { return static_cast<int>(size); };
   return {channels_last ? p.batch : p.batch * p.channels,
           narrow(channels),
-          narrow(p.in_height),
-          narrow(p.in_width),
-          narrow(p.out_height),
-          narrow(p.out_width),
-          narrow(p.kernel_height),
-          narrow(p.kernel_width),
-          narrow(p.stride_height),
-          narrow(p.stride_width),
-          narrow(p.pad_top),
-          narrow(p.pad_left),
+          narrow(p.in_size[0]),
+          narrow(p.in_size[1]),
+          narrow(p.out_size[0]),
+          narrow(p.out_size[1]),
+          narrow(p.kernel[0]),
+          narrow(p.kernel[1]),
+          narrow(p.stride[0]),
+          narrow(p.stride[1]),
+          narrow(p.pad_before[0]),
+          narrow(p.pad_before[1]),
           p.mode == PoolMode::avg_include_padding};
 }
 
@@ -335,7 +335,7 @@ void with_kind_and_lanes(PoolMode mode, int channels, const Run& run) {
 
 }  // namespace
 
-void run_forward(const Pool2dProblem& problem, DataType type, bool channels_last, const void* src,
+void run_forward(const PoolProblem& problem, DataType type, bool channels_last, const void* src,
                  void* dst, std::uint8_t* argmax, CUstream_st* stream) {
   const auto shape = shape_of(problem, channels_last);
   pointwise::with_type(type, [&](auto zero) {
@@ -347,7 +347,7 @@ void run_forward(const Pool2dProblem& problem, DataType type, bool channels_last
   });
 }
 
-void run_backward(const Pool2dProblem& problem, DataType type, bool channels_last, const void* dst,
+void run_backward(const PoolProblem& problem, DataType type, bool channels_last, const void* dst,
                   const std::uint8_t* argmax, void* src, CUstream_st* stream) {
   const auto shape = shape_of(problem, channels_last);
   pointwise::with_type(type, [&](auto zero) {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kPlaces = 256;
 
-bool has_argmax(const Pool2dProblem& problem, Pass pass) {
+bool has_argmax(const PoolProblem& problem, Pass pass) {
   return problem.mode == PoolMode::max && pass != Pass::forward_inference;
 }
 
@@ -23,7 +23,7 @@ bool has_argmax(const Pool2dProblem& problem, Pass pass) {
 // forward pass's source and the argmax that follows from it before them.
 class OwnPlan final : public Plan {
  public:
-  OwnPlan(const Pool2dProblem& problem, Pass pass, DataType type, bool channels_last)
+  OwnPlan(const PoolProblem& problem, Pass pass, DataType type, bool channels_last)
       : problem_(problem),
         type_(type),
         channels_last_(channels_last),
@@ -83,7 +83,7 @@ class OwnPlan final : public Plan {
                  src, stream);
   }
 
-  Pool2dProblem problem_;
+  PoolProblem problem_;
   DataType type_;
   bool channels_last_, forward_, argmax_;
   PlanFacts facts_;
@@ -92,10 +92,10 @@ class OwnPlan final : public Plan {
 
 }  // namespace
 
-std::shared_ptr<Plan> own_plan(const Pool2dProblem& problem, Pass pass, DataType type,
+std::shared_ptr<Plan> own_plan(const PoolProblem& problem, Pass pass, DataType type,
                                bool channels_last, bool by_cudnn) {
   const bool argmax = has_argmax(problem, pass);
-  const bool fits = !argmax || problem.kernel_height * problem.kernel_width <= kPlaces;
+  const bool fits = !argmax || problem.kernel[0] * problem.kernel[1] <= kPlaces;
   if (by_cudnn && (!argmax || !fits)) return nullptr;
   if (!fits) {
     throw Unsupported("maxima of windows of more than " + std::to_string(kPlaces) +

@@ -20,7 +20,7 @@ namespace pydlbench::cuda::pooling {
 //
 // Args: `by_cudnn`: whether cuDNN computes this. Throws Unsupported where neither does: an argmax
 // of one byte tells 256 places apart.
-std::shared_ptr<Plan> own_plan(const Pool2dProblem& problem, Pass pass, DataType type,
+std::shared_ptr<Plan> own_plan(const PoolProblem& problem, Pass pass, DataType type,
                                bool channels_last, bool by_cudnn);
 
 }  // namespace pydlbench::cuda::pooling

@@ -11,7 +11,7 @@
 
 namespace pydlbench::cuda {
 
-std::vector<std::shared_ptr<Plan>> pool2d_plans(const Device& device, const Pool2dProblem& problem,
+std::vector<std::shared_ptr<Plan>> pool2d_plans(const Device& device, const PoolProblem& problem,
                                                 Pass pass, Mode mode, const std::string& layout) {
   if (pass == Pass::backward_weights) throw Unsupported("pooling has no weights");
   if (mode == Mode::fp8_tc)

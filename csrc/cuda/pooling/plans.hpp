@@ -18,7 +18,7 @@ class Device;
 // ("dst") and writes the other gradient (role "src", output). cuDNN is left out where it is not
 // loaded or cannot pad so; ours where they have no case, see own_plan(). Throws Unsupported for
 // fp8-tc and for backward-weights.
-std::vector<std::shared_ptr<Plan>> pool2d_plans(const Device& device, const Pool2dProblem& problem,
+std::vector<std::shared_ptr<Plan>> pool2d_plans(const Device& device, const PoolProblem& problem,
                                                 Pass pass, Mode mode, const std::string& layout);
 
 }  // namespace pydlbench::cuda

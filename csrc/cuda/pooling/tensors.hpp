@@ -15,14 +15,15 @@ inline TensorSpec tensor(const char* role, DataType type, std::vector<std::int64
   return {role, type, std::move(dims), std::move(strides), use};
 }
 
-inline TensorSpec src_tensor(const Pool2dProblem& p, DataType type, bool channels_last, Use use) {
-  return tensor("src", type, {p.batch, p.channels, p.in_height, p.in_width}, channels_last, use);
+inline TensorSpec src_tensor(const PoolProblem& p, DataType type, bool channels_last, Use use) {
+  return tensor("src", type, {p.batch, p.channels, p.in_size[0], p.in_size[1]}, channels_last, use);
 }
 
 // A tensor with one element per element of the result.
-inline TensorSpec dst_tensor(const char* role, const Pool2dProblem& p, DataType type,
+inline TensorSpec dst_tensor(const char* role, const PoolProblem& p, DataType type,
                              bool channels_last, Use use) {
-  return tensor(role, type, {p.batch, p.channels, p.out_height, p.out_width}, channels_last, use);
+  return tensor(role, type, {p.batch, p.channels, p.out_size[0], p.out_size[1]}, channels_last,
+                use);
 }
 
 inline PlanFacts facts(Pass pass, bool channels_last) {

@@ -105,22 +105,22 @@ void in_launches(std::int64_t units, std::int64_t terms_per_unit, std::int64_t u
 // sums run over all images and pixels.
 __device__ inline Sum conv2d_forward(const Conv2dCheck& what, std::int64_t index) {
   const auto& p = what.problem;
-  const auto ow = index % p.out_width, oh = index / p.out_width % p.out_height;
-  const auto plane = index / (p.out_width * p.out_height);
+  const auto ow = index % p.out_size[1], oh = index / p.out_size[1] % p.out_size[0];
+  const auto plane = index / (p.out_size[1] * p.out_size[0]);
   const auto oc = plane % p.out_channels, n = plane / p.out_channels;
   const auto ins = p.in_channels / p.groups, outs = p.out_channels / p.groups;
-  const auto taps = p.kernel_height * p.kernel_width, pixels = p.in_height * p.in_width;
+  const auto taps = p.kernel[0] * p.kernel[1], pixels = p.in_size[0] * p.in_size[1];
   const float* src = what.src + (n * p.in_channels + oc / outs * ins) * pixels;
   const float* weights = what.weights + oc * ins * taps;
   Sum sum{0.0, 0.0};
-  for (std::int64_t kh = 0; kh < p.kernel_height; ++kh) {
-    const auto ih = oh * p.stride_height + kh * p.dilation_height - p.pad_top;
-    if (ih < 0 || ih >= p.in_height) continue;
-    for (std::int64_t kw = 0; kw < p.kernel_width; ++kw) {
-      const auto iw = ow * p.stride_width + kw * p.dilation_width - p.pad_left;
-      if (iw < 0 || iw >= p.in_width) continue;
-      const float* x = src + ih * p.in_width + iw;
-      const float* w = weights + kh * p.kernel_width + kw;
+  for (std::int64_t kh = 0; kh < p.kernel[0]; ++kh) {
+    const auto ih = oh * p.stride[0] + kh * p.dilation[0] - p.pad_before[0];
+    if (ih < 0 || ih >= p.in_size[0]) continue;
+    for (std::int64_t kw = 0; kw < p.kernel[1]; ++kw) {
+      const auto iw = ow * p.stride[1] + kw * p.dilation[1] - p.pad_before[1];
+      if (iw < 0 || iw >= p.in_size[1]) continue;
+      const float* x = src + ih * p.in_size[1] + iw;
+      const float* w = weights + kh * p.kernel[1] + kw;
       for (std::int64_t c = 0; c < ins; ++c) {
         sum.add(static_cast<double>(x[c * pixels]) * static_cast<double>(w[c * taps]));
       }
@@ -132,23 +132,23 @@ __device__ inline Sum conv2d_forward(const Conv2dCheck& what, std::int64_t index
 
 __device__ inline Sum conv2d_backward_data(const Conv2dCheck& what, std::int64_t index) {
   const auto& p = what.problem;
-  const auto iw = index % p.in_width, ih = index / p.in_width % p.in_height;
-  const auto plane = index / (p.in_width * p.in_height);
+  const auto iw = index % p.in_size[1], ih = index / p.in_size[1] % p.in_size[0];
+  const auto plane = index / (p.in_size[1] * p.in_size[0]);
   const auto ic = plane % p.in_channels, n = plane / p.in_channels;
   const auto ins = p.in_channels / p.groups, outs = p.out_channels / p.groups;
-  const auto taps = p.kernel_height * p.kernel_width, pixels = p.out_height * p.out_width;
+  const auto taps = p.kernel[0] * p.kernel[1], pixels = p.out_size[0] * p.out_size[1];
   const auto first = ic / ins * outs;  // output channel of the group
   const float* dst = what.dst + (n * p.out_channels + first) * pixels;
   const float* weights = what.weights + (first * ins + ic % ins) * taps;
   Sum sum{0.0, 0.0};
-  for (std::int64_t kh = 0; kh < p.kernel_height; ++kh) {
-    const auto row = ih + p.pad_top - kh * p.dilation_height, oh = row / p.stride_height;
-    if (row < 0 || row % p.stride_height != 0 || oh >= p.out_height) continue;
-    for (std::int64_t kw = 0; kw < p.kernel_width; ++kw) {
-      const auto column = iw + p.pad_left - kw * p.dilation_width, ow = column / p.stride_width;
-      if (column < 0 || column % p.stride_width != 0 || ow >= p.out_width) continue;
-      const float* y = dst + oh * p.out_width + ow;
-      const float* w = weights + kh * p.kernel_width + kw;
+  for (std::int64_t kh = 0; kh < p.kernel[0]; ++kh) {
+    const auto row = ih + p.pad_before[0] - kh * p.dilation[0], oh = row / p.stride[0];
+    if (row < 0 || row % p.stride[0] != 0 || oh >= p.out_size[0]) continue;
+    for (std::int64_t kw = 0; kw < p.kernel[1]; ++kw) {
+      const auto column = iw + p.pad_before[1] - kw * p.dilation[1], ow = column / p.stride[1];
+      if (column < 0 || column % p.stride[1] != 0 || ow >= p.out_size[1]) continue;
+      const float* y = dst + oh * p.out_size[1] + ow;
+      const float* w = weights + kh * p.kernel[1] + kw;
       for (std::int64_t o = 0; o < outs; ++o) {
         sum.add(static_cast<double>(y[o * pixels]) * static_cast<double>(w[o * ins * taps]));
       }
@@ -162,11 +162,12 @@ __device__ inline Sum conv2d_backward_data(const Conv2dCheck& what, std::int64_t
 __device__ inline Sum conv2d_backward_weights(const Conv2dCheck& what, std::int64_t index) {
   const auto& p = what.problem;
   const auto ins = p.in_channels / p.groups, outs = p.out_channels / p.groups;
-  const auto kw = index % p.kernel_width, kh = index / p.kernel_width % p.kernel_height;
-  const auto filter = index / (p.kernel_width * p.kernel_height);
+  const auto kw = index % p.kernel[1], kh = index / p.kernel[1] % p.kernel[0];
+  const auto filter = index / (p.kernel[1] * p.kernel[0]);
   const auto oc = filter / ins, ic = oc / outs * ins + filter % ins;
-  const auto down = kh * p.dilation_height - p.pad_top, right = kw * p.dilation_width - p.pad_left;
-  const auto rows = static_cast<int>(p.out_height), columns = static_cast<int>(p.out_width);
+  const auto down = kh * p.dilation[0] - p.pad_before[0],
+             right = kw * p.dilation[1] - p.pad_before[1];
+  const auto rows = static_cast<int>(p.out_size[0]), columns = static_cast<int>(p.out_size[1]);
   const int step = static_cast<int>(blockDim.x);
   const int step_n = step / (rows * columns), step_h = step / columns % rows,
             step_w = step % columns;
@@ -178,9 +179,9 @@ __device__ inline Sum conv2d_backward_weights(const Conv2dCheck& what, std::int6
   oh -= static_cast<int>(n) * rows;
   Sum sum{0.0, 0.0};
   while (n < p.batch) {
-    const auto ih = oh * p.stride_height + down, iw = ow * p.stride_width + right;
-    if (ih >= 0 && ih < p.in_height && iw >= 0 && iw < p.in_width) {
-      const auto x = what.src[((n * p.in_channels + ic) * p.in_height + ih) * p.in_width + iw];
+    const auto ih = oh * p.stride[0] + down, iw = ow * p.stride[1] + right;
+    if (ih >= 0 && ih < p.in_size[0] && iw >= 0 && iw < p.in_size[1]) {
+      const auto x = what.src[((n * p.in_channels + ic) * p.in_size[0] + ih) * p.in_size[1] + iw];
       const auto y = what.dst[((n * p.out_channels + oc) * rows + oh) * columns + ow];
       sum.add(static_cast<double>(x) * static_cast<double>(y));
     }
@@ -309,9 +310,9 @@ __device__ inline Reach holders(std::int64_t at, std::int64_t stride, std::int64
   return {first, last < windows ? last : windows};
 }
 
-__device__ inline double divisor(const Pool2dProblem& p, const Reach& rows, const Reach& columns) {
+__device__ inline double divisor(const PoolProblem& p, const Reach& rows, const Reach& columns) {
   if (p.mode == PoolMode::avg_include_padding) {
-    return static_cast<double>(p.kernel_height * p.kernel_width);
+    return static_cast<double>(p.kernel[0] * p.kernel[1]);
   }
   const auto high = rows.last - rows.first, wide = columns.last - columns.first;
   return static_cast<double>((high > 1 ? high : 1) * (wide > 1 ? wide : 1));
@@ -332,13 +333,14 @@ __device__ inline std::int64_t first_maximum(const float* plane, std::int64_t wi
 
 __device__ inline Deviation pool2d_forward(const Pool2dCheck& what, std::int64_t index) {
   const auto& p = what.problem;
-  const auto ow = index % p.out_width, oh = index / p.out_width % p.out_height;
-  const float* plane = what.src + index / (p.out_width * p.out_height) * p.in_height * p.in_width;
-  const auto rows = reach(oh, p.stride_height, p.pad_top, p.kernel_height, p.in_height);
-  const auto columns = reach(ow, p.stride_width, p.pad_left, p.kernel_width, p.in_width);
+  const auto ow = index % p.out_size[1], oh = index / p.out_size[1] % p.out_size[0];
+  const float* plane =
+      what.src + index / (p.out_size[1] * p.out_size[0]) * p.in_size[0] * p.in_size[1];
+  const auto rows = reach(oh, p.stride[0], p.pad_before[0], p.kernel[0], p.in_size[0]);
+  const auto columns = reach(ow, p.stride[1], p.pad_before[1], p.kernel[1], p.in_size[1]);
   if (p.mode == PoolMode::max) {
     // A maximum is one of the inputs: it must be exact, and its own size is the scale.
-    const auto at = first_maximum(plane, p.in_width, rows, columns);
+    const auto at = first_maximum(plane, p.in_size[1], rows, columns);
     const double expected = at < 0 ? -INFINITY : static_cast<double>(plane[at]);
     const double got = load(what.output.data, what.output.type, offset(what.output, index));
     return deviation_of(got, expected, fabs(expected), index);
@@ -347,7 +349,7 @@ __device__ inline Deviation pool2d_forward(const Pool2dCheck& what, std::int64_t
   const double share = 1.0 / divisor(p, rows, columns);
   for (auto ih = rows.first; ih < rows.last; ++ih) {
     for (auto iw = columns.first; iw < columns.last; ++iw) {
-      sum.add(static_cast<double>(plane[ih * p.in_width + iw]) * share);
+      sum.add(static_cast<double>(plane[ih * p.in_size[1] + iw]) * share);
     }
   }
   return deviation_of(what.output, index, sum, false);
@@ -355,21 +357,21 @@ __device__ inline Deviation pool2d_forward(const Pool2dCheck& what, std::int64_t
 
 __device__ inline Deviation pool2d_backward(const Pool2dCheck& what, std::int64_t index) {
   const auto& p = what.problem;
-  const auto iw = index % p.in_width, ih = index / p.in_width % p.in_height;
-  const auto plane = index / (p.in_width * p.in_height);
-  const auto down = holders(ih, p.stride_height, p.pad_top, p.kernel_height, p.out_height);
-  const auto right = holders(iw, p.stride_width, p.pad_left, p.kernel_width, p.out_width);
-  const float* gradient = what.dst + plane * p.out_height * p.out_width;
+  const auto iw = index % p.in_size[1], ih = index / p.in_size[1] % p.in_size[0];
+  const auto plane = index / (p.in_size[1] * p.in_size[0]);
+  const auto down = holders(ih, p.stride[0], p.pad_before[0], p.kernel[0], p.out_size[0]);
+  const auto right = holders(iw, p.stride[1], p.pad_before[1], p.kernel[1], p.out_size[1]);
+  const float* gradient = what.dst + plane * p.out_size[0] * p.out_size[1];
   Sum sum{0.0, 0.0};
   for (auto oh = down.first; oh < down.last; ++oh) {
-    const auto rows = reach(oh, p.stride_height, p.pad_top, p.kernel_height, p.in_height);
+    const auto rows = reach(oh, p.stride[0], p.pad_before[0], p.kernel[0], p.in_size[0]);
     for (auto ow = right.first; ow < right.last; ++ow) {
-      const auto columns = reach(ow, p.stride_width, p.pad_left, p.kernel_width, p.in_width);
-      const auto given = static_cast<double>(gradient[oh * p.out_width + ow]);
+      const auto columns = reach(ow, p.stride[1], p.pad_before[1], p.kernel[1], p.in_size[1]);
+      const auto given = static_cast<double>(gradient[oh * p.out_size[1] + ow]);
       if (p.mode != PoolMode::max) {
         sum.add(given / divisor(p, rows, columns));
-      } else if (first_maximum(what.src + plane * p.in_height * p.in_width, p.in_width, rows,
-                               columns) == ih * p.in_width + iw) {
+      } else if (first_maximum(what.src + plane * p.in_size[0] * p.in_size[1], p.in_size[1], rows,
+                               columns) == ih * p.in_size[1] + iw) {
         sum.add(given);
       }
     }
@@ -399,10 +401,10 @@ void check(const Conv2dCheck& what, Deviation* records, CUstream_st* stream,
            std::int64_t terms_per_launch) {
   const auto& p = what.problem;
   const auto ins = p.in_channels / p.groups, outs = p.out_channels / p.groups;
-  const auto taps = p.kernel_height * p.kernel_width;
+  const auto taps = p.kernel[0] * p.kernel[1];
   clear_records(records, stream);
   if (what.pass == Pass::backward_weights) {
-    in_launches(p.out_channels * ins * taps, p.batch * p.out_height * p.out_width, 1,
+    in_launches(p.out_channels * ins * taps, p.batch * p.out_size[0] * p.out_size[1], 1,
                 terms_per_launch, [&](std::int64_t first, std::int64_t last, dim3 blocks) {
                   launch(conv2d_check_weights_kernel, blocks, dim3(kCheckThreads), 0, stream, what,
                          first, last, records);
@@ -410,8 +412,8 @@ void check(const Conv2dCheck& what, Deviation* records, CUstream_st* stream,
     return;
   }
   const bool data = what.pass == Pass::backward_data;
-  const auto elements = data ? p.batch * p.in_channels * p.in_height * p.in_width
-                             : p.batch * p.out_channels * p.out_height * p.out_width;
+  const auto elements = data ? p.batch * p.in_channels * p.in_size[0] * p.in_size[1]
+                             : p.batch * p.out_channels * p.out_size[0] * p.out_size[1];
   in_launches(elements, (data ? outs : ins) * taps, kCheckThreads, terms_per_launch,
               [&](std::int64_t first, std::int64_t last, dim3 blocks) {
                 launch(conv2d_check_kernel, blocks, dim3(kCheckThreads), 0, stream, what, first,
@@ -436,8 +438,8 @@ void check(const Pool2dCheck& what, Deviation* records, CUstream_st* stream,
            std::int64_t terms_per_launch) {
   const auto& p = what.problem;
   const bool backward = what.pass == Pass::backward_data;
-  const auto pixels = backward ? p.in_height * p.in_width : p.out_height * p.out_width;
-  const auto window = p.kernel_height * p.kernel_width;
+  const auto pixels = backward ? p.in_size[0] * p.in_size[1] : p.out_size[0] * p.out_size[1];
+  const auto window = p.kernel[0] * p.kernel[1];
   // Backward, the maximum of each window is looked for by each pixel in it.
   const auto terms = backward && p.mode == PoolMode::max ? window * window : window;
   clear_records(records, stream);

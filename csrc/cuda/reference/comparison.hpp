@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/problem.hpp"
+#include "cuda/plain.hpp"
 #include "cuda/tensor.hpp"
 
 struct CUstream_st;
@@ -54,7 +55,7 @@ struct Comparison {
 // those that a pass does not read are null. `output` is what the kernel wrote.
 struct Conv2dCheck {
   Pass pass;
-  Conv2dProblem problem;
+  ConvProblem problem;
   bool fused;  // bias and ReLU behind the forward pass
   const float *src, *weights, *bias, *dst;
   View output;
@@ -62,7 +63,7 @@ struct Conv2dCheck {
 
 struct GemmCheck {
   Pass pass;
-  GemmProblem problem;
+  PlainGemm problem;
   bool fused;
   bool bias_per_matrix;
   const float *src, *weights, *bias, *dst;
@@ -71,7 +72,7 @@ struct GemmCheck {
 
 struct Pool2dCheck {
   Pass pass;
-  Pool2dProblem problem;
+  PoolProblem problem;
   const float *src, *dst;
   View output;
 };
@@ -115,45 +116,46 @@ inline const char* result_role(Pass pass) {
   return pass == Pass::backward_weights ? "weights" : "dst";
 }
 
-inline std::int64_t sum_terms(Pass pass, const Conv2dProblem& p, bool fused) {
-  if (pass == Pass::backward_weights) return p.batch * p.out_height * p.out_width;
+inline std::int64_t sum_terms(Pass pass, const ConvProblem& p, bool fused) {
+  if (pass == Pass::backward_weights) return p.batch * p.out_size[0] * p.out_size[1];
   const auto channels = pass == Pass::backward_data ? p.out_channels : p.in_channels;
-  return channels / p.groups * p.kernel_height * p.kernel_width + (fused ? 1 : 0);
+  return channels / p.groups * p.kernel[0] * p.kernel[1] + (fused ? 1 : 0);
 }
 
-inline std::int64_t sum_terms(Pass pass, const GemmProblem& p, bool fused) {
+inline std::int64_t sum_terms(Pass pass, const PlainGemm& p, bool fused) {
   if (pass == Pass::backward_data) return p.n;
   return pass == Pass::backward_weights ? p.m : p.k + (fused ? 1 : 0);
 }
 
 // A maximum is one of the inputs; its gradient is a sum over the windows that may hold a pixel.
-inline std::int64_t sum_terms(Pass pass, const Pool2dProblem& p) {
+inline std::int64_t sum_terms(Pass pass, const PoolProblem& p) {
   if (pass != Pass::backward_data) {
-    return p.mode == PoolMode::max ? 0 : p.kernel_height * p.kernel_width;
+    return p.mode == PoolMode::max ? 0 : p.kernel[0] * p.kernel[1];
   }
   const auto overlap = [](std::int64_t kernel, std::int64_t stride, std::int64_t windows) {
     return std::min(windows, (kernel + stride - 1) / stride);
   };
-  return overlap(p.kernel_height, p.stride_height, p.out_height) *
-         overlap(p.kernel_width, p.stride_width, p.out_width);
+  return overlap(p.kernel[0], p.stride[0], p.out_size[0]) *
+         overlap(p.kernel[1], p.stride[1], p.out_size[1]);
 }
 
-inline std::int64_t result_elements(Pass pass, const Conv2dProblem& p) {
-  if (pass == Pass::backward_data) return p.batch * p.in_channels * p.in_height * p.in_width;
+inline std::int64_t result_elements(Pass pass, const ConvProblem& p) {
+  if (pass == Pass::backward_data) return p.batch * p.in_channels * p.in_size[0] * p.in_size[1];
   if (pass == Pass::backward_weights) {
-    return p.out_channels * (p.in_channels / p.groups) * p.kernel_height * p.kernel_width;
+    return p.out_channels * (p.in_channels / p.groups) * p.kernel[0] * p.kernel[1];
   }
-  return p.batch * p.out_channels * p.out_height * p.out_width;
+  return p.batch * p.out_channels * p.out_size[0] * p.out_size[1];
 }
 
-inline std::int64_t result_elements(Pass pass, const GemmProblem& p) {
+inline std::int64_t result_elements(Pass pass, const PlainGemm& p) {
   if (pass == Pass::backward_data) return p.batch_count * p.m * p.k;
   return p.batch_count * (pass == Pass::backward_weights ? p.k * p.n : p.m * p.n);
 }
 
-inline std::int64_t result_elements(Pass pass, const Pool2dProblem& p) {
+inline std::int64_t result_elements(Pass pass, const PoolProblem& p) {
   const bool backward = pass == Pass::backward_data;
-  return p.batch * p.channels * (backward ? p.in_height * p.in_width : p.out_height * p.out_width);
+  return p.batch * p.channels *
+         (backward ? p.in_size[0] * p.in_size[1] : p.out_size[0] * p.out_size[1]);
 }
 
 }  // namespace pydlbench::cuda

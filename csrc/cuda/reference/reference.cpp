@@ -30,7 +30,7 @@ void check_fused(Pass pass, bool fused) {
 
 class Conv2dReference final : public Reference {
  public:
-  Conv2dReference(Pass pass, const Conv2dProblem& problem, bool fused)
+  Conv2dReference(Pass pass, const ConvProblem& problem, bool fused)
       : Reference(result_role(pass)), pass_(pass), problem_(problem), fused_(fused) {
     check_fused(pass, fused);
   }
@@ -53,13 +53,13 @@ class Conv2dReference final : public Reference {
   }
 
   Pass pass_;
-  Conv2dProblem problem_;
+  ConvProblem problem_;
   bool fused_;
 };
 
 class GemmReference final : public Reference {
  public:
-  GemmReference(Pass pass, const GemmProblem& problem, bool fused)
+  GemmReference(Pass pass, const PlainGemm& problem, bool fused)
       : Reference(result_role(pass)), pass_(pass), problem_(problem), fused_(fused) {
     check_fused(pass, fused);
   }
@@ -88,13 +88,13 @@ class GemmReference final : public Reference {
   }
 
   Pass pass_;
-  GemmProblem problem_;
+  PlainGemm problem_;
   bool fused_;
 };
 
 class Pool2dReference final : public Reference {
  public:
-  Pool2dReference(Pass pass, const Pool2dProblem& problem)
+  Pool2dReference(Pass pass, const PoolProblem& problem)
       : Reference(result_role(pass)), pass_(pass), problem_(problem) {
     PYDLBENCH_CHECK(pass != Pass::backward_weights, "pooling has no weights");
   }
@@ -117,7 +117,7 @@ class Pool2dReference final : public Reference {
   }
 
   Pass pass_;
-  Pool2dProblem problem_;
+  PoolProblem problem_;
 };
 
 }  // namespace
@@ -139,15 +139,15 @@ Comparison Reference::compare(Arena& arena, const TensorSpec& output, const void
   return summary(found, output, terms());
 }
 
-std::shared_ptr<Reference> conv2d_reference(Pass pass, const Conv2dProblem& problem, bool fused) {
+std::shared_ptr<Reference> conv2d_reference(Pass pass, const ConvProblem& problem, bool fused) {
   return std::make_shared<Conv2dReference>(pass, problem, fused);
 }
 
-std::shared_ptr<Reference> gemm_reference(Pass pass, const GemmProblem& problem, bool fused) {
+std::shared_ptr<Reference> gemm_reference(Pass pass, const PlainGemm& problem, bool fused) {
   return std::make_shared<GemmReference>(pass, problem, fused);
 }
 
-std::shared_ptr<Reference> pool2d_reference(Pass pass, const Pool2dProblem& problem) {
+std::shared_ptr<Reference> pool2d_reference(Pass pass, const PoolProblem& problem) {
   return std::make_shared<Pool2dReference>(pass, problem);
 }
 

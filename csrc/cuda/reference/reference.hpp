@@ -6,6 +6,7 @@
 
 #include "core/problem.hpp"
 #include "cuda/arena.hpp"
+#include "cuda/plain.hpp"
 #include "cuda/reference/comparison.hpp"
 
 namespace pydlbench::cuda {
@@ -38,8 +39,8 @@ class Reference {
 };
 
 // `fused`: with bias and ReLU, which the forward pass can have behind it.
-std::shared_ptr<Reference> conv2d_reference(Pass pass, const Conv2dProblem& problem, bool fused);
-std::shared_ptr<Reference> gemm_reference(Pass pass, const GemmProblem& problem, bool fused);
-std::shared_ptr<Reference> pool2d_reference(Pass pass, const Pool2dProblem& problem);
+std::shared_ptr<Reference> conv2d_reference(Pass pass, const ConvProblem& problem, bool fused);
+std::shared_ptr<Reference> gemm_reference(Pass pass, const PlainGemm& problem, bool fused);
+std::shared_ptr<Reference> pool2d_reference(Pass pass, const PoolProblem& problem);
 
 }  // namespace pydlbench::cuda

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,8 +15,6 @@ from pydlbench.backends.native.nvml import Monitor
 from pydlbench.backends.verification.verify import TENSOR_ACCUMULATOR
 from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.base import KernelFacts
     from pydlbench.backends.cupy.operators import CupyOperator
     from pydlbench.backends.host_clock import HostClock, Operator
+    from pydlbench.ops.op import Layer
     from pydlbench.records.specs import KernelSpec
 
 _PRODUCTS = ("fp32", "tf32", "fp16-tc")
@@ -125,7 +125,6 @@ def _sums(case: KernelSpec) -> str:
 def _gemm_variant(case: KernelSpec) -> Variant:
     from pydlbench.backends.cupy.operators import build_gemm
 
-    assert isinstance(case.layer, Gemm)
     copies = case.layer.batch_count > 1
     variant = case.layer.variant or "plain"
     return Variant(
@@ -142,7 +141,6 @@ def _conv_variant(case: KernelSpec) -> Variant:
     from pydlbench.backends.cupy.operators import build_conv
 
     layer, type_ = case.layer, element_type(case.precision)
-    assert isinstance(layer, Conv2d)
     together = _together(layer, 4 if type_ == "float32" else 2)
     # A chunk's part of the gradient is rounded to storage before it is added.
     rounded = type_ == "float16" and case.pass_ == "backward-weights" and together < layer.batch
@@ -159,10 +157,10 @@ def _conv_variant(case: KernelSpec) -> Variant:
 _VARIANTS = {"conv2d": _conv_variant, "gemm": _gemm_variant}
 
 
-def _together(layer: Conv2d, itemsize: int) -> int:
+def _together(layer: Layer, itemsize: int) -> int:
     """Return how many images are lowered at a time: one at least, else what memory is meant for."""
-    taps = layer.kernel_height * layer.kernel_width
-    columns = layer.in_channels * taps * layer.out_height * layer.out_width * itemsize
+    taps, pixels = math.prod(layer.kernel), math.prod(layer.out_size)
+    columns = layer.in_channels * taps * pixels * itemsize
     return max(1, min(layer.batch, DEFAULT_WORKSPACE // columns))
 
 

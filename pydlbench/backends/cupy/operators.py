@@ -17,15 +17,13 @@ import cupy
 import numpy as np
 
 from pydlbench.backends.frameworks.layouts import arranged_matrices, plain_matrices
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.layer import result_role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
+    from pydlbench.ops.op import Layer
     from pydlbench.records.specs import KernelSpec
 
     #: Allocates the result if it is given none, computes into it and returns it.
@@ -154,7 +152,6 @@ def build_gemm(case: KernelSpec, type_: str, inputs: dict[str, NDArray[Any]]) ->
         inputs: plain arrays by role.
     """
     layer = case.layer
-    assert isinstance(layer, Gemm)
     transposed = layer.variant == "transposed"
     operands = {
         role: cupy.asarray(arranged_matrices(layer, role, array, transposed=transposed), type_)
@@ -169,7 +166,7 @@ def build_gemm(case: KernelSpec, type_: str, inputs: dict[str, NDArray[Any]]) ->
         a, b = operands["src" if forward else "dst"], operands["weights"]
         if transposed == forward:
             b = b.swapaxes(-1, -2)
-    role = result_role(layer, case.pass_)
+    role = layer.result(case.pass_)
 
     def compute(result: Any) -> Any:
         return cupy.matmul(a, b) if result is None else cupy.matmul(a, b, out=result)
@@ -194,7 +191,6 @@ def build_conv(
         inputs: plain arrays by role.
     """
     layer = case.layer
-    assert isinstance(layer, Conv2d)
     operands = {role: cupy.asarray(array, type_) for role, array in inputs.items()}
     lowering = _Lowering(layer, together, **operands)
     fill = {
@@ -202,7 +198,7 @@ def build_conv(
         "backward-data": lowering.backward_data,
         "backward-weights": lowering.backward_weights,
     }[case.pass_]
-    role = result_role(layer, case.pass_)
+    role = layer.result(case.pass_)
     shape = layer.shapes()[role]
 
     def compute(result: Any) -> Any:
@@ -225,7 +221,7 @@ class _Lowering:
     """
 
     def __init__(
-        self, layer: Conv2d, together: int, src: Any = None, weights: Any = None, dst: Any = None
+        self, layer: Layer, together: int, src: Any = None, weights: Any = None, dst: Any = None
     ) -> None:
         self._layer = layer
         self._src, self._dst = src, dst
@@ -250,17 +246,20 @@ class _Lowering:
         """Compute the gradient of ``src``: columns are weights.T @ gradient, added up by tap."""
         layer = self._layer
         turned = self._weights.swapaxes(-1, -2)
-        bottom, right = layer.pad_top + layer.in_height, layer.pad_left + layer.in_width
+        inside = [
+            slice(pad, pad + size)
+            for pad, size in zip(layer.pad_before, layer.in_size, strict=True)
+        ]
         for chunk in self._chunks:
             # Sums of float16 products are added up in float32.
             padded = self._padded(cupy.zeros(result[chunk].shape, np.float32))
             taps = self._taps(padded)
             columns = cupy.matmul(turned, self._by_pixel(self._dst[chunk])).reshape(taps.shape)
-            for row, column in np.ndindex(layer.kernel_height, layer.kernel_width):
+            for row, column in np.ndindex(*layer.kernel):
                 # No two pixels meet the same element by the same tap.
                 met = taps[:, :, :, row, column]
                 met += columns[:, :, :, row, column]
-            result[chunk] = padded[:, :, layer.pad_top : bottom, layer.pad_left : right]
+            result[chunk] = padded[(..., *inside)]
 
     def backward_weights(self, result: Any) -> None:
         """Compute the gradient of the weights as gradient @ columns.T, over pixels and images."""
@@ -279,8 +278,8 @@ class _Lowering:
 
     def _padded(self, images: Any) -> Any:
         layer = self._layer
-        rows, columns = (layer.pad_top, layer.pad_bottom), (layer.pad_left, layer.pad_right)
-        return cupy.pad(images, ((0, 0), (0, 0), rows, columns))
+        pads = zip(layer.pad_before, layer.pad_after, strict=True)
+        return cupy.pad(images, ((0, 0), (0, 0), *pads))
 
     def _taps(self, padded: Any) -> Any:
         """Return a view of padded images of ``src`` as what each tap meets.
@@ -291,10 +290,10 @@ class _Lowering:
         layer = self._layer
         _, channels, *kernel = layer.shapes()["weights"]
         image, channel, row, column = padded.strides
-        by_tap = row * layer.dilation_height, column * layer.dilation_width
-        by_pixel = row * layer.stride_height, column * layer.stride_width
+        by_tap = row * layer.dilation[0], column * layer.dilation[1]
+        by_pixel = row * layer.stride[0], column * layer.stride[1]
         return cupy.lib.stride_tricks.as_strided(
             padded,
-            (len(padded), layer.groups, channels, *kernel, layer.out_height, layer.out_width),
+            (len(padded), layer.groups, channels, *kernel, *layer.out_size),
             (image, channels * channel, channel, *by_tap, *by_pixel),
         )

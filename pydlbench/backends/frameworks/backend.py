@@ -20,9 +20,6 @@ from pydlbench.backends.frameworks.verdicts import fused_inputs, judge
 from pydlbench.backends.host_clock import HostClock, Operator
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import DeviceLostError, PrimitiveError, PydlbenchError, UnsupportedError
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.pointwise import Pointwise
-from pydlbench.layers.pointwise_ops import OPERATIONS
 from pydlbench.records.measurement import Correctness
 from pydlbench.timing.chunk import Request
 
@@ -34,7 +31,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.frameworks.events import GraphRuntime
     from pydlbench.backends.host_clock import Watcher
     from pydlbench.backends.verification.verify import Verdict
-    from pydlbench.layers.layer import Layer
+    from pydlbench.ops.op import Layer
     from pydlbench.records.specs import KernelSpec
     from pydlbench.timing.chunk import Chunk
 
@@ -83,10 +80,28 @@ def entry_of(backend: str, table: Mapping[str, Entry], layer: Layer) -> Entry:
     Raises:
         UnsupportedError: the framework has no such layers.
     """
-    word = layer.op if isinstance(layer, Pointwise) else layer.kind
+    word = layer.op if layer.kind == "pointwise" else layer.kind
     if word not in table:
         raise UnsupportedError(f"{backend}: no {word} layers here")
+    check_plain(backend, layer)
     return table[word]
+
+
+def check_plain(backend: str, layer: Layer) -> None:
+    """Refuse problems that no framework's operators here are written for.
+
+    Raises:
+        UnsupportedError: A dilated pooling or one with windows of padding alone, images of other
+            than two sides, products with several batch dimensions.
+    """
+    if layer.sides != 2:
+        raise UnsupportedError(f"{backend}: no {layer.kind} layers of {layer.sides} sides here")
+    if layer.op == "pool" and (
+        max(layer.dilation) > 1 or any(one.used_outputs() < one.out for one in layer.axes)
+    ):
+        raise UnsupportedError(f"{backend}: no poolings with holes or empty windows here")
+    if layer.op == "gemm" and (layer.broadcast or len(layer.src_batch) > 1):
+        raise UnsupportedError(f"{backend}: no products with several batch dimensions here")
 
 
 def checked_mode(backend: str, modes: Sequence[str], mode: str | None) -> str:
@@ -299,7 +314,7 @@ class FrameworkBackend(abc.ABC):
             and preparation.variant in (None, one.variant, _name(one))
         ]
         if not found:
-            order = getattr(case.layer, "weights_order", "any")
+            order = getattr(case.layer, "weights_tag", "any")
             what = f"--layout {case.layout}" if order == "any" else f"weights as {order}"
             raise UnsupportedError(f"{self.name} has no operator with {what}")
         search = _FrameworkAutotuner(found, case, preparation, self.effort, self.clock)
@@ -366,12 +381,12 @@ def _name(variant: Variant) -> str:
 def wanted_variant(case: KernelSpec) -> str | None:
     """Return the variant that the layer or ``--layout`` asks for; None is any."""
     layer = case.layer
-    if isinstance(layer, Gemm) and layer.variant is not None:
-        return layer.variant
+    if layer.op == "gemm" and layer.variant is not None:
+        return str(layer.variant)
     if case.layout in ("best", "any"):
         return None
     # Rows and weight tensors have one layout, whatever that of the images around them.
-    flat = isinstance(layer, Pointwise) and OPERATIONS[layer.op].in_one_order
+    flat = layer.kind == "pointwise" and layer.entry.in_one_order
     # Matrices know their weights as they are and transposed. Only the native backend packs.
     plain = (flat or layer.kind == "gemm") and case.layout != "blocked"
     return "plain" if plain else case.layout
@@ -380,4 +395,4 @@ def wanted_variant(case: KernelSpec) -> str | None:
 def _is_random(case: KernelSpec) -> bool:
     """Whether a call draws random numbers of the framework's own."""
     layer = case.layer
-    return isinstance(layer, Pointwise) and (layer.op, case.pass_) == ("dropout", "forward")
+    return layer.kind == "pointwise" and (layer.op, case.pass_) == ("dropout", "forward")

@@ -9,8 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pydlbench.layers.gemm import Gemm
-    from pydlbench.layers.pointwise import Pointwise
+    from pydlbench.ops.op import Layer
 
     Array = NDArray[Any]
 
@@ -34,7 +33,7 @@ def plain(array: Array, layout: str) -> Array:
     return array.transpose(np.argsort(_AXES[layout]))
 
 
-def arranged_matrices(layer: Gemm, role: str, array: Array, *, transposed: bool) -> Array:
+def arranged_matrices(layer: Layer, role: str, array: Array, *, transposed: bool) -> Array:
     """Return a tensor of a product, contiguous, as frameworks want it.
 
     A product alone is a matter of matrices, without the dimension that counts products.
@@ -49,13 +48,13 @@ def arranged_matrices(layer: Gemm, role: str, array: Array, *, transposed: bool)
     return np.ascontiguousarray(array[0] if layer.batch_count == 1 else array)
 
 
-def plain_matrices(layer: Gemm, role: str, array: Array, *, transposed: bool) -> Array:
+def plain_matrices(layer: Layer, role: str, array: Array, *, transposed: bool) -> Array:
     """Return what :func:`arranged_matrices` made as a plain tensor; a view."""
     array = array[None] if layer.batch_count == 1 else array
     return array.swapaxes(1, 2) if transposed and role == "weights" else array
 
 
-def layout_of_images(layer: Pointwise, pass_: str, word: str) -> str:
+def layout_of_images(layer: Layer, pass_: str, word: str) -> str:
     """Return the layouts of the images of a pass in words: ``src nhwc, src2 nhwc, dst nhwc``."""
     roles = dict.fromkeys((*layer.reads(pass_), *layer.writes(pass_)))
     images = [role for role in roles if role.startswith(("src", "dst"))]

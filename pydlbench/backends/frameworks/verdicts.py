@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,16 +19,15 @@ import numpy as np
 from pydlbench.backends.verification.inputs import round_to, smallest_normal
 from pydlbench.backends.verification.verify import Verdict, tolerance, verify
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.pointwise import Pointwise
+from pydlbench.ops.table import build_layer
+from pydlbench.ops.windows import on_padded_images
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from pydlbench.layers.layer import Layer
+    from pydlbench.ops.op import Layer
     from pydlbench.records.specs import KernelSpec
 
 # The bias of a fused call has a random stream of its own.
@@ -49,14 +47,14 @@ def fused_inputs(case: KernelSpec, seed: int) -> dict[str, NDArray[np.float32]]:
     if case.fuse != "bias":
         return {}
     layer = case.layer
-    if not isinstance(layer, Conv2d | Gemm) or case.pass_ == "backward-data":
-        what = layer.kind if not isinstance(layer, Conv2d | Gemm) else case.pass_
+    if layer.op not in ("conv", "gemm") or case.pass_ == "backward-data":
+        what = layer.kind if layer.op not in ("conv", "gemm") else case.pass_
         raise UnsupportedError(
             f"--fuse bias: {what} has no bias; nearest: conv2d or gemm, forward or backward-weights"
         )
     if case.pass_ == "backward-weights":
         return {}
-    count = layer.out_channels if isinstance(layer, Conv2d) else layer.n
+    count = layer.out_channels if layer.op == "conv" else layer.n
     rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence([seed, _BIAS_STREAM])))
     return {"bias": round_to(case.precision, rng.uniform(-1, 1, count))}
 
@@ -85,7 +83,7 @@ def judge(
         again: what the next call wrote; only of what is random.
     """
     layer = case.layer
-    if isinstance(layer, Pointwise) and (layer.op, case.pass_) == ("dropout", "forward"):
+    if layer.kind == "pointwise" and (layer.op, case.pass_) == ("dropout", "forward"):
         assert again is not None
         return _dropout(layer, case.precision, inputs["src"], outputs["dst"], again["dst"])
 
@@ -105,13 +103,13 @@ def judge(
             seed=seed,
             accumulate=sums,
             algorithm=algorithm,
-            extra=found if isinstance(what, Pointwise) else None,
+            extra=found if what.kind == "pointwise" else None,
             propagation=case.propagation,
         )
 
     if case.fuse != "bias":
         return verified(layer, case.pass_, inputs, outputs)
-    assert isinstance(layer, Conv2d | Gemm)
+    assert layer.op in ("conv", "gemm")
     if case.pass_ == "forward":
         larger, given = _with_channel_of_ones(layer, inputs)
         return verified(larger, "forward", given, outputs)
@@ -131,7 +129,7 @@ def judge(
 
 
 def _dropout(
-    layer: Pointwise,
+    layer: Layer,
     precision: str,
     source: NDArray[Any],
     output: NDArray[Any],
@@ -180,37 +178,37 @@ def _bits(count: int, keep: float) -> float:
 
 
 def _with_channel_of_ones(
-    layer: Conv2d | Gemm, inputs: Mapping[str, NDArray[Any]]
-) -> tuple[Conv2d | Gemm, dict[str, NDArray[Any]]]:
+    layer: Layer, inputs: Mapping[str, NDArray[Any]]
+) -> tuple[Layer, dict[str, NDArray[Any]]]:
     """Return the larger problem without a bias that has the same result, and its inputs."""
     source, weights, bias = inputs["src"], inputs["weights"], inputs["bias"]
-    if isinstance(layer, Gemm):
+    if layer.op == "gemm":
         ones = np.ones_like(source[:, :, :1])
         row = np.broadcast_to(bias, (layer.batch_count, 1, layer.n))
-        return dataclasses.replace(layer, k=layer.k + 1), {
+        return layer.replace(k=layer.k + 1), {
             "src": np.concatenate([source, ones], axis=2),
             "weights": np.concatenate([weights, row], axis=1),
         }
-    pads = ((0, 0), (0, 0), (layer.pad_top, layer.pad_bottom), (layer.pad_left, layer.pad_right))
+    pads = ((0, 0), (0, 0), *zip(layer.pad_before, layer.pad_after, strict=True))
     source = np.pad(source, pads)
     batch, channels, height, width = source.shape
     grouped = source.reshape(batch, layer.groups, -1, height, width)
     grouped = np.concatenate([grouped, np.ones_like(grouped[:, :, :1])], axis=2)
     column = np.zeros_like(weights[:, :1])
     column[:, 0, 0, 0] = bias
-    larger = dataclasses.replace(layer.on_padded_images(), in_channels=channels + layer.groups)
+    larger = on_padded_images(layer).replace(in_channels=channels + layer.groups)
     return larger, {
         "src": grouped.reshape(batch, -1, height, width),
         "weights": np.concatenate([weights, column], axis=1),
     }
 
 
-def _bias_alone(layer: Conv2d | Gemm, gradient: NDArray[Any]) -> tuple[Pointwise, NDArray[Any]]:
+def _bias_alone(layer: Layer, gradient: NDArray[Any]) -> tuple[Layer, NDArray[Any]]:
     """Return the memory-bound layer whose gradient is that of the bias, and what it reads."""
-    if isinstance(layer, Gemm):
+    if layer.op == "gemm":
         rows = layer.batch_count * layer.m
         images = gradient.reshape(rows, layer.n, 1, 1)
-        return Pointwise(op="bias", batch=rows, channels=layer.n), images
+        return build_layer("bias", batch=rows, channels=layer.n), images
     batch, channels, height, width = gradient.shape
-    alone = Pointwise(op="bias", batch=batch, channels=channels, height=height, width=width)
+    alone = build_layer("bias", batch=batch, channels=channels, height=height, width=width)
     return alone, gradient

@@ -25,11 +25,6 @@ from pydlbench.backends.frameworks.layouts import (
     plain_matrices,
 )
 from pydlbench.backends.jax.operator import JaxOperator
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.deconv import Deconv2d
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.layer import result_role
-from pydlbench.layers.pool import Pool2d
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.jax.settings import Place
-    from pydlbench.layers.layer import Layer
+    from pydlbench.ops.op import Layer
 
     Array = NDArray[Any]
 
@@ -49,14 +44,14 @@ FILTERS = {"nchw": "oihw", "nhwc": "hwio"}
 # What JAX computes for a layer.
 
 
-def convolution(layer: Conv2d | Deconv2d, images: str) -> Callable[[Any, Any], Any]:
+def convolution(layer: Layer, images: str) -> Callable[[Any, Any], Any]:
     """Return a convolution, transposed or not, as a function of images and filters.
 
     Args:
         layer: the convolution.
         images: their layout, ``nhwc`` or ``nchw``.
     """
-    if isinstance(layer, Deconv2d):
+    if layer.op == "deconv":
         forward = convolution(layer.convolution, images)
         result = arranged_shape(layer.shapes()["dst"], images)
 
@@ -70,9 +65,12 @@ def convolution(layer: Conv2d | Deconv2d, images: str) -> Callable[[Any, Any], A
         return lax.conv_general_dilated(
             source,
             weights,
-            window_strides=(layer.stride_height, layer.stride_width),
-            padding=((layer.pad_top, layer.pad_bottom), (layer.pad_left, layer.pad_right)),
-            rhs_dilation=(layer.dilation_height, layer.dilation_width),
+            window_strides=layer.stride,
+            padding=(
+                (layer.pad_before[0], layer.pad_after[0]),
+                (layer.pad_before[1], layer.pad_after[1]),
+            ),
+            rhs_dilation=layer.dilation,
             dimension_numbers=(images.upper(), FILTERS[images].upper(), images.upper()),
             feature_group_count=layer.groups,
         )
@@ -80,7 +78,7 @@ def convolution(layer: Conv2d | Deconv2d, images: str) -> Callable[[Any, Any], A
     return convolve
 
 
-def product(layer: Gemm, *, transposed: bool = False) -> Callable[[Any, Any], Any]:
+def product(layer: Layer, *, transposed: bool = False) -> Callable[[Any, Any], Any]:
     """Return a product, or several, as a function of both factors.
 
     Args:
@@ -92,7 +90,7 @@ def product(layer: Gemm, *, transposed: bool = False) -> Callable[[Any, Any], An
     return lambda source, weights: jnp.einsum(equation, source, weights)
 
 
-def pooling(layer: Pool2d, images: str) -> Callable[[Any], Any]:
+def pooling(layer: Layer, images: str) -> Callable[[Any], Any]:
     """Return a pooling as a function of images.
 
     Args:
@@ -107,14 +105,14 @@ def pooling(layer: Pool2d, images: str) -> Callable[[Any], Any]:
         found[spatial] = pair
         return tuple(found)
 
-    window = around((layer.kernel_height, layer.kernel_width), 1)
-    strides = around((layer.stride_height, layer.stride_width), 1)
-    pads = ((layer.pad_top, layer.pad_bottom), (layer.pad_left, layer.pad_right))
+    window = around(layer.kernel, 1)
+    strides = around(layer.stride, 1)
+    pads = ((layer.pad_before[0], layer.pad_after[0]), (layer.pad_before[1], layer.pad_after[1]))
     padding = around(pads, (0, 0))
-    rows, columns = layer.elements_inside()
+    rows, columns = layer.elements_inside
     if layer.count_include_pad:
-        rows = [layer.kernel_height] * layer.out_height
-        columns = [layer.kernel_width] * layer.out_width
+        rows = [layer.kernel[0]] * layer.out_size[0]
+        columns = [layer.kernel[1]] * layer.out_size[1]
     sizes = np.multiply.outer(rows, columns).astype(np.float32)
     sizes = sizes[..., None] if images == "nhwc" else sizes
 
@@ -133,10 +131,10 @@ def pooling(layer: Pool2d, images: str) -> Callable[[Any], Any]:
 
 def conv_variant(layer: Layer, pass_: str, images: str, place: Place) -> Variant:
     """Return a pass of a convolution on images in a layout."""
-    assert isinstance(layer, Conv2d)
+    assert layer.op == "conv"
     filters = FILTERS[images]
     orders = {"src": images, "weights": filters, "dst": images}
-    role = result_role(layer, pass_)
+    role = layer.result(pass_)
     shapes = {one: arranged_shape(shape, orders[one]) for one, shape in layer.shapes().items()}
     return _variant(
         place,
@@ -153,9 +151,9 @@ def conv_variant(layer: Layer, pass_: str, images: str, place: Place) -> Variant
 
 def gemm_variant(layer: Layer, pass_: str, variant: str, place: Place) -> Variant:
     """Return a pass of a product, with weights ``plain`` or ``transposed``."""
-    assert isinstance(layer, Gemm)
+    assert layer.op == "gemm"
     transposed = variant == "transposed"
-    role = result_role(layer, pass_)
+    role = layer.result(pass_)
 
     def arrange(name: str, array: Array) -> Array:
         return arranged_matrices(layer, name, array, transposed=transposed)
@@ -179,7 +177,7 @@ def gemm_variant(layer: Layer, pass_: str, variant: str, place: Place) -> Varian
 
 def pool_variant(layer: Layer, pass_: str, images: str, place: Place) -> Variant:
     """Return a pass of a pooling on images in a layout; sums are kept in the storage type."""
-    assert isinstance(layer, Pool2d)
+    assert layer.op == "pool"
     pool = pooling(layer, images)
     shape = arranged_shape(layer.shapes()["src"], images)
     function: Callable[..., Any] = pool
@@ -200,7 +198,7 @@ def pool_variant(layer: Layer, pass_: str, images: str, place: Place) -> Variant
         variant=images,
         function=function,
         reads=layer.reads(pass_),
-        role=result_role(layer, pass_),
+        role=layer.result(pass_),
         arrange=lambda _, array: arranged(array, images),
         plain=lambda result: plain(result, images),
         accumulate=place.numbers.dtype,

@@ -26,10 +26,6 @@ from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.devices.cpu.peaks import flop_rate
 from pydlbench.devices.kept import Kept, kept_path, machine_key
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.layer import result_role
-from pydlbench.layers.pointwise import Pointwise
-from pydlbench.layers.pointwise_ops import OPERATIONS
 from pydlbench.records.measurement import Correctness
 from pydlbench.timing.chunk import Chunk, Request
 from pydlbench.timing.guards import slow_canary
@@ -42,6 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.native.chains import ChainLink
+    from pydlbench.ops.op import Layer
     from pydlbench.records.specs import KernelSpec
 
 Facts = TypeVar("Facts")
@@ -161,7 +158,7 @@ class CpuAutotuner(autotune.Autotuner):
             self._case.pass_,
             self._case.precision,
             self._inputs,
-            results[result_role(layer, self._case.pass_)],
+            results[layer.result(self._case.pass_)],
             seed=self._preparation.seed,
             algorithm=candidate.algorithm,
             extra=results,
@@ -492,36 +489,28 @@ def _name(candidate: _cpu.Candidate) -> str:
 
 def _wanted(candidate: _cpu.Candidate, case: KernelSpec) -> bool:
     """Whether a candidate's layout is among those that the case allows."""
-    if candidate.variant == "plain" and not isinstance(case.layer, Gemm):
+    if candidate.variant == "plain" and case.layer.op != "gemm":
         return case.layout != "blocked"
-    if isinstance(case.layer, Pointwise):
+    if case.layer.kind == "pointwise":
         return _wanted_order(candidate, case.layer, case.layout)
-    if isinstance(case.layer, Gemm) and case.layer.variant is not None:
-        return _wanted_matrix(candidate, case.layer)
+    if case.layer.op == "gemm" and case.layer.variant is not None:
+        return True  # none was found that lies otherwise
     if case.layout == "best":
         return True
-    if isinstance(case.layer, Gemm):
+    if case.layer.op == "gemm":
         # Matrices know packed weights (what the library likes best) and plain ones.
         plain = case.layout in ("nchw", "nhwc")
         return candidate.variant == ("plain" if plain else "any")
-    if case.layer.kind == "pool2d" and case.layout == "any":
+    if case.layer.op == "pool" and case.layout == "any":
         return True  # pooling takes the layout it is given
     return candidate.variant == case.layout
 
 
-def _wanted_matrix(candidate: _cpu.Candidate, layer: Gemm) -> bool:
-    """Whether the weights of a product lie as it asks, none of them packed."""
-    letters = ("" if layer.batch_count == 1 else "g") + layer.weights_order
-    # A vector lies the same way in either order, and the library knows one of them only.
-    same = min(layer.k, layer.n) == 1
-    return candidate.variant == "plain" and (same or f"weights {letters}" in candidate.layout)
-
-
-def _wanted_order(candidate: _cpu.Candidate, layer: Pointwise, layout: str) -> bool:
+def _wanted_order(candidate: _cpu.Candidate, layer: Layer, layout: str) -> bool:
     """The same for layers some of which do not tell one order of elements from another."""
     if layout not in ("best", "any"):
         return candidate.variant == layout
-    same = OPERATIONS[layer.op].elementwise or layer.height * layer.width == 1
+    same = layer.entry.elementwise or layer.height * layer.width == 1
     return candidate.variant == "nchw" or not same
 
 

@@ -17,7 +17,7 @@ from pydlbench.backends.native import cuda_libraries, nvml
 from pydlbench.backends.native.cuda_plans import CudaAutotuner, RecentInputs, native_pass, plans
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import DeviceLostError, PrimitiveError, PydlbenchError, UnsupportedError
-from pydlbench.layers.gemm import Gemm
+from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import Correctness
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Chunk, Request
@@ -133,7 +133,7 @@ class CudaBackend:
         if case.fuse == "bias":
             raise UnsupportedError("--fuse bias is for frameworks; natively there is: bias-relu")
         if case.fuse != "none" and (
-            case.pass_ != "forward" or case.layer.kind not in ("conv2d", "gemm")
+            case.pass_ != "forward" or case.layer.op not in ("conv", "gemm")
         ):
             raise UnsupportedError(
                 f"--fuse {case.fuse} is for the forward pass of convolutions and matrix products"
@@ -330,7 +330,9 @@ def run_probe(device: _cuda.Device, name: str, arguments: dict[str, Any]) -> dic
 
 def _gemm_peak(device: _cuda.Device, precision: str, size: int = GEMM_SIZE) -> dict[str, Any]:
     """Time the fastest of the library's products of two square matrices with random entries."""
-    case = KernelSpec(layer=Gemm(m=size, k=size, n=size), precision=precision, device="cuda:0")
+    case = KernelSpec(
+        layer=build_layer("gemm", m=size, k=size, n=size), precision=precision, device="cuda:0"
+    )
     found = plans(device, case, _WORKSPACE)[:_CANDIDATES]
     arena = _cuda.Arena(device, make_inputs(case.layer, case.pass_, precision, seed=0))
     best, kernel, reasons = math.inf, None, []

@@ -12,9 +12,6 @@ from pydlbench.backends import autotune
 from pydlbench.backends.verification.inputs import make_inputs, round_to, significand_bits
 from pydlbench.backends.verification.verify import TENSOR_ACCUMULATOR, Verdict, tolerance, verify
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.pointwise import Pointwise
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +52,7 @@ class RecentInputs:
         """
         # Uniform values of equal significands are the same numbers, whatever the format's name.
         bits = significand_bits(case.precision)
-        stored = case.precision if isinstance(case.layer, Pointwise) else bits
+        stored = case.precision if case.layer.kind == "pointwise" else bits
         key = (case.layer, case.pass_, stored, case.propagation, seed)
         if key != self._key:
             self._key, self._made = None, {}  # not two layers' at a time
@@ -73,9 +70,9 @@ def _bias(case: KernelSpec, seed: int) -> NDArray[np.float32]:
     """Return one random value per output channel, or per column of a product."""
     layer = case.layer
     shape: tuple[int, ...]
-    if isinstance(layer, Conv2d):
+    if layer.op == "conv":
         count, shape = layer.out_channels, (1, layer.out_channels, 1, 1)
-    elif isinstance(layer, Gemm):
+    elif layer.op == "gemm":
         count, shape = layer.n, (1, 1, layer.n)
     else:
         raise UnsupportedError(f"--fuse {case.fuse}: {layer.kind} has no bias")
@@ -122,7 +119,7 @@ def plans(
         fused=case.fuse == "bias-relu",
         sweep=thorough or case.precision in _SWEPT,
     )
-    if not isinstance(layer, Gemm):
+    if layer.op != "gemm":
         return found
     # Matrices know the caller's rows and transposed weights, as torch.nn.Linear keeps them.
     wanted = layer.variant or ("plain" if case.layout in ("nchw", "nhwc") else None)

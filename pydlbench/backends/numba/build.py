@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,17 +12,14 @@ import numpy as np
 from pydlbench.backends.frameworks.backend import Variant, wanted_variant
 from pydlbench.backends.frameworks.layouts import arranged, plain
 from pydlbench.backends.numba import kernels
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.layer import result_role
-from pydlbench.layers.pool import Pool2d
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from pydlbench.layers.window import Axis
+    from pydlbench.ops.op import Layer
+    from pydlbench.ops.axis import Axis
     from pydlbench.records.specs import KernelSpec
 
     Array = NDArray[Any]
@@ -137,10 +135,10 @@ def spans_met(axis: Axis, part: int) -> NDArray[np.int64]:
 _PART = 28
 
 
-def _conv(layer: Conv2d, pass_: str, inputs: Inputs) -> HostOperator:
+def _conv(layer: Layer, pass_: str, inputs: Inputs) -> HostOperator:
     """Build a convolution; groups lie before their channels."""
     kernel: Callable[..., None]
-    groups, role = layer.groups, result_role(layer, pass_)
+    groups, role = layer.groups, layer.result(pass_)
     # Of weights as (group, output channel, input channel, row, column).
     order = (0, 3, 4, 1, 2) if pass_ == "backward-data" else (0, 3, 4, 2, 1)
     outs, *others = layer.shapes()["weights"]
@@ -159,7 +157,7 @@ def _conv(layer: Conv2d, pass_: str, inputs: Inputs) -> HostOperator:
         batch, channels, rows, columns = layer.shapes()[role]
         return plain(result.reshape(batch, rows, columns, channels), "nhwc")
 
-    down, across = layer.axes()
+    down, across = layer.axes
     operands: tuple[Any, ...]
     if role == "weights":
         kernel = kernels.convolve_for_weights
@@ -179,9 +177,9 @@ def _conv(layer: Conv2d, pass_: str, inputs: Inputs) -> HostOperator:
     return HostOperator(kernel, operands, [(shape, np.float32)], role, plain_result)
 
 
-def _gemm(layer: Gemm, pass_: str, transposed: bool, inputs: Inputs) -> HostOperator:
+def _gemm(layer: Layer, pass_: str, transposed: bool, inputs: Inputs) -> HostOperator:
     """Build a product whose weights lie as (terms, columns), or the other way round."""
-    role = result_role(layer, pass_)
+    role = layer.result(pass_)
     turned = transposed and role == "weights"
     if role == "weights":
         a, b = _turned(inputs["src"]), inputs["dst"]
@@ -204,22 +202,22 @@ def _gemm(layer: Gemm, pass_: str, transposed: bool, inputs: Inputs) -> HostOper
     )
 
 
-def _pool(layer: Pool2d, pass_: str, propagation: str, inputs: Inputs) -> HostOperator:
+def _pool(layer: Layer, pass_: str, propagation: str, inputs: Inputs) -> HostOperator:
     """Build a pooling; one for training keeps where the maxima are, as its backward pass needs."""
-    role, forward = result_role(layer, pass_), pass_ == "forward"
+    role, forward = layer.result(pass_), pass_ == "forward"
     shapes = {
         name: (images, rows, columns, channels)
         for name, (images, channels, rows, columns) in layer.shapes().items()
     }
     given = arranged(inputs["src" if forward else "dst"], "nhwc")
-    met = [inputs_met(axis) for axis in layer.axes()]
-    read = met if forward else [outputs_met(axis) for axis in layer.axes()]
+    met = [inputs_met(axis) for axis in layer.axes]
+    read = met if forward else [outputs_met(axis) for axis in layer.axes]
     results: list[Result] = [(shapes[role], np.float32)]
     if layer.mode == "avg":
         kernel: Callable[..., None] = kernels.average
-        counts = np.outer(*layer.elements_inside())
+        counts = np.outer(*(axis.elements_inside() for axis in layer.axes))
         if layer.count_include_pad:
-            counts[:] = layer.kernel_height * layer.kernel_width
+            counts[:] = math.prod(layer.kernel)
         shares = (1 / counts).astype(np.float32)
         ones = np.ones(shapes["src"][1:3], np.float32)
         operands = [given, *read, *((shares, ones) if forward else (ones, shares))]
@@ -248,7 +246,6 @@ def _turned(matrices: Array) -> Array:
 
 
 def _conv_variant(case: KernelSpec) -> Variant:
-    assert isinstance(case.layer, Conv2d)
     weights = "hwoi" if case.pass_ == "backward-data" else "hwio"
     return Variant(
         algorithm="numba prange: direct convolution",
@@ -259,7 +256,6 @@ def _conv_variant(case: KernelSpec) -> Variant:
 
 
 def _gemm_variant(case: KernelSpec) -> Variant:
-    assert isinstance(case.layer, Gemm)
     # Unless somebody asks, weights lie as the pass reads them fastest: terms innermost.
     order = wanted_variant(case) or ("transposed" if case.pass_ == "forward" else "plain")
     transposed = order == "transposed"
@@ -272,7 +268,6 @@ def _gemm_variant(case: KernelSpec) -> Variant:
 
 
 def _pool_variant(case: KernelSpec) -> Variant:
-    assert isinstance(case.layer, Pool2d)
     return Variant(
         algorithm=f"numba prange: {case.layer.mode} pooling",
         layout="src nhwc, dst nhwc",

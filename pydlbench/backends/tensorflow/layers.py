@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,8 +35,8 @@ from pydlbench.backends.tensorflow.operator import (
 from pydlbench.backends.tensorflow.pointwise import POINTWISE
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.deconv import Deconv2d
-from pydlbench.layers.window import extent
+from pydlbench.ops.axis import Axis, extent
+from pydlbench.ops.windows import PASS_OF_CONVOLUTION, on_padded_images
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -43,12 +44,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.tensorflow.operator import Phase
-    from pydlbench.layers.conv import Conv2d
-    from pydlbench.layers.gemm import Gemm
-    from pydlbench.layers.layer import Layer
-    from pydlbench.layers.pool import Pool2d
-    from pydlbench.layers.resize import Resize
-    from pydlbench.layers.window import Axis
+    from pydlbench.ops.op import Layer
     from pydlbench.records.specs import KernelSpec
 
 
@@ -186,7 +182,7 @@ class Product(Calls):
         transposed: whether the weights are stored with their columns as rows.
     """
 
-    def __init__(self, layer: Gemm, *, transposed: bool = False) -> None:
+    def __init__(self, layer: Layer, *, transposed: bool = False) -> None:
         super().__init__("NHWC")
         self._layer, self._transposed = layer, transposed
 
@@ -227,13 +223,13 @@ class Product(Calls):
         return plain_matrices(self._layer, role, array, transposed=self._transposed)
 
 
-def gemm_recipes(layer: Gemm, case: KernelSpec) -> list[Recipe]:
+def gemm_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
     """Return the ways to compute a pass of a product: its weights lie one way or the other."""
     ways = [Product(layer, transposed=transposed) for transposed in (False, True)]
     return product_recipes(layer, case, ways)
 
 
-def gemm_in_network(layer: Gemm, data_format: str) -> Product:
+def gemm_in_network(layer: Layer, data_format: str) -> Product:
     """Return the product as models have it: matrices lie one way whatever that of images."""
     del data_format
     return Product(layer)
@@ -277,14 +273,14 @@ class Padding:
         return f"{top} above, {bottom} below, {left} left and {right} right"
 
 
-def padding_of(layer: Conv2d | Pool2d) -> Padding:
+def padding_of(layer: Layer) -> Padding:
     """Return a layer's padding, by a word where one says the same."""
-    rows, columns = (_words(axis) for axis in layer.axes())
+    rows, columns = (_words(axis) for axis in layer.axes)
     common = [word for word in rows if word in columns]
     return Padding(
         word=common[0] if common else "EXPLICIT",
-        rows=(layer.pad_top, layer.pad_bottom),
-        columns=(layer.pad_left, layer.pad_right),
+        rows=(layer.pad_before[0], layer.pad_after[0]),
+        columns=(layer.pad_before[1], layer.pad_after[1]),
     )
 
 
@@ -314,15 +310,15 @@ class Windows(Calls):
             cut out again; else the operator pads.
     """
 
-    def __init__(self, layer: Conv2d | Pool2d, data_format: str, *, padded: bool) -> None:
+    def __init__(self, layer: Layer, data_format: str, *, padded: bool) -> None:
         super().__init__(data_format)
         self._image = arranged_shape(layer.shapes()["src"], self.images)
         self._around = padding_of(layer) if padded else None
         if padded:
-            layer = layer.on_padded_images()
+            layer = on_padded_images(layer)
         self._padding = padding_of(layer)
         self._padded_image = arranged_shape(layer.shapes()["src"], self.images)
-        self._strides = spatial(data_format, layer.stride_height, layer.stride_width)
+        self._strides = spatial(data_format, layer.stride[0], layer.stride[1])
 
     def _pad(self, images: Any, value: float = 0) -> Any:
         """Return images with the padding that the operator does not add."""
@@ -353,9 +349,9 @@ _DEPTHWISE_NAMES = {
 }
 
 
-def is_depthwise(layer: Conv2d) -> bool:
+def is_depthwise(layer: Layer) -> bool:
     """Whether each channel is convolved by itself, which TensorFlow has operators for."""
-    return layer.groups == layer.in_channels > 1
+    return bool(layer.groups == layer.in_channels > 1)
 
 
 class Convolution(Windows):
@@ -372,7 +368,7 @@ class Convolution(Windows):
 
     def __init__(
         self,
-        layer: Conv2d,
+        layer: Layer,
         data_format: str,
         *,
         padded: bool = False,
@@ -383,7 +379,7 @@ class Convolution(Windows):
         self._layer, self._depthwise, self._split = layer, depthwise, split
         self._names = _DEPTHWISE_NAMES if depthwise else _CONV_NAMES
         details = [f"{layer.groups} groups"] if layer.groups > 1 else []
-        if max(layer.dilations) > 1:
+        if max(layer.dilation) > 1:
             details.append("dilation")
         self.detail = f"with {' and '.join(details)}" if details else ""
         self._words = {
@@ -391,7 +387,7 @@ class Convolution(Windows):
             "padding": self._padding.word,
             "explicit_paddings": self._padding.explicit(data_format),
             "data_format": data_format,
-            "dilations": spatial(data_format, *layer.dilations),
+            "dilations": spatial(data_format, *layer.dilation),
         }
 
     @property
@@ -420,7 +416,7 @@ class Convolution(Windows):
         pads = self._padding.spoken(self.data_format)
         if self._depthwise:
             return tf.nn.depthwise_conv2d(
-                source, weights, self._strides, pads, self.data_format, self._layer.dilations
+                source, weights, self._strides, pads, self.data_format, self._layer.dilation
             )
         return tf.nn.conv2d(
             source, weights, self._strides, pads, self.data_format, self._words["dilations"]
@@ -441,7 +437,7 @@ class Convolution(Windows):
         channels = layer.in_channels // layer.groups, layer.out_channels
         if self._depthwise:
             channels = layer.in_channels, layer.out_channels // layer.in_channels
-        sizes = [layer.kernel_height, layer.kernel_width, *channels]
+        sizes = [layer.kernel[0], layer.kernel[1], *channels]
         source = self._pad(source)
         return operator(input=source, filter_sizes=sizes, out_backprop=gradient, **self._words)
 
@@ -475,12 +471,12 @@ class TransposedConvolution(Convolution):
         ways: see :class:`Convolution`.
     """
 
-    def __init__(self, layer: Deconv2d, data_format: str, **ways: bool) -> None:
+    def __init__(self, layer: Layer, data_format: str, **ways: bool) -> None:
         super().__init__(layer.convolution, data_format, **ways)
 
     def algorithm(self, pass_: str) -> str:
         """Return the operators of a pass."""
-        return super().algorithm(Deconv2d.pass_of_convolution(pass_))
+        return super().algorithm(PASS_OF_CONVOLUTION[pass_])
 
     def forward(self, source: Any, weights: Any) -> Any:
         """Return the transposed convolution."""
@@ -495,20 +491,20 @@ class TransposedConvolution(Convolution):
         return super().backward_weights(gradient, source)
 
 
-def conv_recipes(layer: Conv2d, case: KernelSpec) -> list[Recipe]:
+def conv_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
     """Return the ways to compute a pass of a convolution."""
     ways = [Convolution(layer, one, **way) for way in _ways(layer) for one in FORMATS]
     return product_recipes(layer, case, ways)
 
 
-def deconv_recipes(layer: Deconv2d, case: KernelSpec) -> list[Recipe]:
+def deconv_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
     """Return the ways to compute a pass of a transposed convolution."""
     every = _ways(layer.convolution)
     ways = [TransposedConvolution(layer, one, **way) for way in every for one in FORMATS]
     return product_recipes(layer, case, ways)
 
 
-def _ways(layer: Conv2d) -> list[dict[str, bool]]:
+def _ways(layer: Layer) -> list[dict[str, bool]]:
     """Return how a convolution can be called.
 
     Where no word describes the padding, the images may also be padded first, as models written for
@@ -521,13 +517,13 @@ def _ways(layer: Conv2d) -> list[dict[str, bool]]:
     ways: list[dict[str, bool]] = [{}]
     if padding_of(layer).word == "EXPLICIT":
         ways.append({"padded": True})
-    dense = layer.dilations == (1, 1)
-    if is_depthwise(layer) and dense and layer.stride_height == layer.stride_width:
+    dense = layer.dilation == (1, 1)
+    if is_depthwise(layer) and dense and layer.stride[0] == layer.stride[1]:
         ways.append({"depthwise": True})
     return ways
 
 
-def conv_in_network(layer: Conv2d, data_format: str) -> Convolution:
+def conv_in_network(layer: Layer, data_format: str) -> Convolution:
     """Return a convolution as models call it: padded first where no word says the same.
 
     Other groups than one per channel are split: TensorFlow's gradients know none on a CPU.
@@ -536,7 +532,7 @@ def conv_in_network(layer: Conv2d, data_format: str) -> Convolution:
         UnsupportedError: channel by channel with two strides.
     """
     depthwise = is_depthwise(layer)
-    if depthwise and layer.stride_height != layer.stride_width:
+    if depthwise and layer.stride[0] != layer.stride[1]:
         raise UnsupportedError(
             f"{layer.name or layer.problem}: TensorFlow's depthwise convolution has one stride "
             "for both directions"
@@ -550,7 +546,7 @@ def conv_in_network(layer: Conv2d, data_format: str) -> Convolution:
     )
 
 
-def deconv_in_network(layer: Deconv2d, data_format: str) -> TransposedConvolution:
+def deconv_in_network(layer: Layer, data_format: str) -> TransposedConvolution:
     """Return a transposed convolution as models call it.
 
     Raises:
@@ -577,11 +573,11 @@ class Pooling(Windows):
             is scaled by what is inside.
     """
 
-    def __init__(self, layer: Pool2d, data_format: str, *, padded: bool = False) -> None:
+    def __init__(self, layer: Layer, data_format: str, *, padded: bool = False) -> None:
         super().__init__(layer, data_format, padded=padded)
         self._layer = layer
         self._window = {
-            "ksize": spatial(data_format, layer.kernel_height, layer.kernel_width),
+            "ksize": spatial(data_format, layer.kernel[0], layer.kernel[1]),
             "strides": self._strides,
             "padding": self._padding.word,
             "data_format": data_format,
@@ -607,8 +603,8 @@ class Pooling(Windows):
         found = tf.raw_ops.AvgPool(value=self._pad(source), **self._window)
         if self._around is None or self._layer.count_include_pad:
             return found
-        inside = np.multiply.outer(*self._layer.elements_inside())
-        scale = self._layer.kernel_height * self._layer.kernel_width / inside
+        inside = np.multiply.outer(*self._layer.elements_inside)
+        scale = math.prod(self._layer.kernel) / inside
         placed = scale if self.data_format == "NCHW" else scale[..., None]
         return found * tf.cast(placed.astype(np.float32), source.dtype)
 
@@ -643,7 +639,7 @@ class Pooling(Windows):
         return source, gradient, tf.transpose(maxima, [0, 3, 1, 2])
 
 
-def pool_recipes(layer: Pool2d, case: KernelSpec) -> list[Recipe]:
+def pool_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
     """Return the ways to compute a pass of a pooling.
 
     Raises:
@@ -670,7 +666,7 @@ def pool_recipes(layer: Pool2d, case: KernelSpec) -> list[Recipe]:
     return [recipe(data_format) for data_format in FORMATS]
 
 
-def pool_in_network(layer: Pool2d, data_format: str) -> Pooling:
+def pool_in_network(layer: Layer, data_format: str) -> Pooling:
     """Return a pooling as models call it: padded first where no word says the same."""
     word = padding_of(layer).word
     counts_padding = layer.count_include_pad and word == "SAME"
@@ -688,10 +684,10 @@ class Resizing(Calls):
         layer: the layer.
     """
 
-    def __init__(self, layer: Resize) -> None:
+    def __init__(self, layer: Layer) -> None:
         super().__init__("NHWC")
-        self._size = [layer.out_height, layer.out_width]
-        self._image = [layer.batch, layer.in_height, layer.in_width, layer.channels]
+        self._size = [layer.out_size[0], layer.out_size[1]]
+        self._image = [layer.batch, layer.in_size[0], layer.in_size[1], layer.channels]
         self._linear = layer.mode == "linear"
 
     @property
@@ -720,7 +716,7 @@ class Resizing(Calls):
         return (*tensors, tf.zeros(self._image))
 
 
-def resize_recipes(layer: Resize, case: KernelSpec) -> list[Recipe]:
+def resize_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
     """Return the one way to compute a pass of a resize.
 
     Raises:

@@ -25,7 +25,7 @@ from pydlbench.backends.tensorflow.operator import (
 from pydlbench.backends.tensorflow.settings import DTYPES, tf
 from pydlbench.backends.verification.inputs import kept_elements
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.pointwise_ops import OPERATIONS
+from pydlbench.ops.table import OPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.tensorflow.operator import Phase
-    from pydlbench.layers.pointwise import Pointwise
+    from pydlbench.ops.op import Layer
     from pydlbench.records.specs import KernelSpec
 
     Arrays = Mapping[str, NDArray[Any]]
@@ -44,7 +44,7 @@ _FLOAT32 = "float32"
 class At(NamedTuple):
     """What a function of tensors has to know besides them: the layer, and the images' format."""
 
-    layer: Pointwise
+    layer: Layer
     data_format: str
 
 
@@ -202,7 +202,7 @@ _LAYER_GRADIENT = "AddV2, Rsqrt, Sub, Mul, Mul, Mul, Mean, Mean, Mul, Sub, Sub, 
 
 
 def _layer_gradients(at: At, x: Any, g: Any, w: Any, m: Any, v: Any) -> Any:
-    of_rows = [*at.layer.dims("src")[:-1], 1]
+    of_rows = [*at.layer.shapes()["src"][:-1], 1]
     inverse = tf.math.rsqrt(tf.reshape(v, of_rows) + at.layer.epsilon)
     distance = (tf.cast(x, _FLOAT32) - tf.reshape(m, of_rows)) * inverse
     given = tf.cast(g, _FLOAT32)
@@ -275,7 +275,7 @@ def _gradient_and_mask(at: At, gradient: NDArray[Any]) -> Sequence[NDArray[Any]]
 # in a narrow type is converted to float32, and converted back.
 
 
-def _neighbourhood(layer: Pointwise) -> dict[str, Any]:
+def _neighbourhood(layer: Layer) -> dict[str, Any]:
     """Return TensorFlow's words; its alpha applies to the sum of what is around, not the mean."""
     return {
         "depth_radius": layer.local_size // 2,
@@ -593,7 +593,7 @@ _KEEPING: Final[Mapping[str, PassCalls]] = {
 _SPLIT = PassCalls("SplitV", _split)
 
 
-def _passes(layer: Pointwise, pass_: str, propagation: str) -> PassCalls:
+def _passes(layer: Layer, pass_: str, propagation: str) -> PassCalls:
     """Return what TensorFlow calls for a pass of a layer."""
     if (pass_, propagation) == ("forward", "training") and layer.op in _KEEPING:
         return _KEEPING[layer.op]
@@ -602,7 +602,7 @@ def _passes(layer: Pointwise, pass_: str, propagation: str) -> PassCalls:
     return _PASSES[layer.op][pass_]
 
 
-def pointwise_recipes(layer: Pointwise, case: KernelSpec) -> list[Recipe]:
+def pointwise_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
     """Return the ways to compute a pass of a memory-bound layer.
 
     Raises:
@@ -611,13 +611,17 @@ def pointwise_recipes(layer: Pointwise, case: KernelSpec) -> list[Recipe]:
     if case.on_gpu:
         raise UnsupportedError("tensorflow: memory-bound layers are run on CPUs so far")
     calls = _passes(layer, case.pass_, case.propagation)
-    operation = OPERATIONS[layer.op]
-    formats = ("NCHW",) if operation.rows else calls.formats[: 1 if operation.flat else None]
+    operation = OPS[layer.op]
+    formats = (
+        ("NCHW",)
+        if operation.form == "rows"
+        else calls.formats[: 1 if operation.in_one_order else None]
+    )
     return [_recipe(layer, case, calls, data_format) for data_format in formats]
 
 
-def _recipe(layer: Pointwise, case: KernelSpec, calls: PassCalls, data_format: str) -> Recipe:
-    operation, images = OPERATIONS[layer.op], data_format.lower()
+def _recipe(layer: Layer, case: KernelSpec, calls: PassCalls, data_format: str) -> Recipe:
+    operation, images = OPS[layer.op], data_format.lower()
     reads = layer.reads(case.pass_, case.propagation)
     writes = layer.writes(case.pass_, case.propagation)
     stored = DTYPES[case.precision]
@@ -643,14 +647,16 @@ def _recipe(layer: Pointwise, case: KernelSpec, calls: PassCalls, data_format: s
         found = results if calls.finish is None else calls.finish(at, results, tensors)
         variables = (as_array(tensors[place]) for place in calls.variables)
         return {
-            role: plain(one, images) if one.ndim == 4 else one.reshape(layer.dims(role))
+            role: plain(one, images) if one.ndim == 4 else one.reshape(layer.shapes()[role])
             for role, one in zip(writes, (*found, *variables), strict=True)
         }
 
-    layout = layout_of_images(layer, case.pass_, "nc" if operation.flat else images)
+    layout = layout_of_images(
+        layer, case.pass_, "nc" if operation.form in ("flat", "weights") else images
+    )
     return Recipe(
         algorithm=calls.narrow if calls.narrow and stored != _FLOAT32 else calls.names,
-        layout=", ".join(reads) if operation.of_weights else layout,
+        layout=", ".join(reads) if operation.form == "weights" else layout,
         variant="plain" if operation.in_one_order else images,
         function=function,
         operands=operands,
@@ -675,7 +681,7 @@ class OperationInNetwork(InNetwork):
         data_format: of the images.
     """
 
-    def __init__(self, layer: Pointwise, data_format: str) -> None:
+    def __init__(self, layer: Layer, data_format: str) -> None:
         self._at = At(layer, data_format)
 
     def output(self, inputs: Sequence[Any], own: Mapping[str, Any], phase: Phase) -> Any:
@@ -750,7 +756,7 @@ _IN_NETWORK: Final[Mapping[str, type[OperationInNetwork]]] = {
 POINTWISE: Final[Mapping[str, LayerCalls]] = {
     op: LayerCalls(
         recipes=pointwise_recipes,
-        in_network=None if OPERATIONS[op].in_one_order else _IN_NETWORK.get(op, OperationInNetwork),
+        in_network=None if OPS[op].in_one_order else _IN_NETWORK.get(op, OperationInNetwork),
     )
     for op in _PASSES
 }

@@ -66,7 +66,7 @@ def _check_frozen(case: KernelSpec) -> None:
         raise UnsupportedError(
             "torch frozen is for the forward pass of inference: training changes the weights"
         )
-    if case.layer.kind not in ("conv2d", "gemm") or getattr(case.layer, "batch_count", 1) > 1:
+    if case.layer.op not in ("conv", "gemm") or getattr(case.layer, "batch_count", 1) > 1:
         raise UnsupportedError("torch frozen is for convolutions and products with weights")
 
 

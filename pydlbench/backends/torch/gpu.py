@@ -258,7 +258,7 @@ class TorchCudaBackend(TorchBackend):
 def _remarks(case: KernelSpec) -> tuple[str, ...]:
     """The settings that decide which kernels a GPU gets."""
     found = []
-    if case.layer.kind == "conv2d":
+    if case.layer.op == "conv":
         found.append("cudnn.benchmark on, cudnn.deterministic off")
     if case.precision in ("fp32", "tf32") and case.layer.weight_elements:
         found.append(f"allow_tf32 {'on' if case.precision == 'tf32' else 'off'}")

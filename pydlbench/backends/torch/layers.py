@@ -8,6 +8,7 @@ layer is an entry in :data:`LAYERS`, and a memory-bound operation one in
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,23 +30,13 @@ from pydlbench.backends.torch.operator import (
 )
 from pydlbench.backends.torch.settings import stored
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.pool import Pool2d
-from pydlbench.layers.window import extent
+from pydlbench.ops.axis import extent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pydlbench.backends.torch.operator import NodeSite, Operands
-    from pydlbench.layers.conv import Conv2d
-    from pydlbench.layers.deconv import Deconv2d
-    from pydlbench.layers.elementwise import Elementwise
-    from pydlbench.layers.gather import Gather
-    from pydlbench.layers.gemm import Gemm
-    from pydlbench.layers.layer import Layer
-    from pydlbench.layers.move import Move
-    from pydlbench.layers.recurrent import Recurrent
-    from pydlbench.layers.reduction import Reduction
-    from pydlbench.layers.resize import Resize
+    from pydlbench.ops.op import Layer
     from pydlbench.records.specs import KernelSpec
 
 # A module whose own initialisation, which takes seconds for large ones, nobody would read.
@@ -84,16 +75,16 @@ class Window:
         return [-side for side in self.pads]
 
 
-def window_of(layer: Conv2d | Pool2d) -> Window:
+def window_of(layer: Layer) -> Window:
     """Return a layer's window."""
-    sides = (layer.pad_left, layer.pad_right, layer.pad_top, layer.pad_bottom)
-    kernel, padding = (layer.kernel_height, layer.kernel_width), (layer.pad_top, layer.pad_left)
-    alike = layer.pad_left == layer.pad_right and layer.pad_top == layer.pad_bottom
-    if isinstance(layer, Pool2d):
+    sides = (layer.pad_before[1], layer.pad_after[1], layer.pad_before[0], layer.pad_after[0])
+    kernel, padding = layer.kernel, layer.pad_before
+    alike = layer.pad_before[1] == layer.pad_after[1] and layer.pad_before[0] == layer.pad_after[0]
+    if layer.op == "pool":
         alike = alike and all(2 * pad <= taps for pad, taps in zip(padding, kernel, strict=True))
     return Window(
         kernel=kernel,
-        stride=(layer.stride_height, layer.stride_width),
+        stride=layer.stride,
         padding=padding if alike else (0, 0),
         pads=() if alike else sides,
     )
@@ -109,7 +100,7 @@ _CONV_NAMES = {
 }
 
 
-def conv_recipes(layer: Conv2d, case: KernelSpec) -> list[Recipe]:
+def conv_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
     """List the ways to run a pass of a convolution: one per memory format."""
     algorithm = _CONV_NAMES[case.pass_]
     notes: tuple[str, ...] = ()
@@ -125,7 +116,7 @@ def conv_recipes(layer: Conv2d, case: KernelSpec) -> list[Recipe]:
     return image_recipes(algorithm, _conv_layout, make, notes=notes)
 
 
-def conv_in_network(layer: Conv2d, site: NodeSite) -> NodeCall:
+def conv_in_network(layer: Layer, site: NodeSite) -> NodeCall:
     """Return the module of a convolution."""
     window = window_of(layer)
     module = _uninitialised(
@@ -135,7 +126,7 @@ def conv_in_network(layer: Conv2d, site: NodeSite) -> NodeCall:
         window.kernel,
         window.stride,
         window.padding,
-        (layer.dilation_height, layer.dilation_width),
+        layer.dilation,
         layer.groups,
         bias=site.node.bias,
     )
@@ -162,7 +153,7 @@ def _conv(operands: Operands, *, bias: bool) -> Made:
     settings = (
         window.stride,
         window.padding,
-        (layer.dilation_height, layer.dilation_width),
+        layer.dilation,
         layer.groups,
     )
 
@@ -181,7 +172,7 @@ def _conv_gradient(operands: Operands, *, pass_: str, bias: bool) -> Made:
         [layer.out_channels] if bias else [0],
         window.stride,
         window.padding,
-        (layer.dilation_height, layer.dilation_width),
+        layer.dilation,
         False,
         (0, 0),
         layer.groups,
@@ -232,7 +223,7 @@ def _gradients(
     return Made(backward_weights, arguments, plain)
 
 
-def deconv_recipes(layer: Deconv2d, case: KernelSpec) -> list[Recipe]:
+def deconv_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
     """List the ways to run a pass of a transposed convolution: one per memory format.
 
     Raises:
@@ -247,7 +238,7 @@ def deconv_recipes(layer: Deconv2d, case: KernelSpec) -> list[Recipe]:
     )
 
 
-def deconv_in_network(layer: Deconv2d, site: NodeSite) -> NodeCall:
+def deconv_in_network(layer: Layer, site: NodeSite) -> NodeCall:
     """Return the module of a transposed convolution.
 
     Raises:
@@ -258,7 +249,7 @@ def deconv_in_network(layer: Deconv2d, site: NodeSite) -> NodeCall:
         nn.ConvTranspose2d,
         layer.in_channels,
         layer.out_channels,
-        (layer.kernel_height, layer.kernel_width),
+        layer.kernel,
         *settings,
         bias=site.node.bias,
         dilation=dilation,
@@ -266,34 +257,34 @@ def deconv_in_network(layer: Deconv2d, site: NodeSite) -> NodeCall:
     return NodeCall(module, site.inputs)
 
 
-def _deconv_settings(layer: Deconv2d) -> tuple[Any, ...]:
+def _deconv_settings(layer: Layer) -> tuple[Any, ...]:
     """Return stride, padding, how far the result goes further, groups and dilation.
 
     Raises:
         UnsupportedError: The result has a size that PyTorch's padding does not give.
     """
     return (
-        (layer.stride_height, layer.stride_width),
-        (layer.pad_top, layer.pad_left),
+        layer.stride,
+        layer.pad_before,
         _further(layer),
         layer.groups,
-        (layer.dilation_height, layer.dilation_width),
+        layer.dilation,
     )
 
 
-def _further(layer: Deconv2d) -> tuple[int, int]:
+def _further(layer: Layer) -> tuple[int, int]:
     """Return by how much the result is larger than the least that has its source, (height, width).
 
     Raises:
         UnsupportedError: By something that PyTorch's padding does not give.
     """
-    stride = layer.stride_height, layer.stride_width
-    dilation = layer.dilation_height, layer.dilation_width
-    height = (layer.in_height - 1) * stride[0] + extent(layer.kernel_height, dilation[0])
-    width = (layer.in_width - 1) * stride[1] + extent(layer.kernel_width, dilation[1])
+    stride = layer.stride
+    dilation = layer.dilation
+    height = (layer.in_size[0] - 1) * stride[0] + extent(layer.kernel[0], dilation[0])
+    width = (layer.in_size[1] - 1) * stride[1] + extent(layer.kernel[1], dilation[1])
     further = (
-        layer.out_height + 2 * layer.pad_top - height,
-        layer.out_width + 2 * layer.pad_left - width,
+        layer.out_size[0] + 2 * layer.pad_before[0] - height,
+        layer.out_size[1] + 2 * layer.pad_before[1] - width,
     )
     for one, *steps in zip(further, stride, dilation, strict=True):
         if not 0 <= one < max(steps):
@@ -333,7 +324,7 @@ _FP8_LAYOUTS = {
 }
 
 
-def gemm_recipes(layer: Gemm, case: KernelSpec) -> list[Recipe]:
+def gemm_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
     """List the ways to run a pass of a product: transposed and plain weights; in FP8 there is one.
 
     Raises:
@@ -349,12 +340,12 @@ def gemm_recipes(layer: Gemm, case: KernelSpec) -> list[Recipe]:
     ]
 
 
-def linear_in_network(layer: Gemm, site: NodeSite) -> NodeCall:
+def linear_in_network(layer: Layer, site: NodeSite) -> NodeCall:
     """Return the module of a product with trained weights."""
     return NodeCall(_uninitialised(nn.Linear, layer.k, layer.n, bias=site.node.bias), site.inputs)
 
 
-def _gemm_recipe(layer: Gemm, pass_: str, *, transposed: bool, bias: bool) -> Recipe:
+def _gemm_recipe(layer: Layer, pass_: str, *, transposed: bool, bias: bool) -> Recipe:
     many = layer.batch_count > 1
     name = "aten::bmm" if many else "aten::mm"
     if transposed and pass_ == "forward" and not many:
@@ -444,7 +435,7 @@ def _gemm_with_bias_gradient(operands: Operands, *, pass_: str, transposed: bool
     return Made(both, alone.arguments, plain)
 
 
-def _scaled_recipes(layer: Gemm, pass_: str) -> list[Recipe]:
+def _scaled_recipes(layer: Layer, pass_: str) -> list[Recipe]:
     """List the one way to run a pass of a product in FP8: ``torch._scaled_mm``, scales of one.
 
     Raises:
@@ -497,7 +488,7 @@ def _scaled(operands: Operands, *, pass_: str) -> Made:
 # Poolings: forward and backward-data.
 
 
-def pool_recipes(layer: Pool2d, case: KernelSpec) -> list[Recipe]:
+def pool_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
     """List the ways to run a pass of a pooling: one per memory format.
 
     Raises:
@@ -531,7 +522,7 @@ def pool_recipes(layer: Pool2d, case: KernelSpec) -> list[Recipe]:
     )
 
 
-def pool_in_network(layer: Pool2d, site: NodeSite) -> NodeCall:
+def pool_in_network(layer: Layer, site: NodeSite) -> NodeCall:
     """Return the module of a pooling."""
     window = window_of(layer)
     module: nn.Module
@@ -556,12 +547,12 @@ class ScaledAverage(nn.Module):  # type: ignore[misc]  # an unknown class to myp
         layer: the pooling.
     """
 
-    def __init__(self, layer: Pool2d) -> None:
+    def __init__(self, layer: Layer) -> None:
         super().__init__()
         window = window_of(layer)
         self._kernel, self._stride = window.kernel, window.stride
-        whole = layer.kernel_height * layer.kernel_width
-        scale = whole / np.multiply.outer(*layer.elements_inside())
+        whole = math.prod(layer.kernel)
+        scale = whole / np.multiply.outer(*layer.elements_inside)
         self.register_buffer("scale", torch.from_numpy(scale.astype(np.float32)))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -571,12 +562,12 @@ class ScaledAverage(nn.Module):  # type: ignore[misc]  # an unknown class to myp
         return average.mul(scale.to(x.dtype))
 
 
-def _fill(layer: Pool2d) -> float:
+def _fill(layer: Layer) -> float:
     """What padding holds, so that it counts for nothing in a maximum, and as zero in a mean."""
     return float("-inf") if layer.mode == "max" else 0.0
 
 
-def _pool_settings(layer: Pool2d) -> tuple[Any, ...]:
+def _pool_settings(layer: Layer) -> tuple[Any, ...]:
     """Return what ATen's operators are told of a pooling, forward and backward."""
     window = window_of(layer)
     place = window.kernel, window.stride, window.padding
@@ -626,7 +617,7 @@ def _pool_gradient(operands: Operands) -> Made:
 # Images in another size: PyTorch's operators with half-pixel centres.
 
 
-def resize_recipes(layer: Resize, case: KernelSpec) -> list[Recipe]:
+def resize_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
     """List the ways to run a pass of a resize: one per memory format."""
     forward = case.pass_ == "forward"
     name = {"nearest": "_upsample_nearest_exact2d", "linear": "upsample_bilinear2d"}[layer.mode]
@@ -655,7 +646,7 @@ def resize_recipes(layer: Resize, case: KernelSpec) -> list[Recipe]:
 _GATES: Final = {"lstm": (0, 1, 2, 3), "gru": (1, 0, 2)}
 
 
-def recurrent_recipes(layer: Recurrent, case: KernelSpec) -> list[Recipe]:
+def recurrent_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
     """List the one way to run a pass of a recurrent layer.
 
     Raises:
@@ -717,7 +708,7 @@ class _Matrices:
     """
 
     def __init__(self, operands: Operands) -> None:
-        layer: Recurrent = operands.layer
+        layer: Layer = operands.layer
         self._layer, self._order = layer, _GATES[layer.cell]
         roles = [role for role in ("src_iter", "src_iter_c") if role in operands.inputs]
         self.states = len(roles)
@@ -772,7 +763,7 @@ _ELEMENTWISE: Final[Mapping[str, tuple[str, Callable[..., torch.Tensor]]]] = {
 }
 
 
-def elementwise_recipes(layer: Elementwise, case: KernelSpec) -> list[Recipe]:
+def elementwise_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
     """List the one way to run element-wise arithmetic."""
     name, function = _ELEMENTWISE.get(layer.op, (layer.op, None))
     number = layer.number
@@ -785,7 +776,7 @@ def elementwise_recipes(layer: Elementwise, case: KernelSpec) -> list[Recipe]:
     return _plain(layer, case, name, call)
 
 
-def reduction_recipes(layer: Reduction, case: KernelSpec) -> list[Recipe]:
+def reduction_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
     """List the one way to reduce a tensor."""
     name = {"max": "amax", "min": "amin", "norm": "linalg_vector_norm"}.get(layer.op, layer.op)
     function = getattr(torch.ops.aten, name)
@@ -799,7 +790,7 @@ def reduction_recipes(layer: Reduction, case: KernelSpec) -> list[Recipe]:
     return _plain(layer, case, name, call)
 
 
-def move_recipes(layer: Move, case: KernelSpec) -> list[Recipe]:
+def move_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
     """List the one way to copy, turn over or fill a tensor."""
     if layer.op == "copy":
         return _plain(layer, case, "clone", torch.clone)
@@ -815,7 +806,7 @@ def move_recipes(layer: Move, case: KernelSpec) -> list[Recipe]:
     )
 
 
-def gather_recipes(layer: Gather, case: KernelSpec) -> list[Recipe]:
+def gather_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
     """List the one way to read rows of a table, or to add to them."""
     if layer.op == "rows":
         return _plain(layer, case, "embedding", torch.ops.aten.embedding.default)

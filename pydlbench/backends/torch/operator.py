@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from pydlbench.errors import DeviceLostError, InsufficientMemoryError
-from pydlbench.layers.layer import result_role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -416,7 +415,7 @@ def build(
         elif case.mode == "frozen":
             made = frozen(made)
         timing = "events" if case.timing == "events" else "cuda-graph"
-        operator = TorchOperator(made, result_role(case.layer, case.pass_), guard, wait, timing)
+        operator = TorchOperator(made, case.layer.result(case.pass_), guard, wait, timing)
         with guard(), freezing(case.mode):
             operator.call()
             wait()

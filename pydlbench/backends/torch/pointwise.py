@@ -27,12 +27,12 @@ from pydlbench.backends.torch.operator import (
 )
 from pydlbench.backends.torch.settings import stored
 from pydlbench.backends.verification.inputs import kept_elements
-from pydlbench.layers.pointwise import Pointwise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pydlbench.backends.torch.operator import NodeSite, Operands
+    from pydlbench.ops.op import Layer
     from pydlbench.records.specs import KernelSpec
 
 _ATEN: Final = torch.ops.aten
@@ -52,7 +52,7 @@ def _on_images(
 ) -> list[Recipe]:
     """List the ways to run a pass on images; see ``image_recipes``."""
     layer = case.layer
-    assert isinstance(layer, Pointwise)
+    assert layer.kind == "pointwise"
     return image_recipes(
         algorithm,
         lambda word: layout_of_images(layer, case.pass_, word),
@@ -83,14 +83,14 @@ def _flat(
 
 def _passes(
     **passes: tuple[str, Callable[[Operands], Made]],
-) -> Callable[[Pointwise, KernelSpec], list[Recipe]]:
+) -> Callable[[Layer, KernelSpec], list[Recipe]]:
     """Return what lists the recipes of an operation that has one call for each of its passes.
 
     Args:
         passes: By pass, PyTorch's name of what is called, and what puts operands in place.
     """
 
-    def recipes(_: Pointwise, case: KernelSpec) -> list[Recipe]:
+    def recipes(_: Layer, case: KernelSpec) -> list[Recipe]:
         name, make = passes[case.pass_.replace("-", "_")]
         # Each operator of a chain rounds what it writes.
         sums = stored(case.precision) if "+" in name else "float32"
@@ -127,7 +127,7 @@ _MEAN = 1  # ATen's number of that reduction
 _IGNORED = -100  # a label that counts for nothing; the default
 
 
-def loss_recipes(_: Pointwise, case: KernelSpec) -> list[Recipe]:
+def loss_recipes(_: Layer, case: KernelSpec) -> list[Recipe]:
     """List the one way to run a pass of a softmax with cross entropy."""
     if case.pass_ == "forward":
         return [_flat("aten::_log_softmax + aten::nll_loss", "src nc, dst nc", _loss)]
@@ -141,7 +141,7 @@ def _loss(operands: Operands) -> Made:
         logarithms = torch.log_softmax(x.float(), 1)
         return F.nll_loss(logarithms, labels), logarithms
 
-    shape = operands.layer.dims("dst")
+    shape = operands.layer.shapes()["dst"]
 
     def plain(results: Any) -> Mapping[str, torch.Tensor]:
         mean, logarithms = results
@@ -161,7 +161,7 @@ def _loss_gradient(operands: Operands) -> Made:
         found = loss_backward(outer, logarithms, labels, None, _MEAN, _IGNORED, count)
         return softmax_backward(found, logarithms, 1, torch.float32).to(dtype)
 
-    shape = operands.layer.dims("src")
+    shape = operands.layer.shapes()["src"]
 
     def plain(result: Any) -> torch.Tensor:
         found: torch.Tensor = result.reshape(shape)
@@ -194,7 +194,7 @@ def _softmax(name: str, function: Callable[..., torch.Tensor]) -> LayerCalls:
     def gradient(g: torch.Tensor, y: torch.Tensor) -> Any:
         return backward(g, y, -1, y.dtype)
 
-    def recipes(_: Pointwise, case: KernelSpec) -> list[Recipe]:
+    def recipes(_: Layer, case: KernelSpec) -> list[Recipe]:
         if case.pass_ == "forward":
             return [_flat(f"aten::{name}", _ROWS, _call(along_rows, "src"))]
         return [_flat(f"aten::{name}_backward_data", _ROWS, _call(gradient, "dst", "result"))]
@@ -209,21 +209,21 @@ def _softmax(name: str, function: Callable[..., torch.Tensor]) -> LayerCalls:
 # ones. Calls step forth and back in turn, see :class:`~pydlbench.backends.torch.operator.Made`.
 
 
-def l2_recipes(_: Pointwise, case: KernelSpec) -> list[Recipe]:
+def l2_recipes(_: Layer, case: KernelSpec) -> list[Recipe]:
     """List the one way to run a pass of an L2 term."""
     if case.pass_ == "forward":
         return _on_weights(case, "aten::pow + aten::sum + aten::div", _norm)
     return _on_weights(case, "aten::add", _decay)
 
 
-def sgd_recipes(_: Pointwise, case: KernelSpec) -> list[Recipe]:
+def sgd_recipes(_: Layer, case: KernelSpec) -> list[Recipe]:
     """List the one way to run a step of gradient descent."""
     if case.on_gpu:
         return _on_weights(case, "aten::_foreach_add_", _foreach_descent)
     return _on_weights(case, "aten::add_", _descent)
 
 
-def momentum_recipes(_: Pointwise, case: KernelSpec) -> list[Recipe]:
+def momentum_recipes(_: Layer, case: KernelSpec) -> list[Recipe]:
     """List the one way to run a step with momentum, each of whose operators rounds."""
     sums = stored(case.precision)
     if case.on_gpu:
@@ -309,7 +309,7 @@ _LRN = {
 }
 
 
-def lrn_recipes(_: Pointwise, case: KernelSpec) -> list[Recipe]:
+def lrn_recipes(_: Layer, case: KernelSpec) -> list[Recipe]:
     """List the ways to run a pass of a local response normalisation.
 
     Each operator of the chain rounds to what is stored; CPUs have the chain in float32 only.
@@ -330,13 +330,13 @@ def lrn_recipes(_: Pointwise, case: KernelSpec) -> list[Recipe]:
     )
 
 
-def lrn_in_network(layer: Pointwise, site: NodeSite) -> NodeCall:
+def lrn_in_network(layer: Layer, site: NodeSite) -> NodeCall:
     """Return the module of a local response normalisation."""
     module = nn.LocalResponseNorm(layer.local_size, layer.alpha, layer.beta, layer.k)
     return NodeCall(module, site.inputs)
 
 
-def batchnorm_recipes(_: Pointwise, case: KernelSpec) -> list[Recipe]:
+def batchnorm_recipes(_: Layer, case: KernelSpec) -> list[Recipe]:
     """List the ways to run a pass of a batch normalisation."""
     if case.pass_ != "forward":
         return _on_images(case, "aten::native_batch_norm_backward", _batch_gradient)
@@ -344,14 +344,14 @@ def batchnorm_recipes(_: Pointwise, case: KernelSpec) -> list[Recipe]:
     return _on_images(case, "aten::native_batch_norm", make)
 
 
-def batchnorm_in_network(layer: Pointwise, site: NodeSite) -> NodeCall:
+def batchnorm_in_network(layer: Layer, site: NodeSite) -> NodeCall:
     """Return the module of a batch normalisation; an untrained factor stays at one."""
     module = nn.BatchNorm2d(layer.channels, layer.epsilon, layer.momentum)
     module.weight.requires_grad_(site.node.scale)
     return NodeCall(module, site.inputs)
 
 
-def layernorm_recipes(_: Pointwise, case: KernelSpec) -> list[Recipe]:
+def layernorm_recipes(_: Layer, case: KernelSpec) -> list[Recipe]:
     """List the one way to run a pass of a layer normalisation."""
     if case.pass_ != "forward":
         # On CPUs the gradients of weights and bias are added up as images are stored.
@@ -391,7 +391,7 @@ def _layer_gradient(operands: Operands) -> Made:
         # Of the bias only its type is read.
         return backward(g, x, shape, m, inverse, w, w, [True, True, True])
 
-    of_rows = (*layer.dims("src")[:-1], 1)
+    of_rows = (*layer.shapes()["src"][:-1], 1)
     inverse = operands.tensor("variance").double().add(layer.epsilon).rsqrt().float()
     arguments = (
         *map(operands.tensor, ("dst", "src")),
@@ -592,11 +592,11 @@ def _scale_gradient(g: torch.Tensor, x: torch.Tensor, s: torch.Tensor) -> Any:
     return g * s, (g * x).sum((2, 3), keepdim=True)
 
 
-def _add_in_network(_: Pointwise, site: NodeSite) -> NodeCall:
+def _add_in_network(_: Layer, site: NodeSite) -> NodeCall:
     return NodeCall(operator.iadd if site.overwrites else operator.add, site.inputs)
 
 
-def dropout_recipes(layer: Pointwise, case: KernelSpec) -> list[Recipe]:
+def dropout_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
     """List the ways to run a pass of a dropout."""
     rate = 1 - layer.keep
 
@@ -615,13 +615,13 @@ def _dropout_gradient(operands: Operands) -> Made:
     # The reference's mask: ones where elements stay, else zeros. The forward pass keeps its mask
     # divided by the probability, in the type of the images.
     layer = operands.layer
-    shape = layer.dims("src")
+    shape = layer.shapes()["src"]
     kept = kept_elements(shape, tuple(slice(0, size) for size in shape), layer.keep)
     mask = operands.place.tensor(kept.astype(np.float32), operands.like)
     return Made(masked, (operands.tensor("dst"), mask.div_(layer.keep)))
 
 
-def concat_recipes(layer: Pointwise, case: KernelSpec) -> list[Recipe]:
+def concat_recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
     """List the ways to join images, or to take the gradient apart.
 
     Apart they are views, as autograd hands them out, or copies, as a convolution behind makes.
@@ -633,7 +633,7 @@ def concat_recipes(layer: Pointwise, case: KernelSpec) -> list[Recipe]:
 
     if case.pass_ == "forward":
         return _on_images(case, "aten::cat", _call(joined, *sources))
-    sizes = [layer.dims(role)[1] for role in sources]
+    sizes = [layer.shapes()[role][1] for role in sources]
     spans = [(sum(sizes[:place]), size) for place, size in enumerate(sizes)]
     plain = by_role(*layer.writes("backward-data"))
 

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pydlbench.layers.pool import Pool2d
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pydlbench.layers.conv import Conv2d
-    from pydlbench.layers.window import Axis
+    from pydlbench.ops.axis import Axis
+    from pydlbench.ops.op import Layer
 
 
 # -----------------------------------------------------------------------------
@@ -295,18 +293,18 @@ class TapAxis:
         return slice(first, last + 1), slice(low, high + 1, step)
 
 
-def window_axes(layer: Conv2d | Pool2d, pass_: str) -> tuple[TapAxis, TapAxis]:
+def window_axes(layer: Layer, pass_: str) -> tuple[TapAxis, TapAxis]:
     """Return the tables for height and width; those of average pooling divide by the count."""
-    average = isinstance(layer, Pool2d) and layer.mode == "avg"
-    whole = isinstance(layer, Pool2d) and layer.count_include_pad
-    height, width = (_tap_axis(axis, pass_, average, whole) for axis in layer.axes())
+    average = layer.op == "pool" and layer.mode == "avg"
+    whole = layer.op == "pool" and layer.count_include_pad
+    height, width = (_tap_axis(axis, pass_, average, whole) for axis in layer.axes)
     return height, width
 
 
-def overlap(layer: Conv2d | Pool2d) -> int:
+def overlap(layer: Layer) -> int:
     """Return how many windows can hold one input position."""
-    rows, columns = (min(axis.out, -(-axis.kernel // axis.stride)) for axis in layer.axes())
-    return rows * columns
+    rows, columns = (min(axis.out, -(-axis.kernel // axis.stride)) for axis in layer.axes)
+    return int(rows * columns)
 
 
 def _tap_axis(axis: Axis, pass_: str, average: bool, whole: bool) -> TapAxis:

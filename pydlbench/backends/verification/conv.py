@@ -24,15 +24,15 @@ from pydlbench.backends.verification.checksums import (
     worst_of,
 )
 from pydlbench.backends.verification.inputs import smallest_normal
+from pydlbench.ops.windows import PASS_OF_CONVOLUTION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pydlbench.layers.conv import Conv2d
-    from pydlbench.layers.deconv import Deconv2d
+    from pydlbench.ops.op import Layer
 
 
-def check_conv(layer: Conv2d, computed: Computed) -> dict[str, Comparison]:
+def check_conv(layer: Layer, computed: Computed) -> dict[str, Comparison]:
     """Compare the result of a convolution's pass with the reference."""
     return _check_pass(layer, computed.pass_, computed, image="src", result="dst")
 
@@ -58,17 +58,17 @@ _WEIGHT_BLOCK = 1 << 20
 _F64 = NDArray[np.float64]
 
 
-def check_deconv(layer: Deconv2d, computed: Computed) -> dict[str, Comparison]:
+def check_deconv(layer: Layer, computed: Computed) -> dict[str, Comparison]:
     """Compare the result of a transposed convolution's pass with the reference.
 
     It is that of a pass of the convolution whose source is its result.
     """
-    pass_ = layer.pass_of_convolution(computed.pass_)
+    pass_ = PASS_OF_CONVOLUTION[computed.pass_]
     return _check_pass(layer.convolution, pass_, computed, image="dst", result="src")
 
 
 def _check_pass(
-    layer: Conv2d, pass_: str, computed: Computed, *, image: str, result: str
+    layer: Layer, pass_: str, computed: Computed, *, image: str, result: str
 ) -> dict[str, Comparison]:
     """Compare what was computed with the reference of a convolution's pass.
 
@@ -90,7 +90,7 @@ def _check_pass(
 
 
 def _check_images(
-    layer: Conv2d,
+    layer: Layer,
     pass_: str,
     source: NDArray[Any],
     weights: NDArray[Any],
@@ -222,7 +222,7 @@ _BLOCK = 1 << 18
 
 
 def _check_weights(
-    layer: Conv2d,
+    layer: Layer,
     source: NDArray[Any],
     gradient: NDArray[Any],
     output: NDArray[Any],
@@ -248,7 +248,7 @@ def _check_weights(
     checksum = _checksum(x, dy, dw, axes, rng, least)
     point, points = _points(x, dy, dw, axes, rng, least)
     return Comparison(
-        terms=layer.batch * layer.out_height * layer.out_width,
+        terms=layer.batch * math.prod(layer.out_size),
         points=points,
         checksums=layer.out_channels,
         worst=larger(point, checksum),

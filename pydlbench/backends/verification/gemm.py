@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.verification.checksums import Computed
-    from pydlbench.layers.gemm import Gemm
+    from pydlbench.ops.op import Layer
 
 _POINT_MACS = 20_000_000
 _MIN_SIDE = 3
 _MOST_BATCHES = 4
 
 
-def check_gemm(layer: Gemm, computed: Computed) -> dict[str, Comparison]:  # noqa: ARG001 - the matrices say it all
+def check_gemm(layer: Layer, computed: Computed) -> dict[str, Comparison]:  # noqa: ARG001 - the matrices say it all
     """Compare the result of a matrix product with the reference; all are (batch, rows, columns)."""
     ((role, output),) = computed.results.items()
     factors = _factors(computed.pass_, computed.inputs)

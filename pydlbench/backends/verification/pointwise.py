@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.verification.checksums import Computed
-    from pydlbench.layers.layer import Layer
-    from pydlbench.layers.pointwise import Pointwise
+    from pydlbench.ops.op import Layer
 
     Inputs = Mapping[str, NDArray[Any]]
 
@@ -213,7 +212,7 @@ def scale(inputs: Inputs) -> Iterator[Piece]:
         yield _term("dst", cut, value, 1)
 
 
-def scale_gradient(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
+def scale_gradient(layer: Layer, inputs: Inputs) -> Iterator[Piece]:
     """The gradient times the factors: one term; and the factors': a sum over each map."""
     for cut in pieces(inputs["src"]):
         value = _exact(inputs["dst"][cut]) * _exact(inputs["src2"][cut[:2]])
@@ -237,11 +236,11 @@ def add(inputs: Inputs) -> Iterator[Piece]:
         yield _sum("dst", cut, *terms)
 
 
-def concat(layer: Pointwise, inputs: Inputs, pass_: str) -> Iterator[Piece]:
+def concat(layer: Layer, inputs: Inputs, pass_: str) -> Iterator[Piece]:
     """Images behind one another, or taken apart: exact."""
     first = 0
     for role in layer.reads("forward"):
-        joined = slice(first, first + layer.dims(role)[1])
+        joined = slice(first, first + layer.shapes()[role][1])
         first = joined.stop
         given = inputs[role] if pass_ == "forward" else inputs["dst"][:, joined]
         for cut in pieces(given):
@@ -253,30 +252,30 @@ def concat(layer: Pointwise, inputs: Inputs, pass_: str) -> Iterator[Piece]:
             yield _term("dst" if pass_ == "forward" else role, to, value, EXACT)
 
 
-def dropout(layer: Pointwise, inputs: Inputs, pass_: str) -> Iterator[Piece]:
+def dropout(layer: Layer, inputs: Inputs, pass_: str) -> Iterator[Piece]:
     """``src / keep`` or zero, and the same of the gradient: one term."""
     given, role = (inputs["src"], "dst") if pass_ == "forward" else (inputs["dst"], "src")
     for cut in pieces(given):
-        kept = kept_elements(layer.dims("src"), cut, layer.keep)
+        kept = kept_elements(layer.shapes()["src"], cut, layer.keep)
         value = np.where(kept, _exact(given[cut]) / layer.keep, 0.0)
         yield _term(role, cut, value, 1)
 
 
-def weight_decay(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
+def weight_decay(layer: Layer, inputs: Inputs) -> Iterator[Piece]:
     """``gradient + decay * weights``: two terms."""
     for cut in pieces(inputs["weights"]):
         terms = _exact(inputs["gradient"][cut]), layer.decay * _exact(inputs["weights"][cut])
         yield _sum("gradient", cut, *terms)
 
 
-def sgd(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
+def sgd(layer: Layer, inputs: Inputs) -> Iterator[Piece]:
     """``weights - rate * gradient``: two terms."""
     for cut in pieces(inputs["weights"]):
         terms = _exact(inputs["weights"][cut]), -layer.rate * _exact(inputs["gradient"][cut])
         yield _sum("weights", cut, *terms)
 
 
-def momentum(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
+def momentum(layer: Layer, inputs: Inputs) -> Iterator[Piece]:
     """``mu * velocity + gradient`` (two terms), of which ``rate`` parts go off the weights."""
     for cut in pieces(inputs["weights"]):
         terms = layer.mu * _exact(inputs["velocity"][cut]), _exact(inputs["gradient"][cut])
@@ -309,14 +308,14 @@ def channel_sums(images: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.
     return sums[0, :, 0, 0], squares[0, :, 0, 0]
 
 
-def bias_gradient(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
+def bias_gradient(layer: Layer, inputs: Inputs) -> Iterator[Piece]:
     """The sum over a channel, of as many terms as it has elements."""
     sums, squares = channel_sums(inputs["dst"])
     terms = layer.batch * layer.height * layer.width
     yield Piece(role="bias", cut=_ALL, value=sums, size=np.sqrt(squares), terms=terms)
 
 
-def weight_norm(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
+def weight_norm(layer: Layer, inputs: Inputs) -> Iterator[Piece]:
     """Half the sum of all squares."""
     total = fourths = 0.0
     for cut in pieces(inputs["weights"]):
@@ -332,7 +331,7 @@ def weight_norm(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
     )
 
 
-def cross_entropy(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
+def cross_entropy(layer: Layer, inputs: Inputs) -> Iterator[Piece]:
     """Probabilities, each one term over a sum of all classes; and the mean over the rows.
 
     The loss of a row is the logarithm of a sum, less the logit of its label, both relative to the
@@ -362,7 +361,7 @@ def cross_entropy(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
     )
 
 
-def softmax_gradient(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
+def softmax_gradient(layer: Layer, inputs: Inputs) -> Iterator[Piece]:
     """The probability, less one at the label, over the batch: two terms."""
     labels = inputs["labels"].astype(np.int64)
     for cut in whole_columns(inputs["dst"].shape):
@@ -385,7 +384,7 @@ def softmax_gradient(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
 _LOGARITHM: Final = 5
 
 
-def softmax(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
+def softmax(layer: Layer, inputs: Inputs) -> Iterator[Piece]:
     """Probabilities: each one term over a sum of the row; or their logarithms: three terms."""
     terms = layer.width + TRANSCENDENTAL
     for cut in _whole_rows(layer):
@@ -401,7 +400,7 @@ def softmax(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
         yield Piece(role="dst", cut=cut, value=value, size=size, terms=terms)
 
 
-def softmax_slope(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
+def softmax_slope(layer: Layer, inputs: Inputs) -> Iterator[Piece]:
     """``result (dst - sum(dst result))``, of logarithms ``dst - exp(result) sum(dst)``."""
     terms = layer.width + TRANSCENDENTAL
     for cut in _whole_rows(layer):
@@ -417,7 +416,7 @@ def softmax_slope(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
         yield Piece(role="src", cut=cut, value=value, size=size, terms=terms)
 
 
-def layernorm(layer: Pointwise, inputs: Inputs, propagation: str) -> Iterator[Piece]:
+def layernorm(layer: Layer, inputs: Inputs, propagation: str) -> Iterator[Piece]:
     """Normalised rows, and in training their statistics, as of :func:`batchnorm` in training."""
     terms = layer.width + TRANSCENDENTAL
     weights, bias = _exact(inputs["weights"]), _exact(inputs["bias"])
@@ -441,7 +440,7 @@ def layernorm(layer: Pointwise, inputs: Inputs, propagation: str) -> Iterator[Pi
         yield Piece(role="dst", cut=cut, value=value + bias, size=np.sqrt(squares), terms=terms)
 
 
-def layernorm_gradient(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
+def layernorm_gradient(layer: Layer, inputs: Inputs) -> Iterator[Piece]:
     """The gradients of weights and bias, which are sums over all rows, and that of the source."""
     weights = _exact(inputs["weights"])
     count = layer.width
@@ -473,18 +472,18 @@ def layernorm_gradient(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
             size=inverse * np.sqrt(terms),
             terms=count + TRANSCENDENTAL,
         )
-    rows_in_all = math.prod(layer.dims("mean"))
+    rows_in_all = math.prod(layer.shapes()["mean"])
     for role, value in sums.items():
         size = np.sqrt(squares[role])
         yield Piece(role=role, cut=_ALL, value=value, size=size, terms=rows_in_all + TRANSCENDENTAL)
 
 
-def _whole_rows(layer: Pointwise) -> Iterator[tuple[slice, ...]]:
+def _whole_rows(layer: Layer) -> Iterator[tuple[slice, ...]]:
     """Cut images into pieces that have all elements of their rows."""
     return (cut for cut, _ in _whole_rows_numbered(layer))
 
 
-def _whole_rows_numbered(layer: Pointwise) -> Iterator[tuple[tuple[slice, ...], slice]]:
+def _whole_rows_numbered(layer: Layer) -> Iterator[tuple[tuple[slice, ...], slice]]:
     """Yield such pieces, each with the numbers of its rows."""
     some = max(1, _PIECE // (layer.height * layer.width))
     for image in range(layer.batch):
@@ -505,7 +504,7 @@ _PIECE: Final = 1 << 16
 # Local response normalisation against the definition.
 
 
-def lrn(layer: Pointwise, inputs: Mapping[str, NDArray[Any]], pass_: str) -> Iterator[Piece]:
+def lrn(layer: Layer, inputs: Mapping[str, NDArray[Any]], pass_: str) -> Iterator[Piece]:
     """Images over a power of their neighbourhood, and the gradient.
 
     Forward is one term, whose power hides a sum over the neighbourhood. Backward is that of the
@@ -547,7 +546,7 @@ def _neighbours(images: F64, count: int) -> F64:
 _SHIFTED = 4
 
 
-def batchnorm(layer: Pointwise, inputs: Inputs, propagation: str) -> Iterator[Piece]:
+def batchnorm(layer: Layer, inputs: Inputs, propagation: str) -> Iterator[Piece]:
     """Normalised images, and in training the statistics.
 
     A normalised element is the scaled source, the scaled mean and the bias. In training all of them
@@ -576,7 +575,7 @@ def batchnorm(layer: Pointwise, inputs: Inputs, propagation: str) -> Iterator[Pi
         yield Piece(role="dst", cut=cut, value=value, size=np.sqrt(squares), terms=terms)
 
 
-def batchnorm_gradient(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
+def batchnorm_gradient(layer: Layer, inputs: Inputs) -> Iterator[Piece]:
     """The gradients of bias and scale, which are sums over channels, and that of the source."""
     source, gradient = inputs["src"], inputs["dst"]
     mean = inputs["mean"].astype(np.float64)
@@ -612,7 +611,7 @@ def batchnorm_gradient(layer: Pointwise, inputs: Inputs) -> Iterator[Piece]:
         yield Piece(role="src", cut=cut, value=factor * value, size=size, terms=terms)
 
 
-def _statistics(layer: Pointwise, images: NDArray[Any]) -> tuple[F64, F64, F64, F64]:
+def _statistics(layer: Layer, images: NDArray[Any]) -> tuple[F64, F64, F64, F64]:
     """Return mean and biased variance of each channel, each with the size of its terms.
 
     Kernels sum differences from some value, by Welford's updates or to keep the digits of the
@@ -636,7 +635,7 @@ def _statistics(layer: Pointwise, images: NDArray[Any]) -> tuple[F64, F64, F64, 
 
 
 def _running(
-    layer: Pointwise, inputs: Inputs, mean: F64, mean_size: F64, variance: F64, spread: F64
+    layer: Layer, inputs: Inputs, mean: F64, mean_size: F64, variance: F64, spread: F64
 ) -> Iterator[Piece]:
     """Yield the running statistics, moved towards those of the batch."""
     count = _elements(layer)
@@ -656,12 +655,12 @@ def _running(
         )
 
 
-def _elements(layer: Pointwise) -> int:
+def _elements(layer: Layer) -> int:
     """Return the elements of a channel."""
-    return layer.batch * layer.height * layer.width
+    return layer.batch * int(layer.height * layer.width)
 
 
-def check_pointwise(layer: Pointwise, computed: Computed) -> dict[str, Comparison]:
+def check_pointwise(layer: Layer, computed: Computed) -> dict[str, Comparison]:
     """Compare the results of a pass with the reference; see :func:`compare`."""
     expected = expected_pieces(layer, computed.pass_, computed.propagation, computed.inputs)
     return compare(layer, computed, expected)
@@ -697,9 +696,7 @@ def compare(layer: Layer, computed: Computed, expected: Iterable[Piece]) -> dict
     return found
 
 
-def expected_pieces(
-    layer: Pointwise, pass_: str, propagation: str, inputs: Inputs
-) -> Iterator[Piece]:
+def expected_pieces(layer: Layer, pass_: str, propagation: str, inputs: Inputs) -> Iterator[Piece]:
     """Yield what a pass should give, piece by piece, until all elements of all results are there.
 
     Raises:
@@ -731,7 +728,7 @@ _OF_INPUTS: Final[Mapping[tuple[str, str], Callable[[Inputs], Iterator[Piece]]]]
     ("add", "forward"): add,
 }
 
-_OF_LAYER: Final[Mapping[tuple[str, str], Callable[[Pointwise, Inputs], Iterator[Piece]]]] = {
+_OF_LAYER: Final[Mapping[tuple[str, str], Callable[[Layer, Inputs], Iterator[Piece]]]] = {
     ("bias", "backward-weights"): bias_gradient,
     ("lrn", "forward"): partial(lrn, pass_="forward"),
     ("lrn", "backward-data"): partial(lrn, pass_="backward-data"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.verification.checksums import Computed
-    from pydlbench.layers.pool import Pool2d
+    from pydlbench.ops.op import Layer
 
 
-def check_pool(layer: Pool2d, computed: Computed) -> dict[str, Comparison]:
+def check_pool(layer: Layer, computed: Computed) -> dict[str, Comparison]:
     """Compare the result of a pooling's pass with the reference."""
     inputs, forward = computed.inputs, computed.pass_ == "forward"
     ((role, output),) = computed.results.items()
@@ -53,7 +54,7 @@ _PATCH_ELEMENTS = 1_000_000
 
 
 def _check_average(
-    layer: Pool2d,
+    layer: Layer,
     pass_: str,
     source: NDArray[Any],
     output: NDArray[Any],
@@ -108,7 +109,7 @@ _MIN_CHANNELS = 16
 _COMPARISONS = 120_000_000
 
 
-def _check_max(layer: Pool2d, source: NDArray[Any], output: NDArray[Any]) -> Comparison:
+def _check_max(layer: Layer, source: NDArray[Any], output: NDArray[Any]) -> Comparison:
     """Compare max pooling with the reference: equality, since a maximum is one of its inputs.
 
     Args:
@@ -128,7 +129,7 @@ def _check_max(layer: Pool2d, source: NDArray[Any], output: NDArray[Any]) -> Com
 
 
 def _check_max_gradient(
-    layer: Pool2d,
+    layer: Layer,
     source: NDArray[Any],
     gradient: NDArray[Any],
     output: NDArray[Any],
@@ -148,7 +149,7 @@ def _check_max_gradient(
         rng: Chooses the images.
     """
     axes = window_axes(layer, "forward")
-    taps = layer.kernel_height * layer.kernel_width
+    taps = math.prod(layer.kernel)
     affordable = max(1, _COMPARISONS // (gradient[0].size * taps))
     images = list(range(layer.batch))
     if affordable < layer.batch:
@@ -225,8 +226,8 @@ def _scatter(
     return result, np.abs(result) + np.sqrt(squares) if terms > 1 else np.abs(result)
 
 
-def _planes(layer: Pool2d, images: list[int] | range) -> Iterator[tuple[int, slice]]:
-    plane = max(layer.in_height * layer.in_width, layer.out_height * layer.out_width)
+def _planes(layer: Layer, images: list[int] | range) -> Iterator[tuple[int, slice]]:
+    plane = max(math.prod(layer.in_size), math.prod(layer.out_size))
     step = max(_MIN_CHANNELS, _PIECE // plane)
     for image in images:
         for first in range(0, layer.channels, step):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.verification.checksums import Computed
-    from pydlbench.layers.recurrent import Recurrent
+    from pydlbench.ops.op import Layer
 
     F64 = NDArray[np.float64]
 
@@ -109,7 +109,7 @@ class _Way:
         direction: 0, or 1 for that from the end.
     """
 
-    layer: Recurrent
+    layer: Layer
     inputs: Mapping[str, NDArray[Any]]
     number: int
     direction: int
@@ -249,7 +249,7 @@ def _outer(left: Rounded, right: Rounded) -> Rounded:
 
 
 def forward(
-    layer: Recurrent, inputs: Mapping[str, NDArray[Any]], *, keep: bool = False
+    layer: Layer, inputs: Mapping[str, NDArray[Any]], *, keep: bool = False
 ) -> tuple[Rounded, list[list[_Way]]]:
     """Return the result, and by layer and direction what was kept for the way back.
 
@@ -267,7 +267,7 @@ def forward(
     return found, ways
 
 
-def backward(layer: Recurrent, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Rounded]:
+def backward(layer: Layer, inputs: Mapping[str, NDArray[Any]]) -> dict[str, Rounded]:
     """Return the gradients by role, in the shapes of their tensors.
 
     Args:
@@ -296,7 +296,7 @@ def backward(layer: Recurrent, inputs: Mapping[str, NDArray[Any]]) -> dict[str, 
     }
 
 
-def check_recurrent(layer: Recurrent, computed: Computed) -> dict[str, Comparison]:
+def check_recurrent(layer: Layer, computed: Computed) -> dict[str, Comparison]:
     """Compare all elements; the tolerance is that of the longest sum, in each of the steps."""
     terms = layer.in_size + layer.hidden + 2
     if computed.pass_ == "forward":

@@ -9,7 +9,7 @@ import numpy as np
 
 from pydlbench.backends.verification.checksums import EXACT, F64, Comparison, Piece
 from pydlbench.backends.verification.pointwise import compare
-from pydlbench.layers.resize import taps
+from pydlbench.ops.resize import pairs, taps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.verification.checksums import Computed
-    from pydlbench.layers.resize import Resize
+    from pydlbench.ops.op import Layer
 
 #: Elements of some channels of an image that are compared at a time.
 _PIECE: Final = 1 << 18
 
 
-def check_resize(layer: Resize, computed: Computed) -> dict[str, Comparison]:
+def check_resize(layer: Layer, computed: Computed) -> dict[str, Comparison]:
     """Compare all elements: weighted sums of pixels, or one of them, exact.
 
     Where sizes are no powers of two times each other, libraries round the positions of centres, in
@@ -32,14 +32,14 @@ def check_resize(layer: Resize, computed: Computed) -> dict[str, Comparison]:
     """
     (role,) = computed.results
     (source,) = computed.inputs.values()
-    axes = [_Axis(layer.mode, *side, computed.pass_) for side in layer.sides]
+    axes = [_Axis(layer.mode, *side, computed.pass_) for side in pairs(layer)]
     terms = math.prod(axis.source.shape[1] for axis in axes)
     if layer.mode == "nearest" and computed.pass_ == "forward":
         terms = EXACT
-    uncertain = sum(size for size, out in layer.sides if not _is_binary(size, out)) / 4
+    uncertain = sum(size for size, out in pairs(layer) if not _is_binary(size, out)) / 4
     if layer.mode == "nearest":
         uncertain = 0.0
-    plane = max(math.prod(sizes) for sizes in zip(*layer.sides, strict=True))
+    plane = max(math.prod(sizes) for sizes in zip(*pairs(layer), strict=True))
     step = max(1, _PIECE // plane)
 
     def expected() -> Iterator[Piece]:

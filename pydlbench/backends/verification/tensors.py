@@ -22,10 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from pydlbench.backends.verification.checksums import Computed
-    from pydlbench.layers.elementwise import Elementwise
-    from pydlbench.layers.gather import Gather
-    from pydlbench.layers.move import Move
-    from pydlbench.layers.reduction import Reduction
+    from pydlbench.ops.op import Layer
 
 
 # -----------------------------------------------------------------------------
@@ -80,7 +77,7 @@ _FORMULAS: Final[Mapping[str, Callable[..., tuple[F64, F64, int]]]] = {
 }
 
 
-def check_elementwise(layer: Elementwise, computed: Computed) -> dict[str, Comparison]:
+def check_elementwise(layer: Layer, computed: Computed) -> dict[str, Comparison]:
     """Compare all elements of the result."""
     formula, operands = _FORMULAS[layer.op], layer.reads(computed.pass_)
 
@@ -103,7 +100,7 @@ def check_elementwise(layer: Elementwise, computed: Computed) -> dict[str, Compa
 # Reductions, moves and gathers.
 
 
-def check_reduction(layer: Reduction, computed: Computed) -> dict[str, Comparison]:
+def check_reduction(layer: Layer, computed: Computed) -> dict[str, Comparison]:
     """Compare all elements: sums of as many terms as are reduced, or one of the elements."""
     source = computed.inputs["src"]
     axes = tuple(
@@ -129,7 +126,7 @@ def check_reduction(layer: Reduction, computed: Computed) -> dict[str, Compariso
     )
 
 
-def check_move(layer: Move, computed: Computed) -> dict[str, Comparison]:
+def check_move(layer: Layer, computed: Computed) -> dict[str, Comparison]:
     """Compare all elements: exact."""
     result = computed.results["dst"]
     if layer.op == "fill":
@@ -144,7 +141,7 @@ def check_move(layer: Move, computed: Computed) -> dict[str, Comparison]:
     return compare(layer, computed, found)
 
 
-def check_gather(layer: Gather, computed: Computed) -> dict[str, Comparison]:
+def check_gather(layer: Layer, computed: Computed) -> dict[str, Comparison]:
     """Compare all rows: those that are named, exact, or sums of those that name one."""
     source, indices = computed.inputs["src"], computed.inputs["indices"].astype(np.intp)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +24,6 @@ from pydlbench.backends.verification.tensors import (
     check_reduction,
 )
 from pydlbench.errors import UsageError, nearest
-from pydlbench.layers.layer import Layer, result_role
 from pydlbench.records.measurement import Correctness
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.verification.checksums import Comparison
+    from pydlbench.ops.op import Layer
 
 
 # -----------------------------------------------------------------------------
@@ -165,7 +166,7 @@ def verify(
     """Compare a kernel's result with the float64 reference.
 
     All arrays are in plain layouts (see
-    :meth:`~pydlbench.layers.base.Kind.shapes`), of any float type and any
+    :meth:`~pydlbench.ops.op.Layer.shapes`), of any float type and any
     strides, and none of them is copied as a whole.
 
     Args:
@@ -187,7 +188,7 @@ def verify(
     if pass_ not in layer.passes:
         choices = ", ".join(nearest(pass_, layer.passes) or layer.passes)
         raise UsageError(f"pass {pass_}: {layer.kind} has no such pass; nearest: {choices}")
-    role = result_role(layer, pass_)
+    role = layer.result(pass_)
     written = layer.writes(pass_, propagation)
     if unknown := [name for name in extra or {} if name not in written]:
         raise UsageError(f"extra {unknown[0]}: not a result; there is: {', '.join(written)}")
@@ -206,7 +207,8 @@ def verify(
     try:
         # What is NaN or infinite is reported in words.
         with np.errstate(invalid="ignore", over="ignore"):
-            found = _CHECKS[layer.kind](layer, computed)
+            checked, computed = _as_checked(layer, computed)
+            found = _CHECKS[checked.kind](checked, computed)
     except KeyError as error:
         raise UsageError(f"inputs: {error} is missing; {layer.kind} {pass_} reads it") from None
     verdicts = []
@@ -221,6 +223,35 @@ def verify(
         detail = f"{verdict.detail}; not compared: {', '.join(missing)}"
         verdict = msgspec.structs.replace(verdict, detail=detail)
     return verdict
+
+
+def _as_checked(layer: Layer, computed: Computed) -> tuple[Layer, Computed]:
+    """Return the same problem as one that there is a check of, and what was computed as its.
+
+    Images of one side are images of height 1; products over a batch of any dimensions are products
+    over one, with what stands for several of the batch written out.
+    """
+    if layer.sides == 1:
+        sided = [one for one in layer.entry.fields if one.type == "sides" and not one.derived]
+        heights = {one.name: (min(1, one.least), *getattr(layer, one.name)) for one in sided}
+        same = layer.replace(**heights)
+    elif layer.op == "gemm" and (layer.broadcast or len(layer.src_batch) > 1):
+        same = layer.replace(batch_count=layer.batch_count, samples=0)
+    else:
+        return layer, computed
+    batch = layer.shapes()["dst"][:-2]
+
+    def arranged(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        if layer.op == "gemm":
+            arrays = {
+                role: np.broadcast_to(array, (*batch, *array.shape[-2:]))
+                for role, array in arrays.items()
+            }
+        return {role: array.reshape(same.shapes()[role]) for role, array in arrays.items()}
+
+    return same, dataclasses.replace(
+        computed, inputs=arranged(computed.inputs), results=arranged(computed.results)
+    )
 
 
 def _judge(compared: Comparison, allowed: float, output: NDArray[Any], role: str) -> Verdict:

@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.backends import capabilities
+from pydlbench.ops.table import without_sides
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,18 +61,19 @@ DARK: Final = {
     "pale-sky": "#244859",
     "pale-grey": "#343840",
 }
-#: Kind of layer -> hue and hatching of its bars.
+#: Kind of layer, without the number of its sides -> hue and hatching of its bars.
 KINDS: Final = {
-    "conv2d": ("blue", ""),
-    "deconv2d": ("sky", "\\\\"),
+    "conv": ("blue", ""),
+    "deconv": ("sky", "\\\\"),
     "gemm": ("orange", "//"),
-    "pool2d": ("green", ".."),
+    "pool": ("green", ".."),
     "pointwise": ("purple", "xx"),
     "elementwise": ("vermillion", "++"),
     "reduction": ("vermillion", "oo"),
     "move": ("grey", "--"),
     "gather": ("grey", "\\"),
     "recurrent": ("blue", "//"),
+    "attention": ("orange", "xx"),
     "resize": ("green", "//"),
     "other": ("grey", "||"),
 }
@@ -147,7 +149,7 @@ def line_looks(names: Sequence[str]) -> dict[str, Look]:
 
 def kind_look(kind: str) -> Look:
     """Return the look of a kind of layer; pointwise operations share one."""
-    hue, hatch = KINDS.get(kind, KINDS["pointwise"])
+    hue, hatch = KINDS.get(without_sides(kind), KINDS["pointwise"])
     return Look(hue, hatch=hatch)
 
 

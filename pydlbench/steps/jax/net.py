@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+import jax
 import numpy as np
 from jax import lax, nn, random
 from jax import numpy as jnp
@@ -15,13 +16,23 @@ from pydlbench.models.graph import INPUT, cropped
 from pydlbench.steps.inputs import weight_shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from pydlbench.layers.pointwise import Pointwise
     from pydlbench.models.graph import Model, Node
+    from pydlbench.ops.op import Layer
     from pydlbench.steps.definition import StepDefinition
+
+
+#: Scopes of what is no node's.
+LOSS: Final = "step_loss"
+OPTIMIZER: Final = "step_optimizer"
+
+
+def scope_of(name: str) -> str:
+    """Return the scope that a node's operations are in; one with a line in it would be several."""
+    return name.replace("/", ".")
 
 
 @dataclass(slots=True)
@@ -57,7 +68,7 @@ class Net:
         self.computed = jnp.dtype(computed)
         #: Shapes of the nodes' outputs, as the last tracing found them, NCHW.
         self.shapes: dict[str, tuple[int, ...]] = {}
-        self._operations: Mapping[str, Callable[[Pointwise, Sequence[Any]], Any]] = {
+        self._operations: Mapping[str, Callable[[Layer, Sequence[Any]], Any]] = {
             "relu": lambda _, inputs: nn.relu(inputs[0]),
             "relu6": lambda _, inputs: nn.relu6(inputs[0]),
             "hardsigmoid": lambda _, inputs: nn.hard_sigmoid(inputs[0]),
@@ -78,23 +89,16 @@ class Net:
 
     def output(self, images: Any, run: Run) -> Any:
         """Return the output for images, in the type of activations."""
-        values = self.values({INPUT: images.astype(self.computed)}, run)
+        values = self._values(images.astype(self.computed), run)
         self.shapes = {node.name: self._logical(values[node.name].shape) for node in self.model}
         return values[self.model.output.name]
 
-    def values(
-        self, known: Mapping[str, Any], run: Run, names: Iterable[str] | None = None
-    ) -> dict[str, Any]:
-        """Return the outputs of nodes by name, beside those that are known.
-
-        Args:
-            known: outputs that are there; the images are ``INPUT``.
-            run: weights, and what happens besides.
-            names: of the nodes that are to be run, in the order of the graph; None is all.
-        """
-        found = dict(known)
-        for node in self.model.nodes if names is None else map(self.model.__getitem__, names):
-            found[node.name] = self._apply(node, [found[one] for one in node.inputs], run)
+    def _values(self, images: Any, run: Run) -> dict[str, Any]:
+        """Return the outputs of all nodes by name."""
+        found = {INPUT: images}
+        for node in self.model:
+            with jax.named_scope(scope_of(node.name)):
+                found[node.name] = self._apply(node, [found[one] for one in node.inputs], run)
         return found
 
     def _apply(self, node: Node, inputs: Sequence[Any], run: Run) -> Any:
@@ -158,7 +162,7 @@ class Net:
         )
         return ((exact - mean) * factor + offset).astype(images.dtype)
 
-    def _local_response(self, layer: Pointwise, images: Any) -> Any:
+    def _local_response(self, layer: Layer, images: Any) -> Any:
         window, pads = [1] * 4, [(0, 0)] * 4
         window[self.channels] = layer.local_size
         pads[self.channels] = (layer.local_size // 2,) * 2

@@ -1,36 +1,42 @@
-"""Operators of JAX's steps: subgraphs in programs of their own, on operands that are made up."""
+"""Groups of a JAX step's equations in programs of their own, on operands that are made up.
+
+A step is traced and cut into what XLA runs as one. The signature of an equation is its text, from
+which it is not made again: the step is traced once more, and its groups are found by their texts.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 import time
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jax.extend.core import Literal
 
 from pydlbench.backends.frameworks.backend import translated
 from pydlbench.backends.jax.settings import jax, place_of
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import PydlbenchError
+from pydlbench.models import build_model
 from pydlbench.steps.definition import definition_of
-from pydlbench.steps.inputs import make_batch, make_weights, trained
-from pydlbench.steps.jax.net import Run
+from pydlbench.steps.groups import EQUATION, CallGroup, Member, grouped, groups_of, is_feed
+from pydlbench.steps.inputs import make_batch, make_weights
+from pydlbench.steps.jax.net import LOSS, OPTIMIZER, scope_of
 from pydlbench.steps.jax.step import JaxModel, JaxStep
 from pydlbench.steps.operations import OperatorsFacts
-from pydlbench.steps.operators import CallCost, OperatorsKernel, TimedCall
-from pydlbench.steps.signatures import read_signature, step_of
+from pydlbench.steps.operators import CallCost, OperatorsKernel, TimedCall, check_on_cpu
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import TypeAlias
 
     from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.backends.jax.settings import Place
-    from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
     from pydlbench.steps.operators import TimedOperator
-    from pydlbench.steps.signatures import OperatorRequest
 
     # Of what all repetitions share (weights), and of one set of operands.
     Body: TypeAlias = Callable[..., list[Any]]
@@ -39,59 +45,128 @@ jnp = jax.numpy
 
 
 # -----------------------------------------------------------------------------
-# Parts of the step, as functions. What they read are operands: XLA folds constants.
+# A step's equations, and the groups of them.
 
 
-def _subgraph(step: JaxStep, asked: OperatorRequest, inputs: Sequence[str]) -> Body:
-    """Return the function of a subgraph's inputs, and of the gradients of its outputs.
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A traced step.
 
-    It returns the outputs, the gradients of what is differentiated and of the weights, and what has
-    become of running statistics.
+    Attributes:
+        equations: in their order.
+        members: the same as calls.
+        kept: which of their results outlive the step.
     """
-    definition, net = step.definition, step.owner.net
 
-    def body(state: dict[str, Any], *tensors: Any) -> list[Any]:
-        known = dict(zip(inputs, tensors, strict=False))
-        upstream = list(tensors[len(inputs) :])
+    equations: Sequence[Any]
+    members: Sequence[Member]
+    kept: Sequence[tuple[int, int]]
 
-        def forward(sources: dict[str, Any], own: dict[str, Any]) -> Any:
-            run = Run({**state["buffers"], **own}, definition, state["key"], {})
-            values = net.values({**known, **sources}, run, asked.nodes)
-            return [values[name] for name in asked.outputs], run.moved
 
-        sources = {name: known[name] for name in asked.differentiated}
-        own = state["trained"]
-        if not (definition.backward and upstream and (sources or own)):
-            results, moved = forward(sources, own)
-            return [*results, *moved.values()]
-        results, pull, moved = jax.vjp(forward, sources, own, has_aux=True)
-        return [*results, *jax.tree.leaves(pull(upstream)), *moved.values()]
+def traced(step: JaxStep) -> Program:
+    """Return a step's equations, functions within it in their place."""
+    with jax.disable_jit():
+        program = jax.make_jaxpr(step.body)(*step.operands()).jaxpr
+    nodes = {scope_of(node.name): node.name for node in step.owner.model}
+    made: dict[Any, tuple[int, int]] = {}
+    members = []
+    for number, equation in enumerate(program.eqns):
+        direction, name = _place(str(equation.source_info.name_stack), nodes)
+        read = [one for one in equation.invars if not isinstance(one, Literal)]
+        members.append(
+            Member(
+                signature=_text(equation),
+                operator=equation.primitive.name,
+                direction=direction,
+                names=(name,) if name else (),
+                reads=tuple(made.get(one) for one in read),
+                bytes=sum(_bytes(one.aval) for one in (*read, *equation.outvars)),
+            )
+        )
+        made |= {one: (number, place) for place, one in enumerate(equation.outvars)}
+    results = [one for one in program.outvars if not isinstance(one, Literal)]
+    return Program(program.eqns, members, [made[one] for one in results if one in made])
+
+
+def _place(scopes: str, nodes: Mapping[str, str]) -> tuple[str, str]:
+    """Return the direction of an equation, and the node that it is of; empty of none.
+
+    ``transpose(jvp(conv1))`` is a gradient.
+    """
+    words = re.findall(r"[^()/]+", scopes)
+    if OPTIMIZER in words:
+        return "optimizer", ""
+    backward = "transpose" in words
+    if LOSS in words:
+        return ("backward" if backward else "loss"), "loss"
+    name = next((nodes[one] for one in words if one in nodes), "")
+    return ("backward" if backward else "forward"), name
+
+
+def _text(equation: Any) -> str:
+    """Return all that changes an equation's time; functions have no text, and nothing to say."""
+    said = (f"{name}={one}" for name, one in equation.params.items() if not callable(one))
+    operands = (
+        f"{one.val}:{one.aval.str_short()}" if isinstance(one, Literal) else one.aval.str_short()
+        for one in equation.invars
+    )
+    return f"{EQUATION}{equation.primitive.name}[{' '.join(said)}]({', '.join(operands)})"
+
+
+def _bytes(kind: Any) -> int:
+    return int(kind.size * kind.dtype.itemsize)
+
+
+def _function(equations: Sequence[Any], calls: Sequence[int], group: CallGroup) -> Body:
+    """Return the function of a group's operands to its results."""
+    links = {(call, operand): (by, result) for call, operand, by, result in group.links}
+
+    def body(state: dict[str, Any], *operands: Any) -> list[Any]:
+        del state
+        given, results = iter(operands), list[list[Any]]()
+        for number, call in enumerate(calls):
+            equation, place, read = equations[call], 0, []
+            for one in equation.invars:
+                if isinstance(one, Literal):
+                    read.append(one.val)
+                    continue
+                link = links.get((number, place))
+                read.append(next(given) if link is None else results[link[0]][link[1]])
+                place += 1
+            params = equation.primitive.get_bind_params(equation.params)
+            found = equation.primitive.bind(*read, **params)
+            results.append(list(found) if equation.primitive.multiple_results else [found])
+        return [results[call][result] for call, result in group.results]
 
     return body
 
 
-def _loss(step: JaxStep) -> Body:
-    """Return the function of an output to its loss and gradients: its own, and of L2 terms."""
-    model, kind = step.owner, step.definition.loss
-    terms = model.model.decays if kind == "model" else ()
-    named = {f"{one.node}/{one.tensor}" for one in terms}
-
-    def body(state: dict[str, Any], output: Any, labels: Any = None) -> list[Any]:
-        weights = {name: one for name, one in state["trained"].items() if name in named}
-
-        def of(result: Any, own: dict[str, Any]) -> Any:
-            return model.loss(kind, result, labels, own)
-
-        loss, (first, others) = jax.value_and_grad(of, (0, 1))(output, weights)
-        # A weight's gradient has two sources then, and they are summed.
-        return [loss, first, *(others[name] + one for name, one in weights.items())]
-
-    return body
+def _operands(equations: Sequence[Any], calls: Sequence[int], group: CallGroup) -> list[Any]:
+    """Return what no equation of a group makes: uniform in [-1, 1); other types are zeros."""
+    linked = {(call, operand) for call, operand, _, _ in group.links}
+    stream = np.random.default_rng(0)
+    found = []
+    for number, call in enumerate(calls):
+        read = [one for one in equations[call].invars if not isinstance(one, Literal)]
+        found += [
+            _like(one.aval, stream)
+            for place, one in enumerate(read)
+            if (number, place) not in linked
+        ]
+    return found
 
 
-def _sum(state: dict[str, Any], first: Any, second: Any) -> list[Any]:
-    del state
-    return [first + second]
+def _like(kind: Any, stream: np.random.Generator) -> Any:
+    if jnp.issubdtype(kind.dtype, jax.dtypes.prng_key):
+        keys = jax.random.key(0)
+        return jnp.broadcast_to(keys, kind.shape)
+    if jnp.issubdtype(kind.dtype, jnp.floating):
+        return jnp.asarray(stream.uniform(-1, 1, kind.shape), kind.dtype)
+    return jnp.zeros(kind.shape, kind.dtype)
+
+
+# -----------------------------------------------------------------------------
+# Programs of a group.
 
 
 class RepeatedOperator(TimedCall):
@@ -127,39 +202,6 @@ class RepeatedOperator(TimedCall):
         return (seconds - (self._cost.seconds() if self._cost else 0.0)) / self._executions
 
 
-class Update:
-    """The update of all weights with given gradients, in place, as the step makes it.
-
-    Args:
-        step: with its optimizer.
-        cost: of a call, which is taken off.
-    """
-
-    def __init__(self, step: JaxStep, cost: CallCost) -> None:
-        weights, velocity, rate, _ = _optimized(step)
-        self._state = {"trained": weights, "velocity": velocity}
-        # So small that weights stay what they are, however often they are moved.
-        self._others = ({name: one * 1e-6 for name, one in weights.items()}, rate)
-        self._cost = cost
-
-        def body(state: dict[str, Any], gradients: dict[str, Any], rate: Any) -> dict[str, Any]:
-            return step.updated(state["trained"], state["velocity"], gradients, rate)
-
-        self._program = step.owner.place.compiled(body, (self._state, *self._others), donated=(0,))
-        self.run()
-
-    def run(self) -> float:
-        """Call it once; seconds."""
-        start = time.perf_counter()
-        self._state = jax.block_until_ready(self._program(self._state, *self._others))
-        return time.perf_counter() - start - self._cost.seconds()
-
-
-def _optimized(step: JaxStep) -> tuple[Any, ...]:
-    changed, _, rate, batch = step.operands()
-    return changed["trained"], changed["velocity"], rate, batch
-
-
 # -----------------------------------------------------------------------------
 # JAX's operators, prepared: compiled, repeated where they are short, calibrated.
 
@@ -172,20 +214,52 @@ _ROOM = 1 / 8
 _HOW = "empty calls of as many operands, after each part"
 
 
-def prepare_signatures(
+def _program(case: StepSpec) -> tuple[JaxStep, Program]:
+    model = build_model(case.model, batch=case.batch, **case.options)
+    weights, batch = make_weights(model, case.seed), make_batch(model, case.seed)
+    step = JaxStep(JaxModel(model, weights, case, batch), definition_of(case, model))
+    return step, traced(step)
+
+
+def record_calls(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel:
+    """List the groups of a step's equations; see ``operations.record_calls``."""
+    begin = time.perf_counter()
+    step, program = _program(case)
+    facts = OperatorsFacts(
+        setup_s=time.perf_counter() - begin,
+        library=backend.library,
+        calls=grouped(program.members, program.kept),
+        batch=step.owner.model.batch,
+    )
+    return OperatorsKernel([], facts, backend.cpus)
+
+
+def prepare_calls(
     backend: FrameworkBackend, case: StepSpec, signatures: Sequence[str]
 ) -> OperatorsKernel:
-    """Make subgraphs ready by signature; see :func:`pydlbench.steps.operations.prepare_calls`."""
+    """Make groups ready; see :func:`pydlbench.steps.operations.prepare_calls`."""
+    check_on_cpu(case)
     begin = time.perf_counter()
     room = _ROOM * (read_cpu_facts().memory_total_bytes or 0) / max(1, len(signatures))
-    costs = _Costs(place_of(case.device, case.precision))
+    step, program = _program(case)
+    costs = _Costs(step.owner.place)
+    costs.operands = len(step.owner.resident)
+    groups = dict(groups_of(program.members, program.kept))
     found: dict[str, TimedOperator] = {}
     refused: dict[str, str] = {}
-    for signature in signatures:
+
+    def feed() -> Any:
+        return jax.block_until_ready(step.owner.placed(step.owner.host))
+
+    for text in signatures:
+        if is_feed(text):
+            found[text] = TimedCall(feed)
+            continue
         try:
-            found[signature] = _of_graph(signature, case, costs, room)
+            with translated(program.members[groups[text][0]].operator):
+                found[text] = _made_ready(program, groups[text], CallGroup.read(text), costs, room)
         except PydlbenchError as error:
-            refused[signature] = str(error)
+            refused[text] = str(error)
     facts = OperatorsFacts(
         names=tuple(found),
         once_s=costs.once(found.values()),
@@ -199,58 +273,13 @@ def prepare_signatures(
     return OperatorsKernel(list(found.values()), facts, backend.cpus)
 
 
-def _of_graph(signature: str, case: StepSpec, costs: _Costs, room: float) -> TimedOperator:
-    """Return a subgraph of a model of the catalogue."""
-    said, graph, asked = read_signature(signature)
-    own = step_of(said, case)
-    with translated(asked.kind):
-        weights, batch = make_weights(graph, own.seed), make_batch(graph, own.seed)
-        model = JaxModel(graph, weights, own, batch)
-        step = JaxStep(model, definition_of(own, graph))
-        costs.operands = len(model.resident)
-        if asked.kind == "feed":
-            return TimedCall(lambda: jax.block_until_ready(model.placed(model.host)))
-        if asked.kind == "optimizer":
-            return Update(step, costs.of(2 * len(weights)))
-        names = {path for path in trained(graph) if path.rpartition("/")[0] in asked.nodes}
-        kept = names if asked.is_subgraph else set(trained(graph))
-        tensors = {name: one for name, one in model.state["trained"].items() if name in kept}
-        state = {**model.state, "trained": tensors}
-        body, operands = _made_up(step, asked, said.marks)
-        make = partial(RepeatedOperator, model.place, body, state)
-        return _long_enough(make, costs.of(len(operands) + len(tensors)), operands, room)
-
-
-def _made_up(
-    step: JaxStep, asked: OperatorRequest, marks: Sequence[Sequence[str]]
-) -> tuple[Body, list[Any]]:
-    """Return function and operands of an operator of which only its signature is known."""
-    del marks  # sums of gradients cost the same, whatever they come through
-    model, graph = step.owner, step.owner.model
-    stream = np.random.default_rng(0)
-
-    def like(name: str) -> Any:
-        shape = graph[name].shape
-        if len(shape) == 3 and model.net.images == "nhwc":
-            shape = (*shape[1:], shape[0])
-        drawn = stream.uniform(-1, 1, (graph.batch, *shape))
-        return model.place.put(drawn.astype(np.float32))
-
-    if asked.kind == "loss":
-        return _loss(step), [like(graph.output.name), *model.resident[1:]]
-    if asked.kind == "gradient sum":
-        return _sum, [like("x0"), like("x0")]
-    inputs = _outside(graph, asked.nodes)
-    operands = [like(name) for name in inputs]
-    if step.definition.backward:
-        operands += [like(name) for name in asked.outputs]
-    return _subgraph(step, asked, inputs), operands
-
-
-def _outside(model: Model, nodes: Sequence[str]) -> list[str]:
-    """Return what nodes read that none of them has made."""
-    read = (one for node in nodes for one in model[node].inputs if one not in nodes)
-    return list(dict.fromkeys(read))
+def _made_ready(
+    program: Program, calls: Sequence[int], group: CallGroup, costs: _Costs, room: float
+) -> TimedOperator:
+    body = _function(program.equations, calls, group)
+    operands = _operands(program.equations, calls, group)
+    make = partial(RepeatedOperator, costs.place, body, {})
+    return _long_enough(make, costs.of(len(operands)), operands, room)
 
 
 def _long_enough(
@@ -284,7 +313,7 @@ class _Costs:
     """
 
     def __init__(self, place: Place) -> None:
-        self._place = place
+        self.place = place
         self._known: dict[int, CallCost] = {}
         self._scalar = place.put(np.ones((), np.float32))
         self.operands = 1
@@ -304,7 +333,7 @@ class _Costs:
             del state
             return list(tensors)
 
-        empty = RepeatedOperator(self._place, body, {}, [[self._scalar] * operands])
+        empty = RepeatedOperator(self.place, body, {}, [[self._scalar] * operands])
         return CallCost(empty.run)
 
     def once(self, operators: Iterable[TimedOperator]) -> float:

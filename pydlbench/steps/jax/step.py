@@ -17,7 +17,7 @@ from pydlbench.backends.jax.settings import jax, place_of
 from pydlbench.errors import UnsupportedError
 from pydlbench.steps.definition import Guarded, Outcome, StepDefinition, check_trainable
 from pydlbench.steps.inputs import trained
-from pydlbench.steps.jax.net import Net, Run
+from pydlbench.steps.jax.net import LOSS, OPTIMIZER, Net, Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -266,7 +266,9 @@ class JaxStep:
             output = self.owner.net.output(source, run)
             if not definition.backward and definition.loss == "none":
                 return jnp.zeros(()), (output, run.moved)
-            return self.owner.loss(definition.loss, output, labels, weights), (output, run.moved)
+            with jax.named_scope(LOSS):
+                loss = self.owner.loss(definition.loss, output, labels, weights)
+            return loss, (output, run.moved)
 
         if not definition.backward:
             loss, (output, _) = differentiated(state["trained"], images)
@@ -278,12 +280,13 @@ class JaxStep:
         found: dict[str, Any] = {"images": others}
         given: dict[str, Any] = {"key": following, "buffers": {**state["buffers"], **moved}}
         if self._updates:
-            given |= self.updated(state["trained"], changed["velocity"], gradients, rate)
+            with jax.named_scope(OPTIMIZER):
+                given |= self._updated(state["trained"], changed["velocity"], gradients, rate)
         else:
             found["gradients"] = gradients
         return {name: given[name] for name in changed}, self._wanted(output, loss, found)
 
-    def updated(
+    def _updated(
         self, weights: dict[str, Any], velocity: dict[str, Any], gradients: Any, rate: Any
     ) -> dict[str, Any]:
         """Return weights and velocities after the optimizer's step."""

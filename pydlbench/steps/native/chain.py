@@ -11,7 +11,6 @@ import numpy as np
 from pydlbench.backends.native.chains import ChainLink
 from pydlbench.backends.verification.verify import verify
 from pydlbench.errors import PrimitiveError, UnsupportedError
-from pydlbench.layers.layer import result_role
 from pydlbench.models.graph import INPUT
 from pydlbench.records.chain import ChainFacts, ChainStep
 from pydlbench.records.specs import KernelSpec
@@ -144,7 +143,7 @@ class NativeChain:
             link: whose tensors are kept or given, and written by nobody else.
         """
         layer, pass_, propagation = link.work.layer, link.work.pass_, link.work.propagation
-        shapes, role = layer.shapes(), result_role(layer, pass_)
+        shapes, role = layer.shapes(), layer.result(pass_)
 
         def value(tensor: str, as_role: str) -> NDArray[np.float32]:
             known = self._given.get(tensor)

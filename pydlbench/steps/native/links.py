@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.pointwise import Pointwise
 from pydlbench.models.graph import INPUT, trained_tensors
 from pydlbench.models.work import LOSS, work
 from pydlbench.steps.inputs import trained, weight_shapes
@@ -22,9 +21,9 @@ from pydlbench.steps.inputs import trained, weight_shapes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pydlbench.layers.layer import Layer
     from pydlbench.models.graph import Model, Node
     from pydlbench.models.work import Work
+    from pydlbench.ops.op import Layer
 
 #: The tensor of labels.
 LABELS: Final = "labels"
@@ -240,8 +239,8 @@ class _Lister:
         node: Node | None = None,
     ) -> None:
         if node is not None and node.op == "dropout" and not self._dropout:
-            assert isinstance(item.layer, Pointwise)
-            item = replace(item, layer=replace(item.layer, keep=1.0))
+            assert item.layer.kind == "pointwise"
+            item = replace(item, layer=item.layer.replace(keep=1.0))
         leaves = item.propagation == "training" and node is not None and node.op in _LEAVING
         self._links.append(
             Link(

@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 from onnx import TensorProto, helper, numpy_helper
 
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.pointwise import Pointwise
-from pydlbench.layers.pool import Pool2d
 from pydlbench.models.graph import INPUT
 from pydlbench.steps.inputs import make_weights, weight_shapes
 
@@ -56,22 +53,27 @@ def _written(model: str, node: Node) -> Any:
     elif node.op == "linear":
         operator = "Gemm"
         names += _of(node, "weights", "bias")
-    elif node.op == "batchnorm" and node.scale and isinstance(layer, Pointwise):
+    elif node.op == "batchnorm" and node.scale and layer is not None:
         operator, how = "BatchNormalization", {"epsilon": layer.epsilon}
         names += _of(node, "weights", "bias", "running_mean", "running_variance")
-    elif isinstance(layer, Conv2d):
-        operator, how = "Conv", {"group": layer.groups, "dilations": layer.dilations}
+    elif layer is not None and layer.op == "conv":
+        operator, how = "Conv", {"group": layer.groups, "dilations": layer.dilation}
         names += _of(node, "weights", "bias")
-    elif isinstance(layer, Pool2d):
+    elif layer is not None and layer.op == "pool":
         operator = {"max": "MaxPool", "avg": "AveragePool"}[layer.mode]
         if layer.mode == "avg":
             how = {"count_include_pad": int(layer.count_include_pad)}
     else:
         raise UnsupportedError(f"{model}: {node.op} is not written as ONNX; nearest: FILE.onnx")
-    if isinstance(layer, (Conv2d, Pool2d)):
-        how["kernel_shape"] = layer.kernel_height, layer.kernel_width
-        how["strides"] = layer.stride_height, layer.stride_width
-        how["pads"] = layer.pad_top, layer.pad_left, layer.pad_bottom, layer.pad_right
+    if layer is not None and layer.op in ("conv", "pool"):
+        how["kernel_shape"] = layer.kernel
+        how["strides"] = layer.stride
+        how["pads"] = (
+            layer.pad_before[0],
+            layer.pad_before[1],
+            layer.pad_after[0],
+            layer.pad_after[1],
+        )
     return helper.make_node(operator, names, [node.name], name=node.name, **how)
 
 

@@ -22,8 +22,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from pydlbench.ops.seen.onnx import Node, Tensor
 from pydlbench.records.operator import RecordedCall
-from pydlbench.steps.onnxruntime.node import Node, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -20,8 +20,8 @@ from onnx import helper, numpy_helper
 from pydlbench.backends.base import is_out_of_memory
 from pydlbench.devices.cpu.affinity import pinned
 from pydlbench.errors import UnsupportedError
+from pydlbench.ops.seen.onnx import Node
 from pydlbench.steps.onnxruntime.file import types_of, words
-from pydlbench.steps.onnxruntime.node import Node
 from pydlbench.steps.onnxruntime.recording import record
 from pydlbench.steps.onnxruntime.step import OnnxModel
 from pydlbench.steps.operations import OperatorsFacts
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.onnxruntime.backend import OnnxruntimeBackend
+    from pydlbench.ops.seen.onnx import Tensor
     from pydlbench.records.step import StepSpec
-    from pydlbench.steps.onnxruntime.node import Tensor
 
 #: What is timed, in words.
 _HOW: Final = (
@@ -262,7 +262,7 @@ def _dispatch(backend: OnnxruntimeBackend) -> tuple[float, ...]:
 # What a worker is asked for.
 
 
-def list_calls(backend: OnnxruntimeBackend, case: StepSpec) -> OperatorsKernel:
+def record_calls(backend: OnnxruntimeBackend, case: StepSpec) -> OperatorsKernel:
     """List the nodes of a step that is not timed; see ``operations.record_calls``."""
     begin = time.perf_counter()
     made = OnnxModel(backend, case)
@@ -290,7 +290,7 @@ def prepare_calls(
     refused: dict[str, str] = {}
     for signature in signatures:
         try:
-            made = node_operator(Node.of(signature), backend, case.seed, cost)
+            made = node_operator(Node.read(signature), backend, case.seed, cost)
             made.run()
         except UnsupportedError as error:
             refused[signature] = str(error)

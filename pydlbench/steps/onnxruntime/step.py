@@ -5,19 +5,17 @@ The step is what a user's loop does: ``session.run(None, inputs)``, which alloca
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import statistics
 import tempfile
-import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import onnxruntime
 
-from pydlbench.backends.host_clock import HostClock
 from pydlbench.devices.cpu.affinity import pinned
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import (
@@ -30,7 +28,7 @@ from pydlbench.errors import (
 from pydlbench.models import build_model
 from pydlbench.models.own import find_onnx, is_onnx
 from pydlbench.records.own import OwnSpec
-from pydlbench.records.step import Check, ProfiledOperator, StepFacts, StepKernel, StepProfile
+from pydlbench.records.step import Check, ProfiledOperator, StepProfile
 from pydlbench.steps.definition import Guarded
 from pydlbench.steps.onnxruntime.file import parameters, read_graph, told, types_of
 from pydlbench.steps.own import input_texts
@@ -44,7 +42,7 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.onnxruntime.backend import OnnxruntimeBackend
     from pydlbench.records.own import OwnInput
-    from pydlbench.records.step import StepPreparation, StepSpec
+    from pydlbench.records.step import StepSpec
 
 
 class OnnxModel(Guarded):
@@ -71,6 +69,11 @@ class OnnxModel(Guarded):
         self.session = self.opened(self.options())
         if not self.session.get_outputs():
             raise UsageError(f"{case.model}: it has no outputs, so that there is nothing to run")
+        self._profile: StepProfile | None = None
+        #: What a reader has to know.
+        self.notes: list[str] = []
+        if len(backend.cpus) > 1:
+            self.notes.append("its threads spin between operators, as by default")
         with told(case.model, UsageError):
             self.feeds = made_inputs(case, self.session.get_inputs())
 
@@ -116,6 +119,39 @@ class OnnxModel(Guarded):
         found: list[Any] = self.session.run(None, self.feeds)
         return found
 
+    def synchronize(self) -> None:
+        """Return at once: a run returns with its results."""
+
+    def checks(self, found: list[Any]) -> tuple[Check, ...]:
+        """Say whether the outputs are finite, and have onnxruntime profile the step."""
+        self._profile = profile(self, self.options(), [one.name for one in self._graph.node])
+        wrong = [
+            f"{one.name} is not finite"
+            for one, result in zip(self.session.get_outputs(), found, strict=True)
+            if isinstance(result, np.ndarray)
+            and result.dtype.kind == "f"
+            and not np.isfinite(result).all()
+        ]
+        text = "; ".join(wrong[:3]) or f"{len(found)} of {len(found)} outputs are finite"
+        return (Check(name="output", status="failed" if wrong else "ok", detail=text),)
+
+    def facts(self, found: list[Any]) -> dict[str, Any]:
+        """Return what is known of the file; see ``steps.definition.StepModel``."""
+        shapes = [one.shape for one in found if isinstance(one, np.ndarray)]
+        return {
+            "batch": self.batch,
+            "output": shapes[0] if shapes else (),
+            "inputs": self.inputs,
+            "parameters": parameters(self._graph),
+            "types": types_of(self._graph),
+            "environment": {"module": self._graph.name or "a graph"},
+            "profile": self._profile,
+        }
+
+    @functools.cached_property
+    def _graph(self) -> Any:
+        return self.graph()
+
 
 def _source(case: StepSpec) -> str | bytes:
     """Return the path of a file; of a network of the catalogue what would be in one.
@@ -129,61 +165,6 @@ def _source(case: StepSpec) -> str | bytes:
     from pydlbench.steps.onnxruntime.catalog import written
 
     return written(build_model(case.model, case.batch, **case.options), case.seed)
-
-
-def prepare_step(
-    backend: OnnxruntimeBackend, case: StepSpec, preparation: StepPreparation
-) -> StepKernel:
-    """Make the step of an ONNX file ready; see :func:`pydlbench.steps.operations.prepare_step`.
-
-    Its check is that the outputs are finite: there is no graph of ours to hold them against.
-    """
-    begin = time.perf_counter()
-    made = OnnxModel(backend, case)
-    graph = made.graph()
-    with made:
-        found = made.run()
-    setup_s = time.perf_counter() - begin
-    begin = time.perf_counter()
-    checks: tuple[Check, ...] = ()
-    seen = None
-    if preparation.checks:
-        checks = (_finite(made, found),)
-        with made:
-            seen = profile(made, made.options(), [one.name for one in graph.node])
-    shapes = [one.shape for one in found if isinstance(one, np.ndarray)]
-    facts = StepFacts(
-        library=backend.library,
-        timing="steady",
-        batch=made.batch,
-        output=shapes[0] if shapes else (),
-        inputs=made.inputs,
-        parameters=parameters(graph),
-        types=types_of(graph),
-        setup_s=setup_s,
-        checks=checks,
-        checks_s=time.perf_counter() - begin,
-        notes=("its threads spin between operators, as by default",)
-        if len(backend.cpus) > 1
-        else (),
-        environment={**backend.describe(), "module": graph.name or "a graph"},
-        profile=seen,
-    )
-    # It has no outputs by role, which the clock never asks for.
-    timed: Any = SimpleNamespace(call=made.run, wait=lambda: None)
-    return StepKernel(HostClock(timed, backend.cpus, lambda: made), facts)
-
-
-def _finite(made: OnnxModel, found: Sequence[Any]) -> Check:
-    """Say whether the outputs are finite."""
-    names = [one.name for one in made.session.get_outputs()]
-    wrong = [
-        f"{name} is not finite"
-        for name, one in zip(names, found, strict=True)
-        if isinstance(one, np.ndarray) and one.dtype.kind == "f" and not np.isfinite(one).all()
-    ]
-    text = "; ".join(wrong[:3]) or f"{len(found)} of {len(found)} outputs are finite"
-    return Check(name="output", status="failed" if wrong else "ok", detail=text)
 
 
 # -----------------------------------------------------------------------------

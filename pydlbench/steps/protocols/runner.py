@@ -10,6 +10,7 @@ from pydlbench.models import build_model
 from pydlbench.records.protocol import ProtocolNumber, ProtocolOptions
 from pydlbench.records.record import Record
 from pydlbench.records.step import StepSpec
+from pydlbench.steps.frameworks import worker_of
 from pydlbench.steps.inputs import make_batch, make_weights
 from pydlbench.steps.protocols.interpreter import run_protocol
 from pydlbench.steps.protocols.protocol import LogStream, Run, Subject
@@ -167,16 +168,9 @@ def run_here(
     weights, batch = make_weights(graph, asked.seed), make_batch(graph, asked.seed)
     subject = _subject(asked, graph, environment)
     definitions = asked.declaration.definitions_in(str(asked.framework), asked.settings())
-    made: Any
-    if asked.framework == "torch":
-        from pydlbench.steps.torch.step import TorchModel
-
-        separate = any(one.loss == "output" for one in definitions)
-        made = TorchModel(graph, weights, asked.step, batch, separate=separate)
-    else:
-        from pydlbench.steps.tensorflow.step import TensorflowModel
-
-        made = TensorflowModel(graph, weights, asked.step, batch)
+    separate = any(one.loss == "output" for one in definitions)
+    make = worker_of(str(asked.framework)).catalogue_model
+    made, _ = make(graph, weights, asked.step, batch, separate=separate)
     with made as model:
         numbers = run_protocol(
             Run(

@@ -16,11 +16,15 @@ import msgspec
 import numpy as np
 from google.protobuf import json_format
 from tensorflow.python.eager import context  # no public name records a graph without a file
+from tensorflow.python.framework.convert_to_constants import (  # nor puts functions in place
+    _run_inline_graph_optimization,
+)
 
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.errors import UnsupportedError
+from pydlbench.ops.seen.tensorflow import Node, NodeTensor
 from pydlbench.records.operator import RecordedCall
-from pydlbench.steps.nodes.text import Node, NodeTensor
+from pydlbench.steps.groups import CallGroup, Member, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,6 +47,8 @@ _SILENT: Final = (
     *("Const", "HostConst", "NoOp", "Placeholder", "VarHandleOp"),
     *("_Arg", "_DeviceArg", "_Retval", "_DeviceRetval"),
 )
+#: What stands for operands.
+_STUBS: Final = ("Placeholder", "VarHandleOp")
 #: What loops and branches are made of hands on what it is given; how it changes how many of them
 #: its readers are in.
 _CONTROL: Final = {
@@ -83,13 +89,14 @@ def controls(graphs: Sequence[Any]) -> bool:
 
 
 def listed(
-    graphs: Sequence[Any], layers: Sequence[str] = (), runs: Mapping[str, int] | None = None
+    graphs: Sequence[Any], layers: Mapping[str, str], runs: Mapping[str, int] | None = None
 ) -> tuple[RecordedCall, ...]:
     """Return the distinct nodes of graphs, in the order in which they could first run.
 
     Args:
         graphs: of :func:`executed`.
-        layers: names of the user's layers; without any, the scopes of nodes are their names.
+        layers: names of the model's layers by the scopes that their nodes are in; without any, the
+            scopes are the names.
         runs: how often nodes in loops and branches run in a step, by name; of others, that is once.
             None knows nothing of them.
     """
@@ -100,7 +107,7 @@ def listed(
             if not count:
                 continue
             own = node if runs is None else msgspec.structs.replace(node, looped=False)
-            direction, owner = _place(name, frozenset(layers))
+            direction, owner = _place(name, layers)
             owners = alike.setdefault((own.text, direction), (own, []))[1]
             owners += [(owner,) if owner else ()] * count
     return tuple(
@@ -111,11 +118,79 @@ def listed(
     )
 
 
+def inlined(function: Any, operands: Sequence[Any]) -> tuple[Any, list[str]]:
+    """Return the graph of a function before TensorFlow rewrites it, functions in it in place.
+
+    Args:
+        function: a ``tf.function``.
+        operands: that it is called with.
+
+    Returns:
+        The graph, and the names of its results.
+    """
+    concrete = function.get_concrete_function(*operands)
+    graph = _run_inline_graph_optimization(
+        concrete, lower_control_flow=False, aggressive_inlining=True
+    )
+    nodes = {one.name: one for one in graph.node}
+    for handle, inner in concrete.graph.captures:
+        node = nodes.get(inner.op.name)
+        if node is not None and inner.dtype == _VARIABLES:  # a placeholder tells nothing of it
+            (kind,) = handle._handle_data.shape_and_type  # noqa: SLF001 - no public name tells
+            node.attr["_handle_dtypes"].list.type.append(kind.dtype)
+            node.attr["_handle_shapes"].list.shape.add().CopyFrom(kind.shape)
+    return graph, [one.name for one in concrete.outputs]
+
+
+def grouped_nodes(
+    graph: Any, results: Sequence[str], layers: Mapping[str, str]
+) -> tuple[RecordedCall, ...]:
+    """Return the distinct groups of a graph's nodes that a compiler runs as one.
+
+    What a variable holds is an operand of the group that reads it.
+
+    Args:
+        graph: of :func:`inlined`.
+        results: likewise.
+        layers: see :func:`listed`.
+    """
+    nodes = dict(_read(graph, folds=True))
+    reads = {
+        one.name: [_source(each) for each in one.input if not each.startswith("^")]
+        for one in graph.node
+    }
+    number: dict[str, int] = {}
+    members: list[Member] = []
+
+    def made(source: str, result: int) -> tuple[int, int] | None:
+        while source in nodes and nodes[source].op == "Identity":
+            ((source, result),) = reads[source]
+        return (number[source], result) if source in number else None
+
+    for name, node in nodes.items():
+        if node.op in ("Identity", "ReadVariableOp"):
+            continue
+        direction, owner = _place(name, layers)
+        members.append(
+            Member(
+                signature=node.text,
+                operator=node.operator,
+                direction=direction,
+                names=(owner,) if owner else (),
+                reads=tuple(made(*one) for one in reads[name]),
+                bytes=node.bytes,
+            )
+        )
+        number[name] = len(members) - 1
+    kept = (made(*_source(one)) for one in results)
+    return grouped(members, [one for one in kept if one is not None])
+
+
 # -----------------------------------------------------------------------------
 # Whose a node is, and where in a step: TensorFlow names nodes after the scopes they were made in.
 
 
-def _place(name: str, layers: frozenset[str]) -> tuple[Direction, str]:
+def _place(name: str, layers: Mapping[str, str]) -> tuple[Direction, str]:
     """Return a node's direction and the layer that it is of; empty of none.
 
     A scope that is entered again is numbered: ``conv_1`` is ``conv``, unless there is one of that
@@ -131,7 +206,7 @@ def _place(name: str, layers: frozenset[str]) -> tuple[Direction, str]:
         return ("backward" if backward else "loss"), "loss"
     inner = [one for one in scopes if not _INLINED.fullmatch(one)]
     if layers:
-        path = [one for one in (_known(each, layers) for each in inner) if one]
+        path = [layers[one] for one in (_known(each, layers) for each in inner) if one]
     else:  # a gradient lies in a scope of the operator that it is of
         path = inner[:-1] if backward else inner
     # What the tape sums has no scope.
@@ -141,7 +216,7 @@ def _place(name: str, layers: frozenset[str]) -> tuple[Direction, str]:
     return ("backward" if backward or summed else "forward"), owner
 
 
-def _known(scope: str, layers: frozenset[str]) -> str:
+def _known(scope: str, layers: Mapping[str, str]) -> str:
     plain = re.sub(r"_\d+$", "", scope)
     return scope if scope in layers else plain if plain in layers else ""
 
@@ -150,11 +225,14 @@ def _known(scope: str, layers: frozenset[str]) -> str:
 # From a graph to its nodes, with the shapes of what they read and write.
 
 
-def _read(graph: Any, growing: frozenset[str] = frozenset()) -> list[tuple[str, Node]]:
+def _read(
+    graph: Any, growing: frozenset[str] = frozenset(), *, folds: bool = False
+) -> list[tuple[str, Node]]:
     """Return names and nodes of a graph, each behind what it reads.
 
     Args:
         graph: as it was run.
+        folds: leave out nodes whose results are known before they run: shapes.
         growing: where ways join that bring another shape each: a loop's beginning and its way
             back, or two branches.
     """
@@ -201,8 +279,11 @@ def _read(graph: Any, growing: frozenset[str] = frozenset()) -> list[tuple[str, 
         )
         text = node.text
         if text not in inferred:
-            inferred[text] = _inferred(node)
+            inferred[text] = _shapes_of(node) if folds else ()
+            inferred[text] = inferred[text] or _inferred(node, folds=folds)
         made[name] = inferred[text]
+        if folds and made[name] and all(each.values is not None for each in made[name]):
+            continue
         found.append((name, msgspec.structs.replace(node, outputs=made[name])))
     joined = {
         one.name: {_output(made, *each).shape for each in reads[one.name]} - {None}
@@ -210,7 +291,7 @@ def _read(graph: Any, growing: frozenset[str] = frozenset()) -> list[tuple[str, 
         if one.op == "Merge"
     }
     changed = {name for name, shapes in joined.items() if len(shapes) > 1}
-    return found if changed <= growing else _read(graph, growing | changed)
+    return found if changed <= growing else _read(graph, growing | changed, folds=folds)
 
 
 def _source(text: str) -> tuple[str, int]:
@@ -236,8 +317,8 @@ def _given(one: Any) -> tuple[NodeTensor, ...]:
             return (NodeTensor(type="resource"),)
         plain = tf.as_dtype(types.type[0]).name
         return (NodeTensor(type=plain, shape=_shape(shapes.shape[0]), variable=True),)
-    shapes = one.attr["_output_shapes"].list.shape
-    return (NodeTensor(type=kind.name, shape=_shape(shapes[0]) if shapes else None),)
+    shapes = one.attr["_output_shapes"].list.shape or [one.attr["shape"].shape]
+    return (NodeTensor(type=kind.name, shape=_shape(shapes[0])),)
 
 
 def _constant(tensor: Any) -> NodeTensor:
@@ -284,8 +365,13 @@ def _encoded(text: str) -> str:
     return base64.b64encode(text.encode("latin-1")).decode()
 
 
-def _inferred(node: Node) -> tuple[NodeTensor, ...]:
-    """Return what a node writes, by TensorFlow's own functions of shapes."""
+def _inferred(node: Node, *, folds: bool = False) -> tuple[NodeTensor, ...]:
+    """Return what a node writes, by TensorFlow's own functions of shapes.
+
+    Args:
+        node: with what it reads.
+        folds: tell whole numbers that are known before it runs.
+    """
     graph = tf.Graph()
     with graph.as_default():
         try:
@@ -293,7 +379,11 @@ def _inferred(node: Node) -> tuple[NodeTensor, ...]:
         except (ValueError, TypeError, tf.errors.OpError):
             return ()
     found = [
-        NodeTensor(type=one.dtype.name, shape=_shape(one.shape))
+        NodeTensor(
+            type=one.dtype.name,
+            shape=_shape(one.shape),
+            values=_known_values(one) if folds and one.dtype.is_integer else None,
+        )
         for one in graph.get_operation_by_name("node").outputs
     ]
     if node.op.endswith("FilterWithBias") and found[0].shape:
@@ -305,10 +395,24 @@ def _inferred(node: Node) -> tuple[NodeTensor, ...]:
     return tuple(found)
 
 
+def _shapes_of(node: Node) -> tuple[NodeTensor, ...]:
+    """Return the shapes of several tensors, which ``get_static_value`` does not know."""
+    if node.op != "ShapeN" or any(one.shape is None for one in node.inputs):
+        return ()
+    kind = node.attributes["out_type"]["type"].removeprefix("DT_").lower()
+    shapes = [one.shape or () for one in node.inputs]
+    return tuple(NodeTensor(type=kind, shape=(len(one),), values=one) for one in shapes)
+
+
+def _known_values(tensor: Any) -> tuple[int, ...] | None:
+    found = tf.get_static_value(tensor)
+    return None if found is None else tuple(np.asarray(found).ravel().tolist())
+
+
 def _shape_of_padded(node: Node) -> tuple[int, ...] | None:
     """Return the shape of what a convolution writes that pads its images itself."""
     source, filters = node.inputs[0].shape, node.inputs[1].shape
-    if source is None or filters is None or node.word("data_format", "NHWC") != "NHWC":
+    if source is None or filters is None or node.get("data_format", "NHWC") != "NHWC":
         return None
     before, behind = node.padded[::2], node.padded[1::2]
     outer = [
@@ -316,7 +420,7 @@ def _shape_of_padded(node: Node) -> tuple[int, ...] | None:
         // stride
         + 1
         for side, dilation, stride in zip(
-            (1, 2), node.numbers("dilations")[1:3], node.numbers("strides")[1:3], strict=True
+            (1, 2), node.get("dilations")[1:3], node.get("strides")[1:3], strict=True
         )
     ]
     return (source[0], *outer, filters[3])
@@ -341,15 +445,20 @@ class Replayed:
             raise UnsupportedError(
                 f"{node.op}: in a loop or a branch: how often it runs the graph does not say"
             )
-        for one in node.inputs[: 1 if self._pools_back(node) else None]:
+        # What a backward pass reads of its forward pass is made by running that.
+        known = 1 if self._pools_back(node) else 3 if self._normalises_back(node) else None
+        for one in node.inputs[:known]:
             if one.values is None and not _can_make(one):
                 where = f"{one.type} {'of unknown shape' if one.shape is None else one.shape}"
                 raise UnsupportedError(f"{node.op}: operands of {where} cannot be made up")
         if any(one.type in ("resource", "variant") for one in node.outputs):
             raise UnsupportedError(f"{node.op}: gives no tensor, but what others work on")
         self._node = node
-        self._graph = _alone(node)
-        self._names = [f"in{n}" for n, one in enumerate(node.inputs) if one.values is None]
+        self._graph = tf.compat.v1.GraphDef(versions=_alone(node).versions)
+        # XLA would want to compile what stands for operands.
+        self._graph.node.extend(one for one in _alone(node).node if one.op not in _STUBS)
+        #: Operands that are no constants.
+        self.places = [n for n, one in enumerate(node.inputs) if one.values is None]
         self._variables: list[Any] = []  # live as long as what reads them
 
     @property
@@ -365,11 +474,13 @@ class Replayed:
         with tf.device(device):
             if self._pools_back(node):
                 return self._pooled(node)
+            if self._normalises_back(node):
+                return self._normalised(node)
             return [self._made(one) for one in node.inputs if one.values is None]
 
     def __call__(self, *operands: Any) -> list[Any]:
         """Return the node's outputs, as a part of a graph; a constant where it has none."""
-        given = {f"{name}:0": one for name, one in zip(self._names, operands, strict=True)}
+        given = {f"in{n}:0": one for n, one in zip(self.places, operands, strict=True)}
         (node,) = tf.import_graph_def(
             self._graph, input_map=given, return_elements=["node"], name=""
         )
@@ -388,6 +499,22 @@ class Replayed:
         maxima, workspace = tf.function(forward, autograph=False)(source)
         return [source, maxima, tf.random.uniform(maxima.shape, -1.0, 1.0, maxima.dtype), workspace]
 
+    @staticmethod
+    def _normalises_back(node: Node) -> bool:
+        return node.op.endswith("FusedBatchNormGradV3") and len(node.inputs) == 6
+
+    def _normalised(self, node: Node) -> list[Any]:
+        """Return gradient, source, factors, and what the forward pass leaves: statistics, notes."""
+        gradient, source, factors = map(self._made, node.inputs[:3])
+        offsets = tf.zeros_like(factors)
+        none = offsets[:0] if node.get("is_training") else offsets
+        read = (source, factors, offsets, none, none + 1)
+        inputs = [*node.inputs[1:3], node.inputs[2], *[_like(one) for one in read[3:]]]
+        op = node.op.replace("GradV3", "V3")
+        forward = Replayed(Node(op=op, attributes=node.attributes, inputs=tuple(inputs)))
+        left = tf.function(forward, autograph=False)(*read)[3:6]
+        return [gradient, source, factors, *left]
+
     def _made(self, one: NodeTensor) -> Any:
         kind = tf.as_dtype(one.type)
         if kind.is_floating:
@@ -398,6 +525,51 @@ class Replayed:
             return value
         self._variables.append(tf.Variable(value))
         return self._variables[-1].handle
+
+
+class ReplayedGroup:
+    """Nodes that run as one, in a graph of their own.
+
+    Args:
+        group: of nodes.
+
+    Raises:
+        UnsupportedError: one of them cannot be run alone; says why.
+    """
+
+    #: What reads what is a part of it, and is not to be made by products; see ``Replayed.plain``.
+    plain = False
+
+    def __init__(self, group: CallGroup) -> None:
+        self._nodes = [Replayed(Node.read(one)) for one in group.calls]
+        self._results = group.results
+        links = {(call, operand): (by, result) for call, operand, by, result in group.links}
+        #: For each node and operand that is no constant, what of the group makes it.
+        self._made = [
+            [links.get((number, place)) for place in node.places]
+            for number, node in enumerate(self._nodes)
+        ]
+
+    def operands(self, device: str) -> list[Any]:
+        """Return what no node of the group makes; see :meth:`Replayed.operands`."""
+        return [
+            operand
+            for node, made in zip(self._nodes, self._made, strict=True)
+            for operand, link in zip(node.operands(device), made, strict=True)
+            if link is None
+        ]
+
+    def __call__(self, *operands: Any) -> list[Any]:
+        """Return the group's results, as a part of a graph; a constant where it has none."""
+        given, results = iter(operands), list[list[Any]]()
+        for node, made in zip(self._nodes, self._made, strict=True):
+            read = [next(given) if one is None else results[one[0]][one[1]] for one in made]
+            results.append(node(*read))
+        return [results[call][result] for call, result in self._results] or [tf.constant(0.0)]
+
+
+def _like(tensor: Any) -> NodeTensor:
+    return NodeTensor(type=tensor.dtype.name, shape=tuple(tensor.shape))
 
 
 def _can_make(one: NodeTensor) -> bool:

@@ -14,7 +14,7 @@ from pydlbench.models.graph import INPUT, cropped
 from pydlbench.steps.inputs import trained, weight_shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -48,6 +48,11 @@ def framed(images: Any, sides: tuple[int, int, int, int], data_format: str) -> A
         return kept
     added = (max(-above, 0), max(-below, 0)), (max(-left, 0), max(-right, 0))
     return tf.pad(kept, pads_around(data_format, *added))
+
+
+def scope_of(name: str) -> str:
+    """Return the scope that a node's operators are in; one with a line in it would be several."""
+    return name.replace("/", ".")
 
 
 class MovedImages(InNetwork):
@@ -125,25 +130,19 @@ class Net:
 
     def __call__(self, images: Any, definition: StepDefinition) -> Any:
         """Return the output for images, in the type of activations."""
-        values = self.values({INPUT: self.cast(images)}, definition)
+        values = self.values(images, definition)
         self.shapes = {node.name: self._logical(values[node.name].shape) for node in self.model}
         return values[self.model.output.name]
 
-    def values(
-        self,
-        known: Mapping[str, Any],
-        definition: StepDefinition,
-        names: Iterable[str] | None = None,
-    ) -> dict[str, Any]:
-        """Return the outputs of nodes by name, beside those that are known.
+    def values(self, images: Any, definition: StepDefinition) -> dict[str, Any]:
+        """Return the outputs of all nodes by name, and the images.
 
         Args:
-            known: outputs that are there; the images are ``INPUT``.
+            images: as they are handed over.
             definition: what the step does.
-            names: of the nodes that are to be run, in the order of the graph; None is all.
         """
-        found = dict(known)
-        for node in self.model.nodes if names is None else map(self.model.__getitem__, names):
+        found = {INPUT: self.cast(images)}
+        for node in self.model:
             found[node.name] = self.apply(node, [found[one] for one in node.inputs], definition)
         return found
 
@@ -159,7 +158,8 @@ class Net:
             # What a layer keeps in float32 it takes so, and may assign to it.
             own[role] = variable if _is_exact(node, role) else tf.cast(variable, self.computed)
         phase = Phase(drops=definition.drops, batch_statistics=definition.batch_statistics)
-        return self.calls(node).output(inputs, own, phase)
+        with tf.name_scope(scope_of(node.name)):
+            return self.calls(node).output(inputs, own, phase)
 
     def calls(self, node: Node) -> InNetwork:
         """Return what is called for a node."""

@@ -1,6 +1,6 @@
-"""Operators of TensorFlow's steps in functions of their own, on operands that are made up.
+"""Nodes of TensorFlow's steps in functions of their own, on operands that are made up.
 
-Of a model of the catalogue they are subgraphs, of a recorded graph its nodes.
+Where XLA compiles a step, groups of nodes that it joins.
 """
 
 from __future__ import annotations
@@ -13,93 +13,34 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pydlbench.backends.frameworks.backend import translated
+from pydlbench.backends.frameworks.layouts import arranged
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import PydlbenchError
-from pydlbench.steps.definition import definition_of
-from pydlbench.steps.inputs import make_batch, make_weights, trained
-from pydlbench.steps.nodes.text import Node, is_graph_node
+from pydlbench.models import build_model
+from pydlbench.ops.seen.tensorflow import Node
+from pydlbench.steps.groups import CallGroup, is_feed, is_group
+from pydlbench.steps.inputs import make_batch
 from pydlbench.steps.operations import OperatorsFacts
-from pydlbench.steps.operators import CallCost, OperatorsKernel, TimedCall
-from pydlbench.steps.signatures import read_signature, step_of
-from pydlbench.steps.tensorflow.graph import Replayed
-from pydlbench.steps.tensorflow.step import TensorflowModel, TensorflowStep, Tracer
+from pydlbench.steps.operators import CallCost, OperatorsKernel, TimedCall, check_on_cpu
+from pydlbench.steps.tensorflow.graph import Replayed, ReplayedGroup
+from pydlbench.steps.tensorflow.step import Tracer
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from pydlbench.backends.frameworks.backend import FrameworkBackend
-    from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
     from pydlbench.steps.operators import TimedOperator
-    from pydlbench.steps.signatures import OperatorRequest
 
 
 # -----------------------------------------------------------------------------
-# Parts of the step in functions of their own.
+# Nodes in functions of their own.
 #
 # A call of a function costs more than many an operator. So a short one is put into its function
 # several times, on operands of its own each time, and what an empty call costs is taken off: one
 # right after it, where the caches are as operators leave them.
-
-
-def _subgraph(
-    step: TensorflowStep, asked: OperatorRequest, inputs: Sequence[str]
-) -> Callable[..., list[Any]]:
-    """Return the function of a subgraph's inputs, and of the gradients of its outputs.
-
-    It returns the outputs, and the gradients of what is differentiated and of the weights.
-    """
-    model, definition = step.owner, step.definition
-    net = model.net
-    own = (path for path in trained(model.model) if path.rpartition("/")[0] in asked.nodes)
-    weights = [net.variables[path] for path in own]
-
-    def body(*tensors: Any) -> list[Any]:
-        known = dict(zip(inputs, tensors, strict=False))
-        upstream = list(tensors[len(inputs) :])
-        sources = [known[name] for name in asked.differentiated]
-        with tf.GradientTape() as tape:
-            for one in sources:
-                tape.watch(one)
-            known = net.values(known, definition, asked.nodes)
-        results = [known[name] for name in asked.outputs]
-        if not (definition.backward and upstream and (sources or weights)):
-            return results
-        found = tape.gradient(results, [*sources, *weights], output_gradients=upstream)
-        return [*results, *(one for one in found if one is not None)]
-
-    return body
-
-
-def _loss(step: TensorflowStep) -> Callable[..., list[Any]]:
-    """Return the function of an output to its loss and gradients: its own, and of L2 terms."""
-    model, kind = step.owner, step.definition.loss
-    terms = model.model.decays if kind == "model" else ()
-    named = [model.net.variables[f"{one.node}/{one.tensor}"] for one in terms]
-    variables = list({id(one): one for one in named}.values())
-
-    def body(output: Any, labels: Any = None) -> list[Any]:
-        with tf.GradientTape() as tape:
-            tape.watch(output)
-            loss = model.loss(kind, output, labels)
-        first, *others = tape.gradient(loss, [output, *variables])
-        # A weight's gradient has two sources then, and they are summed.
-        sums = [tf.add_n([g, v.value()]) for g, v in zip(others, variables, strict=True)]
-        return [loss, first, *sums]
-
-    return body
-
-
-def _update(step: TensorflowStep) -> Callable[..., list[Any]]:
-    """Return the update of all weights with given gradients; its result is a constant."""
-
-    def body(*gradients: Any) -> list[Any]:
-        step.update(list(gradients))
-        return [tf.constant(0.0)]
-
-    return body
 
 
 class RepeatedOperator(TimedCall):
@@ -182,7 +123,8 @@ def _first(tensor: Any) -> Any:
     In a step the next operator's result comes to lie where one before it was, in the caches; what a
     function returns stays until it ends.
     """
-    return tf.reshape(tensor, [-1])[:1]
+    # What has no elements by its shape is a number from some kernels of oneDNN's.
+    return tf.reshape(tensor, [-1])[:1] if tensor.shape.num_elements() else tensor
 
 
 def copied(tensor: Any, device: str) -> Any:
@@ -212,10 +154,11 @@ _HOW = (
 _HOW_COMPILED = "empty calls with as many operands and results, after each part"
 
 
-def prepare_signatures(
+def prepare_calls(
     backend: FrameworkBackend, case: StepSpec, signatures: Sequence[str]
 ) -> OperatorsKernel:
-    """Make subgraphs ready by signature; see :func:`pydlbench.steps.operations.prepare_calls`."""
+    """Make nodes and groups of them ready; see :func:`pydlbench.steps.operations.prepare_calls`."""
+    check_on_cpu(case)
     begin = time.perf_counter()
     room = _ROOM * (read_cpu_facts().memory_total_bytes or 0) / max(1, len(signatures))
     traced = Tracer("/GPU:0" if case.on_gpu else _CPU, str(case.mode))
@@ -225,10 +168,7 @@ def prepare_signatures(
     refused: dict[str, str] = {}
     for signature in signatures:
         try:
-            if is_graph_node(signature):
-                found[signature] = _node(Node.read(signature), case, empty, room)
-            else:
-                found[signature] = _of_graph(signature, case, empty, room)
+            found[signature] = _made_ready(signature, case, empty, room)
         except PydlbenchError as error:
             refused[signature] = str(error)
     dispatch = empty.dispatch()
@@ -245,72 +185,25 @@ def prepare_signatures(
     return OperatorsKernel(list(found.values()), facts, backend.cpus)
 
 
-def _node(node: Node, case: StepSpec, empty: _Empty, room: float) -> TimedCall:
-    """Return a node of a recorded graph."""
-    with translated(node.op):
-        alone = Replayed(node)
+def _made_ready(signature: str, case: StepSpec, empty: _Empty, room: float) -> TimedCall:
+    """Return a node of a recorded graph, or a group of nodes."""
+    if is_feed(signature):
+        model = build_model(case.model, batch=case.batch, **case.options)
+        batch = make_batch(model, case.seed)
+        images = [arranged(batch.images, case.layout)]
+        host = images if batch.labels is None else [*images, batch.labels.astype(np.int32)]
+        return TimedCall(lambda: [tf.convert_to_tensor(one) for one in host])
+    alone: Replayed | ReplayedGroup
+    if is_group(signature):
+        group = CallGroup.read(signature)
+        name, alone = Node.read(group.calls[0]).op, ReplayedGroup(group)
+    else:
+        node = Node.read(signature)
+        name, alone = node.op, Replayed(node)
+    with translated(name):
         produced = case.phase == "forward" and alone.plain
         operands = alone.operands(empty.traced.device)
         return _long_enough(empty, alone, operands, room, produced=produced)
-
-
-def _of_graph(signature: str, case: StepSpec, empty: _Empty, room: float) -> TimedCall:
-    """Return a subgraph of a model of the catalogue."""
-    said, model, asked = read_signature(signature)
-    own = step_of(said, case)
-    with translated(asked.kind):
-        weights, batch = make_weights(model, own.seed), make_batch(model, own.seed)
-        definition = definition_of(own, model)
-        step = TensorflowStep(TensorflowModel(model, weights, own, batch), definition)
-        empty.operands = len(step.owner.resident)
-        if asked.kind == "feed":
-            return TimedCall(partial(_fed, step.owner.host))
-        body, operands = _made_up(step, asked, said.marks)
-        # Else gradients would be computed for the products too.
-        produced = empty.traced.mode == "graph" and not definition.backward
-        return _long_enough(empty, body, operands, room, produced=produced)
-
-
-# Behind a maximum over 2 x 2 elements three of four gradients are zero.
-_ZEROS = 0.75
-
-
-def _made_up(
-    step: TensorflowStep, asked: OperatorRequest, marks: Sequence[Sequence[str]]
-) -> tuple[Callable[..., list[Any]], list[Any]]:
-    """Return function and operands of an operator of which only its signature is known."""
-    model, graph = step.owner, step.owner.model
-
-    def like(name: str) -> Any:
-        shape = graph[name].shape
-        if len(shape) == 3 and model.data_format == "NHWC":
-            shape = (*shape[1:], shape[0])
-        with tf.device(model.device):
-            return tf.random.normal((graph.batch, *shape), dtype=model.net.computed)
-
-    if asked.kind == "optimizer":
-        return _update(step), [tf.random.normal(one.shape) * 1e-6 for one in model.net.trained]
-    if asked.kind == "loss":
-        return _loss(step), [like(graph.output.name), *model.resident[1:]]
-    if asked.kind == "gradient sum":
-        return _sum, [like("x0"), like("x0")]
-    inputs = _outside(graph, asked.nodes)
-    operands = [like(name) for name in inputs]
-    if step.definition.backward:
-        known = dict(zip(asked.outputs, marks, strict=False))  # none of all is no list of none
-        for name in asked.outputs:
-            gradient = like(name)
-            if "pool" in known.get(name, ()):
-                kept = tf.random.uniform(gradient.shape) >= _ZEROS
-                gradient *= tf.cast(kept, gradient.dtype)
-            operands.append(gradient)
-    return _subgraph(step, asked, inputs), operands
-
-
-def _outside(model: Model, nodes: Sequence[str]) -> list[str]:
-    """Return what nodes read that none of them has made."""
-    read = (one for node in nodes for one in model[node].inputs if one not in nodes)
-    return list(dict.fromkeys(read))
 
 
 def prepare_allocation(backend: FrameworkBackend, size: int) -> OperatorsKernel:
@@ -327,15 +220,6 @@ def prepare_allocation(backend: FrameworkBackend, size: int) -> OperatorsKernel:
     return OperatorsKernel(
         [TimedCall(partial(call, source))], OperatorsFacts(names=("call",)), backend.cpus
     )
-
-
-def _fed(arrays: Sequence[Any]) -> list[Any]:
-    """Return images and labels as a function takes them over from the host's arrays."""
-    return [tf.convert_to_tensor(one) for one in arrays]
-
-
-def _sum(first: Any, second: Any) -> list[Any]:
-    return [tf.add_n([first, second])]
 
 
 def _long_enough(
@@ -359,7 +243,8 @@ def _long_enough(
     once = min(made.run() for _ in range(3))
     size = sum(one.dtype.size * one.shape.num_elements() for one in operands)
     times = min(_MOST, math.ceil(_LONG_S / max(once, 1e-5)), int(room / max(size, 1)))
-    if times <= 1:
+    # XLA takes a variable once only.
+    if times <= 1 or (empty.traced.mode == "xla" and any(x.dtype == tf.resource for x in operands)):
         return made
     sets = [operands, *([copied(one, _CPU) for one in operands] for _ in range(times - 1))]
     made = make(empty.traced, body, sets)

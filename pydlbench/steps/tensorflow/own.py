@@ -8,25 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import time
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import keras
 import numpy as np
 
-from pydlbench.backends.host_clock import HostClock
-from pydlbench.backends.tensorflow.settings import arithmetic, tf
-from pydlbench.backends.tensorflow.trace import node_runs
-from pydlbench.devices.cpu.facts import read_cpu_facts
+from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.records.own import OwnSpec
-from pydlbench.records.step import Check, StepFacts, StepKernel
-from pydlbench.steps.definition import Guarded, definition_of
-from pydlbench.steps.inputs import make_batch, make_weights
-from pydlbench.steps.operations import OperatorsFacts
-from pydlbench.steps.operators import OperatorsKernel
+from pydlbench.records.step import Check
 from pydlbench.steps.own import (
     batch_of,
     call_own,
@@ -36,29 +27,28 @@ from pydlbench.steps.own import (
     own_code,
     parts_of,
 )
-from pydlbench.steps.tensorflow.graph import LOSS, OPTIMIZER, controls, executed, listed
-from pydlbench.steps.tensorflow.step import TensorflowModel, TensorflowStep, Tracer
+from pydlbench.steps.tensorflow.graph import LOSS, OPTIMIZER
+from pydlbench.steps.tensorflow.step import TracedModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pydlbench.backends.frameworks.backend import FrameworkBackend
-    from pydlbench.models.graph import Model
-    from pydlbench.records.operator import RecordedCall
     from pydlbench.records.own import OwnInput
-    from pydlbench.records.step import StepPreparation, StepSpec
+    from pydlbench.records.step import StepSpec
 
-__all__ = ["OwnModel", "list_calls", "prepare_step"]
+__all__ = ["OwnModel"]
 
 #: Learning rate: thousands of steps on one batch leave the numbers where they are.
 _RATE: Final = 1e-6
 _MU: Final = 0.9
 
 
-class OwnModel(Guarded):
+class OwnModel(TracedModel):
     """A user's model with its inputs, loss and optimizer.
 
-    A context manager: within it, what the user's code raises names the user's file and line.
+    A context manager: within it, what the user's code raises names the user's file and line. Its
+    checks are that whatever it returns is finite, and trained weights too: there is no graph to
+    hold them against.
 
     Args:
         case: the step, of a model of the user's own.
@@ -71,8 +61,6 @@ class OwnModel(Guarded):
     """
 
     def __init__(self, case: StepSpec) -> None:
-        super().__init__()
-        self._precision = arithmetic(case.precision, case.on_gpu, frozenset(read_cpu_facts().isa))
         if case.feed == "host":
             raise UnsupportedError(f"{case.model}: --feed host is for models of the catalogue")
         if case.layout != "nchw":
@@ -80,12 +68,9 @@ class OwnModel(Guarded):
                 f"{case.model}: --layout {case.layout}: a model in TensorFlow says its layout "
                 "itself; nearest: leave it out"
             )
-        self.case = case
+        super().__init__(case)
         self.own = case.own or OwnSpec()
-        #: What a reader has to know.
-        self.notes: list[str] = []
         self._name = case.model
-        self._traced = Tracer("/GPU:0" if case.on_gpu else "/CPU:0", str(case.mode))
         keras.utils.set_random_seed(case.seed)
         with own_code(self._name):
             with self._policy():
@@ -101,36 +86,51 @@ class OwnModel(Guarded):
                     f"{self._name}: returns no inputs; nearest: --input {self._likely_input()}, or "
                     "return (model, inputs)"
                 )
-            with tf.device(self._traced.device):
+            with tf.device(self.device):
                 self._arguments, self._keywords = self._placed(given)
             if self.own.loss is not None and ":" in self.own.loss:
                 self._criterion = loss_of(self.own.loss)
             self._modes = self._training_words()
             self.output = self._first_step()
         self._optimizer = self._made_optimizer()
-        self._function = self._traced(self._step)
+        self._function = self.traced(self.body)
 
     def guards(self) -> Iterable[contextlib.AbstractContextManager[Any]]:
         """Return what it is run in: the switch for TF32, and what tells whose error it was."""
-        if self._precision.tf32 is not None:  # the process has it, and keeps it
-            tf.config.experimental.enable_tensor_float_32_execution(self._precision.tf32)
+        self.switch_tf32()
         return [own_code(self._name)]
 
     @property
     def batch(self) -> int:
         """The first number of the first input's shape; 1 without any."""
-        first = next(iter(self._operands()), None)
+        first = next(iter(self.operands()), None)
         return batch_of(self._name, None if first is None else tuple(first.shape))
 
     def run(self) -> Any:
         """Run the step once; return output, gradients and loss, or what of these the phase has."""
-        return self._function(*self._operands())
+        return self._function(*self.operands())
 
-    def synchronize(self) -> None:
-        """Return when the device has done everything that was called."""
-        if self.case.on_gpu:
-            with tf.device(self._traced.device):
-                tf.raw_ops.SyncDevice()
+    def checks(self, found: Any) -> tuple[Check, ...]:
+        """Say whether what the step has computed is finite."""
+        trained = {"weights": self.variables} if self.case.phase == "training" else {}
+        return tuple(_finite(name, one) for name, one in {**found, **trained}.items())
+
+    def facts(self, found: Any) -> dict[str, Any]:
+        """Return what is known of the model; see ``steps.definition.StepModel``."""
+        del found
+        first = next(iter(_Losses().tensors(self.output)), None)
+        return {
+            "batch": self.batch,
+            "output": () if first is None else tuple(first.shape),
+            "parameters": sum(int(np.prod(one.shape)) for one in self.variables),
+            "inputs": self.inputs,
+            "environment": {"module": type(self.model).__name__},
+        }
+
+    @property
+    def scopes(self) -> dict[str, str]:
+        """The names of the layers, which are the scopes of their nodes."""
+        return {one: one for one in _layers(self.model)}
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -144,20 +144,6 @@ class OwnModel(Guarded):
         if not all(tf.is_tensor(one) for _, one in given):
             return ()
         return input_texts((name, tuple(one.shape), one.dtype.name) for name, one in given)
-
-    def record(self) -> tuple[RecordedCall, ...]:
-        """Run the step and return the nodes of the graph that was run, named after the layers."""
-        # A function that has run before tells nothing any more.
-        function = Tracer(self._traced.device, "graph")(self._step)
-        graphs = executed(function, self._operands())
-        runs = None
-        if controls(graphs):
-            runs = node_runs(lambda: function(*self._operands()))
-            self.notes.append(
-                "nodes in loops and branches count as often as TensorFlow's own trace of a step "
-                "has them; which run may depend on data"
-            )
-        return listed(graphs, tuple(_layers(self.model)), runs)
 
     # -------------------------------------------------------------------------
     # From what the user's code gives to what is run.
@@ -257,14 +243,15 @@ class OwnModel(Guarded):
         arguments, keywords = given
         return self._called()(*arguments, **keywords, **self._modes)
 
-    def _operands(self) -> list[Any]:
+    def operands(self) -> list[Any]:
+        """Return the inputs, one after the other."""
         found: list[Any] = tf.nest.flatten((self._arguments, self._keywords))
         return found
 
     def _first_step(self) -> Any:
         """Run the model as it is written, choose loss and weights by that; return its output."""
-        with tf.device(self._traced.device), tf.GradientTape() as tape:
-            output = self._forward(self._operands())
+        with tf.device(self.device), tf.GradientTape() as tape:
+            output = self._forward(self.operands())
         self.variables = self._trained(tape)
         if self.case.backward:
             kind, losses = self.own.loss, _Losses()
@@ -314,11 +301,11 @@ class OwnModel(Guarded):
                 f"--optimizer {near}"
             )
         found = known[self.own.optimizer]()
-        with tf.device(self._traced.device):
+        with tf.device(self.device):
             found.build(self.variables)
         return found
 
-    def _step(self, *operands: Any) -> dict[str, Any]:
+    def body(self, *operands: Any) -> dict[str, Any]:
         """Return what the phase computes, as a part of a graph."""
         if not self.case.backward:
             return {"output": tf.nest.flatten(self._forward(operands))}
@@ -344,76 +331,6 @@ class OwnModel(Guarded):
         with tf.name_scope(OPTIMIZER):
             self._optimizer.apply_gradients(pairs)
         return {"loss": loss}
-
-
-# -----------------------------------------------------------------------------
-# What a worker is asked for.
-
-
-def prepare_step(
-    backend: FrameworkBackend, case: StepSpec, preparation: StepPreparation
-) -> StepKernel:
-    """Make the step of a user's model ready; see :func:`pydlbench.steps.operations.prepare_step`.
-
-    Its checks are that whatever it returns is finite, and trained weights too: there is no graph to
-    hold them against.
-    """
-    begin = time.perf_counter()
-    made = OwnModel(case)
-    with made:
-        found = made.run()
-        made.synchronize()
-        setup_s = time.perf_counter() - begin
-        begin = time.perf_counter()
-        checks: tuple[Check, ...] = ()
-        if preparation.checks:
-            trained = {"weights": made.variables} if case.phase == "training" else {}
-            checks = tuple(_finite(name, one) for name, one in {**found, **trained}.items())
-    first = next(iter(_Losses().tensors(made.output)), None)
-    facts = StepFacts(
-        library=backend.library,
-        timing="host-sync" if case.on_gpu else "steady",
-        batch=made.batch,
-        output=() if first is None else tuple(first.shape),
-        parameters=sum(int(np.prod(one.shape)) for one in made.variables),
-        inputs=made.inputs,
-        setup_s=setup_s,
-        checks=checks,
-        checks_s=time.perf_counter() - begin,
-        notes=tuple(made.notes),
-        environment={**backend.describe(), "module": type(made.model).__name__},
-    )
-    # It has no outputs by role, which the clock never asks for.
-    timed: Any = SimpleNamespace(call=made.run, wait=made.synchronize)
-    return StepKernel(HostClock(timed, backend.cpus, lambda: made, backend.watcher), facts)
-
-
-def list_calls(backend: FrameworkBackend, model: Model | None, case: StepSpec) -> OperatorsKernel:
-    """List the nodes of a step's graph as it is run; see ``operations.record_calls``.
-
-    Args:
-        backend: of the worker.
-        model: the graph; None of a model of the user's own.
-        case: the step.
-    """
-    begin = time.perf_counter()
-    notes: tuple[str, ...] = ()
-    if model is None:
-        with OwnModel(case) as own:
-            calls, batch, notes = own.record(), own.batch, tuple(own.notes)
-    else:
-        weights, images = make_weights(model, case.seed), make_batch(model, case.seed)
-        with TensorflowModel(model, weights, case, images) as made:
-            step = TensorflowStep(made, definition_of(case, model))
-            calls, batch = listed(executed(step.function, made.resident)), model.batch
-    facts = OperatorsFacts(
-        setup_s=time.perf_counter() - begin,
-        library=backend.library,
-        calls=calls,
-        batch=batch,
-        notes=notes,
-    )
-    return OperatorsKernel([], facts, backend.cpus)
 
 
 def _finite(name: str, tensors: Any) -> Check:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,19 +14,36 @@ from pydlbench.backends.frameworks.layouts import arranged
 from pydlbench.backends.tensorflow.backend import translated
 from pydlbench.backends.tensorflow.pointwise import descend, descend_with_momentum
 from pydlbench.backends.tensorflow.settings import arithmetic, tf
+from pydlbench.backends.tensorflow.trace import node_runs
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import UnsupportedError
 from pydlbench.models.graph import INPUT
-from pydlbench.steps.definition import Guarded, Outcome, StepDefinition, check_trainable
+from pydlbench.steps.definition import (
+    Guarded,
+    Outcome,
+    StepDefinition,
+    check_trainable,
+    definition_of,
+)
 from pydlbench.steps.inputs import trained
-from pydlbench.steps.tensorflow.net import Net
+from pydlbench.steps.tensorflow.graph import (
+    LOSS,
+    OPTIMIZER,
+    controls,
+    executed,
+    grouped_nodes,
+    inlined,
+    listed,
+)
+from pydlbench.steps.tensorflow.net import Net, scope_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from pydlbench.models.graph import Model, Node
+    from pydlbench.records.operator import RecordedCall
     from pydlbench.records.step import StepSpec
     from pydlbench.steps.definition import LossKind, Step
     from pydlbench.steps.inputs import Batch
@@ -53,7 +72,69 @@ class Tracer:
         return tf.function(placed, autograph=False, jit_compile=self.mode == "xla")
 
 
-class TensorflowModel(Guarded):
+class TracedModel(Guarded):
+    """A model in TensorFlow whose step is one function, whoever has written it.
+
+    Args:
+        case: the step.
+
+    Raises:
+        UnsupportedError: TensorFlow has no such precision on this device.
+    """
+
+    def __init__(self, case: StepSpec) -> None:
+        super().__init__()
+        self._precision = arithmetic(case.precision, case.on_gpu, frozenset(read_cpu_facts().isa))
+        self.case = case
+        #: What a reader has to know.
+        self.notes: list[str] = []
+        self.device = "/GPU:0" if case.on_gpu else "/CPU:0"  # the only visible one
+        #: Makes functions of tensors.
+        self.traced = Tracer(self.device, str(case.mode))
+
+    def switch_tf32(self) -> None:
+        """Compute in TF32 where that is the precision: the process has the switch, and keeps it."""
+        if self._precision.tf32 is not None:
+            tf.config.experimental.enable_tensor_float_32_execution(self._precision.tf32)
+
+    def synchronize(self) -> None:
+        """Return when all calls are done; on a CPU each returns with its results."""
+        if self.case.on_gpu:
+            with tf.device(self.device):
+                tf.raw_ops.SyncDevice()
+
+    @abc.abstractmethod
+    def body(self, *operands: Any) -> dict[str, Any]:
+        """Return what the step computes, as a part of a graph."""
+
+    @abc.abstractmethod
+    def operands(self) -> Sequence[Any]:
+        """Return what the step is called with."""
+
+    @property
+    @abc.abstractmethod
+    def scopes(self) -> dict[str, str]:
+        """The names of the model's layers by the scopes that their nodes are in."""
+
+    def record(self) -> tuple[RecordedCall, ...]:
+        """Return the nodes of the step's graph as it is run; of a compiled one their groups."""
+        operands = self.operands()
+        # A function that has run before tells nothing any more.
+        function = Tracer(self.device, "graph")(self.body)
+        if self.case.mode == "xla":
+            return grouped_nodes(*inlined(function, operands), self.scopes)
+        graphs = executed(function, operands)
+        runs = None
+        if controls(graphs):
+            runs = node_runs(lambda: function(*operands))
+            self.notes.append(
+                "nodes in loops and branches count as often as TensorFlow's own trace of a step "
+                "has them; which run may depend on data"
+            )
+        return listed(graphs, self.scopes, runs)
+
+
+class TensorflowModel(TracedModel):
     """A model with its variables and a minibatch; see ``steps.definition.FrameworkModel``.
 
     Args:
@@ -75,13 +156,9 @@ class TensorflowModel(Guarded):
     ) -> None:
         if case.layout == "nchw" and not case.on_gpu:
             raise UnsupportedError("TensorFlow on a CPU has poolings and gradients in nhwc only")
-        super().__init__()
-        self._precision = arithmetic(case.precision, case.on_gpu, frozenset(read_cpu_facts().isa))
-        self.model, self.case = model, case
+        super().__init__(case)
+        self.model = model
         self._weights = weights
-        self.device = "/GPU:0" if case.on_gpu else "/CPU:0"  # the only visible one
-        #: Makes functions of images (and labels).
-        self.traced = Tracer(self.device, str(case.mode))
         self._home = self.device
         self._net: Net | None = None
         self.data_format = case.layout.upper()
@@ -98,8 +175,7 @@ class TensorflowModel(Guarded):
 
     @contextlib.contextmanager
     def _switched(self) -> Iterator[None]:
-        if self._precision.tf32 is not None:
-            tf.config.experimental.enable_tensor_float_32_execution(self._precision.tf32)
+        self.switch_tf32()
         try:
             yield
         except tf.errors.OpError as error:
@@ -153,11 +229,23 @@ class TensorflowModel(Guarded):
         for step in self._steps:
             step.reset()
 
-    def synchronize(self) -> None:
-        """Return when all calls are done; on a CPU each returns with its results."""
-        if self.case.on_gpu:
-            with tf.device(self.device):
-                tf.raw_ops.SyncDevice()
+    def body(self, *operands: Any) -> dict[str, Any]:
+        """Return what the case's step computes."""
+        return self._step.body(*operands)
+
+    @functools.cached_property
+    def _step(self) -> TensorflowStep:
+        return TensorflowStep(self, definition_of(self.case, self.model))
+
+    def operands(self) -> Sequence[Any]:
+        """Return images and labels; the step has its variables then, which no function makes."""
+        assert self._step is not None, "it has been made"
+        return self.resident
+
+    @property
+    def scopes(self) -> dict[str, str]:
+        """The names of the nodes by scope."""
+        return {scope_of(node.name): node.name for node in self.model}
 
     def arrays(self, batch: Batch) -> tuple[NDArray[Any], ...]:
         """Return images and labels as TensorFlow takes them from the host."""
@@ -222,7 +310,7 @@ class TensorflowStep:
         with tf.device(owner.device):
             self._rate = tf.Variable(optimizer.rate, dtype="float32", trainable=False)
         self._last_rate = optimizer.rate
-        self.function = owner.traced(self._body)
+        self.function = owner.traced(self.body)
 
     def __call__(self, batch: Batch | None = None, rate: float | None = None) -> Outcome:
         """Run it once; returns when it is done, unless that is on a GPU and nothing is fetched."""
@@ -274,7 +362,7 @@ class TensorflowStep:
         for average, variable in zip(self._averages, self._net.trained, strict=False):
             average.assign_sub((average - variable) * tf.cast(share, variable.dtype))
 
-    def _body(self, images: Any, labels: Any = None) -> dict[str, Any]:
+    def body(self, images: Any, labels: Any = None) -> dict[str, Any]:
         """Return what must be computed; what nobody asks for, the graph drops as session.run did.
 
         Gradients of a sum do not depend on the loss, so the last layer's forward pass is dropped
@@ -290,13 +378,15 @@ class TensorflowStep:
             if definition.input_gradient:
                 tape.watch(images)
             output = self._net(images, definition)
-            loss = owner.loss(definition.loss, output, labels)
+            with tf.name_scope(LOSS):
+                loss = owner.loss(definition.loss, output, labels)
         gradients = tape.gradient(loss, sources)
         count = len(variables)
         # The images' gradient too has to be returned, or the graph would drop it.
         found: dict[str, Any] = {"images": gradients[count:]}
         if definition.optimizer == "model":
-            self.update(gradients[:count])
+            with tf.name_scope(OPTIMIZER):
+                self.update(gradients[:count])
         else:
             found["gradients"] = gradients[:count]
         return self._wanted(output, labels, found, loss)
@@ -385,7 +475,7 @@ class _Passes:
         return found
 
     def _forward(self, images: Any) -> dict[str, Any]:
-        values = self._net.values({INPUT: self._net.cast(images)}, self._definition)
+        values = self._net.values(images, self._definition)
         del values[INPUT]
         return values
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from pydlbench.errors import PrimitiveError, UnsupportedError
+from pydlbench.ops.seen.aten import leaves
 from pydlbench.records.step import Check
-from pydlbench.steps.aten.text import leaves
 from pydlbench.steps.torch.recording import Slot, record
 
 if TYPE_CHECKING:

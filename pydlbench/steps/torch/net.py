@@ -9,6 +9,7 @@ models. What is called for a node's layer is said where it is also timed alone, 
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,11 +22,12 @@ from pydlbench.models.graph import INPUT, cropped
 from pydlbench.steps.inputs import weight_shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
     from pydlbench.models.graph import Model, Node
+    from pydlbench.steps.torch.recording import Naming, Recorder
 
 # Our roles by PyTorch's names.
 _ROLES = {
@@ -118,3 +120,53 @@ class Net:
 
     def _pad(self, image: fx.Node, sides: tuple[int, ...], value: float) -> fx.Node:
         return self._graph.call_function(F.pad, (image, sides, "constant", value))
+
+
+# -----------------------------------------------------------------------------
+# What calls of a network are named after.
+
+
+def by_node(net: Net) -> Naming:
+    """Name calls after nodes of ours: the network is run node by node meanwhile."""
+
+    @contextlib.contextmanager
+    def naming(recorder: Recorder) -> Iterator[None]:
+        following = _Following(net, recorder)
+        plain = net.module.forward
+        net.module.forward = following.run
+        try:
+            yield
+        finally:
+            net.module.forward = plain
+
+    return naming
+
+
+class _Following(fx.Interpreter):  # type: ignore[misc]  # an unknown class to mypy
+    """Runs a network as its module does, and tells a recorder which node of ours it is at.
+
+    Args:
+        net: the network.
+        recorder: that is told.
+    """
+
+    def __init__(self, net: Net, recorder: Recorder) -> None:
+        super().__init__(net.module)
+        self._recorder = recorder
+        # Paddings belong to what follows them.
+        self._names: dict[fx.Node, str] = {}
+        waiting: list[fx.Node] = []
+        for node in net.module.graph.nodes:
+            waiting.append(node)
+            if node.name in net.outputs:
+                self._names |= dict.fromkeys(waiting, net.outputs[node.name])
+                waiting.clear()
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run a node under its name; behind the last one comes the loss."""
+        last = n.op == "output"
+        if last:
+            self._recorder.at("loss", "loss")
+        else:
+            self._recorder.at(self._names.get(n, ""), "forward")
+        return super().run_node(n)

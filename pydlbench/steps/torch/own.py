@@ -7,27 +7,21 @@ inputs that lie there already. Nothing is known of it but what it does.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import inspect
 import operator
-import time
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
 from torch.utils import _pytree as pytree
 
-from pydlbench.backends import base
-from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.settings import DTYPES
 from pydlbench.errors import UnsupportedError, UsageError, nearest
 from pydlbench.records.own import FUSED, OwnSpec
-from pydlbench.records.step import Check, StepFacts
-from pydlbench.steps.definition import Guarded
-from pydlbench.steps.device import step_kernel
+from pydlbench.records.step import Check
+from pydlbench.steps.definition import definition_of
 from pydlbench.steps.own import (
     batch_of,
     call_own,
@@ -38,29 +32,31 @@ from pydlbench.steps.own import (
     own_line,
     parts_of,
 )
-from pydlbench.steps.torch.recording import RecordedStep, by_module, record
-from pydlbench.steps.torch.step import autocast
+from pydlbench.steps.torch.recording import by_module
+from pydlbench.steps.torch.step import TorchStep, TorchSubject, tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.records.own import OwnInput
-    from pydlbench.records.step import StepKernel, StepPreparation, StepSpec
-    from pydlbench.steps.torch.recording import Recording
+    from pydlbench.records.step import StepSpec
+    from pydlbench.steps.definition import LossKind, StepDefinition
+    from pydlbench.steps.inputs import Batch
+    from pydlbench.steps.torch.recording import Naming
 
-__all__ = ["OwnModel", "prepare_step"]
+__all__ = ["OwnModel"]
 
 #: Learning rate: thousands of steps on one batch leave the numbers where they are.
 _RATE: Final = 1e-6
 _MU: Final = 0.9
 
 
-class OwnModel(Guarded):
+class OwnModel(TorchSubject):
     """A user's model with its inputs, loss and optimizer.
 
     A context manager: within it PyTorch computes in the case's precision, and what the user's code
-    raises names the user's file and line.
+    raises names the user's file and line. Its checks are that output and gradients are finite:
+    there is no graph to hold them against.
 
     Args:
         case: the step, of a model of the user's own.
@@ -72,17 +68,10 @@ class OwnModel(Guarded):
     """
 
     def __init__(self, case: StepSpec) -> None:
-        super().__init__()
-        base.check_precision(case.precision, case.on_gpu)
-        settings.check_precision(case.precision, case.on_gpu)
-        if case.precision == "fp8-tc":
-            raise UnsupportedError("torch runs no whole models in fp8-tc; nearest: bf16-tc")
         if case.feed == "host":
             raise UnsupportedError(f"{case.model}: --feed host is for models of the catalogue")
-        self.case = case
+        super().__init__(case)
         self.own = case.own or OwnSpec()
-        #: What a reader has to know.
-        self.notes: list[str] = []
         self._name = case.model
         torch.manual_seed(case.seed)
         with _own_settings(self.notes), own_code(self._name):
@@ -109,23 +98,91 @@ class OwnModel(Guarded):
                 self.notes.append("an exported program: it trains or not as it was exported")
             if self.own.loss is not None and ":" in self.own.loss:
                 self._criterion = loss_of(self.own.loss)
-        self.parameters = [one for one in self.module.parameters() if one.requires_grad]
-        self._leaves = self._differentiated()
+        self._weights = [one for one in self.module.parameters() if one.requires_grad]
+        self.parameters = self._differentiated()
+        self.resident = self.arguments, self.keywords
         #: Of the output.
-        self._loss: Callable[[Any], torch.Tensor] = self._first_loss
-        self._optimizer = self._made_optimizer()
-        self._called: Callable[..., Any] = self.module
-        if case.mode == "compiled":
-            self._called = torch.compile(self.module, dynamic=False)
+        self._loss: Callable[[Any], torch.Tensor] | None = None
+        self.line = own_line(self._name)
+        self.step = TorchStep(self, self.definition)
 
     def guards(self) -> tuple[contextlib.AbstractContextManager[Any], ...]:
         """Tell what the user's code raises; compute in TF32 where that is the precision."""
-        return own_code(self._name), settings.tf32(self.case.precision)
+        return own_code(self._name), *super().guards()
+
+    @property
+    def definition(self) -> StepDefinition:
+        """The step of the case: what the user's code computes is its own matter."""
+        return definition_of(self.case, None)
+
+    def set_layers(self, definition: StepDefinition) -> None:
+        """Leave them as they are: the user says how they work."""
+
+    def fed(self, batch: Batch | None = None) -> tuple[Any, ...]:
+        """Return the inputs, which lie on the device."""
+        del batch
+        return self.resident
+
+    def computation(self, kind: LossKind, keeps: bool, eager: bool) -> Callable[..., Any]:
+        """Return the function of inputs to output and loss; the module is compiled."""
+        del keeps
+        called: Callable[..., Any] = self.module
+        if self.case.mode == "compiled" and not eager:
+            called = torch.compile(self.module, dynamic=False)
+
+        def computed(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, Any]:
+            output = called(*arguments, **keywords)
+            return output, None if kind == "none" else (self._loss or self._first_loss)(output)
+
+        return computed
+
+    @property
+    def names(self) -> dict[torch.Tensor, str]:
+        """What has a gradient, by the module that it is of."""
+        named = {
+            one: name.rpartition(".")[0]
+            for name, one in self.module.named_parameters()
+            if one.requires_grad
+        }
+        return named or dict.fromkeys(self.parameters, "input")
+
+    @property
+    def naming(self) -> Naming:
+        """Names calls after the user's modules."""
+        return by_module(self.module)
+
+    def run(self) -> tuple[Any, torch.Tensor | None]:
+        """Run the step once and return output and loss."""
+        return self.step.run()
+
+    def checks(self, found: Any) -> tuple[Check, ...]:
+        """Say whether what a step has computed is finite."""
+        results = {f"tensor {n}": one for n, one in enumerate(tensors_in(found), start=1)}
+        checks = [_finite("output", results)]
+        if self.case.backward:
+            named = {name: one.grad for name, one in self.module.named_parameters()}
+            known = {name: one for name, one in named.items() if one is not None}
+            unused = sum(one.grad is None for one in self._weights)
+            if unused:
+                self.notes.append(f"{unused} of {len(self._weights)} weights have no gradient")
+            checks.append(_finite("gradients", known))
+        return tuple(checks)
+
+    def facts(self, found: Any) -> dict[str, Any]:
+        """Return what is known of the model; see ``steps.definition.StepModel``."""
+        first = next(tensors_in(found), None)
+        return {
+            "batch": self.batch,
+            "output": () if first is None else tuple(first.shape),
+            "parameters": sum(one.numel() for one in self._weights),
+            "inputs": self.inputs,
+            "environment": {"module": type(self.module).__name__},
+        }
 
     @property
     def batch(self) -> int:
         """The first number of the first input's shape; 1 without any."""
-        first = next(_tensors([self.arguments, self.keywords]), None)
+        first = next(tensors_in([self.arguments, self.keywords]), None)
         return batch_of(self._name, None if first is None else tuple(first.shape))
 
     @property
@@ -137,49 +194,6 @@ class OwnModel(Guarded):
         return input_texts(
             (name, tuple(one.shape), str(one.dtype).removeprefix("torch.")) for name, one in given
         )
-
-    def run(self) -> tuple[Any, torch.Tensor | None]:
-        """Run the step once and return output and loss, as the loop of a script would hold them."""
-        if not self.case.backward:
-            with torch.no_grad(), autocast(self.case):
-                return self._called(*self.arguments, **self.keywords), None
-        for one in self._leaves:
-            one.grad = None
-        with autocast(self.case):
-            output = self._called(*self.arguments, **self.keywords)
-            loss = self._loss(output)
-        loss.backward()
-        if self._optimizer is not None:
-            self._optimizer.step()
-        return output, loss
-
-    def step(self) -> list[torch.Tensor]:
-        """Run the step once and return the tensors that it computes."""
-        return list(_tensors(self.run()))
-
-    def synchronize(self) -> None:
-        """Return when the device has done everything that was called."""
-        if self.case.on_gpu:
-            torch.cuda.synchronize(self.case.device)
-
-    def record(self) -> RecordedStep:
-        """Record a step that is not the first one; its calls are named after the modules."""
-        self.run()  # makes what later steps find: gradients to drop, an optimizer's state
-        return RecordedStep(step=self.step, parameters=self._names(), recording=self._recording())
-
-    def record_twice(self) -> tuple[Recording, tuple[str, ...]]:
-        """Record two steps; return the second, and a note where they are not the same calls."""
-        first = self.record().recording
-        second = self._recording()
-        one, other = (
-            [(call.signature, call.direction) for call in each.calls] for each in (first, second)
-        )
-        if one != other:
-            self.notes.append(
-                f"two steps made other calls ({len(one)} and {len(other)}): the model's control "
-                "flow depends on data or chance; the second was taken"
-            )
-        return second, tuple(self.notes)
 
     # -------------------------------------------------------------------------
     # From what the user's code gives to what is run.
@@ -242,60 +256,34 @@ class OwnModel(Guarded):
 
     def _differentiated(self) -> list[torch.Tensor]:
         """Return what has a gradient: the weights; without any the inputs."""
-        if self.parameters or not self.case.backward:
-            return list(self.parameters)
+        if self._weights or not self.case.backward:
+            return list(self._weights)
         if self.case.phase == "training":
             raise UsageError(
                 f"{self._name}: has no weights to train; nearest: --phase forward-backward"
             )
         found = [
-            one for one in _tensors([self.arguments, self.keywords]) if one.is_floating_point()
+            one for one in tensors_in([self.arguments, self.keywords]) if one.is_floating_point()
         ]
         for one in found:
             one.requires_grad_()
         self.notes.append("no weights: the gradients are those of the inputs")
         return found
 
-    def _made_optimizer(self) -> torch.optim.Optimizer | None:
-        if self.case.phase != "training":
-            return None
+    def made_optimizer(self, weights: list[Any]) -> torch.optim.Optimizer:
+        """Return the optimizer that was asked for."""
         # PyTorch's own default is chosen where it is not asked to fuse.
         how: dict[str, Any] = {"lr": _RATE, "fused": self.own.fused or None}
         match self.own.optimizer.removesuffix(FUSED):
             case "sgd":
-                return torch.optim.SGD(self.parameters, **how)
+                return torch.optim.SGD(weights, **how)
             case "momentum":
-                return torch.optim.SGD(self.parameters, momentum=_MU, **how)
+                return torch.optim.SGD(weights, momentum=_MU, **how)
             case "adam":
-                return torch.optim.Adam(self.parameters, **how)
+                return torch.optim.Adam(weights, **how)
             case "adamw":
-                return torch.optim.AdamW(self.parameters, **how)
+                return torch.optim.AdamW(weights, **how)
         raise AssertionError("no step is trained without an optimizer")
-
-    def _names(self) -> dict[torch.Tensor, str]:
-        """Return what has a gradient by the module that it is of."""
-        named = {
-            one: name.rpartition(".")[0]
-            for name, one in self.module.named_parameters()
-            if one.requires_grad
-        }
-        return named or dict.fromkeys(self._leaves, "input")
-
-    def _recording(self) -> Recording:
-        """Record a step; the optimizer counts it as none, so that the next one is the same."""
-        states = self._optimizer.state.values() if self._optimizer is not None else ()
-        counts = [(state["step"], state["step"].clone()) for state in states if "step" in state]
-        recording = record(
-            self.step,
-            naming=by_module(self.module),
-            parameters=self._names(),
-            optimizer=self._optimizer,
-            device=self.case.device,
-            line=own_line(self._name),
-        )
-        for count, before in counts:
-            count.copy_(before)
-        return recording
 
     def _first_loss(self, output: Any) -> torch.Tensor:
         """Choose the loss by the first output; return it, made sure that it has a gradient."""
@@ -318,58 +306,6 @@ class OwnModel(Guarded):
         return loss
 
 
-# -----------------------------------------------------------------------------
-# What a worker is asked for.
-
-
-def prepare_step(
-    backend: FrameworkBackend, case: StepSpec, preparation: StepPreparation
-) -> StepKernel:
-    """Make the step of a user's model ready; see :func:`pydlbench.steps.operations.prepare_step`.
-
-    Its checks are that output and gradients are finite: there is no graph to hold them against.
-    """
-    begin = time.perf_counter()
-    made = OwnModel(case)
-    with made:
-        found = made.step()
-        made.synchronize()
-        setup_s = time.perf_counter() - begin
-        begin = time.perf_counter()
-        checks = _checks(made, found) if preparation.checks else ()
-        shape = tuple(found[0].shape) if found else ()
-        del found
-    facts = StepFacts(
-        library=backend.library,
-        timing="host-sync" if case.on_gpu else "steady",
-        batch=made.batch,
-        output=shape,
-        parameters=sum(one.numel() for one in made.parameters),
-        inputs=made.inputs,
-        setup_s=setup_s,
-        checks=checks,
-        checks_s=time.perf_counter() - begin,
-        notes=tuple(made.notes),
-        environment={**backend.describe(), "module": type(made.module).__name__},
-    )
-    # It has no outputs by role, which the clock never asks for.
-    timed: Any = SimpleNamespace(call=made.run, wait=made.synchronize)
-    return step_kernel(backend, timed, lambda: made, facts, graph=preparation.graph)
-
-
-def _checks(made: OwnModel, found: list[torch.Tensor]) -> tuple[Check, ...]:
-    """Say whether what a step has computed is finite."""
-    checks = [_finite("output", {f"tensor {n}": one for n, one in enumerate(found, start=1)})]
-    if made.case.backward:
-        named = {name: one.grad for name, one in made.module.named_parameters()}
-        known = {name: one for name, one in named.items() if one is not None}
-        unused = sum(one.grad is None for one in made.parameters)
-        if unused:
-            made.notes.append(f"{unused} of {len(made.parameters)} weights have no gradient")
-        checks.append(_finite("gradients", known))
-    return tuple(checks)
-
-
 def _finite(name: str, tensors: Mapping[str, torch.Tensor]) -> Check:
     wrong = [
         f"{key} is not finite"
@@ -388,7 +324,7 @@ class _Losses:
     """See :class:`pydlbench.steps.own.LossTensors`."""
 
     def tensors(self, output: Any) -> list[torch.Tensor]:
-        return [one for one in _tensors(output) if one.is_floating_point()]
+        return [one for one in tensors_in(output) if one.is_floating_point()]
 
     def is_tensor(self, value: Any) -> bool:
         return isinstance(value, torch.Tensor)
@@ -420,21 +356,6 @@ class _Losses:
 
 def _sum(parts: Iterable[torch.Tensor]) -> torch.Tensor:
     return functools.reduce(operator.add, parts)
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in what a module takes or gives, mappings and dataclasses included."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from _tensors(one)
-    elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _tensors(one)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from _tensors(getattr(value, field.name))
 
 
 def _random(wanted: OwnInput, stream: torch.Generator) -> torch.Tensor:

@@ -25,8 +25,8 @@ from torch.nn.modules.module import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pydlbench.ops.seen.aten import leaves, mapped
 from pydlbench.records.operator import RecordedCall
-from pydlbench.steps.aten.text import leaves, mapped
 from pydlbench.steps.torch.signature import signature
 
 if TYPE_CHECKING:
@@ -85,6 +85,11 @@ class Call:
     of_view: bool = False
     implied: bool = False
 
+    @property
+    def operator(self) -> str:
+        """The operator's name without its overload: ``aten.convolution``."""
+        return str(self.function).rpartition(".")[0]
+
 
 @dataclass(slots=True, kw_only=True)
 class Recording:
@@ -123,7 +128,7 @@ class Recording:
             RecordedCall.of(
                 [one.names for one in same],
                 signature=text,
-                operator=text.partition("(")[0].rpartition(".")[0],
+                operator=same[0].operator,
                 direction=direction,
                 bytes=same[0].bytes,
             )
@@ -162,11 +167,28 @@ class RecordedStep:
         step: runs it once and returns the tensors that it computes: output and loss.
         parameters: by what they belong to: our node or the user's module.
         recording: of a step that was not the first one.
+        again: records one more.
     """
 
     step: Callable[[], Any]
     parameters: dict[torch.Tensor, str]
     recording: Recording
+    again: Callable[[], Recording]
+
+    def twice(self) -> tuple[Recording, tuple[str, ...]]:
+        """Record one more step; return it, and a note where it is not the same calls."""
+        second = self.again()
+        one, other = (
+            [(call.signature, call.direction) for call in each.calls]
+            for each in (self.recording, second)
+        )
+        if one == other:
+            return second, ()
+        note = (
+            f"two steps made other calls ({len(one)} and {len(other)}): the model's control "
+            "flow depends on data or chance; the second was taken"
+        )
+        return second, (note,)
 
 
 # -----------------------------------------------------------------------------

@@ -15,7 +15,8 @@ import torch
 
 from pydlbench.backends.base import is_out_of_memory
 from pydlbench.errors import UnsupportedError
-from pydlbench.steps.aten.text import TensorText, leaves, mapped
+from pydlbench.ops.meaning import Value
+from pydlbench.ops.seen.aten import leaves, mapped
 from pydlbench.steps.torch.chain import below_autograd
 from pydlbench.steps.torch.signature import parse
 
@@ -53,12 +54,12 @@ class CallOperator:
         seed: int = 0,
         wait: Callable[[], None] = lambda: None,
     ) -> None:
-        self._function, self._wait = parsed.function, wait
-        texts = list(leaves([parsed.arguments, parsed.keywords], TensorText))
+        self.function, self._wait = parsed.function, wait
+        texts = list(leaves([parsed.arguments, parsed.keywords], Value))
         made = _tensors(texts, device, seed)
 
         def put(value: Any) -> Any:
-            return made[value.number] if isinstance(value, TensorText) else value
+            return made[value.number] if isinstance(value, Value) else value
 
         self.arguments = mapped(parsed.arguments, put)
         self.keywords = mapped(parsed.keywords, put)
@@ -73,7 +74,7 @@ class CallOperator:
 
     def call(self) -> Any:
         """Make the call."""
-        return self._function(*self.arguments, **self.keywords)
+        return self.function(*self.arguments, **self.keywords)
 
     def settle(self) -> None:
         """Restore what it overwrites, the shape that it turns too, and read its first tensor."""
@@ -134,25 +135,25 @@ def make_ready(
 # Operands: memory, and values.
 
 
-def _tensors(texts: Sequence[TensorText], device: str, seed: int) -> list[torch.Tensor]:
+def _tensors(texts: Sequence[Value], device: str, seed: int) -> list[torch.Tensor]:
     """Return the tensors of a call, in the order of their numbers."""
     stream = torch.Generator().manual_seed(seed)
     memory: dict[int, torch.Tensor] = {}
     found = []
     for one in texts:
-        if one.of not in memory:
-            sharing = [other for other in texts if other.of == one.of]
+        if one.storage not in memory:
+            sharing = [other for other in texts if other.storage == one.storage]
             size = max(other.end for other in sharing)
-            memory[one.of] = _filled(one, size, one.on or device, stream)
-        block = memory[one.of].view(getattr(torch, one.dtype))
-        start, rest = divmod(one.at, one.itemsize)
+            memory[one.storage] = _filled(one, size, one.device or device, stream)
+        block = memory[one.storage].view(getattr(torch, one.dtype))
+        start, rest = divmod(one.offset, one.itemsize)
         if rest:
-            raise UnsupportedError(f"a tensor of {one.dtype} at byte {one.at} of its memory")
+            raise UnsupportedError(f"a tensor of {one.dtype} at byte {one.offset} of its memory")
         found.append(block.as_strided(one.shape, one.strides, start))
     return found
 
 
-def _filled(text: TensorText, size: int, device: str, stream: torch.Generator) -> torch.Tensor:
+def _filled(text: Value, size: int, device: str, stream: torch.Generator) -> torch.Tensor:
     """Return memory of at least so many bytes, filled with values of a tensor's type."""
     dtype: torch.dtype = getattr(torch, text.dtype)
     count = max(1, -(-size // dtype.itemsize))

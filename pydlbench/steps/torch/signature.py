@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 
 from pydlbench.errors import UnsupportedError
-from pydlbench.steps.aten.text import Word, leaves, mapped, read_call
+from pydlbench.ops.seen.aten import Word, leaves, mapped, read_call
 
 #: Bytes that PyTorch's allocators align blocks to at least.
 ALIGNMENT: Final = 64
@@ -111,7 +111,7 @@ class ParsedCall:
 
     Attributes:
         function: the operator's overload.
-        arguments: by position, :class:`~pydlbench.steps.aten.text.TensorText` for tensors.
+        arguments: by position, :class:`~pydlbench.ops.meaning.Value` for tensors.
         keywords: by name, likewise.
     """
 

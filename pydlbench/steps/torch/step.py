@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +18,18 @@ from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.operator import compiled
 from pydlbench.backends.torch.settings import DTYPES
 from pydlbench.errors import UnsupportedError
-from pydlbench.steps.definition import Guarded, Outcome, StepDefinition, check_trainable
-from pydlbench.steps.torch.net import Net
+from pydlbench.steps.definition import (
+    Guarded,
+    Outcome,
+    StepDefinition,
+    check_trainable,
+    definition_of,
+)
+from pydlbench.steps.torch.net import Net, by_node
+from pydlbench.steps.torch.recording import RecordedStep, record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -27,6 +37,7 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
     from pydlbench.steps.definition import LossKind, Step
     from pydlbench.steps.inputs import Batch
+    from pydlbench.steps.torch.recording import Naming, Recording
 
 
 def autocast(case: StepSpec) -> contextlib.AbstractContextManager[Any]:
@@ -40,8 +51,135 @@ def autocast(case: StepSpec) -> contextlib.AbstractContextManager[Any]:
     return context
 
 
-class TorchModel(Guarded):
-    """A model with its weights and a minibatch; see ``steps.definition.FrameworkModel``.
+class TorchSubject(Guarded):
+    """A model in PyTorch with its inputs, loss and optimizer, whoever has written it.
+
+    A context manager: within it PyTorch computes in the case's precision.
+
+    Args:
+        case: the step.
+
+    Raises:
+        UnsupportedError: PyTorch has no such precision on this device.
+    """
+
+    #: What is trained, or else has gradients.
+    parameters: list[torch.Tensor]
+    #: What the step is called with, on the device.
+    resident: tuple[Any, ...]
+    #: What the step calls.
+    module: nn.Module
+
+    def __init__(self, case: StepSpec) -> None:
+        super().__init__()
+        base.check_precision(case.precision, case.on_gpu)
+        settings.check_precision(case.precision, case.on_gpu)
+        if case.precision == "fp8-tc":
+            raise UnsupportedError("torch runs no whole models in fp8-tc; nearest: bf16-tc")
+        self.case = case
+        #: What a reader has to know.
+        self.notes: list[str] = []
+        #: Says at which line of the user's own code the step is; None at none of it.
+        self.line: Callable[[], str | None] = lambda: None
+
+    def guards(self) -> tuple[contextlib.AbstractContextManager[Any], ...]:
+        """Compute in TF32 where that is the precision."""
+        return (settings.tf32(self.case.precision),)
+
+    def synchronize(self) -> None:
+        """Return when the device has done everything that was called."""
+        if self.case.on_gpu:
+            torch.cuda.synchronize(self.case.device)
+
+    @property
+    @abc.abstractmethod
+    def definition(self) -> StepDefinition:
+        """The step of the case."""
+
+    @abc.abstractmethod
+    def set_layers(self, definition: StepDefinition) -> None:
+        """Let layers that work in two ways work as a step has them, unless they do already."""
+
+    @abc.abstractmethod
+    def fed(self, batch: Batch | None = None) -> tuple[Any, ...]:
+        """Return what the step is called with, brought from the host.
+
+        Args:
+            batch: None for what the model was made with.
+        """
+
+    @abc.abstractmethod
+    def computation(self, kind: LossKind, keeps: bool, eager: bool) -> Callable[..., Any]:
+        """Return the function of what the step is called with to output and loss, as the mode says.
+
+        Args:
+            kind: of the loss.
+            keeps: whether the output is a result beside a loss.
+            eager: compile nothing.
+        """
+
+    @abc.abstractmethod
+    def made_optimizer(self, weights: list[Any]) -> torch.optim.Optimizer:
+        """Return the optimizer of weights.
+
+        Raises:
+            UsageError: the model has none.
+        """
+
+    @property
+    @abc.abstractmethod
+    def names(self) -> dict[torch.Tensor, str]:
+        """What has a gradient, by the module or node that it is of."""
+
+    @property
+    @abc.abstractmethod
+    def naming(self) -> Naming:
+        """Names calls while a step is recorded."""
+
+    def record(self) -> RecordedStep:
+        """Record a step that is not the first one, as the eager mode makes it."""
+        step = TorchStep(self, self.definition, eager=True)
+        step.run()  # makes what later steps find: gradients to drop, an optimizer's state
+
+        def results() -> list[torch.Tensor]:
+            return list(tensors_in(step.run()))
+
+        def again() -> Recording:
+            # The optimizer counts it as no step, so that the next one is the same.
+            states = step.optimizer.state.values() if step.optimizer is not None else ()
+            counts = [(state["step"], state["step"].clone()) for state in states if "step" in state]
+            found = record(
+                results,
+                naming=self.naming,
+                parameters=self.names,
+                optimizer=step.optimizer,
+                device=self.case.device,
+                line=self.line,
+            )
+            for count, before in counts:
+                count.copy_(before)
+            return found
+
+        return RecordedStep(step=results, parameters=self.names, recording=again(), again=again)
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in what a module takes or gives, mappings and dataclasses included."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from tensors_in(one)
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from tensors_in(one)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from tensors_in(getattr(value, field.name))
+
+
+class TorchModel(TorchSubject):
+    """A network of the catalogue with its weights; see ``steps.definition.FrameworkModel``.
 
     Args:
         model: the graph.
@@ -50,9 +188,6 @@ class TorchModel(Guarded):
         batch: images and labels, for steps that are handed none.
         separate: whether there will be passes of one kind of gradient, for which no node may
             overwrite its input.
-
-    Raises:
-        UnsupportedError: PyTorch has no such precision on this device.
     """
 
     def __init__(
@@ -64,12 +199,8 @@ class TorchModel(Guarded):
         *,
         separate: bool = False,
     ) -> None:
-        super().__init__()
-        base.check_precision(case.precision, case.on_gpu)
-        settings.check_precision(case.precision, case.on_gpu)
-        if case.precision == "fp8-tc":
-            raise UnsupportedError("torch runs no whole models in fp8-tc; nearest: bf16-tc")
-        self.model, self.case = model, case
+        super().__init__(case)
+        self.model = model
         self._weights = weights
         self.place = torch.device(case.device)
         self._format: Any = (
@@ -79,6 +210,7 @@ class TorchModel(Guarded):
         self.net = Net(model, overwriting=not separate)
         module: Any = self.net.module.to(self.place, self._dtype)
         module.to(memory_format=self._format)
+        self.module = module
         self.net.load(weights)
         self.parameters = [one for one in module.parameters() if one.requires_grad]
         self._host = _tensors(batch, pin=case.on_gpu)
@@ -91,9 +223,21 @@ class TorchModel(Guarded):
         self._passes: _Passes | None = None
         self._steps: list[TorchStep] = []
 
-    def guards(self) -> tuple[contextlib.AbstractContextManager[Any]]:
-        """Compute in TF32 where that is the precision."""
-        return (settings.tf32(self.case.precision),)
+    @property
+    def definition(self) -> StepDefinition:
+        """The step of the case."""
+        return definition_of(self.case, self.model)
+
+    @property
+    def names(self) -> dict[torch.Tensor, str]:
+        """What is trained, by its node."""
+        tensors = self.net.tensors().items()
+        return {one: name.rpartition("/")[0] for name, one in tensors if one.requires_grad}
+
+    @property
+    def naming(self) -> Naming:
+        """Names calls after nodes."""
+        return by_node(self.net)
 
     def prepare(self, definition: StepDefinition, *, eager: bool = False) -> Step:
         """Build a step.
@@ -119,11 +263,6 @@ class TorchModel(Guarded):
             one.grad = None
         for step in self._steps:
             step.reset()
-
-    def synchronize(self) -> None:
-        """Return when the device has done everything that was called."""
-        if self.case.on_gpu:
-            torch.cuda.synchronize(self.place)
 
     def set_layers(self, definition: StepDefinition) -> None:
         """Let dropout and normalisations work as a step has them, unless they do already."""
@@ -164,13 +303,7 @@ class TorchModel(Guarded):
         return [(tensors[f"{one.node}/{one.tensor}"], one.factor) for one in self.model.decays]
 
     def computation(self, kind: LossKind, keeps: bool, eager: bool) -> Callable[..., Any]:
-        """Return the function of images and labels to output and loss, compiled as the mode says.
-
-        Args:
-            kind: of the loss.
-            keeps: whether the output is a result beside a loss.
-            eager: compile nothing.
-        """
+        """Return the function of images and labels to output and loss, compiled as one."""
         module, form, decays = self.net.module, self._form(kind), self.decays(kind)
         nothing = kind == "none"
 
@@ -186,6 +319,13 @@ class TorchModel(Guarded):
         if (kind, keeps) not in self._computations:
             self._computations[kind, keeps] = compiled(computed)
         return self._computations[kind, keeps]
+
+    def made_optimizer(self, weights: list[Any]) -> torch.optim.Optimizer:
+        """Return gradient descent as the model has it."""
+        check_trainable(self.model, "--option optimizer=sgd")
+        chosen = self.model.optimizer
+        momentum = chosen.mu if chosen.kind == "momentum" else 0.0
+        return torch.optim.SGD(weights, lr=chosen.rate, momentum=momentum)
 
     def _form(self, kind: LossKind) -> str:
         return self.model.loss.kind if kind in ("model", "unregularised") else kind
@@ -227,7 +367,7 @@ class TorchStep:
     """
 
     def __init__(
-        self, owner: TorchModel, definition: StepDefinition, *, eager: bool = False
+        self, owner: TorchSubject, definition: StepDefinition, *, eager: bool = False
     ) -> None:
         self.owner, self.definition = owner, definition
         # A compiler need not write an output that nobody reads.
@@ -243,32 +383,40 @@ class TorchStep:
         )
         averaged = self._masters if definition.averages is not None else []
         self._averages = [one.detach().clone() for one in averaged]
-        self.optimizer = self._made_optimizer()
+        self.optimizer: torch.optim.Optimizer | None = None
+        self._rates: list[float] = []
+        if definition.optimizer == "model":
+            self.optimizer = owner.made_optimizer(self._masters)
+            self._rates = [group["lr"] for group in self.optimizer.param_groups]
 
     def __call__(self, batch: Batch | None = None, rate: float | None = None) -> Outcome:
         """Run it once; may return before the device has finished unless something is fetched."""
+        return self._outcome(*self.run(batch, rate))
+
+    def run(
+        self, batch: Batch | None = None, rate: float | None = None
+    ) -> tuple[Any, torch.Tensor | None]:
+        """Run it once and return output and loss, as the loop of a script would hold them."""
         owner, definition = self.owner, self.definition
         owner.set_layers(definition)
-        if definition.feed == "host":
-            images, labels = owner.fed(batch)
-        else:
-            images, labels = owner.resident
+        operands = owner.fed(batch) if definition.feed == "host" else owner.resident
         if not definition.backward:
             with torch.no_grad(), autocast(owner.case):
-                output, loss = self.computed(images, labels)
-            return self._outcome(output, loss)
+                output, loss = self.computed(*operands)
+            return output, loss
         if self._crosses:
             for one, master in zip(owner.parameters, self._masters, strict=True):
                 one.data.copy_(master, non_blocking=True)
         self._clear()
         if definition.input_gradient:
-            images = images.detach().requires_grad_()
+            images, *others = operands
+            operands = images.detach().requires_grad_(), *others
         with autocast(owner.case):
-            output, loss = self.computed(images, labels)
+            output, loss = self.computed(*operands)
         loss.backward()
         if self.optimizer is not None:
             self._update(self.optimizer, rate)
-        return self._outcome(output, loss)
+        return output, loss
 
     def reset(self) -> None:
         """Forget what training has left: velocities, rates, averages, weights of the host's."""
@@ -277,7 +425,8 @@ class TorchStep:
                 master.copy_(one.detach())
         if self.optimizer is not None:
             self.optimizer.state.clear()
-            self._set_rate(self.optimizer, self.owner.model.optimizer.rate)
+            for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+                group["lr"] = rate
         for average, master in zip(self._averages, self._masters, strict=False):
             average.copy_(master.detach())
 
@@ -293,18 +442,13 @@ class TorchStep:
         if self._crosses:
             for master, one in zip(self._masters, self.owner.parameters, strict=True):
                 master.grad = None if one.grad is None else one.grad.cpu()
-        if rate is not None:
-            self._set_rate(optimizer, rate)
+        for group in optimizer.param_groups if rate is not None else ():
+            group["lr"] = rate
         optimizer.step()
         if self._averages:
             decay = self.definition.averages or 0.0
             with torch.no_grad():
                 torch._foreach_lerp_(self._averages, self._masters, 1 - decay)
-
-    @staticmethod
-    def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-        for group in optimizer.param_groups:
-            group["lr"] = rate
 
     def _outcome(self, output: torch.Tensor | None, loss: torch.Tensor | None) -> Outcome:
         """Bring to the host what the definition brings there."""
@@ -321,14 +465,6 @@ class TorchStep:
             loss=float(loss) if "loss" in fetch and loss is not None else None,
             gradients=tuple(_fetched(one) for one in gradients) if "gradients" in fetch else None,
         )
-
-    def _made_optimizer(self) -> torch.optim.Optimizer | None:
-        if self.definition.optimizer == "none":
-            return None
-        check_trainable(self.owner.model, "--option optimizer=sgd")
-        chosen = self.owner.model.optimizer
-        momentum = chosen.mu if chosen.kind == "momentum" else 0.0
-        return torch.optim.SGD(self._masters, lr=chosen.rate, momentum=momentum)
 
 
 def _loss(
@@ -410,26 +546,26 @@ class _Passes:
                 if node.op == "placeholder":
                     values[node] = images
                 elif node.op != "output":
-                    record = self._run(node, values, behind)
-                    values[node] = record.output.detach()
-                    if record.parameters or behind.intersection(record.sources):
+                    passed = self._run(node, values, behind)
+                    values[node] = passed.output.detach()
+                    if passed.parameters or behind.intersection(passed.sources):
                         behind.add(node)
-                    self._records.append(record)
+                    self._records.append(passed)
 
     def data(self) -> None:
         """Compute the gradients of all nodes' inputs, the output taken as its own gradient."""
         last = self._records[-1]
         found = {last.node: last.output.detach()}
-        for record in reversed(self._records):
+        for passed in reversed(self._records):
             wanted = {
                 source: leaf
-                for source, leaf in zip(record.sources, record.leaves, strict=True)
+                for source, leaf in zip(passed.sources, passed.leaves, strict=True)
                 if leaf.requires_grad
             }
             if not wanted:
                 continue
             gradients = torch.autograd.grad(
-                record.output, list(wanted.values()), found[record.node], retain_graph=True
+                passed.output, list(wanted.values()), found[passed.node], retain_graph=True
             )
             for source, gradient in zip(wanted, gradients, strict=True):
                 present = found.get(source)
@@ -438,13 +574,13 @@ class _Passes:
 
     def weights(self) -> None:
         """Add the gradients of all weights to those that are there."""
-        for record in self._records:
-            if not record.parameters:
+        for passed in self._records:
+            if not passed.parameters:
                 continue
             gradients = torch.autograd.grad(
-                record.output, record.parameters, self._gradients[record.node], retain_graph=True
+                passed.output, passed.parameters, self._gradients[passed.node], retain_graph=True
             )
-            for parameter, gradient in zip(record.parameters, gradients, strict=True):
+            for parameter, gradient in zip(passed.parameters, gradients, strict=True):
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
                 parameter.grad += gradient

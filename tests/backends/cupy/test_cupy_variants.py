@@ -13,15 +13,15 @@ from pydlbench.backends.cupy.backend import CupyBackend, create
 from pydlbench.backends.host_clock import HostClock
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import PrimitiveError, UnsupportedError
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.pool import Pool2d
+from pydlbench.ops.table import build_layer
+from pydlbench.words import PASSES
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 
 LAYERS = problems.LAYERS
 # What it has: NumPy stands for cuBLAS, so that nothing takes long.
 NAMES = [name for name, one in LAYERS.items() if one.kind != "pool2d"]
-POOL = Pool2d.of(batch=1, channels=2, in_size=4, kernel=2)
+POOL = build_layer("pool", batch=1, channels=2, in_size=4, kernel=2)
 
 
 class OnTheCpu(CupyBackend):
@@ -52,18 +52,18 @@ def test_every_pass_is_right(backend, monkeypatch, name, pass_, together):
     assert facts.timing == "events"
 
 
-@pytest.mark.parametrize("pass_", Gemm.passes)
+@pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("order", ["kn", "nk"])
 def test_weights_lie_as_the_product_says(backend, order, count, pass_):
-    layer = Gemm(m=5, k=7, n=3, batch_count=count, weights_order=order)
+    layer = build_layer("gemm", m=5, k=7, n=3, batch_count=count, weights_tag=order)
     facts = backend.prepare(KernelSpec(layer=layer, pass_=pass_), Preparation()).facts
     assert facts.correct.status == "ok"
     assert facts.layout == f"src mk, weights {order}, dst mn"
 
 
 @pytest.mark.parametrize("name", ["groups, dilation", "product"])
-@pytest.mark.parametrize("pass_", Gemm.passes)
+@pytest.mark.parametrize("pass_", PASSES)
 def test_a_product_that_is_wrong_or_unwritten_is_a_failure(backend, cupy, monkeypatch, name, pass_):
     def wrong(*factors, **words):
         result = np.matmul(*factors, **words)

@@ -12,8 +12,7 @@ from pydlbench.errors import (
     PrimitiveError,
     UnsupportedError,
 )
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.pointwise import Pointwise
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 
@@ -79,7 +78,7 @@ class Framework(FrameworkBackend):
 
 
 def prepared(*kinds):
-    case = KernelSpec(layer=Gemm(m=4, k=5, n=3), backend="torch")
+    case = KernelSpec(layer=build_layer("gemm", m=4, k=5, n=3), backend="torch")
     return Framework(*kinds).prepare(case, PREPARATION)
 
 
@@ -107,7 +106,9 @@ def test_what_breaks_while_it_is_timed_is_named():
         kernel.sample(Request(samples=1))
 
 
-@pytest.mark.parametrize("layer", [Gemm(m=4, k=5, n=3), Pointwise(op="sgd", channels=6)])
+@pytest.mark.parametrize(
+    "layer", [build_layer("gemm", m=4, k=5, n=3), build_layer("sgd", channels=6)]
+)
 def test_nothing_is_blocked_where_there_is_one_layout_only(layer):
     backend = Framework((Product, ""))
     with pytest.raises(UnsupportedError, match="invented has no operator with --layout blocked"):
@@ -116,10 +117,14 @@ def test_nothing_is_blocked_where_there_is_one_layout_only(layer):
 
 def test_the_weights_of_a_product_lie_as_it_asks():
     backend = Framework((Product, ""))  # with plain weights
-    kernel = backend.prepare(KernelSpec(layer=Gemm(m=4, k=5, n=3, weights_order="kn")), PREPARATION)
+    kernel = backend.prepare(
+        KernelSpec(layer=build_layer("gemm", m=4, k=5, n=3, weights_tag="kn")), PREPARATION
+    )
     assert kernel.facts.correct.status == "ok"
     with pytest.raises(UnsupportedError, match="invented has no operator with weights as nk"):
-        backend.prepare(KernelSpec(layer=Gemm(m=4, k=5, n=3, weights_order="nk")), PREPARATION)
+        backend.prepare(
+            KernelSpec(layer=build_layer("gemm", m=4, k=5, n=3, weights_tag="nk")), PREPARATION
+        )
 
 
 class AcceleratorError(RuntimeError):

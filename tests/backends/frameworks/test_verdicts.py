@@ -7,12 +7,10 @@ from hypothesis import strategies as st
 
 from pydlbench.backends.frameworks.verdicts import fused_inputs, judge
 from pydlbench.backends.verification.inputs import make_inputs, round_to
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.pointwise import Pointwise
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 
-DROPOUT = Pointwise(op="dropout", batch=8, channels=16, height=7, width=5, keep=0.75)
+DROPOUT = build_layer("dropout", batch=8, channels=16, height=7, width=5, keep=0.75)
 
 
 def dropped(source, keep, seed):
@@ -22,7 +20,7 @@ def dropped(source, keep, seed):
 
 def verdict(spoil=None, again_seed=2, keep=0.75, drawn=0.75):
     source = make_inputs(DROPOUT, "forward", "fp32", 1)["src"]
-    layer = Pointwise(op="dropout", batch=8, channels=16, height=7, width=5, keep=keep)
+    layer = build_layer("dropout", batch=8, channels=16, height=7, width=5, keep=keep)
     output, _ = dropped(source, drawn, 1)
     output *= np.float32(drawn / keep)
     if spoil is not None:
@@ -48,7 +46,7 @@ def test_a_random_mask_is_right_by_its_structure():
 
 
 def test_the_smallest_elements_of_a_mask_in_float16_have_fewer_digits():
-    layer = Pointwise(op="dropout", batch=64, channels=64, height=8, width=8, keep=0.75)
+    layer = build_layer("dropout", batch=64, channels=64, height=8, width=8, keep=0.75)
     source = make_inputs(layer, "forward", "fp16", 1)["src"]
 
     def drawn(seed):
@@ -103,7 +101,7 @@ def test_what_is_wrong_with_a_dropout(words, reason):
 
 
 def test_a_dropout_that_keeps_all_draws_nothing():
-    layer = Pointwise(op="dropout", batch=8, channels=16, keep=1.0)
+    layer = build_layer("dropout", batch=8, channels=16, keep=1.0)
     source = make_inputs(layer, "forward", "fp32", 1)["src"]
     found = judge(
         KernelSpec(layer=layer),
@@ -121,25 +119,26 @@ def convolved(layer, source, weights):
     """A convolution in plain loops over taps, in float64."""
     padded = np.pad(
         source.astype(np.float64),
-        ((0, 0), (0, 0), (layer.pad_top, layer.pad_bottom), (layer.pad_left, layer.pad_right)),
+        (
+            (0, 0),
+            (0, 0),
+            (layer.pad_before[0], layer.pad_after[0]),
+            (layer.pad_before[1], layer.pad_after[1]),
+        ),
     )
-    result = np.zeros((layer.batch, layer.out_channels, layer.out_height, layer.out_width))
+    result = np.zeros((layer.batch, layer.out_channels, layer.out_size[0], layer.out_size[1]))
     per_group = layer.out_channels // layer.groups
     inputs = layer.in_channels // layer.groups
     for channel in range(layer.out_channels):
         first = channel // per_group * inputs
-        for row in range(layer.kernel_height):
-            for column in range(layer.kernel_width):
-                top, left = row * layer.dilation_height, column * layer.dilation_width
+        for row in range(layer.kernel[0]):
+            for column in range(layer.kernel[1]):
+                top, left = row * layer.dilation[0], column * layer.dilation[1]
                 seen = padded[
                     :,
                     first : first + inputs,
-                    top : top + (layer.out_height - 1) * layer.stride_height + 1 : (
-                        layer.stride_height
-                    ),
-                    left : left + (layer.out_width - 1) * layer.stride_width + 1 : (
-                        layer.stride_width
-                    ),
+                    top : top + (layer.out_size[0] - 1) * layer.stride[0] + 1 : (layer.stride[0]),
+                    left : left + (layer.out_size[1] - 1) * layer.stride[1] + 1 : (layer.stride[1]),
                 ]
                 result[:, channel] += np.einsum(
                     "nchw,c->nhw", seen, weights[channel, :, row, column]
@@ -155,7 +154,8 @@ def convolved(layer, source, weights):
     padding=st.tuples(*[st.integers(0, 2)] * 4),
 )
 def test_a_fused_bias_is_that_of_the_larger_problem(groups, stride, dilation, padding):
-    layer = Conv2d.of(
+    layer = build_layer(
+        "conv",
         batch=2,
         in_channels=2 * groups,
         in_size=(6, 7),
@@ -176,7 +176,7 @@ def test_a_fused_bias_is_that_of_the_larger_problem(groups, stride, dilation, pa
 
 
 def test_the_gradients_of_weights_and_bias_are_both_judged():
-    layer = Gemm(m=6, k=4, n=5)
+    layer = build_layer("gemm", m=6, k=4, n=5)
     case = KernelSpec(layer=layer, pass_="backward-weights", fuse="bias")
     inputs = make_inputs(layer, "backward-weights", "fp32", 1)
     assert fused_inputs(case, 1) == {}

@@ -6,14 +6,13 @@ import pytest
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import PrimitiveError, UnsupportedError
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.pointwise import Pointwise
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 
 pytest.importorskip("jax")
 
-CONV = Conv2d.of(batch=1, in_channels=2, in_size=5, out_channels=3, kernel=3, padding=1)
+CONV = build_layer("conv", batch=1, in_channels=2, in_size=5, out_channels=3, kernel=3, padding=1)
 # XLA compiles each: these are of every kind, and use every field of a shape.
 _DEFAULT = ("groups, dilation", "batched product", "max", "avg, padding counted")
 
@@ -84,7 +83,7 @@ def test_a_wrong_function_is_a_failure(backend, monkeypatch):
         ({"fuse": "bias"}, "no function for --fuse bias"),
         ({"cache": "all-cold"}, "hot caches only"),
         ({"layout": "blocked"}, "no operator with --layout blocked"),
-        ({"layer": Pointwise(op="relu", batch=1, channels=2, height=2, width=2)}, "no relu layers"),
+        ({"layer": build_layer("relu", batch=1, channels=2, height=2, width=2)}, "no relu layers"),
     ],
 )
 def test_what_it_lacks_is_one_sentence(backend, changes, sentence):

@@ -15,19 +15,16 @@ from pydlbench.backends.base import KernelFacts, Preparation
 from pydlbench.backends.native import cpu
 from pydlbench.backends.verification.verify import Verdict
 from pydlbench.errors import PrimitiveError, UnsupportedError
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.descriptor import parse_problem
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.pointwise import Pointwise
-from pydlbench.layers.pool import Pool2d
+from pydlbench.ops.descriptor import parse_problem
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 from pydlbench.workers.channel import decode, encode
 
-CONV = Conv2d.of(batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1)
-GEMM = Gemm(m=8, k=32, n=16)
-POOL = Pool2d.of(batch=2, channels=16, in_size=9, kernel=3, stride=2)
-TINY = Pointwise(op="relu", batch=1, channels=8, height=3, width=3)
+CONV = build_layer("conv", batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1)
+GEMM = build_layer("gemm", m=8, k=32, n=16)
+POOL = build_layer("pool", batch=2, channels=16, in_size=9, kernel=3, stride=2)
+TINY = build_layer("relu", batch=1, channels=8, height=3, width=3)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +66,7 @@ def test_a_prepared_kernel_is_verified_and_runs(backend, layer, pass_):
 @pytest.mark.parametrize("batch_count", [1, 3])
 @pytest.mark.parametrize("order", ["kn", "nk"])
 def test_the_weights_of_a_product_lie_as_it_asks(backend, pass_, batch_count, order):
-    layer = Gemm(m=8, k=16, n=16, batch_count=batch_count, weights_order=order)
+    layer = build_layer("gemm", m=8, k=16, n=16, batch_count=batch_count, weights_tag=order)
     facts = prepare(backend, layer, pass_=pass_).facts
     assert facts.correct.status == "ok"
     letters = "g" * (batch_count > 1) + order
@@ -240,13 +237,13 @@ def test_probes_by_name(backend):
         backend.probe("latency", {})
 
 
-BATCHNORM = Pointwise(op="batchnorm", batch=2, channels=16, height=5, width=5)
+BATCHNORM = build_layer("batchnorm", batch=2, channels=16, height=5, width=5)
 
 
 @pytest.mark.parametrize("layout", ["best", "any", "nchw", "nhwc", "blocked"])
 @pytest.mark.parametrize("op", ["relu", "lrn", "batchnorm", "add", "bias"])
 def test_memory_bound_layers_come_in_all_layouts(backend, op, layout):
-    layer = Pointwise(op=op, batch=2, channels=16, height=5, width=5)
+    layer = build_layer(op, batch=2, channels=16, height=5, width=5)
     facts = prepare(backend, layer, layout=layout).facts
     assert facts.correct.status == "ok"
     assert "not compared" not in facts.correct.detail

@@ -9,10 +9,10 @@ from pydlbench.backends import autotune
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.native import cpu
 from pydlbench.backends.native.cpu import without_narrower_code
-from pydlbench.layers.conv import Conv2d
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 
-CONV = Conv2d.of(batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1)
+CONV = build_layer("conv", batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1)
 
 
 @pytest.fixture(scope="module")

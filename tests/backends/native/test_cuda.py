@@ -14,15 +14,12 @@ import pytest
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import DeviceLostError, PrimitiveError, UnsupportedError
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.descriptor import parse_problem
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.pointwise import Pointwise
-from pydlbench.layers.pool import Pool2d
+from pydlbench.ops.descriptor import parse_problem
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 
-CONV = Conv2d.of(batch=2, in_channels=3, in_size=5, out_channels=4, kernel=3, padding=1)
+CONV = build_layer("conv", batch=2, in_channels=3, in_size=5, out_channels=4, kernel=3, padding=1)
 
 
 def prepare(backend, preparation=None, **words):
@@ -227,7 +224,7 @@ def test_inputs_of_the_row_before_are_used_again(native, backend, monkeypatch):
 
 
 def test_a_result_is_downloaded_once(native, backend):
-    layer = Pointwise(op="relu", channels=3, batch=2, height=4, width=5)
+    layer = build_layer("relu", channels=3, batch=2, height=4, width=5)
     source = make_inputs(layer, "forward", "fp32", 0)["src"]
     plan = fake_cuda.Plan("own", results={"dst": np.maximum(source, 0)})
     native.plans = lambda *_, **__: [plan]
@@ -237,7 +234,7 @@ def test_a_result_is_downloaded_once(native, backend):
 
 @pytest.mark.parametrize("precision", ["fp16", "fp16-tc"])
 def test_formats_of_equal_significands_have_equal_inputs(precision):
-    layer = Gemm(m=1024, k=1024, n=1)
+    layer = build_layer("gemm", m=1024, k=1024, n=1)
     expected, found = (make_inputs(layer, "forward", name, 3) for name in ("tf32", precision))
     assert all(np.array_equal(found[role], expected[role]) for role in expected)
 
@@ -314,12 +311,12 @@ def test_a_fused_bias_is_an_input_of_its_own(native, backend):
         (CONV, {"fuse": "bias-relu", "pass_": "backward-data"}, "forward pass of convolutions"),
         (CONV, {"fuse": "bias"}, "is for frameworks; natively there is: bias-relu"),
         (
-            Pool2d.of(batch=1, channels=1, in_size=4, kernel=2, stride=2),
+            build_layer("pool", batch=1, channels=1, in_size=4, kernel=2, stride=2),
             {"cache": "weights-cold"},
             "pool2d has no weights",
         ),
         (
-            Pool2d.of(batch=1, channels=1, in_size=4, kernel=2, stride=2),
+            build_layer("pool", batch=1, channels=1, in_size=4, kernel=2, stride=2),
             {"pass_": "backward-weights"},
             "pool2d has no backward-weights pass",
         ),
@@ -345,7 +342,9 @@ def test_the_best_product_is_the_peak(native, backend):
         fake_cuda.Plan("fast", 1e-3),
     ]
     reading = backend.probe("gemm_peak", {"precision": "bf16-tc", "size": 64})
-    assert reading["per_second"] == pytest.approx(Gemm(m=64, k=64, n=64).flops("forward") / 1e-3)
+    assert reading["per_second"] == pytest.approx(
+        build_layer("gemm", m=64, k=64, n=64).flops("forward") / 1e-3
+    )
     assert reading["clock_hz"] == 1.98e9
     assert reading["kernel"] == "64x64x64 cuDNN 9.0 fast"
     with pytest.raises(UnsupportedError, match="no such probe: heat"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pydlbench.backends.numba.build import inputs_met, outputs_met, spans_met
-from pydlbench.layers.window import Axis
+from pydlbench.ops.axis import Axis
 
 AXES = [
     Axis(size=5, out=4, kernel=3, stride=stride, dilation=dilation, pad=pad)

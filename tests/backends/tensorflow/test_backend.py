@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,35 +9,61 @@ import pytest
 from pydlbench.backends.base import Preparation
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import PrimitiveError, UnsupportedError
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.deconv import Deconv2d
-from pydlbench.layers.descriptor import parse_problem
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.pool import Pool2d
+from pydlbench.ops.descriptor import parse_problem
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 
 if TYPE_CHECKING:
     from pydlbench.backends.tensorflow.backend import TensorflowBackend
-    from pydlbench.layers.layer import Layer
+    from pydlbench.ops.op import Layer
 
 THOROUGH = Preparation(seed=3, all_candidates=True)
-PLAIN = Conv2d.of(batch=2, in_channels=3, in_size=(7, 6), out_channels=5, kernel=3, padding=1)
-STRIDED = Conv2d.of(
-    batch=2, in_channels=3, in_size=(7, 6), out_channels=5, kernel=3, stride=(1, 2), padding=1
+PLAIN = build_layer(
+    "conv", batch=2, in_channels=3, in_size=(7, 6), out_channels=5, kernel=3, padding=1
 )
-UNEVEN = Conv2d.of(
-    batch=2, in_channels=3, in_size=(7, 6), out_channels=5, kernel=(3, 2), padding=(1, 0, 2, 1)
+STRIDED = build_layer(
+    "conv",
+    batch=2,
+    in_channels=3,
+    in_size=(7, 6),
+    out_channels=5,
+    kernel=3,
+    stride=(1, 2),
+    padding=1,
 )
-DILATED = Conv2d.of(batch=1, in_channels=3, in_size=9, out_channels=4, kernel=3, dilation=2)
-GROUPED = Conv2d.of(
-    batch=2, in_channels=4, in_size=6, out_channels=6, kernel=3, padding=1, groups=2
+UNEVEN = build_layer(
+    "conv",
+    batch=2,
+    in_channels=3,
+    in_size=(7, 6),
+    out_channels=5,
+    kernel=(3, 2),
+    padding=(1, 0, 2, 1),
 )
-DEPTHWISE = Conv2d.of(
-    batch=2, in_channels=4, in_size=7, out_channels=8, kernel=3, stride=2, padding=1, groups=4
+DILATED = build_layer(
+    "conv", batch=1, in_channels=3, in_size=9, out_channels=4, kernel=3, dilation=2
 )
-UP = Deconv2d.of(batch=2, in_channels=3, in_size=(4, 3), out_channels=5, kernel=3, stride=2)
-SAME_POOL = Pool2d.of(batch=2, channels=3, in_size=(7, 8), kernel=3, stride=2, padding=(1, 1, 0, 1))
+GROUPED = build_layer(
+    "conv", batch=2, in_channels=4, in_size=6, out_channels=6, kernel=3, padding=1, groups=2
+)
+DEPTHWISE = build_layer(
+    "conv",
+    batch=2,
+    in_channels=4,
+    in_size=7,
+    out_channels=8,
+    kernel=3,
+    stride=2,
+    padding=1,
+    groups=4,
+)
+UP = build_layer(
+    "deconv", batch=2, in_channels=3, in_size=(4, 3), out_channels=5, kernel=3, stride=2
+)
+SAME_POOL = build_layer(
+    "pool", batch=2, channels=3, in_size=(7, 8), kernel=3, stride=2, padding=(1, 1, 0, 1)
+)
 MODES = ("graph", "xla")
 PASSES = ("forward", "backward-data", "backward-weights")
 
@@ -63,11 +88,11 @@ def wrong(entries: list[dict]) -> list[dict]:
         STRIDED,
         UNEVEN,
         UP,
-        Gemm(m=5, k=7, n=3),
-        Gemm(m=4, k=3, n=5, batch_count=2),
-        Pool2d.of(batch=2, channels=3, in_size=(7, 6), kernel=3, stride=2),
+        build_layer("gemm", m=5, k=7, n=3),
+        build_layer("gemm", m=4, k=3, n=5, batch_count=2),
+        build_layer("pool", batch=2, channels=3, in_size=(7, 6), kernel=3, stride=2),
         SAME_POOL,
-        dataclasses.replace(SAME_POOL, mode="avg"),
+        SAME_POOL.replace(mode="avg"),
     ],
     ids=["conv", "strided", "uneven", "up", "gemm", "gemms", "max", "max-same", "avg-same"],
 )
@@ -117,7 +142,7 @@ def test_special_convolutions_are_right(backend, layer, pass_, mode):
 
 
 def test_a_refused_variant_says_why_and_another_takes_its_place(backend):
-    layer = dataclasses.replace(GROUPED, pad_top=2)
+    layer = GROUPED.replace(pad_before=(2, GROUPED.pad_before[1]))
     facts = prepare(backend, layer, "backward-data", "graph").facts
     reasons = {one["algorithm"]: one["reason"] for one in facts.candidates if one["reason"]}
     assert facts.correct.status == "ok"
@@ -147,7 +172,7 @@ def test_the_kernel_behind_is_named(backend):
     xla = prepare(backend, PLAIN, "forward", "xla").facts
     assert graph.algorithm.startswith("Conv2D")
     assert xla.algorithm.endswith("convolution f32")
-    again = prepare(backend, Gemm(m=3, k=4, n=2), "forward", "graph").facts
+    again = prepare(backend, build_layer("gemm", m=3, k=4, n=2), "forward", "graph").facts
     assert "MatMul" in again.algorithm
     assert "Conv" not in again.algorithm
     chosen = [entry["algorithm"] for entry in graph.candidates if entry["chosen"]]
@@ -165,7 +190,7 @@ def test_layouts_compete_and_can_be_chosen(backend):
 
 
 def test_weights_lie_both_ways(backend):
-    facts = prepare(backend, Gemm(m=3, k=4, n=2), "backward-weights", "graph").facts
+    facts = prepare(backend, build_layer("gemm", m=3, k=4, n=2), "backward-weights", "graph").facts
     assert {entry["layout"] for entry in facts.candidates} == {
         "src mk, weights kn, dst mn",
         "src mk, weights nk, dst mn",
@@ -173,7 +198,7 @@ def test_weights_lie_both_ways(backend):
 
 
 def test_samples_are_counted_and_positive(backend):
-    kernel = prepare(backend, Gemm(m=3, k=4, n=2), "forward", "graph")
+    kernel = prepare(backend, build_layer("gemm", m=3, k=4, n=2), "forward", "graph")
     chunk = kernel.sample(Request(samples=4, inner=3, untimed=2))
     assert len(chunk.seconds) == 4
     assert min(chunk.seconds) > 0
@@ -191,7 +216,8 @@ def test_samples_are_counted_and_positive(backend):
         (PLAIN, {"layout": "blocked"}, "no operator with --layout blocked"),
         (PLAIN, {"timing": "events"}, "--timing events"),
         (
-            Pool2d.of(
+            build_layer(
+                "pool",
                 batch=1,
                 channels=2,
                 in_size=6,
@@ -204,7 +230,9 @@ def test_samples_are_counted_and_positive(backend):
             "leave padding out of the count",
         ),
         (
-            Pool2d.of(batch=1, channels=2, in_size=6, kernel=3, stride=2, padding=1, mode="avg"),
+            build_layer(
+                "pool", batch=1, channels=2, in_size=6, kernel=3, stride=2, padding=1, mode="avg"
+            ),
             {},
             "SAME or VALID, not 1 above",
         ),
@@ -217,7 +245,7 @@ def test_what_it_lacks_is_unsupported_with_a_reason(backend, layer, words, reaso
 
 
 def test_what_xla_refuses_is_unsupported_in_its_own_words(backend):
-    layer = Pool2d.of(batch=1, channels=2, in_size=6, kernel=3, stride=2, padding=1)
+    layer = build_layer("pool", batch=1, channels=2, in_size=6, kernel=3, stride=2, padding=1)
     with pytest.raises(UnsupportedError) as raised:
         prepare(backend, layer, "forward", "xla")
     expected = "TensorFlow, MaxPool (xla): XLA does not support pooling ops with explicit padding"

@@ -7,15 +7,15 @@ import pytest
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.frameworks.verbose import evidence, last_call, parse
 from pydlbench.backends.tensorflow import CAPABILITIES
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.pool import Pool2d
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 from pydlbench.workers.host import Worker
 
-TINY = Conv2d.of(batch=1, in_channels=3, in_size=6, out_channels=4, kernel=3, padding=1)
-MIDDLE = Conv2d.of(batch=2, in_channels=32, in_size=14, out_channels=48, kernel=3, padding=1)
+TINY = build_layer("conv", batch=1, in_channels=3, in_size=6, out_channels=4, kernel=3, padding=1)
+MIDDLE = build_layer(
+    "conv", batch=2, in_channels=32, in_size=14, out_channels=48, kernel=3, padding=1
+)
 CALLS = 3
 
 
@@ -87,8 +87,8 @@ def test_a_trace_that_fails_tells_nothing(traces):
     [
         (MIDDLE, "forward"),
         (MIDDLE, "backward-weights"),
-        (Gemm(m=33, k=65, n=17), "forward"),
-        (Pool2d.of(batch=2, channels=8, in_size=9, kernel=3, stride=2), "forward"),
+        (build_layer("gemm", m=33, k=65, n=17), "forward"),
+        (build_layer("pool", batch=2, channels=8, in_size=9, kernel=3, stride=2), "forward"),
     ],
     ids=["conv", "conv-weights", "gemm", "pool"],
 )

@@ -8,17 +8,24 @@ import pytest
 
 from pydlbench.backends.base import Preparation
 from pydlbench.errors import PrimitiveError, UnsupportedError
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 
 THOROUGH = Preparation(seed=3, all_candidates=True)
-CONV = Conv2d.of(batch=2, in_channels=3, in_size=(7, 6), out_channels=5, kernel=3, padding=1)
-UNEVEN = Conv2d.of(
-    batch=2, in_channels=3, in_size=(7, 6), out_channels=5, kernel=(3, 2), padding=(1, 0, 2, 1)
+CONV = build_layer(
+    "conv", batch=2, in_channels=3, in_size=(7, 6), out_channels=5, kernel=3, padding=1
 )
-GEMM = Gemm(m=5, k=7, n=3)
-BATCHED = Gemm(m=4, k=3, n=5, batch_count=2)
+UNEVEN = build_layer(
+    "conv",
+    batch=2,
+    in_channels=3,
+    in_size=(7, 6),
+    out_channels=5,
+    kernel=(3, 2),
+    padding=(1, 0, 2, 1),
+)
+GEMM = build_layer("gemm", m=5, k=7, n=3)
+BATCHED = build_layer("gemm", m=4, k=3, n=5, batch_count=2)
 
 
 @pytest.mark.product

@@ -3,15 +3,14 @@
 import pytest
 
 from pydlbench.errors import InsufficientMemoryError, PrimitiveError, UnsupportedError
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.pointwise import Pointwise
-from pydlbench.layers.pool import Pool2d
+from pydlbench.ops.table import build_layer
 
 pytestmark = pytest.mark.usefixtures("tensorflow_backend")
 
 
 def conv(size, kernel, stride, padding, dilation=1):
-    return Conv2d.of(
+    return build_layer(
+        "conv",
         batch=1,
         in_channels=1,
         in_size=size,
@@ -37,9 +36,15 @@ def conv(size, kernel, stride, padding, dilation=1):
         (conv(8, 3, 1, 1, dilation=2), "EXPLICIT"),
         (conv(8, 3, 1, (1, 0)), "EXPLICIT"),  # SAME one way, VALID the other
         (conv(224, 7, 2, 3), "EXPLICIT"),
-        (Pool2d.of(batch=1, channels=1, in_size=8, kernel=2, stride=2), "VALID"),
-        (Pool2d.of(batch=1, channels=1, in_size=7, kernel=3, stride=2, padding=1), "SAME"),
-        (Pool2d.of(batch=1, channels=1, in_size=7, kernel=2, stride=2, padding=1), "EXPLICIT"),
+        (build_layer("pool", batch=1, channels=1, in_size=8, kernel=2, stride=2), "VALID"),
+        (
+            build_layer("pool", batch=1, channels=1, in_size=7, kernel=3, stride=2, padding=1),
+            "SAME",
+        ),
+        (
+            build_layer("pool", batch=1, channels=1, in_size=7, kernel=2, stride=2, padding=1),
+            "EXPLICIT",
+        ),
     ],
 )
 def test_padding_has_a_word_where_it_means_the_same(layer, word):
@@ -157,4 +162,4 @@ def test_a_layer_that_is_in_no_table_is_unsupported(monkeypatch):
     with pytest.raises(UnsupportedError, match="tensorflow: no conv2d layers here"):
         layers.calls_of(conv(8, 3, 1, 0))
     with pytest.raises(UnsupportedError, match="tensorflow: no relu layers here"):
-        layers.calls_of(Pointwise(op="relu", channels=1))
+        layers.calls_of(build_layer("relu", channels=1))

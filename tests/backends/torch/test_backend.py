@@ -13,13 +13,12 @@ from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.operator import compiled
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import InsufficientMemoryError, PrimitiveError, UnsupportedError
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 
-CONV = Conv2d.of(batch=2, in_channels=16, in_size=9, out_channels=16, kernel=3, padding=1)
-GEMM = Gemm(m=64, k=64, n=64)
+CONV = build_layer("conv", batch=2, in_channels=16, in_size=9, out_channels=16, kernel=3, padding=1)
+GEMM = build_layer("gemm", m=64, k=64, n=64)
 
 
 def built(backend, case, variant=0):

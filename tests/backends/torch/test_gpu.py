@@ -11,15 +11,14 @@ from pydlbench.backends.base import Preparation
 from pydlbench.backends.torch import gpu as gpu_runtime
 from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.gpu import GpuClock
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.pool import Pool2d
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.guards import GpuReadings
+from pydlbench.words import PASSES
 
-CONV = Conv2d.of(batch=2, in_channels=4, in_size=6, out_channels=8, kernel=3, padding=1)
-POOL = Pool2d.of(batch=2, channels=3, in_size=7, kernel=3, stride=2)
+CONV = build_layer("conv", batch=2, in_channels=4, in_size=6, out_channels=8, kernel=3, padding=1)
+POOL = build_layer("pool", batch=2, channels=3, in_size=7, kernel=3, stride=2)
 
 
 def clock(runtime, monitor, timing):
@@ -90,7 +89,7 @@ def test_readings_of_the_card_come_with_the_chunk(runtime):
     [
         ({"layer": CONV, "precision": "fp32"}, "cuda-graph"),
         ({"layer": CONV, "precision": "bf16-tc", "timing": "events"}, "events"),
-        ({"layer": Gemm(m=5, k=7, n=3), "precision": "tf32"}, "cuda-graph"),
+        ({"layer": build_layer("gemm", m=5, k=7, n=3), "precision": "tf32"}, "cuda-graph"),
         ({"layer": POOL, "precision": "bf16-tc", "pass_": "backward-data"}, "cuda-graph"),
     ],
 )
@@ -118,10 +117,13 @@ def test_facts_of_a_row(gpu_backend, monkeypatch, words, timing):
     assert len(chunk.seconds) == 2
 
 
-@pytest.mark.parametrize("pass_", Gemm.passes)
+@pytest.mark.parametrize("pass_", PASSES)
 def test_fp8_products_have_both_factors_along_the_sum(gpu_backend, monkeypatch, pass_):
     case = KernelSpec(
-        layer=Gemm(m=32, k=48, n=16), device="cuda:0", precision="fp8-tc", pass_=pass_
+        layer=build_layer("gemm", m=32, k=48, n=16),
+        device="cuda:0",
+        precision="fp8-tc",
+        pass_=pass_,
     )
     (variant,) = gpu_backend.variants(case)
     monkeypatch.setattr(gpu_backend, "variants", lambda _: [variant])
@@ -188,7 +190,9 @@ def test_without_a_profiler_no_kernel_is_named(monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16-tc", "bf16-tc"])
-@pytest.mark.parametrize("layer", [CONV, POOL, Gemm(m=64, k=64, n=32)], ids=lambda x: x.kind)
+@pytest.mark.parametrize(
+    "layer", [CONV, POOL, build_layer("gemm", m=64, k=64, n=32)], ids=lambda x: x.kind
+)
 def test_on_a_gpu(layer, precision):
     from pydlbench.backends.torch.backend import create
 

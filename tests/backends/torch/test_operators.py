@@ -1,7 +1,5 @@
 """Every layer, pass, layout and mode gives the reference's result."""
 
-import dataclasses
-
 import problems
 import pytest
 
@@ -9,30 +7,34 @@ from pydlbench.backends.base import Preparation
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.backends.verification.verify import verify
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.deconv import Deconv2d
-from pydlbench.layers.descriptor import parse_problem
-from pydlbench.layers.elementwise import ELEMENTWISE
-from pydlbench.layers.pool import Pool2d
-from pydlbench.layers.reduction import REDUCTIONS
+from pydlbench.ops.descriptor import parse_problem
+from pydlbench.ops.table import build_layer, ops_of_kind
 from pydlbench.records.specs import KernelSpec
 
 CONV = problems.LAYERS["even padding"]
-UNEVEN = Conv2d.of(
-    batch=2, in_channels=3, in_size=(8, 6), out_channels=5, kernel=3, stride=2, padding=(0, 1, 0, 1)
+UNEVEN = build_layer(
+    "conv",
+    batch=2,
+    in_channels=3,
+    in_size=(8, 6),
+    out_channels=5,
+    kernel=3,
+    stride=2,
+    padding=(0, 1, 0, 1),
 )
-UP = Deconv2d.of(
-    batch=2, in_channels=4, in_size=(5, 4), out_channels=6, kernel=3, stride=2, padding=1
+UP = build_layer(
+    "deconv", batch=2, in_channels=4, in_size=(5, 4), out_channels=6, kernel=3, stride=2, padding=1
 )
-UP_FURTHER = dataclasses.replace(UP, out_height=UP.out_height + 1)
+UP_FURTHER = UP.replace(out_size=(UP.out_size[0] + 1, UP.out_size[1]))
 GEMM = problems.LAYERS["product"]
-MAX = Pool2d.of(batch=2, channels=3, in_size=(7, 5), kernel=3, stride=2, padding=1)
-MEAN = dataclasses.replace(MAX, mode="avg")
-MEAN_OF_ALL = dataclasses.replace(MEAN, count_include_pad=True)
-UNEVEN_MAX = Pool2d.of(
-    batch=2, channels=3, in_size=(6, 5), kernel=3, stride=2, padding=(0, 1, 0, 2)
+MAX = build_layer("pool", batch=2, channels=3, in_size=(7, 5), kernel=3, stride=2, padding=1)
+MEAN = MAX.replace(mode="avg")
+MEAN_OF_ALL = MEAN.replace(count_include_pad=True)
+UNEVEN_MAX = build_layer(
+    "pool", batch=2, channels=3, in_size=(6, 5), kernel=3, stride=2, padding=(0, 1, 0, 2)
 )
-UNEVEN_MEAN = Pool2d.of(
+UNEVEN_MEAN = build_layer(
+    "pool",
     batch=2,
     channels=3,
     in_size=(6, 5),
@@ -90,10 +92,10 @@ def test_layers_on_tensors_of_any_shape(backend):
     operands = ("6x5", "1x5", "1x1")
     texts = [
         *(
-            f"elementwise:{op}:{':'.join(operands[: one.operands])}"
-            for op, one in ELEMENTWISE.items()
+            f"elementwise:{op}:{':'.join(operands[: one.operand_count])}"
+            for op, one in ops_of_kind("elementwise").items()
         ),
-        *(f"reduction:{op}:4x6x5:4x1x5" for op in REDUCTIONS),
+        *(f"reduction:{op}:4x6x5:4x1x5" for op in ops_of_kind("reduction")),
         *("move:copy:30", "move:fill:6x5", "move:permute:4x6x5by201"),
         *("gather:rows:6x5:9", "gather:add-rows:6x5:9"),
     ]
@@ -172,9 +174,9 @@ def test_uneven_padding_is_part_of_the_call_and_named(backend, monkeypatch):
 
 
 def test_padding_beyond_half_a_window_is_made_beforehand(backend):
-    layer = Pool2d.of(batch=1, channels=2, in_size=6, kernel=3, padding=2)
+    layer = build_layer("pool", batch=1, channels=2, in_size=6, kernel=3, padding=2)
     names = {one.algorithm for one in backend.variants(KernelSpec(layer=layer))}
     assert names == {"aten::constant_pad_nd + aten::max_pool2d"}
-    left_out = Pool2d.of(batch=1, channels=2, in_size=6, kernel=3, padding=2, mode="avg")
+    left_out = build_layer("pool", batch=1, channels=2, in_size=6, kernel=3, padding=2, mode="avg")
     with pytest.raises(UnsupportedError, match="no average that leaves out"):
         backend.variants(KernelSpec(layer=left_out))

@@ -7,13 +7,11 @@ from pydlbench.backends.base import Preparation
 from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.backend import create
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.pool import Pool2d
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 
-CONV = Conv2d.of(batch=2, in_channels=4, in_size=6, out_channels=8, kernel=3)
-POOL = Pool2d.of(batch=1, channels=2, in_size=6, kernel=3)
+CONV = build_layer("conv", batch=2, in_channels=4, in_size=6, out_channels=8, kernel=3)
+POOL = build_layer("pool", batch=1, channels=2, in_size=6, kernel=3)
 
 
 @pytest.mark.parametrize(
@@ -32,12 +30,16 @@ POOL = Pool2d.of(batch=1, channels=2, in_size=6, kernel=3)
         ({"layer": CONV, "device": "cuda:0", "precision": "fp16"}, "cannot keep fp16 off"),
         ({"layer": CONV, "device": "cuda:0", "precision": "fp8-tc"}, "matrix products only"),
         (
-            {"layer": Gemm(m=16, k=16, n=8), "device": "cuda:0", "precision": "fp8-tc"},
+            {
+                "layer": build_layer("gemm", m=16, k=16, n=8),
+                "device": "cuda:0",
+                "precision": "fp8-tc",
+            },
             "multiples of 16",
         ),
         (
             {
-                "layer": Gemm(m=16, k=16, n=16),
+                "layer": build_layer("gemm", m=16, k=16, n=16),
                 "device": "cuda:0",
                 "precision": "fp8-tc",
                 "fuse": "bias",
@@ -46,7 +48,7 @@ POOL = Pool2d.of(batch=1, channels=2, in_size=6, kernel=3)
         ),
         (
             {
-                "layer": Gemm(m=16, k=16, n=16, batch_count=2),
+                "layer": build_layer("gemm", m=16, k=16, n=16, batch_count=2),
                 "device": "cuda:0",
                 "precision": "fp8-tc",
             },

@@ -6,7 +6,7 @@ import pytest
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.torch import layers as conv
 from pydlbench.errors import PrimitiveError, UnsupportedError
-from pydlbench.layers.pool import Pool2d
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 
 CONV, GEMM = problems.LAYERS["even padding"], problems.LAYERS["product"]
@@ -99,7 +99,11 @@ def test_a_wrong_gradient_is_found(backend, monkeypatch, role):
     ("layer", "pass_", "what"),
     [
         (CONV, "backward-data", "backward-data has no bias"),
-        (Pool2d.of(batch=1, channels=2, in_size=6, kernel=3), "forward", "pool2d has no bias"),
+        (
+            build_layer("pool", batch=1, channels=2, in_size=6, kernel=3),
+            "forward",
+            "pool2d has no bias",
+        ),
     ],
 )
 def test_where_there_is_no_bias(backend, layer, pass_, what):

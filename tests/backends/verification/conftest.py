@@ -9,34 +9,35 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.pool import Pool2d
+from pydlbench.ops.table import build_layer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
+    from pydlbench.ops.op import Layer
+
     Array = NDArray[np.float32]
 
 RESULT = {"forward": "dst", "backward-data": "src", "backward-weights": "weights"}
 
 
-def windows(layer: Conv2d | Pool2d) -> Iterator[tuple[int, int, int, int, int, int]]:
+def windows(layer: Layer) -> Iterator[tuple[int, int, int, int, int, int]]:
     """Yield (oh, ow, kh, kw, ih, iw) for every tap that is not on padding."""
-    dilations = (layer.dilation_height, layer.dilation_width) if layer.kind == "conv2d" else (1, 1)
-    for oh in range(layer.out_height):
-        for ow in range(layer.out_width):
-            for kh in range(layer.kernel_height):
-                for kw in range(layer.kernel_width):
-                    ih = oh * layer.stride_height + kh * dilations[0] - layer.pad_top
-                    iw = ow * layer.stride_width + kw * dilations[1] - layer.pad_left
-                    if 0 <= ih < layer.in_height and 0 <= iw < layer.in_width:
+    dilations = (layer.dilation[0], layer.dilation[1]) if layer.kind == "conv2d" else (1, 1)
+    for oh in range(layer.out_size[0]):
+        for ow in range(layer.out_size[1]):
+            for kh in range(layer.kernel[0]):
+                for kw in range(layer.kernel[1]):
+                    ih = oh * layer.stride[0] + kh * dilations[0] - layer.pad_before[0]
+                    iw = ow * layer.stride[1] + kw * dilations[1] - layer.pad_before[1]
+                    if 0 <= ih < layer.in_size[0] and 0 <= iw < layer.in_size[1]:
                         yield oh, ow, kh, kw, ih, iw
 
 
 def conv(
-    layer: Conv2d,
+    layer: Layer,
     pass_: str,
     inputs: dict[str, Array],
     rounded: Callable[[Array], Array] = lambda partial: partial,
@@ -44,9 +45,9 @@ def conv(
     """Compute a convolution term by term in float32; ``rounded`` is applied to partial sums."""
     ins, outs = layer.in_channels // layer.groups, layer.out_channels // layer.groups
     shapes = {
-        "src": (layer.batch, layer.in_channels, layer.in_height, layer.in_width),
-        "weights": (layer.out_channels, ins, layer.kernel_height, layer.kernel_width),
-        "dst": (layer.batch, layer.out_channels, layer.out_height, layer.out_width),
+        "src": (layer.batch, layer.in_channels, layer.in_size[0], layer.in_size[1]),
+        "weights": (layer.out_channels, ins, layer.kernel[0], layer.kernel[1]),
+        "dst": (layer.batch, layer.out_channels, layer.out_size[0], layer.out_size[1]),
     }
     result = np.zeros(shapes[RESULT[pass_]], np.float32)
     x, w, y = (inputs.get(role) for role in ("src", "weights", "dst"))
@@ -74,19 +75,21 @@ def gemm(pass_: str, inputs: dict[str, Array]) -> Array:
     return np.einsum(equation, *(inputs[r] for r in ("src", "dst", "weights") if r in inputs))
 
 
-def pool(layer: Pool2d, pass_: str, inputs: dict[str, Array]) -> Array:
+def pool(layer: Layer, pass_: str, inputs: dict[str, Array]) -> Array:
     """Compute a pooling window by window in float32."""
     planes = (layer.batch, layer.channels)
     members: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for oh, ow, _, _, ih, iw in windows(layer):
         members.setdefault((oh, ow), []).append((ih, iw))
     backward = pass_ == "backward-data"
-    size = (layer.in_height, layer.in_width) if backward else (layer.out_height, layer.out_width)
+    size = (
+        (layer.in_size[0], layer.in_size[1]) if backward else (layer.out_size[0], layer.out_size[1])
+    )
     result = np.zeros((*planes, *size), np.float32)
     for (oh, ow), taps in members.items():
         count = len(taps)
         if layer.count_include_pad:
-            count = layer.kernel_height * layer.kernel_width
+            count = layer.kernel[0] * layer.kernel[1]
         rows, columns = np.array(taps).T
         if layer.mode == "avg" and backward:
             share = inputs["dst"][:, :, oh, ow] / np.float32(count)
@@ -122,11 +125,12 @@ def axes(draw: Any, pooling: bool) -> dict[str, int]:
 
 
 @st.composite
-def convs(draw: Any) -> Conv2d:
+def convs(draw: Any) -> Layer:
     """Draw a small convolution: groups, depthwise, dilation, uneven pads, strides, non-square."""
     height, width = draw(axes(pooling=False)), draw(axes(pooling=False))
     groups = draw(st.sampled_from([1, 1, 2, 3]))
-    return Conv2d.of(
+    return build_layer(
+        "conv",
         batch=draw(st.integers(1, 3)),
         in_channels=groups * draw(st.integers(1, 3)),
         in_size=(height["in"], width["in"]),
@@ -140,11 +144,12 @@ def convs(draw: Any) -> Conv2d:
 
 
 @st.composite
-def pools(draw: Any) -> Pool2d:
+def pools(draw: Any) -> Layer:
     """Draw a small pooling of either kind."""
     height, width = draw(axes(pooling=True)), draw(axes(pooling=True))
     mode = draw(st.sampled_from(["max", "avg"]))
-    return Pool2d.of(
+    return build_layer(
+        "pool",
         batch=draw(st.integers(1, 3)),
         channels=draw(st.integers(1, 5)),
         in_size=(height["in"], width["in"]),

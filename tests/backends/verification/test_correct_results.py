@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from pydlbench.backends.verification.inputs import make_inputs, round_to
 from pydlbench.backends.verification.verify import verify
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.pool import Pool2d
+from pydlbench.ops.table import build_layer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,7 +48,7 @@ def test_convolutions(naive, drawn, data, pass_, seed):
     precision=st.sampled_from(PRECISIONS),
 )
 def test_matrix_products(naive, m, k, n, count, pass_, precision):
-    layer = Gemm(m=m, k=k, n=n, batch_count=count)
+    layer = build_layer("gemm", m=m, k=k, n=n, batch_count=count)
     inputs = make_inputs(layer, pass_, precision, 3)
     output = round_to(precision, naive.gemm(pass_, inputs))
     verdict = verify(layer, pass_, precision, inputs, output, 3)
@@ -75,7 +73,7 @@ def test_poolings(naive, drawn, data, pass_, precision):
 @pytest.mark.parametrize("pass_", PASSES)
 def test_large_convolution_is_covered_by_checksums_and_points(pass_):
     # Float32 matrix products make the result here: the naive loops would take minutes.
-    layer = Conv2d.of(batch=64, in_channels=256, in_size=16, out_channels=256, kernel=1)
+    layer = build_layer("conv", batch=64, in_channels=256, in_size=16, out_channels=256, kernel=1)
     inputs = make_inputs(layer, pass_, "fp32", 1)
     pixels = {
         role: inputs[role].transpose(1, 0, 2, 3).reshape(256, -1)
@@ -96,7 +94,7 @@ def test_large_convolution_is_covered_by_checksums_and_points(pass_):
 
 @pytest.mark.parametrize("pass_", PASSES)
 def test_large_matrix_product_is_covered_by_checksums_and_points(naive, pass_):
-    layer = Gemm(m=300, k=500, n=400)
+    layer = build_layer("gemm", m=300, k=500, n=400)
     inputs = make_inputs(layer, pass_, "fp32", 1)
     verdict = verify(layer, pass_, "fp32", inputs, naive.gemm(pass_, inputs), 1)
     assert verdict.status == "ok", verdict
@@ -105,7 +103,7 @@ def test_large_matrix_product_is_covered_by_checksums_and_points(naive, pass_):
 
 
 def test_many_images_of_a_large_weight_matrix_share_checksums():
-    layer = Conv2d.of(batch=40, in_channels=2048, in_size=1, out_channels=2048, kernel=1)
+    layer = build_layer("conv", batch=40, in_channels=2048, in_size=1, out_channels=2048, kernel=1)
     inputs = make_inputs(layer, "forward", "fp32", 1)
     output = inputs["src"][:, :, 0, 0] @ inputs["weights"][:, :, 0, 0].T
     verdict = verify(layer, "forward", "fp32", inputs, output[:, :, None, None], 1)
@@ -117,8 +115,15 @@ def test_many_images_of_a_large_weight_matrix_share_checksums():
 
 @pytest.mark.parametrize("pass_", PASSES)
 def test_strided_views_give_the_same_verdict(naive, pass_):
-    layer = Conv2d.of(
-        batch=3, in_channels=4, in_size=(7, 9), out_channels=6, kernel=3, padding=1, groups=2
+    layer = build_layer(
+        "conv",
+        batch=3,
+        in_channels=4,
+        in_size=(7, 9),
+        out_channels=6,
+        kernel=3,
+        padding=1,
+        groups=2,
     )
     inputs = make_inputs(layer, pass_, "fp32", 2)
     output = naive.conv(layer, pass_, inputs)
@@ -130,7 +135,9 @@ def test_strided_views_give_the_same_verdict(naive, pass_):
 
 
 def test_grouped_weights_may_have_five_axes(naive):
-    layer = Conv2d.of(batch=2, in_channels=4, in_size=5, out_channels=6, kernel=3, groups=2)
+    layer = build_layer(
+        "conv", batch=2, in_channels=4, in_size=5, out_channels=6, kernel=3, groups=2
+    )
     inputs = make_inputs(layer, "forward", "fp32", 2)
     output = naive.conv(layer, "forward", inputs)
     inputs["weights"] = inputs["weights"].reshape(2, 3, 2, 3, 3)
@@ -138,7 +145,7 @@ def test_grouped_weights_may_have_five_axes(naive):
 
 
 def test_a_single_matrix_may_come_without_its_batch_axis(naive):
-    layer = Gemm(m=4, k=5, n=6)
+    layer = build_layer("gemm", m=4, k=5, n=6)
     inputs = make_inputs(layer, "forward", "fp32", 2)
     output = naive.gemm("forward", inputs)[0]
     assert verify(layer, "forward", "fp32", inputs, output, 2).status == "ok"
@@ -146,7 +153,7 @@ def test_a_single_matrix_may_come_without_its_batch_axis(naive):
 
 def test_large_max_pooling_gradient_compares_some_images_and_all_sums(monkeypatch, naive):
     monkeypatch.setattr("pydlbench.backends.verification.pool._COMPARISONS", 1000)
-    layer = Pool2d.of(batch=6, channels=3, in_size=8, kernel=3, stride=2)
+    layer = build_layer("pool", batch=6, channels=3, in_size=8, kernel=3, stride=2)
     inputs = make_inputs(layer, "backward-data", "fp32", 2)
     output = naive.pool(layer, "backward-data", inputs)
     verdict = verify(layer, "backward-data", "fp32", inputs, output, 2)
@@ -156,13 +163,16 @@ def test_large_max_pooling_gradient_compares_some_images_and_all_sums(monkeypatc
 
 
 def test_shapes_by_role():
-    conv = Conv2d.of(
-        batch=2, in_channels=4, in_size=(5, 7), out_channels=6, kernel=(3, 2), groups=2
+    conv = build_layer(
+        "conv", batch=2, in_channels=4, in_size=(5, 7), out_channels=6, kernel=(3, 2), groups=2
     )
     assert conv.shapes() == {
         "src": (2, 4, 5, 7),
         "weights": (6, 2, 3, 2),
         "dst": (2, 6, 3, 6),
     }
-    assert Gemm(m=2, k=3, n=4).shapes()["weights"] == (1, 3, 4)
-    assert set(Pool2d.of(batch=1, channels=1, in_size=2, kernel=2).shapes()) == {"src", "dst"}
+    assert build_layer("gemm", m=2, k=3, n=4).shapes()["weights"] == (1, 3, 4)
+    assert set(build_layer("pool", batch=1, channels=1, in_size=2, kernel=2).shapes()) == {
+        "src",
+        "dst",
+    }

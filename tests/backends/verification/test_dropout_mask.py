@@ -5,7 +5,7 @@ import pytest
 
 from pydlbench.backends.verification.inputs import kept_elements, make_inputs
 from pydlbench.backends.verification.verify import verify
-from pydlbench.layers.pointwise import Pointwise
+from pydlbench.ops.table import build_layer
 
 #: Hashes of the first indices, computed apart with whole numbers.
 FIRST = (0x1EFEF68C, 0xC92A6A32, 0x70179679, 0x11E93E85)
@@ -55,7 +55,7 @@ def test_a_piece_is_a_part_of_the_whole():
 
 @pytest.mark.parametrize("pass_", ["forward", "backward-data"])
 def test_elements_are_numbered_in_nchw_wherever_they_lie(pass_):
-    layer = Pointwise(op="dropout", batch=2, channels=3, height=4, width=5, keep=0.7)
+    layer = build_layer("dropout", batch=2, channels=3, height=4, width=5, keep=0.7)
     (source,) = make_inputs(layer, pass_, "fp32", 1).values()
     role = "src" if pass_ == "forward" else "dst"
     kept = kept_elements(source.shape, (slice(None),) * 4, 0.7)

@@ -1,5 +1,6 @@
 """Inputs: seeded, uniform, on the storage grid, and free of ties where ties have no answer."""
 
+import dataclasses
 import os
 
 import numpy as np
@@ -10,11 +11,11 @@ from pydlbench.backends.verification.inputs import make_inputs, round_to
 from pydlbench.backends.verification.verify import verify
 from pydlbench.devices.cpu.affinity import own_cpus, pinned
 from pydlbench.errors import UsageError
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.pool import Pool2d
+from pydlbench.ops.op import Pass
+from pydlbench.ops.products import GEMM
+from pydlbench.ops.table import build_layer
 
-CONV = Conv2d.of(batch=4, in_channels=8, in_size=12, out_channels=6, kernel=3)
+CONV = build_layer("conv", batch=4, in_channels=8, in_size=12, out_channels=6, kernel=3)
 
 
 @pytest.mark.parametrize(
@@ -27,24 +28,23 @@ CONV = Conv2d.of(batch=4, in_channels=8, in_size=12, out_channels=6, kernel=3)
 )
 def test_a_pass_gets_what_it_reads(pass_, roles):
     assert set(make_inputs(CONV, pass_, "fp32", 0)) == roles
-    assert set(make_inputs(Gemm(m=2, k=3, n=4), pass_, "fp32", 0)) == roles
+    assert set(make_inputs(build_layer("gemm", m=2, k=3, n=4), pass_, "fp32", 0)) == roles
 
 
 def test_only_the_gradient_of_a_maximum_needs_the_source():
     for mode, roles in (("max", {"src", "dst"}), ("avg", {"dst"})):
-        layer = Pool2d.of(batch=1, channels=1, in_size=4, kernel=2, mode=mode)
+        layer = build_layer("pool", batch=1, channels=1, in_size=4, kernel=2, mode=mode)
         assert set(make_inputs(layer, "backward-data", "fp32", 0)) == roles
 
 
-class Masked(Gemm):
-    """A kind that somebody adds, which reads a tensor that no other kind has."""
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {**Gemm.shapes(self), "mask": (self.batch_count, self.m, self.n)}
-
-
-def test_a_new_kind_may_read_what_no_other_does():
-    inputs = make_inputs(Masked(m=20, k=30, n=40), "forward", "fp32", 1)
+def test_a_new_op_may_read_what_no_other_does():
+    forward = Pass(reads=("src", "weights", "mask"), writes=("dst",))
+    masked = dataclasses.replace(
+        GEMM,
+        passes={"forward": forward},
+        shapes=lambda s: {**GEMM.shapes(s), "mask": (1, s.m, s.n)},
+    )
+    inputs = make_inputs(masked.build(m=20, k=30, n=40), "forward", "fp32", 1)
     assert {role: array.shape for role, array in inputs.items()} == {
         "src": (1, 20, 30),
         "weights": (1, 30, 40),
@@ -65,7 +65,7 @@ def test_a_seed_stands_for_its_values_and_roles_are_independent():
 
 
 def test_blocks_of_a_large_tensor_are_made_side_by_side_each_with_its_own_values(monkeypatch):
-    layer = Gemm(m=64, k=64, n=2)
+    layer = build_layer("gemm", m=64, k=64, n=2)
     whole = make_inputs(layer, "forward", "fp32", 0)["src"]
     monkeypatch.setattr(inputs, "_BLOCK", 1024)
     first, second = (make_inputs(layer, "forward", "bf16", 0)["src"] for _ in range(2))
@@ -96,7 +96,7 @@ def test_blocks_are_made_on_all_cpus_of_the_process_where_its_thread_is_bound(mo
 
 
 def test_values_are_uniform_between_minus_one_and_one():
-    values = make_inputs(Gemm(m=300, k=333, n=1), "forward", "fp32", 0)["src"]
+    values = make_inputs(build_layer("gemm", m=300, k=333, n=1), "forward", "fp32", 0)["src"]
     assert values.min() >= -1
     assert values.max() < 1
     counts, _ = np.histogram(values, bins=10, range=(-1, 1))
@@ -114,19 +114,19 @@ def test_values_are_representable(precision):
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 @pytest.mark.parametrize("kernel", [2, (3, 2), 7])
 def test_no_ties_within_a_pooling_window(precision, kernel):
-    layer = Pool2d.of(batch=3, channels=4, in_size=(14, 13), kernel=kernel, stride=1)
+    layer = build_layer("pool", batch=3, channels=4, in_size=(14, 13), kernel=kernel, stride=1)
     source = make_inputs(layer, "backward-data", precision, 0)["src"]
     np.testing.assert_array_equal(source, round_to(precision, source))
     assert source.min() >= -1
     assert source.max() <= 1
-    shape = (layer.kernel_height, layer.kernel_width)
+    shape = (layer.kernel[0], layer.kernel[1])
     windows = np.lib.stride_tricks.sliding_window_view(source, shape, axis=(2, 3))
     ordered = np.sort(windows.reshape(*windows.shape[:4], -1), axis=-1)
     assert np.all(np.diff(ordered, axis=-1) > 0)
 
 
 def test_maxima_are_spread_over_the_window():
-    layer = Pool2d.of(batch=20, channels=20, in_size=12, kernel=3, stride=3)
+    layer = build_layer("pool", batch=20, channels=20, in_size=12, kernel=3, stride=3)
     source = make_inputs(layer, "backward-data", "bf16", 0)["src"]
     windows = source.reshape(20, 20, 4, 3, 4, 3).swapaxes(3, 4).reshape(-1, 9)
     shares = np.bincount(windows.argmax(axis=1), minlength=9) / len(windows)
@@ -134,7 +134,7 @@ def test_maxima_are_spread_over_the_window():
 
 
 def test_bad_requests_are_answered_in_one_line():
-    pool = Pool2d.of(batch=1, channels=1, in_size=4, kernel=2)
+    pool = build_layer("pool", batch=1, channels=1, in_size=4, kernel=2)
     for layer, pass_, precision, expected in (
         (pool, "backward-weights", "fp32", "pass backward-weights: pool2d has no such pass"),
         (CONV, "foreward", "fp32", "nearest: forward"),

@@ -15,10 +15,8 @@ from pydlbench.backends.verification.inputs import (
     smallest_normal,
 )
 from pydlbench.backends.verification.verify import verify
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.deconv import Deconv2d
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.pool import Pool2d
+from pydlbench.ops.table import build_layer
+from pydlbench.ops.windows import PASS_OF_CONVOLUTION
 
 if TYPE_CHECKING:
     from types import SimpleNamespace
@@ -28,7 +26,8 @@ if TYPE_CHECKING:
     from pydlbench.backends.verification.verify import Verdict
 
 PASSES = ("forward", "backward-data", "backward-weights")
-SMALL = Conv2d.of(
+SMALL = build_layer(
+    "conv",
     batch=3,
     in_channels=6,
     in_size=(9, 8),
@@ -39,7 +38,7 @@ SMALL = Conv2d.of(
     groups=2,
 )
 #: Too large to recompute every element, so that the checksums have to find the fault.
-LARGE = Conv2d.of(batch=16, in_channels=128, in_size=32, out_channels=128, kernel=1)
+LARGE = build_layer("conv", batch=16, in_channels=128, in_size=32, out_channels=128, kernel=1)
 
 
 def large_result(inputs: dict[str, NDArray[np.float32]]) -> NDArray[np.float32]:
@@ -151,7 +150,7 @@ def test_tf32_inputs_are_not_float32(naive, pass_):
 
 
 def test_tf32_is_seen_in_long_sums():
-    layer = Gemm(m=4, k=300_000, n=4)
+    layer = build_layer("gemm", m=4, k=300_000, n=4)
     inputs = make_inputs(layer, "forward", "fp32", 1)
     exact = inputs["src"].astype(np.float64) @ inputs["weights"].astype(np.float64)
     assert verify(layer, "forward", "fp32", inputs, exact.astype("f4"), 1).status == "ok"
@@ -168,7 +167,7 @@ def test_tf32_arithmetic_on_tf32_inputs_is_right(naive):
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_bfloat16_partial_sums(naive, precision):
-    layer = Conv2d.of(batch=2, in_channels=16, in_size=6, out_channels=8, kernel=3)
+    layer = build_layer("conv", batch=2, in_channels=16, in_size=6, out_channels=8, kernel=3)
     inputs = make_inputs(layer, "forward", precision, 1)
     output = naive.conv(layer, "forward", inputs, lambda partial: round_to("bf16", partial))
     assert verify(layer, "forward", precision, inputs, output, 1).status == "failed"
@@ -177,7 +176,7 @@ def test_bfloat16_partial_sums(naive, precision):
 
 
 def test_wrong_column_of_a_matrix_product(naive):
-    layer = Gemm(m=300, k=300, n=700)
+    layer = build_layer("gemm", m=300, k=300, n=700)
     inputs = make_inputs(layer, "forward", "fp32", 1)
     output = naive.gemm("forward", inputs)
     output[0, 123, 456] = output[0, 124, 456]
@@ -191,7 +190,7 @@ def test_wrong_column_of_a_matrix_product(naive):
 @pytest.mark.parametrize("pass_", ["forward", "backward-data"])
 @pytest.mark.parametrize("stride", [2, 3])
 def test_one_wrong_pixel_of_a_pooling(naive, mode, pass_, stride):
-    layer = Pool2d.of(batch=2, channels=3, in_size=9, kernel=3, stride=stride, mode=mode)
+    layer = build_layer("pool", batch=2, channels=3, in_size=9, kernel=3, stride=stride, mode=mode)
     inputs = make_inputs(layer, pass_, "fp32", 1)
     output = naive.pool(layer, pass_, inputs)
     assert verify(layer, pass_, "fp32", inputs, output, 1).status == "ok"
@@ -203,7 +202,7 @@ def test_one_wrong_pixel_of_a_pooling(naive, mode, pass_, stride):
 
 
 def test_a_gradient_sent_to_the_second_largest_element(naive):
-    layer = Pool2d.of(batch=1, channels=1, in_size=2, kernel=2)
+    layer = build_layer("pool", batch=1, channels=1, in_size=2, kernel=2)
     inputs = make_inputs(layer, "backward-data", "bf16", 1)
     output = naive.pool(layer, "backward-data", inputs)
     wrong = np.roll(output, 1, axis=3)
@@ -225,7 +224,7 @@ def test_infinite_elements_are_not_called_unwritten(naive):
 def test_a_shuffled_gradient_in_the_first_or_the_last_of_many_images(naive, monkeypatch, image):
     """Sums over a plane do not see it, so these images have to be compared one by one."""
     monkeypatch.setattr(pool_max, "_COMPARISONS", 1)
-    layer = Pool2d.of(batch=40, channels=2, in_size=4, kernel=2)
+    layer = build_layer("pool", batch=40, channels=2, in_size=4, kernel=2)
     inputs = make_inputs(layer, "backward-data", "fp32", 1)
     output = naive.pool(layer, "backward-data", inputs)
     for seed in range(5):
@@ -239,21 +238,23 @@ def test_a_shuffled_gradient_in_the_first_or_the_last_of_many_images(naive, monk
 def test_a_single_image_is_compared_once(naive, monkeypatch):
     monkeypatch.setattr(pool_max, "_COMPARISONS", 1)
     for batch in (1, 2, 3):
-        layer = Pool2d.of(batch=batch, channels=2, in_size=4, kernel=2)
+        layer = build_layer("pool", batch=batch, channels=2, in_size=4, kernel=2)
         inputs = make_inputs(layer, "backward-data", "fp32", 1)
         output = naive.pool(layer, "backward-data", inputs)
         assert verify(layer, "backward-data", "fp32", inputs, output, 1).status == "ok"
 
 
 TINY = {
-    "gemm": (Gemm(m=12, k=9, n=10, batch_count=2), PASSES),
+    "gemm": (build_layer("gemm", m=12, k=9, n=10, batch_count=2), PASSES),
     "conv2d": (SMALL, PASSES),
     "deconv2d": (
-        Deconv2d.of(batch=2, in_channels=4, in_size=5, out_channels=6, kernel=3, stride=2),
+        build_layer(
+            "deconv", batch=2, in_channels=4, in_size=5, out_channels=6, kernel=3, stride=2
+        ),
         PASSES,
     ),
     "pool2d": (
-        Pool2d.of(batch=2, channels=3, in_size=9, kernel=3, stride=2, mode="avg"),
+        build_layer("pool", batch=2, channels=3, in_size=9, kernel=3, stride=2, mode="avg"),
         PASSES[:2],
     ),
 }
@@ -286,7 +287,7 @@ def of_deconv(
         return naive.conv(layer, pass_, inputs)
     other = {"src": "dst", "dst": "src", "weights": "weights"}
     turned = {other[role]: array for role, array in inputs.items()}
-    return naive.conv(layer.convolution, layer.pass_of_convolution(pass_), turned)
+    return naive.conv(layer.convolution, PASS_OF_CONVOLUTION[pass_], turned)
 
 
 @pytest.mark.product
@@ -319,7 +320,7 @@ def test_subnormal_results_are_right_when_rounded_right(
 
 def test_a_small_sum_of_float16_products_is_right_to_its_last_step():
     """1.09e-5 has seven digits of two in float16."""
-    layer = Gemm(m=1, k=25, n=2, batch_count=2)
+    layer = build_layer("gemm", m=1, k=25, n=2, batch_count=2)
     for seed in range(40):
         inputs = make_inputs(layer, "backward-weights", "fp16", seed)
         exact = inputs["src"].swapaxes(1, 2).astype(np.float64) @ inputs["dst"]

@@ -13,9 +13,8 @@ from pydlbench.backends.verification.checksums import Computed
 from pydlbench.backends.verification.inputs import make_inputs, round_to
 from pydlbench.backends.verification.pointwise import check_pointwise, expected_pieces
 from pydlbench.backends.verification.verify import tolerance, verify
-from pydlbench.layers.descriptor import parse_problem
-from pydlbench.layers.pointwise import Pointwise
-from pydlbench.layers.pointwise_ops import OPERATIONS
+from pydlbench.ops.descriptor import parse_problem
+from pydlbench.ops.table import OPS, build_layer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.verification.checksums import Evidence
+    from pydlbench.ops.op import Layer
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional
@@ -66,12 +66,12 @@ STEPS = [
 
 
 def all_expected(
-    layer: Pointwise, pass_: str, inputs: Mapping[str, NDArray[Any]], propagation: str = "inference"
+    layer: Layer, pass_: str, inputs: Mapping[str, NDArray[Any]], propagation: str = "inference"
 ) -> dict[str, NDArray[np.float64]]:
     """Put the reference's pieces together; each element must be in one of them, and in one only."""
     roles = layer.writes(pass_, propagation)
-    results = {role: np.zeros(layer.dims(role)) for role in roles}
-    times = {role: np.zeros(layer.dims(role), np.int64) for role in roles}
+    results = {role: np.zeros(layer.shapes()[role]) for role in roles}
+    times = {role: np.zeros(layer.shapes()[role], np.int64) for role in roles}
     for piece in expected_pieces(layer, pass_, propagation, inputs):
         results[piece.role][piece.cut] = piece.value
         times[piece.role][piece.cut] += 1
@@ -81,7 +81,7 @@ def all_expected(
 
 
 def in_torch(
-    layer: Pointwise,
+    layer: Layer,
     pass_: str,
     inputs: Mapping[str, NDArray[Any]],
     propagation: str,
@@ -97,7 +97,7 @@ def in_torch(
         found = torch.ops.aten.native_batch_norm_backward(*args, layer.epsilon, (True, True, True))
         return dict(zip(("src", "weights", "bias"), found, strict=True))
     if layer.op == "layernorm":
-        of_rows = (*layer.dims("src")[:-1], 1)
+        of_rows = (*layer.shapes()["src"][:-1], 1)
         inverse = 1 / torch.sqrt(t["variance"] + layer.epsilon)
         rows = t["mean"].reshape(of_rows), inverse.reshape(of_rows)
         args = t["dst"], t["src"], [layer.width], *rows, t["weights"], t["weights"]
@@ -119,18 +119,18 @@ def in_torch(
         t |= {"src": torch.zeros_like(t["dst"]), "bias": torch.zeros(layer.channels, dtype=dtype)}
     wanted = layer.writes(pass_)
     for role in wanted:
-        t[role] = t.get(role, torch.zeros(layer.dims(role), dtype=dtype)).requires_grad_()
+        t[role] = t.get(role, torch.zeros(layer.shapes()[role], dtype=dtype)).requires_grad_()
     result = torch_forward(layer, t, propagation)["dst"]
     result.backward(t["dst"])
     return {role: t[role].grad for role in wanted}
 
 
-def torch_forward(layer: Pointwise, t: dict[str, Any], propagation: str) -> dict[str, Any]:
-    if OPERATIONS[layer.op].spread or layer.op == "relu":
+def torch_forward(layer: Layer, t: dict[str, Any], propagation: str) -> dict[str, Any]:
+    if OPS[layer.op].spread or layer.op == "relu":
         op, _, how = layer.op.partition("-")
         words = {"approximate": how} if how else {}
         return {"dst": getattr(functional, op)(t["src"], **words)}
-    if OPERATIONS[layer.op].rows:
+    if OPS[layer.op].form == "rows":
         return torch_rows(layer, t, propagation)
     if layer.op in ("bias", "scale", "add"):
         return {"dst": torch_binary(layer, t)}
@@ -154,7 +154,7 @@ def torch_forward(layer: Pointwise, t: dict[str, Any], propagation: str) -> dict
     return {"weights": weights.detach()} | ({"velocity": t["velocity"]} if mu else {})
 
 
-def torch_rows(layer: Pointwise, t: dict[str, Any], propagation: str) -> dict[str, Any]:
+def torch_rows(layer: Layer, t: dict[str, Any], propagation: str) -> dict[str, Any]:
     if layer.op != "layernorm":
         return {"dst": getattr(functional, layer.op.replace("-", "_"))(t["src"], -1)}
     args = t["src"], (layer.width,), t["weights"], t["bias"], layer.epsilon
@@ -165,13 +165,13 @@ def torch_rows(layer: Pointwise, t: dict[str, Any], propagation: str) -> dict[st
     return found
 
 
-def torch_binary(layer: Pointwise, t: dict[str, Any]) -> Any:
+def torch_binary(layer: Layer, t: dict[str, Any]) -> Any:
     if layer.op == "bias":
         return t["src"] + t["bias"][:, None, None]
     return t["src"] * t["src2"] if layer.op == "scale" else t["src"] + t["src2"]
 
 
-def torch_normalised(layer: Pointwise, t: dict[str, Any], propagation: str) -> dict[str, Any]:
+def torch_normalised(layer: Layer, t: dict[str, Any], propagation: str) -> dict[str, Any]:
     if layer.op == "lrn":
         args = t["src"], layer.local_size, layer.alpha, layer.beta, layer.k
         return {"dst": functional.local_response_norm(*args)}
@@ -250,8 +250,8 @@ def test_right_results_in_float32_pass(text, pass_, propagation, precision):
     pass_=st.sampled_from(["forward", "backward-data"]),
 )
 def test_neighbourhoods_of_any_size(batch, channels, size, half, pass_):
-    layer = Pointwise(
-        op="lrn",
+    layer = build_layer(
+        "lrn",
         batch=batch,
         channels=channels,
         height=size[0],
@@ -293,7 +293,7 @@ def test_one_value_per_channel_has_no_spread():
 
 
 def found_in(
-    layer: Pointwise,
+    layer: Layer,
     pass_: str,
     propagation: str,
     inputs: dict[str, Any],

@@ -6,7 +6,7 @@ import pytest
 from pydlbench.backends.verification.inputs import make_inputs, round_to
 from pydlbench.backends.verification.recurrent import backward, forward
 from pydlbench.backends.verification.verify import verify
-from pydlbench.layers.descriptor import parse_problem
+from pydlbench.ops.descriptor import parse_problem
 
 PROBLEMS = (
     "lstm:t4mb3slc5dhc6",

@@ -5,7 +5,8 @@ import pytest
 
 from pydlbench.backends.verification.inputs import make_inputs, round_to
 from pydlbench.backends.verification.verify import verify
-from pydlbench.layers.descriptor import parse_problem
+from pydlbench.ops.descriptor import parse_problem
+from pydlbench.ops.resize import pairs
 
 SIZES = ("ih4oh8", "ih7oh5iw5ow9", "ih6oh6", "ih9oh3", "ih1oh3iw37ow61")
 
@@ -26,7 +27,7 @@ def matrix(mode, size, out):
 
 
 def resized(layer, pass_, inputs):
-    rows, columns = (matrix(layer.mode, *side) for side in layer.sides)
+    rows, columns = (matrix(layer.mode, *side) for side in pairs(layer))
     if pass_ == "forward":
         return np.einsum("oh,nchw,pw->ncop", rows, inputs["src"], columns)
     return np.einsum("oh,ncop,pw->nchw", rows, inputs["dst"], columns)
@@ -75,7 +76,7 @@ def test_other_definitions_are_other_results(sizes):
         found[np.arange(out), low], found[np.arange(out), low + 1] = 1 - at + low, at - low
         return found
 
-    rows, columns = (along(*side) for side in layer.sides)
+    rows, columns = (along(*side) for side in pairs(layer))
     aligned = np.einsum("oh,nchw,pw->ncop", rows, inputs["src"], columns)
     assert verify(layer, "forward", "fp32", inputs, aligned, seed=7).status == "failed"
 

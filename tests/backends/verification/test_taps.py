@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from pydlbench.backends.verification.checksums import overlap, window_axes
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.pool import Pool2d
+from pydlbench.ops.table import build_layer
 
-LAYER = Conv2d.of(
+LAYER = build_layer(
+    "conv",
     batch=1,
     in_channels=1,
     in_size=(5, 1),
@@ -51,7 +51,9 @@ def test_slices_agree_with_the_table():
 
 
 def test_a_tap_that_never_meets_the_input():
-    layer = Conv2d.of(batch=1, in_channels=1, in_size=1, out_channels=1, kernel=3, padding=1)
+    layer = build_layer(
+        "conv", batch=1, in_channels=1, in_size=1, out_channels=1, kernel=3, padding=1
+    )
     axis, _ = window_axes(layer, "forward")
     assert axis.slices(0) == (slice(0, 0), slice(0, 0))
     assert axis.slices(1) == (slice(0, 1), slice(0, 1, 1))
@@ -59,7 +61,8 @@ def test_a_tap_that_never_meets_the_input():
 
 @pytest.mark.parametrize(("include", "border"), [(False, 1 / 2), (True, 1 / 3)])
 def test_averages_divide_by_the_count(include, border):
-    layer = Pool2d.of(
+    layer = build_layer(
+        "pool",
         batch=1,
         channels=1,
         in_size=(4, 1),
@@ -74,5 +77,5 @@ def test_averages_divide_by_the_count(include, border):
 
 @pytest.mark.parametrize(("stride", "expected"), [(1, 9), (2, 4), (3, 1), (4, 1)])
 def test_overlap(stride, expected):
-    layer = Pool2d.of(batch=1, channels=1, in_size=20, kernel=3, stride=stride)
+    layer = build_layer("pool", batch=1, channels=1, in_size=20, kernel=3, stride=stride)
     assert overlap(layer) == expected

@@ -10,7 +10,7 @@ import pytest
 
 from pydlbench.compare.rerun import RerunPair, RerunSide, take_pass
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.conv import Conv2d
+from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Chunk
 from pydlbench.workers import host
@@ -21,7 +21,7 @@ _BOOTSTRAP = (
     "from pydlbench.backends import capabilities; capabilities.load = drifting_backend.create; "
     "from pydlbench.workers.worker import main; main()"
 )
-LAYER = Conv2d.of(batch=1, in_channels=4, in_size=5, out_channels=4, kernel=3, padding=1)
+LAYER = build_layer("conv", batch=1, in_channels=4, in_size=5, out_channels=4, kernel=3, padding=1)
 
 
 class Kernel:

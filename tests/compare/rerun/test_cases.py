@@ -6,10 +6,9 @@ from pydlbench.compare.match import LAYER_KINDS, describe
 from pydlbench.compare.rerun import spec_of
 from pydlbench.compare.rows import Row
 from pydlbench.errors import UnsupportedError
-from pydlbench.layers.descriptor import parse_problem
-from pydlbench.layers.gemm import Gemm
-from pydlbench.layers.layer import KINDS
 from pydlbench.models.catalog import find_layers
+from pydlbench.ops.descriptor import parse_problem
+from pydlbench.ops.table import KINDS, build_layer
 
 
 def row_of(layer, **changes):
@@ -50,12 +49,12 @@ def test_every_kind_of_layer_is_a_layer_to_a_comparison():
 
 
 def test_a_layer_that_is_no_more_what_its_name_says_is_read_from_its_problem():
-    layer = Gemm(m=8, k=4, n=2, name="alexnet-owt/fc6")
+    layer = build_layer("gemm", m=8, k=4, n=2, name="alexnet-owt/fc6")
     assert spec_of(row_of(layer)).layer == layer
 
 
 def test_a_name_of_ones_own_is_kept():
-    layer = Gemm(m=8, k=4, n=2, name="mine")
+    layer = build_layer("gemm", m=8, k=4, n=2, name="mine")
     assert spec_of(row_of(layer)).layer == layer
 
 
@@ -75,11 +74,11 @@ def test_a_pooling_without_a_name_is_refused():
 
 
 def test_steps_are_not_layers():
-    row = row_of(Gemm(m=8, k=4, n=2, name="vgg16"), kind="step")
+    row = row_of(build_layer("gemm", m=8, k=4, n=2, name="vgg16"), kind="step")
     with pytest.raises(UnsupportedError, match="vgg16 step: only layers"):
         spec_of(row)
 
 
 def test_a_word_that_is_none_any_more_is_refused():
     with pytest.raises(UnsupportedError, match="fp12"):
-        spec_of(row_of(Gemm(m=8, k=4, n=2), precision="fp12"))
+        spec_of(row_of(build_layer("gemm", m=8, k=4, n=2), precision="fp12"))

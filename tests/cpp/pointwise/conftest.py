@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from pydlbench.ops.table import OPS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -143,11 +145,14 @@ class Pointwise:
             ValueError: What the C++ function threw.
         """
         count = len(parameters)
+        passes = [name.encode() for name in OPS[op].passes] if op in OPS else []
         answer = self.library.pointwise_plans_of(
             op.encode(),
             pass_.encode(),
             mode.encode(),
             layout.encode(),
+            (ctypes.c_char_p * len(passes))(*passes),
+            len(passes),
             (ctypes.c_int64 * 4)(*sizes),
             (ctypes.c_char_p * count)(*(name.encode() for name in parameters)),
             (ctypes.c_double * count)(*parameters.values()),

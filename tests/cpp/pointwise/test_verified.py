@@ -17,9 +17,8 @@ import pytest
 
 import pydlbench
 from pydlbench.backends.base import Preparation
-from pydlbench.layers.descriptor import parse_problem
-from pydlbench.layers.pointwise import Pointwise
-from pydlbench.layers.pointwise_ops import OPERATIONS
+from pydlbench.ops.descriptor import parse_problem
+from pydlbench.ops.table import OPS, ops_of_kind
 from pydlbench.records.specs import KernelSpec
 
 MODES = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc")
@@ -33,7 +32,7 @@ PROBLEMS = (
     *("concat:mb2ic1+4+3ih3iw5", "concat:mb3ic8+16ih4", "concat:mb3ic8+8"),
     *("softmax-xent:mb3ic5", "softmax-xent:mb9ic101", "softmax-xent:mb17ic1001"),
     *("softmax:mb2ic5ih3iw7", "softmax:mb1ic2ih3iw600", "log-softmax:mb2ic5ih3iw8"),
-    *(f"{op}:mb2ic5ih3iw7" for op in OPERATIONS if OPERATIONS[op].spread),
+    *(f"{op}:mb2ic5ih3iw7" for op in ops_of_kind("pointwise") if OPS[op].spread),
     *("dropout:mb2ic5ih3iw7", "dropout:mb3ic16ih4keep0.9", "dropout:mb3ic9keep1"),
     *("l2:ic37", "l2:ic9001decay0.1", "sgd:ic37", "sgd:ic2049lr0.3"),
     *("momentum:ic37", "momentum:ic2049lr0.3mu0.5"),
@@ -123,8 +122,8 @@ def product(pointwise, monkeypatch):
 
 def test_an_operation_that_is_not_among_the_problems_has_no_kernel(pointwise):
     tested = {text.partition(":")[0] for text in PROBLEMS}
-    assert tested <= set(OPERATIONS)
-    for op in set(OPERATIONS) - tested:
+    assert tested <= set(ops_of_kind("pointwise"))
+    for op in set(ops_of_kind("pointwise")) - tested:
         with pytest.raises(ValueError, match=f"no pointwise kernel named {op}"):
             pointwise.plans(op, "forward-inference", (1, 8, 2, 2))
 
@@ -133,7 +132,7 @@ def test_an_operation_that_is_not_among_the_problems_has_no_kernel(pointwise):
 @pytest.mark.parametrize(("text", "pass_", "propagation"), STEPS)
 def test_every_plan_is_right_by_the_products_own_judgement(product, text, pass_, propagation, mode):
     layer = parse_problem(text)
-    assert isinstance(layer, Pointwise)
+    assert layer.kind == "pointwise"
     case = KernelSpec(
         layer=layer, pass_=pass_, propagation=propagation, precision=mode, device="cuda:0"
     )
@@ -151,12 +150,12 @@ def test_every_plan_is_right_by_the_products_own_judgement(product, text, pass_,
         assert sorted(read) == sorted(layer.reads(pass_, propagation))
         assert written == list(layer.writes(pass_, propagation))
         updated = {t["role"] for t in plan.tensors if t["use"] == "in-out"}
-        step = OPERATIONS[layer.op].steps[pass_]
+        step = OPS[layer.op].passes[pass_]
         if (layer.op, pass_, propagation) == ("batchnorm", "forward", "training"):
-            assert OPERATIONS[layer.op].training is not None
-            step = OPERATIONS[layer.op].training
+            assert OPS[layer.op].training is not None
+            step = OPS[layer.op].training
         assert updated == set(step.updates)
         verdict = search.verify(candidate)
         assert "not compared" not in verdict.detail
-        elements = sum(np.prod(layer.dims(role)) for role in written)
+        elements = sum(np.prod(layer.shapes()[role]) for role in written)
         assert (verdict.status, verdict.points) == ("ok", elements), plan.algorithm

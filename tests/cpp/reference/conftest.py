@@ -11,15 +11,13 @@ import numpy as np
 import pytest
 
 from pydlbench.backends.verification.checksums import Computed
-from pydlbench.layers.conv import Conv2d
-from pydlbench.layers.gemm import Gemm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
-    from pydlbench.layers.pool import Pool2d
+    from pydlbench.ops.op import Layer
 
     Array = NDArray[np.float64]
 
@@ -73,16 +71,16 @@ class Sums:
         return np.abs(stored.values - expected) / scale
 
 
-def taps(layer: Conv2d | Pool2d) -> Iterator[tuple[int, int, int, int, int, int]]:
+def taps(layer: Layer) -> Iterator[tuple[int, int, int, int, int, int]]:
     """Yield (oh, ow, kh, kw, ih, iw) for every tap that is not on padding."""
     dilation = (1, 1)
-    if isinstance(layer, Conv2d):
-        dilation = (layer.dilation_height, layer.dilation_width)
-    for oh, ow in np.ndindex(layer.out_height, layer.out_width):
-        for kh, kw in np.ndindex(layer.kernel_height, layer.kernel_width):
-            ih = oh * layer.stride_height + kh * dilation[0] - layer.pad_top
-            iw = ow * layer.stride_width + kw * dilation[1] - layer.pad_left
-            if 0 <= ih < layer.in_height and 0 <= iw < layer.in_width:
+    if layer.op == "conv":
+        dilation = (layer.dilation[0], layer.dilation[1])
+    for oh, ow in np.ndindex(layer.out_size[0], layer.out_size[1]):
+        for kh, kw in np.ndindex(layer.kernel[0], layer.kernel[1]):
+            ih = oh * layer.stride[0] + kh * dilation[0] - layer.pad_before[0]
+            iw = ow * layer.stride[1] + kw * dilation[1] - layer.pad_before[1]
+            if 0 <= ih < layer.in_size[0] and 0 <= iw < layer.in_size[1]:
                 yield oh, ow, kh, kw, ih, iw
 
 
@@ -153,14 +151,16 @@ class Checker:
         self._library = library
         library.problem_fields.restype = ctypes.c_char_p
 
-    def _sizes(self, kind: str, layer: Conv2d | Gemm | Pool2d) -> Any:
+    def _sizes(self, kind: str, layer: Layer) -> Any:
         """The layer's fields in the order of the C++ problem of the same kind."""
         names = self._library.problem_fields(kind.encode()).decode().split()
-        return (ctypes.c_int64 * len(names))(*(getattr(layer, name) for name in names))
+        fields = layer.problem_fields()
+        values = [size for name in names for size in np.atleast_1d(fields[name]).tolist()]
+        return (ctypes.c_int64 * len(values))(*values)
 
     def conv(
         self,
-        layer: Conv2d,
+        layer: Layer,
         pass_: str,
         inputs: dict[str, Any],
         stored: Stored,
@@ -190,7 +190,7 @@ class Checker:
         bias = inputs.get("bias")
         self._library.check_gemm(
             PASSES[pass_],
-            self._sizes("gemm", Gemm(batch_count=sizes[0], m=sizes[1], k=sizes[2], n=sizes[3])),
+            (ctypes.c_int64 * 4)(*sizes),
             int(bias is not None),
             int(bias is not None and bias.size != sizes[3]),
             *(pointer(inputs.get(role)) for role in ("src", "weights", "bias", "dst")),
@@ -200,7 +200,7 @@ class Checker:
         )
         return result
 
-    def pool(self, layer: Pool2d, pass_: str, inputs: dict[str, Any], stored: Stored) -> Result:
+    def pool(self, layer: Layer, pass_: str, inputs: dict[str, Any], stored: Stored) -> Result:
         result = Result()
         self._library.check_pool2d(
             PASSES[pass_],
@@ -214,7 +214,7 @@ class Checker:
         return result
 
 
-def pool_mode(layer: Pool2d) -> str:
+def pool_mode(layer: Layer) -> str:
     if layer.mode == "max":
         return "max"
     return "avg-include-padding" if layer.count_include_pad else "avg-exclude-padding"

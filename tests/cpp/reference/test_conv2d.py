@@ -8,31 +8,51 @@ import numpy as np
 import pytest
 
 from pydlbench.backends.verification.conv import check_conv
-from pydlbench.layers.conv import Conv2d
+from pydlbench.ops.table import build_layer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from pydlbench.ops.op import Layer
 
     Array = NDArray[np.float64]
 
 RESULT = {"forward": "dst", "backward-data": "src", "backward-weights": "weights"}
 
 CONVS = {
-    "plain": Conv2d.of(batch=2, in_channels=3, in_size=(5, 4), out_channels=4, kernel=3, padding=1),
-    "pointwise": Conv2d.of(batch=3, in_channels=5, in_size=(3, 2), out_channels=2, kernel=1),
-    "grouped": Conv2d.of(
-        batch=1, in_channels=6, in_size=(4, 5), out_channels=4, kernel=(2, 3), groups=2
+    "plain": build_layer(
+        "conv", batch=2, in_channels=3, in_size=(5, 4), out_channels=4, kernel=3, padding=1
     ),
-    "depthwise": Conv2d.of(
-        batch=2, in_channels=3, in_size=(4, 4), out_channels=6, kernel=2, groups=3
+    "pointwise": build_layer(
+        "conv", batch=3, in_channels=5, in_size=(3, 2), out_channels=2, kernel=1
     ),
-    "dilated": Conv2d.of(
-        batch=1, in_channels=2, in_size=(8, 7), out_channels=3, kernel=(3, 2), dilation=(2, 3)
+    "grouped": build_layer(
+        "conv", batch=1, in_channels=6, in_size=(4, 5), out_channels=4, kernel=(2, 3), groups=2
     ),
-    "strided": Conv2d.of(
-        batch=2, in_channels=2, in_size=(7, 9), out_channels=2, kernel=3, stride=(2, 3), padding=1
+    "depthwise": build_layer(
+        "conv", batch=2, in_channels=3, in_size=(4, 4), out_channels=6, kernel=2, groups=3
     ),
-    "uneven pads": Conv2d.of(
+    "dilated": build_layer(
+        "conv",
+        batch=1,
+        in_channels=2,
+        in_size=(8, 7),
+        out_channels=3,
+        kernel=(3, 2),
+        dilation=(2, 3),
+    ),
+    "strided": build_layer(
+        "conv",
+        batch=2,
+        in_channels=2,
+        in_size=(7, 9),
+        out_channels=2,
+        kernel=3,
+        stride=(2, 3),
+        padding=1,
+    ),
+    "uneven pads": build_layer(
+        "conv",
         batch=2,
         in_channels=2,
         in_size=(5, 6),
@@ -43,27 +63,29 @@ CONVS = {
         dilation=(1, 2),
     ),
     # A thread of the weights' gradient takes every 256th pixel: of other rows and other images.
-    "many images": Conv2d.of(
-        batch=60, in_channels=1, in_size=(6, 4), out_channels=1, kernel=(2, 1)
+    "many images": build_layer(
+        "conv", batch=60, in_channels=1, in_size=(6, 4), out_channels=1, kernel=(2, 1)
     ),
-    "long rows": Conv2d.of(batch=3, in_channels=1, in_size=(2, 300), out_channels=1, kernel=(1, 2)),
+    "long rows": build_layer(
+        "conv", batch=3, in_channels=1, in_size=(2, 300), out_channels=1, kernel=(1, 2)
+    ),
 }
 
 
-def conv_shapes(layer: Conv2d) -> dict[str, tuple[int, ...]]:
+def conv_shapes(layer: Layer) -> dict[str, tuple[int, ...]]:
     return {
-        "src": (layer.batch, layer.in_channels, layer.in_height, layer.in_width),
+        "src": (layer.batch, layer.in_channels, layer.in_size[0], layer.in_size[1]),
         "weights": (
             layer.out_channels,
             layer.in_channels // layer.groups,
-            layer.kernel_height,
-            layer.kernel_width,
+            layer.kernel[0],
+            layer.kernel[1],
         ),
-        "dst": (layer.batch, layer.out_channels, layer.out_height, layer.out_width),
+        "dst": (layer.batch, layer.out_channels, layer.out_size[0], layer.out_size[1]),
     }
 
 
-def conv_sums(numpy_sums: Any, layer: Conv2d, pass_: str, inputs: dict[str, Array]) -> Any:
+def conv_sums(numpy_sums: Any, layer: Layer, pass_: str, inputs: dict[str, Array]) -> Any:
     sums = numpy_sums.Sums.zeros(conv_shapes(layer)[RESULT[pass_]])
     ins, outs = layer.in_channels // layer.groups, layer.out_channels // layer.groups
     x, w, y = (inputs.get(role) for role in ("src", "weights", "dst"))
@@ -80,7 +102,7 @@ def conv_sums(numpy_sums: Any, layer: Conv2d, pass_: str, inputs: dict[str, Arra
     return sums
 
 
-def conv_inputs(numpy_sums: Any, layer: Conv2d, pass_: str) -> dict[str, NDArray[np.float32]]:
+def conv_inputs(numpy_sums: Any, layer: Layer, pass_: str) -> dict[str, NDArray[np.float32]]:
     return {
         role: numpy_sums.uniform(seed, shape)
         for seed, (role, shape) in enumerate(conv_shapes(layer).items())
@@ -130,7 +152,7 @@ def test_bias_and_relu_are_held_against_the_sum_before_the_relu(checker, numpy_s
 
 @pytest.mark.parametrize("pass_", RESULT)
 def test_the_result_does_not_depend_on_how_it_is_split_into_launches(checker, numpy_sums, pass_):
-    layer = Conv2d.of(batch=4, in_channels=4, in_size=(9, 8), out_channels=5, kernel=2)
+    layer = build_layer("conv", batch=4, in_channels=4, in_size=(9, 8), out_channels=5, kernel=2)
     inputs = conv_inputs(numpy_sums, layer, pass_)
     stored = numpy_sums.Stored(
         numpy_sums.uniform(7, conv_shapes(layer)[RESULT[pass_]]).astype(np.float64)

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from pydlbench.backends.verification.pool import check_pool
-from pydlbench.layers.pool import Pool2d
+from pydlbench.ops.table import build_layer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from pydlbench.ops.op import Layer
 
     Array = NDArray[np.float64]
 
@@ -39,11 +41,13 @@ POOLS = {
 }
 
 
-def pool_sums(numpy_sums: Any, layer: Pool2d, pass_: str, x: Array, y: Array | None) -> Any:
+def pool_sums(numpy_sums: Any, layer: Layer, pass_: str, x: Array, y: Array | None) -> Any:
     """Window by window; of a maximum there are no squares, since nothing is added."""
     backward = pass_ == "backward-data"
     shape = (layer.batch, layer.channels)
-    size = (layer.in_height, layer.in_width) if backward else (layer.out_height, layer.out_width)
+    size = (
+        (layer.in_size[0], layer.in_size[1]) if backward else (layer.out_size[0], layer.out_size[1])
+    )
     sums = numpy_sums.Sums.zeros((*shape, *size))
     windows: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for oh, ow, _, _, ih, iw in numpy_sums.taps(layer):
@@ -51,7 +55,7 @@ def pool_sums(numpy_sums: Any, layer: Pool2d, pass_: str, x: Array, y: Array | N
     for (oh, ow), members in windows.items():
         count = len(members)
         if layer.count_include_pad:
-            count = layer.kernel_height * layer.kernel_width
+            count = layer.kernel[0] * layer.kernel[1]
         rows, columns = np.array(members).T
         if layer.mode == "avg":
             for ih, iw in members:
@@ -74,18 +78,19 @@ def pool_sums(numpy_sums: Any, layer: Pool2d, pass_: str, x: Array, y: Array | N
 def test_each_error_of_a_pooling_is_the_one_that_numpy_finds(
     checker, numpy_sums, name, pass_, mode
 ):
-    layer = Pool2d.of(
+    layer = build_layer(
+        "pool",
         **POOLS[name],
         mode="max" if mode == "max" else "avg",
         count_include_pad=mode == "avg-include-padding",
     )
-    x = numpy_sums.uniform(1, (layer.batch, layer.channels, layer.in_height, layer.in_width))
+    x = numpy_sums.uniform(1, (layer.batch, layer.channels, layer.in_size[0], layer.in_size[1]))
     # Few different values, so that there are equal maxima.
     x = np.round(4 * x) / 4
     inputs = {"src": x}
     if pass_ == "backward-data":
         inputs["dst"] = numpy_sums.uniform(
-            2, (layer.batch, layer.channels, layer.out_height, layer.out_width)
+            2, (layer.batch, layer.channels, layer.out_size[0], layer.out_size[1])
         )
     y = inputs["dst"].astype(np.float64) if "dst" in inputs else None
     sums = pool_sums(numpy_sums, layer, pass_, x.astype(np.float64), y)
@@ -102,7 +107,7 @@ def test_each_error_of_a_pooling_is_the_one_that_numpy_finds(
 
 
 def test_a_maximum_must_be_exact(checker, numpy_sums):
-    layer = Pool2d.of(**POOLS["plain"])
+    layer = build_layer("pool", **POOLS["plain"])
     x = numpy_sums.uniform(1, (2, 3, 6, 5))
     wrong = pool_sums(numpy_sums, layer, "forward", x.astype(np.float64), None).value
     wrong[1, 2, 0, 1] = np.nextafter(np.float32(wrong[1, 2, 0, 1]), np.float32(2))

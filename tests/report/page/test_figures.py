@@ -9,6 +9,7 @@ from invented_rows import time_of
 from page_reading import by_id, parse
 from said import says
 
+from pydlbench.ops.table import KINDS, without_sides
 from pydlbench.records.measurement import Peaks
 from pydlbench.report.page.page import build_page
 
@@ -148,11 +149,13 @@ def test_series_differ_in_more_than_colour():
 
 
 def test_every_kind_of_layer_has_a_look_of_its_own():
-    from pydlbench.layers.layer import KINDS
     from pydlbench.report.page.palette import kind_look
 
-    drawn = [(kind_look(kind).hue, kind_look(kind).hatch) for kind in KINDS]
-    assert len(set(drawn)) == len(KINDS)
+    looks = {kind: (kind_look(kind).hue, kind_look(kind).hatch) for kind in KINDS}
+    families = {kind: without_sides(kind) for kind in KINDS}
+    assert len(set(looks.values())) == len(set(families.values()))
+    for kind, family in families.items():
+        assert looks[kind] == (kind_look(family).hue, kind_look(family).hatch)
 
 
 def test_many_runs_have_a_few_figures_of_a_kind_and_say_so(tmp_path, measurement):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,9 +11,9 @@ import tiny
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.step import StepPreparation, StepSpec
 from pydlbench.steps.definition import StepDefinition, definition_of
+from pydlbench.steps.groups import CallGroup, groups_of
 from pydlbench.steps.inputs import make_batch, make_weights
 from pydlbench.steps.serving import prepare_model
-from pydlbench.steps.signatures import OperatorRequest
 
 if TYPE_CHECKING:
     from pydlbench.models.graph import Model
@@ -56,7 +55,7 @@ def test_dropout_draws_anew_in_each_step_and_scales_what_it_keeps():
 
     def dropped(seed: int) -> Any:
         run = Run({}, definition, jax.random.key(seed), {})
-        return np.asarray(made.net.values({"fc1/relu": ones}, run, ["drop1"])["drop1"])
+        return np.asarray(made.net._apply(made.model["drop1"], [ones], run))
 
     kept = dropped(1)
     assert set(np.unique(kept)) == {0.0, 2.0}
@@ -68,23 +67,26 @@ def test_dropout_draws_anew_in_each_step_and_scales_what_it_keeps():
     assert (np.asarray(jax.random.key_data(made.state["key"])) != first).any()
 
 
-def test_a_part_of_a_step_computes_what_the_step_does():
-    """All nodes as one operator, under gradients of one: the gradients of the output's sum."""
-    from pydlbench.steps.jax.operators import _subgraph
-    from pydlbench.steps.jax.step import JaxStep
+def test_a_group_computes_what_its_equations_do():
+    from pydlbench.backends.jax.settings import jax
+    from pydlbench.steps.jax.operators import _function, _operands, traced
 
-    model = dataclasses.replace(tiny.maps("sum"), input_gradient=False)
-    made, definition = built(model, phase="forward-backward")
-    names = tuple(node.name for node in model)
-    asked = OperatorRequest(name="all", kind="layer", nodes=names, outputs=names[-1:])
-    step = made.prepare(definition)
-    body = _subgraph(JaxStep(made, definition), asked, ["input"])
-    shape = (model.batch, *model.output.shape[1:], model.output.shape[0])
-    output, *gradients = body(made.state, made.resident[0], np.ones(shape, np.float32))
-    wanted = step.run()["gradients"]
-    assert output.shape == shape
-    for name, found in zip(sorted(wanted), gradients, strict=True):
-        np.testing.assert_allclose(found, wanted[name], rtol=1e-5, atol=1e-5)
+    made, definition = built(tiny.chain(), phase="forward")
+    program = traced(made.prepare(definition))
+    operators = [one.operator for one in program.members]
+    text, calls = next(
+        (text, calls)
+        for text, calls in groups_of(program.members, program.kept)
+        if program.members[calls[-1]].names == ("conv2/relu",)
+    )
+    assert operators[calls[0]] == "conv_general_dilated"
+    group = CallGroup.read(text)
+    images, filters, bias = operands = _operands(program.equations, calls, group)
+    (found,) = _function(program.equations, calls, group)({}, *operands)
+    convolution = program.equations[calls[0]]
+    expected = convolution.primitive.bind(images, filters, **convolution.params) + bias
+    np.testing.assert_allclose(found, jax.nn.relu(expected), rtol=1e-5, atol=1e-5)
+    assert (np.asarray(found) == 0).any()
 
 
 def test_repetitions_have_operands_of_their_own_and_share_a_call(monkeypatch):

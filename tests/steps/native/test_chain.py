@@ -11,6 +11,7 @@ import pydlbench._cpu as _cpu
 from pydlbench.backends.native.cpu import CpuChains
 from pydlbench.models.builder import Builder
 from pydlbench.models.graph import Optimizer
+from pydlbench.ops.table import build_layer
 from pydlbench.records.step import StepSpec
 from pydlbench.steps.inputs import make_batch, make_weights
 from pydlbench.steps.native.chain import NativeChain, check_kernels
@@ -189,7 +190,7 @@ def test_a_list_that_does_not_fit_together_is_refused(reads, given, said):
         name="a forward",
         problem="relu",
         kind="pointwise",
-        fields={"op": "relu", "batch": 1, "channels": 4, "height": 2, "width": 2},
+        fields=build_layer("relu", channels=4, height=2, width=2).problem_fields(),
         pass_=_cpu.Pass.forward_inference,
         reads=reads,
         writes={"dst": "y"},
@@ -201,7 +202,7 @@ def test_a_list_that_does_not_fit_together_is_refused(reads, given, said):
 
 
 def test_a_chosen_kernel_is_taken():
-    fields = {"op": "relu", "batch": 2, "channels": 32, "height": 5, "width": 5}
+    fields = build_layer("relu", batch=2, channels=32, height=5, width=5).problem_fields()
     found = _cpu.candidates("pointwise", _cpu.Pass.forward_inference, _cpu.Precision.fp32, fields)
     for one in {f"{c.implementation} {c.layout}" for c in found if not c.is_reference}:
         link = _cpu.Link(

@@ -1,8 +1,5 @@
 """The nodes of an ONNX file: recorded, told by native layers, and each run alone."""
 
-import math
-from collections import Counter
-
 import numpy as np
 import pytest
 
@@ -16,13 +13,13 @@ from pydlbench.errors import UnsupportedError  # noqa: E402
 from pydlbench.ladder.mapped import kernels_of, map_calls  # noqa: E402
 from pydlbench.models import build_model  # noqa: E402
 from pydlbench.models.counts import macs  # noqa: E402
+from pydlbench.ops.seen import meaning_of  # noqa: E402
+from pydlbench.ops.seen.onnx import Node, Tensor  # noqa: E402
 from pydlbench.records.operator import RecordedCall  # noqa: E402
 from pydlbench.records.step import StepSpec  # noqa: E402
 from pydlbench.steps import operations  # noqa: E402
 from pydlbench.steps.onnxruntime.catalog import written  # noqa: E402
-from pydlbench.steps.onnxruntime.node import Node, Tensor  # noqa: E402
 from pydlbench.steps.onnxruntime.replay import node_operator  # noqa: E402
-from pydlbench.steps.onnxruntime.work import work_of  # noqa: E402
 from pydlbench.timing.chunk import Request  # noqa: E402
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -70,7 +67,7 @@ def test_all_nodes_of_a_network_of_ours_run_alone_and_have_native_layers(backend
         assert sum(one.count for one in facts.calls) == len(model.nodes)
         names = {name for one in facts.calls for name in one.names}
         assert names == {node.name for node in model}
-        said = {Node.of(one.signature).get("epsilon") for one in facts.calls} - {None}
+        said = {Node.read(one.signature).get("epsilon") for one in facts.calls} - {None}
         assert said == {node.layer.epsilon for node in model if node.op == "batchnorm"}
     kernel = ready(backend, facts.calls)
     assert kernel.facts.refused == {}
@@ -147,7 +144,7 @@ def facts(backend, tmp_path, monkeypatch):
 
 def test_nodes_keep_what_decides_what_they_compute(facts):
     calls = {one.operator: one for one in facts.calls}
-    nodes = {name: Node.of(one.signature) for name, one in calls.items()}
+    nodes = {name: Node.read(one.signature) for name, one in calls.items()}
     assert calls["onnx.MatMul"].count == 2
     assert calls["onnx.MatMul"].names == ("first/MatMul", "second/MatMul")
     assert nodes["onnx.MatMul"].inputs[1] == Tensor(dtype="float32", shape=(8, 8), constant=True)
@@ -159,15 +156,15 @@ def test_nodes_keep_what_decides_what_they_compute(facts):
     assert [one.values for one in nodes["onnx.Clip"].inputs[1:]] == [(0,), (6,)]
     assert calls["onnx.Mul"].bytes == 4 * 2 * 20 * 7 * 8
     for one in facts.calls:
-        assert Node.of(one.signature).signature == one.signature
+        assert Node.read(one.signature).signature == one.signature
 
 
 def test_conditions_that_are_known_are_read_again():
     chosen = Tensor(dtype="bool", shape=(3,), values=(True, False, True))
     rows = Tensor(dtype="float32", shape=(3,))
     node = Node(operator="Where", version=17, inputs=(chosen, rows, rows), outputs=(rows,))
-    assert Node.of(node.signature) == node
-    found = work_of(RecordedCall(signature=node.signature, operator=node.name, bytes=node.bytes))
+    assert Node.read(node.signature) == node
+    found = meaning_of(RecordedCall(signature=node.signature, operator=node.name, bytes=node.bytes))
     assert (found.kind, found.flops, found.bytes) == ("copy", 0, 3 * (1 + 4 + 4 + 4))
 
 
@@ -214,172 +211,6 @@ def test_operands_are_those_of_the_text(backend):
     assert found.max() == np.float32(0.25)
 
 
-# -----------------------------------------------------------------------------
-# Nodes told by our layers.
-
-IMAGES = Tensor(dtype="float32", shape=(2, 16, 8, 8))
-KERNEL = Tensor(dtype="float32", shape=(16, 16, 3, 3), constant=True)
-CHANNELS = Tensor(dtype="float32", shape=(16,), constant=True)
-ROWS = Tensor(dtype="float32", shape=(2, 4, 16))
-SQUARE = Tensor(dtype="float32", shape=(16, 16), constant=True)
-HEADS = Tensor(dtype="float32", shape=(2, 4, 8, 8))
-PADS = {"pads": (7, [1, 1, 1, 1])}
-CONV = 2 * math.prod(IMAGES.shape) * 16 * 9
-
-
-@pytest.mark.parametrize(
-    ("operator", "inputs", "attributes", "layers", "flops"),
-    [
-        ("Conv", (IMAGES, KERNEL), PADS, ["conv2d"], CONV),
-        (
-            "Conv",
-            (IMAGES, KERNEL, CHANNELS, IMAGES),
-            {**PADS, "activation": (3, "Relu")},
-            ["conv2d", "bias", "add", "relu"],
-            CONV + 3 * 2048,
-        ),
-        ("Conv", (IMAGES, KERNEL), {"auto_pad": (3, "SAME_UPPER")}, ["conv2d"], CONV),
-        ("Conv", (IMAGES, KERNEL), {"pads": (7, [0, 0, 1, 1])}, None, None),
-        ("ConvTranspose", (IMAGES, KERNEL), PADS, ["deconv2d"], CONV),
-        ("MaxPool", (IMAGES,), {"kernel_shape": (7, [2, 2])}, ["pool2d"], None),
-        ("GlobalAveragePool", (IMAGES,), {}, ["pool2d"], 2048),
-        ("Add", (CHANNELS, ROWS), {}, ["bias"], 128),
-        ("Sum", (ROWS, ROWS, ROWS), {}, ["add", "add"], 256),
-        ("Max", (ROWS,), {}, None, 0),
-        ("MatMul", (ROWS, SQUARE), {}, ["gemm"], 2 * 8 * 16 * 16),
-        ("FusedMatMul", (HEADS, HEADS), {"transB": (2, 1)}, ["gemm"], 2 * 8 * 8 * 8 * 8),
-        ("Gemm", (SQUARE, SQUARE, CHANNELS), {"transB": (2, 1)}, ["gemm", "bias"], 8448),
-        (
-            "BatchNormalization",
-            (IMAGES, CHANNELS, CHANNELS, CHANNELS, CHANNELS),
-            {},
-            ["batchnorm"],
-            4096,
-        ),
-        ("LayerNormalization", (ROWS, CHANNELS, CHANNELS), {}, ["layernorm"], None),
-        ("Softmax", (HEADS,), {}, ["softmax"], None),
-        ("Relu", (ROWS,), {}, ["relu"], 128),
-        ("Attention", (HEADS,) * 3, {}, ["gemm", "softmax", "gemm"], None),
-        (
-            "MultiHeadAttention",
-            (ROWS, ROWS, ROWS, CHANNELS),
-            {"num_heads": (2, 2)},
-            ["bias", "bias", "bias", "gemm", "softmax", "gemm"],
-            None,
-        ),
-        ("MultiHeadAttention", (ROWS, HEADS, HEADS), {"num_heads": (2, 2)}, None, None),
-        ("Gelu", (ROWS,), {"approximate": (3, "tanh")}, ["gelu-tanh"], None),
-        ("HardSigmoid", (ROWS,), {"alpha": (1, 1 / 6)}, ["hardsigmoid"], None),
-        ("HardSigmoid", (ROWS,), {}, ["mul", "add", "clamp"], 4 * 128),
-        ("Clip", (ROWS, Tensor(dtype="float32", shape=(), constant=True)), {}, ["max"], 128),
-        ("Concat", (ROWS, ROWS), {"axis": (2, 2)}, ["concat"], 0),
-        ("Transpose", (HEADS,), {"perm": (7, [0, 2, 1, 3])}, ["permute"], 0),
-        ("Reshape", (ROWS,), {}, [], 0),
-        ("QLinearConv", (IMAGES,), {}, None, None),
-    ],
-)
-def test_a_node_is_told_by_layers(operator, inputs, attributes, layers, flops):
-    result = next((one for one in inputs if not one.constant), inputs[0])
-    node = Node(
-        operator=operator, version=17, inputs=inputs, outputs=(result,), attributes=attributes
-    )
-    found = work_of(RecordedCall(signature=node.signature, operator=node.name, names=("n",)))
-    kinds = [getattr(one.layer, "op", one.layer.kind) for one in found.layers]
-    if layers is None:
-        assert kinds == []
-        assert found.layers_missing
-    else:
-        assert Counter(kinds) == Counter(layers), found.layers_missing
-    if flops is not None:
-        assert found.flops == flops
-    assert found.bytes == (0 if operator == "Reshape" else node.bytes)
-    assert found.kind == "view" or found.dtypes == ("float32",)
-
-
-@pytest.mark.parametrize(
-    ("size", "attributes", "problem"),
-    [
-        ((16, 16), {}, "nearest:mb2ic16ih8oh16"),
-        ((16, 16), {"how": "asymmetric", "nearest_mode": "floor"}, "nearest:mb2ic16ih8oh16"),
-        ((16, 16), {"how": "asymmetric"}, None),
-        # Centres on borders, where the pixel before and that behind are as near.
-        ((4, 4), {}, None),
-        ((16, 24), {"mode": "linear"}, "linear:mb2ic16ih8oh16iw8ow24"),
-        ((16, 24), {"mode": "linear", "how": "pytorch_half_pixel"}, "linear:mb2ic16ih8oh16iw8ow24"),
-        ((16, 16), {"mode": "linear", "how": "align_corners"}, None),
-        ((16, 16), {"mode": "linear", "how": "asymmetric"}, None),
-        ((16, 16), {"mode": "cubic"}, None),
-        # From a factor such as 1.4, which is not the quotient of the sizes.
-        ((11, 11), {"mode": "linear"}, None),
-    ],
-)
-def test_resized_images_are_told_where_pixels_are_found_alike(size, attributes, problem):
-    words = {"how": "coordinate_transformation_mode"}
-    node = Node(
-        operator="Resize",
-        version=17,
-        inputs=(IMAGES, None, Tensor(dtype="float32", shape=(4,), constant=True)),
-        outputs=(Tensor(dtype="float32", shape=(2, 16, *size)),),
-        attributes={words.get(name, name): (3, text) for name, text in attributes.items()},
-    )
-    found = work_of(RecordedCall(signature=node.signature, operator=node.name, names=("n",)))
-    assert [one.layer.problem for one in found.layers] == [f"resize:{problem}"] * bool(problem)
-    assert bool(found.layers_missing) != bool(problem)
-
-
-@pytest.mark.parametrize(
-    ("scale", "size", "attributes", "problem"),
-    [
-        (2.0, 16, {}, "linear:mb2ic16ih8oh16"),
-        (1.375, 11, {}, "linear:mb2ic16ih8oh11"),
-        # Rounded down to a multiple, or to a size that is none.
-        (2.1, 16, {}, None),
-        (1.4, 11, {}, None),
-        (None, 11, {}, "linear:mb2ic16ih8oh11"),
-        (None, 11, {"keep_aspect_ratio_policy": "not_larger"}, None),
-        (None, 11, {"keep_aspect_ratio_policy": "stretch"}, "linear:mb2ic16ih8oh11"),
-        (None, 1, {}, "linear:mb2ic16ih8oh1"),
-        # The first pixel, and not those in the middle.
-        (None, 1, {"coordinate_transformation_mode": "pytorch_half_pixel"}, None),
-    ],
-)
-def test_resized_images_are_told_by_the_factor_that_is_asked_for(scale, size, attributes, problem):
-    given = [None, Tensor(dtype="float32", shape=(4,), constant=True, values=(1, 1, scale, scale))]
-    if scale is None:
-        given = [None, None, Tensor(dtype="int64", shape=(4,), constant=True)]
-    node = Node(
-        operator="Resize",
-        version=18,
-        inputs=(IMAGES, *given),
-        outputs=(Tensor(dtype="float32", shape=(2, 16, size, size)),),
-        attributes={name: (3, text) for name, text in {"mode": "linear", **attributes}.items()},
-    )
-    found = work_of(RecordedCall(signature=node.signature, operator=node.name, names=("n",)))
-    assert [one.layer.problem for one in found.layers] == [f"resize:{problem}"] * bool(problem)
-    assert bool(found.layers_missing) != bool(problem)
-
-
-def test_a_gather_is_of_rows_on_the_first_axis_only():
-    table = Tensor(dtype="float32", shape=(8, 16), constant=True)
-    ids = Tensor(dtype="int64", shape=(4,))
-
-    def found(axis, shape):
-        node = Node(
-            operator="Gather",
-            version=17,
-            inputs=(table, ids),
-            outputs=(Tensor(dtype="float32", shape=shape),),
-            attributes={"axis": (2, axis)},
-        )
-        return work_of(RecordedCall(signature=node.signature, operator=node.name, names=("n",)))
-
-    (rows,) = found(-2, (4, 16)).layers
-    assert (rows.layer.rows, rows.layer.width, rows.layer.count) == (8, 16, 4)
-    columns = found(-1, (8, 4))
-    assert (columns.kind, columns.layers, columns.flops) == ("gather", (), 0)
-    assert columns.layers_missing
-
-
 @pytest.mark.parametrize(
     ("dtype", "size"),
     [
@@ -413,26 +244,7 @@ def test_a_constant_that_json_cannot_say_is_left_out(backend, tmp_path, monkeypa
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), "net.onnx")
     case = StepSpec(model="net.onnx", framework="onnxruntime", mode="unoptimized")
     calls = operations.record_calls(backend, case.to_dict()).facts.calls
-    constants = [Node.of(one.signature).inputs[1] for one in calls]
+    constants = [Node.read(one.signature).inputs[1] for one in calls]
     assert all(one.constant for one in constants)
     assert {one.values for one in constants} == {None, (-1.0,)}
     assert ready(backend, calls).facts.refused == {}
-
-
-def test_onnxruntimes_attention_is_its_products_and_its_softmax():
-    packed = Tensor(dtype="float32", shape=(16, 48), constant=True)
-    node = Node(
-        operator="Attention",
-        domain="com.microsoft",
-        version=1,
-        inputs=(ROWS, packed, Tensor(dtype="float32", shape=(48,), constant=True)),
-        outputs=(ROWS,),
-        attributes={"num_heads": (2, 4)},
-    )
-    found = work_of(RecordedCall(signature=node.signature, operator=node.name, names=("n",)))
-    products = [one.layer.flops("forward") for one in found.layers if one.layer.multiply_adds]
-    assert sum(products) == found.product_flops == 2 * 8 * 16 * 48 + 2 * (2 * 2 * 16 * 4 * 4)
-    assert {one.layer.op for one in found.layers if not one.layer.multiply_adds} == {
-        "bias",
-        "softmax",
-    }

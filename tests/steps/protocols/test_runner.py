@@ -181,8 +181,8 @@ def test_tf_cnn_benchmarks_graphs_have_its_own_parameters(name, expected):
     model = ProtocolSpec(protocol="tf-cnn-benchmarks", model=name, batch=1).build()
     assert parameters(model) == expected
     # Its poolings pad as TensorFlow does.
-    pools = [node.layer for node in model if node.op == "pool" and node.layer.stride_height == 2]
-    assert name != "googlenet" or all(one.pad_top == 0 for one in pools)
+    pools = [node.layer for node in model if node.op == "pool" and node.layer.stride[0] == 2]
+    assert name != "googlenet" or all(one.pad_before[0] == 0 for one in pools)
 
 
 def test_a_model_that_the_script_does_not_have():

@@ -16,10 +16,10 @@ with warnings.catch_warnings():
 from pydlbench.errors import ModelError, UnsupportedError, UsageError
 from pydlbench.models import build_model
 from pydlbench.models.counts import macs
+from pydlbench.ops.seen import meaning_of
 from pydlbench.records.own import OwnInput, OwnSpec
 from pydlbench.records.step import StepSpec
 from pydlbench.steps import operations
-from pydlbench.steps.nodes.work import work_of_graph_node
 from pydlbench.timing.chunk import Request
 
 HEAD = """
@@ -246,12 +246,12 @@ def test_nodes_in_loops_and_branches_count_as_often_as_they_run(
 
 def test_a_loop_that_nobody_has_counted_is_refused(own, backend):
     with OwnModel(StepSpec.from_dict(own(REPEATED))) as made:
-        graphs = executed(Tracer("/CPU:0", "graph")(made._step), made._operands())
-    products = [one for one in listed(graphs) if "MatMul" in one.operator]
+        graphs = executed(Tracer("/CPU:0", "graph")(made.body), made.operands())
+    products = [one for one in listed(graphs, {}) if "MatMul" in one.operator]
     assert [one.count for one in products] == [1]
     ready = operations.prepare_calls(backend, made.case.to_dict(), [products[0].signature])
     assert "in a loop" in ready.facts.refused[products[0].signature]
-    assert "in a loop" in (work_of_graph_node(products[0]).layers_missing or "")
+    assert "in a loop" in (meaning_of(products[0]).layers_missing or "")
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_the_graph_of_a_catalogue_model_has_its_flops(backend, name, phase):
     model = build_model(name, 2)
     case = StepSpec(model=name, batch=2, phase=phase, framework="tensorflow")
     calls = operations.record_calls(backend, case.to_dict()).facts.calls
-    found = sum(one.count * (work_of_graph_node(one).product_flops or 0) for one in calls)
+    found = sum(one.count * (meaning_of(one).product_flops or 0) for one in calls)
     assert found == 2 * 2 * macs(model, phase)
-    products = [work_of_graph_node(one) for one in calls if work_of_graph_node(one).product_flops]
+    products = [meaning_of(one) for one in calls if meaning_of(one).product_flops]
     assert all(one.layers for one in products)

@@ -12,7 +12,7 @@ from pydlbench.backends.torch import settings  # noqa: E402
 from pydlbench.errors import UnsupportedError  # noqa: E402
 from pydlbench.records.step import StepSpec  # noqa: E402
 from pydlbench.steps import operations  # noqa: E402
-from pydlbench.steps.torch import calls, replay  # noqa: E402
+from pydlbench.steps.torch import replay, worker  # noqa: E402
 from pydlbench.timing.chunk import Request  # noqa: E402
 
 ADD = "aten.add_.Tensor(float32[4](1,), float32[4](1,))"
@@ -38,7 +38,7 @@ def case(**words):
 @pytest.mark.parametrize("precision", ["fp32", "tf32"])
 def test_calls_are_made_below_autograd_and_in_the_precision_of_the_step(backend, precision):
     settings.choose(torch.get_num_threads())
-    kernel = calls.prepare_calls(backend, case(precision=precision), [ADD])
+    kernel = worker.prepare_calls(backend, case(precision=precision), [ADD])
     seen = []
 
     def call(_):
@@ -58,7 +58,7 @@ def test_calls_are_made_below_autograd_and_in_the_precision_of_the_step(backend,
 
 
 def test_what_a_call_overwrites_is_restored_before_each_sample(backend):
-    kernel = calls.prepare_calls(backend, case(), [ADD, "no.such.op()"])
+    kernel = worker.prepare_calls(backend, case(), [ADD, "no.such.op()"])
     assert kernel.facts.names == (ADD,)
     assert kernel.facts.refused.keys() == {"no.such.op()"}
     (ready,) = replay.make_ready([ADD], "cuda:0", 0, None)[0].values()

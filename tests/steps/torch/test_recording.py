@@ -13,14 +13,13 @@ from pydlbench.models import build_model  # noqa: E402
 from pydlbench.records.step import StepSpec  # noqa: E402
 from pydlbench.steps import operations  # noqa: E402
 from pydlbench.steps.inputs import make_batch, make_weights  # noqa: E402
-from pydlbench.steps.torch.calls import record_model  # noqa: E402
 from pydlbench.steps.torch.step import TorchModel  # noqa: E402
 
 
 def of_model(name, batch, phase="training"):
     model = build_model(name, batch)
     case = StepSpec(model=name, batch=batch, phase=phase)
-    return record_model(TorchModel(model, make_weights(model), case, make_batch(model)))
+    return TorchModel(model, make_weights(model), case, make_batch(model)).record()
 
 
 def packets(recording):

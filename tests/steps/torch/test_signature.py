@@ -6,9 +6,9 @@ torch = pytest.importorskip("torch")
 
 from pydlbench.backends.torch.backend import create  # noqa: E402 - not installed everywhere
 from pydlbench.errors import UnsupportedError  # noqa: E402
+from pydlbench.ops.seen.aten import leaves  # noqa: E402
 from pydlbench.records.step import StepSpec  # noqa: E402
 from pydlbench.steps import operations  # noqa: E402
-from pydlbench.steps.aten.text import leaves  # noqa: E402
 from pydlbench.steps.torch.replay import CallOperator, make_ready  # noqa: E402
 from pydlbench.steps.torch.signature import parse, signature  # noqa: E402
 from pydlbench.timing.chunk import Request  # noqa: E402
@@ -46,7 +46,7 @@ def test_a_text_has_what_changes_the_time():
 def test_operands_made_up_from_a_text_have_that_text(arguments):
     text = text_of(aten.add.Tensor, *arguments, alpha=float("inf"))
     made = CallOperator(parse(text), "cpu")
-    again = signature(made._function, tuple(made.arguments), made.keywords, "cpu")
+    again = signature(made.function, tuple(made.arguments), made.keywords, "cpu")
     assert again == text
 
 
@@ -162,5 +162,5 @@ def test_an_operand_that_is_turned_in_place_is_turned_back():
         for _ in range(2):
             made.run()
         made.settle()
-        assert text_of(made._function, *made.arguments) == text
+        assert text_of(made.function, *made.arguments) == text
         assert torch.equal(made.arguments[0], before)

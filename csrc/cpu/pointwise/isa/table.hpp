@@ -5,6 +5,7 @@
 #include "cpu/pointwise/isa/channels.hpp"
 #include "cpu/pointwise/isa/elementwise.hpp"
 #include "cpu/pointwise/isa/lrn.hpp"
+#include "cpu/pointwise/isa/rmsnorm.hpp"
 #include "cpu/pointwise/isa/softmax.hpp"
 
 namespace pydlbench::cpu::pointwise::PYDLBENCH_ISA {
@@ -36,6 +37,8 @@ constexpr Kernels kTable{kLanes,
                          lrn_pixel_gradient<T>,
                          softmax<T>,
                          softmax_gradient<T>,
+                         rmsnorm<T>,
+                         rmsnorm_gradient<T>,
                          arithmetic<T>};
 
 }  // namespace

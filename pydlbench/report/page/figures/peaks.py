@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.layers.layer import MEMORY_BOUND
+from pydlbench.ops.table import MEMORY_BOUND
 from pydlbench.report.columns import AXES, axis_values, label
 from pydlbench.report.page.blocks import plain
 from pydlbench.report.page.figures.canvas import (

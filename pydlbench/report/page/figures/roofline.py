@@ -11,7 +11,7 @@ from math import atan2, cos, degrees, radians, sin
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.layers.layer import MEMORY_BOUND
+from pydlbench.ops.table import MEMORY_BOUND
 from pydlbench.report.page.blocks import plain
 from pydlbench.report.page.figures.canvas import (
     Chart,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.ops.table import without_sides
 from pydlbench.report.page.blocks import dotted, plain
 from pydlbench.report.page.figures.canvas import (
     CONTENDED,
@@ -179,7 +180,7 @@ def _legend(axes: Any, ladder: DrawnLadder) -> None:
     named = {}
     for rung in ladder.rungs:
         for one in rung.segments:
-            name = one.kind if one.kind in KINDS else "pointwise"
+            name = one.kind if without_sides(one.kind) in KINDS else "pointwise"
             if one.kind != "whole":
                 named["others" if name == "other" else name] = patch(kind_look(one.kind))
     if named:

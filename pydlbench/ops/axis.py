@@ -1,0 +1,150 @@
+"""Counting along one spatial side of a sliding window, in closed form.
+
+Output ``o`` and kernel tap ``k`` meet at input position ``o * stride + k * dilation - pad``. Which
+of these pairs meet a real element (and not padding) decides how much a direct kernel computes, and
+which distinct elements they meet decides how much it must read. Everything in two or three
+dimensions is a product of such axes. The counts take O(log size) steps, so absurd sizes cost
+nothing either.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+def extent(kernel: int, dilation: int) -> int:
+    """Return the input positions that a window spans: ``(kernel - 1) * dilation + 1``."""
+    return (kernel - 1) * dilation + 1
+
+
+def output_size(size: int, window: int, stride: int, leading: int, trailing: int) -> int:
+    """Return how many windows fit into ``size`` elements with padding on both ends."""
+    return (size + leading + trailing - window) // stride + 1
+
+
+def trailing_pad(size: int, window: int, stride: int, leading: int, out: int) -> int:
+    """Return the one trailing pad that stands for all those giving ``out`` outputs.
+
+    With a stride above one several trailing pads give the same outputs, because the last few
+    positions are not read. The symmetric pad is taken where it is one of them, else the smallest:
+    two layers that compute the same are then equal, and have one descriptor.
+    """
+    if output_size(size, window, stride, leading, leading) == out:
+        return leading
+    return max(0, (out - 1) * stride + window - size - leading)
+
+
+def derived_pad(size: int, window: int, stride: int, out: int) -> int:
+    """Return the leading pad that follows from the output size: the smaller half of the total."""
+    return max(0, (out - 1) * stride + window - size) // 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """One spatial side of a convolution or pooling.
+
+    Attributes:
+        size: Input elements, without padding.
+        out: Output elements.
+        kernel: Taps of the window.
+        stride: Input positions from one output to the next.
+        dilation: Input positions from one tap to the next; 1 is dense.
+        pad: Padding before the first element.
+    """
+
+    size: int
+    out: int
+    kernel: int
+    stride: int
+    dilation: int
+    pad: int
+
+    def taps(self) -> int:
+        """Return the (output, tap) pairs that meet an input element and not padding."""
+        return self._pairs(self.out, self.kernel, 0)
+
+    def elements_inside(self) -> list[int]:
+        """Return how many taps of each output's window meet an input element, not padding."""
+        starts = (index * self.stride - self.pad for index in range(self.out))
+        return [
+            max(
+                0,
+                min(self.kernel - 1, (self.size - 1 - start) // self.dilation)
+                - max(0, -(start // self.dilation))
+                + 1,
+            )
+            for start in starts
+        ]
+
+    def touched_inputs(self) -> int:
+        """Return the distinct input elements that some output reads.
+
+        The pairs (o, k) and (o + dilation/g, k - stride/g), with g = gcd(stride, dilation), meet
+        the same element, and only such pairs do. The pairs of one element are thus a chain, which
+        has one link fewer than it has members: elements = pairs - links.
+        """
+        common = math.gcd(self.stride, self.dilation)
+        links = self._pairs(
+            self.out - self.dilation // common,
+            self.kernel - self.stride // common,
+            self.stride * self.dilation // common,
+        )
+        return self.taps() - links
+
+    def used_outputs(self) -> int:
+        """Return the outputs that depend on at least one input element."""
+        return self._used(self.out, self.stride, self.kernel, self.dilation)
+
+    def used_taps(self) -> int:
+        """Return the kernel taps that meet at least one input element."""
+        return self._used(self.kernel, self.dilation, self.out, self.stride)
+
+    def _pairs(self, outs: int, kernel: int, offset: int) -> int:
+        """Count o < outs, k < kernel whose position, moved on by ``offset``, is an element."""
+        first = self.pad - offset
+        return _count_pairs(first + self.size - 1, outs, self.stride, kernel, self.dilation) - (
+            _count_pairs(first - 1, outs, self.stride, kernel, self.dilation)
+        )
+
+    def _used(self, count: int, step: int, others: int, other_step: int) -> int:
+        """Count a < count for which some b < others puts a*step + b*other_step on an element."""
+        if self.size < other_step:
+            # The steps of b are wider than the input, so at most one b meets it: count the pairs.
+            return self._pairs(self.out, self.kernel, 0)
+        # The steps of b cannot jump over the input, so only the two ends of its reach matter.
+        last = min(count - 1, (self.pad + self.size - 1) // step)
+        reach = self.pad - (others - 1) * other_step
+        first = max(0, -(-reach // step))
+        return max(0, last - first + 1)
+
+
+def _count_pairs(limit: int, count_a: int, step_a: int, count_b: int, step_b: int) -> int:
+    """Count 0 <= a < count_a, 0 <= b < count_b with ``a * step_a + b * step_b <= limit``."""
+    if limit < 0 or count_a <= 0 or count_b <= 0:
+        return 0
+    rows = min(count_b, limit // step_b + 1)
+    # For small b every a fits; beyond that, a runs up to (limit - b * step_b) // step_a.
+    full = min(rows, max(0, (limit - (count_a - 1) * step_a) // step_b + 1))
+    partial = rows - full
+    smallest = limit - (rows - 1) * step_b
+    return full * count_a + partial + _floor_sum(partial, step_a, step_b, smallest)
+
+
+def _floor_sum(count: int, divisor: int, slope: int, start: int) -> int:
+    """Return the sum of ``(slope * i + start) // divisor`` over 0 <= i < count.
+
+    The points below a line, counted by exchanging the axes as Euclid's algorithm does; all
+    arguments non-negative, ``divisor`` positive.
+    """
+    total = 0
+    while count > 0:
+        total += (slope // divisor) * (count * (count - 1) // 2) + (start // divisor) * count
+        slope %= divisor
+        start %= divisor
+        top = slope * count + start
+        count, start = divmod(top, divisor)
+        divisor, slope = slope, divisor
+        if divisor == 0:
+            break
+    return total

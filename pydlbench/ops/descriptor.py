@@ -1,0 +1,103 @@
+"""Reading problems written as text, in benchdnn's manner: which op a descriptor is of."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from pydlbench.errors import UsageError, nearest
+from pydlbench.ops import grammar
+from pydlbench.ops.table import OPS
+
+if TYPE_CHECKING:
+    from pydlbench.ops.op import Layer, Op
+
+#: What ``--pool`` takes: benchdnn's algorithms; ``avg`` is ``avg_np``, which leaves padding out.
+POOL_MODES: Final = ("max", "avg", "avg_np", "avg_p")
+
+_WINDOWS: Final = re.compile(r"_*(?:mb|g|[io]c|[iokspd][dhw])_*-?[0-9]")
+_PREFIX: Final = re.compile(r"([A-Za-z][A-Za-z0-9-]*):(?:([A-Za-z][A-Za-z0-9-]*)(?=:|$))?")
+
+
+def looks_like_problem(text: str) -> bool:
+    """Whether ``text`` is a descriptor (perhaps a malformed one) rather than a layer's name."""
+    return (
+        text[:1].isdecimal()
+        or text.startswith((":", "mb"))
+        or _WINDOWS.match(text) is not None
+        or _PREFIX.match(text) is not None
+        or re.match(r".*[0-9]:[0-9]", text) is not None
+    )
+
+
+def check_pool(pool: str | None) -> None:
+    """Refuse a pooling that does not exist.
+
+    Raises:
+        UsageError: Neither None nor one of :data:`POOL_MODES`.
+    """
+    if pool is not None and pool not in POOL_MODES:
+        choices = nearest(pool, POOL_MODES) or list(POOL_MODES)
+        raise UsageError(f"--pool {pool}: no such pooling; nearest: {', '.join(choices)}")
+
+
+def parse_problem(text: str, *, pool: str | None = None) -> Layer:
+    """Read a descriptor.
+
+    Args:
+        text: ``mb128ic192ih13oc384oh13kh3ph1``, ``128x9216:9216x4096`` or ``relu:mb128ic96ih55``;
+            without ``mb`` the batch is 1.
+        pool: What pooling does where the descriptor has no ``oc``: one of :data:`POOL_MODES`.
+
+    Raises:
+        UsageError: Malformed (the message names the position, counted from 1), or a layer that
+            cannot be.
+    """
+    check_pool(pool)
+    try:
+        op, position = _op(text, pool)
+        values, name = grammar.read(op, text, position)
+        if op.key == "pool":
+            values |= {
+                "mode": "max" if pool == "max" else "avg",
+                "count_include_pad": pool == "avg_p",
+            }
+        return op.build(name, **values)
+    except UsageError as error:
+        raise UsageError(f"{text}: {error}") from None
+
+
+def _op(text: str, pool: str | None) -> tuple[Op, int]:
+    """Return the op that a descriptor is of, and where its prefix ends.
+
+    What is of none is most likely a convolution: its error names the fields.
+    """
+    prefix = None if _WINDOWS.match(text) else _PREFIX.match(text)
+    if prefix is None:
+        if text[:1].isdecimal() or text.startswith(":"):
+            return OPS["gemm"], 0
+        fields = text.partition("n")[0]
+        if "oc" in fields or not _WINDOWS.match(text):
+            return OPS["conv"], 0
+        if pool is None:
+            grammar.read(OPS["pool"], text, 0)  # what is malformed otherwise says so first
+            expected = "expected oc (convolution), or --pool max or --pool avg"
+            raise grammar.malformed(len(text), expected, "")
+        return OPS["pool"], 0
+    kind, name = prefix.groups()
+    prefixes = {op.prefix: op for op in OPS.values() if op.prefix}
+    if f"{kind}:" in prefixes:
+        return prefixes[f"{kind}:"], len(kind) + 1
+    names = [op.name for op in prefixes.values() if op.prefix.startswith(f"{kind}:")]
+    if name in names:
+        op = prefixes[f"{kind}:{name}:"]
+        if prefix.end() == len(text):
+            raise grammar.malformed(len(text), "expected : and what it works on", "")
+        return op, prefix.end() + 1
+    if names:
+        given = text[len(kind) + 1 :].partition(":")[0]
+        choices = ", ".join(nearest(given, names) or names)
+        raise grammar.malformed(len(kind) + 1, f"expected an op; nearest: {choices}", given)
+    known = [op.prefix.removesuffix(":") for op in prefixes.values()]
+    choices = ", ".join(nearest(kind, known) or known)
+    raise grammar.malformed(0, f"expected an op; nearest: {choices}", kind)

@@ -1,0 +1,138 @@
+"""The fields of an op: names, defaults, spelling in descriptors, and what values they take."""
+
+from __future__ import annotations
+
+import math
+import operator
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, Final
+
+from pydlbench.errors import UsageError, nearest
+
+#: The default of a field that has to be given.
+REQUIRED: Final = object()
+#: oneDNN knows twelve; with those merged that lie behind one another nobody needs as many.
+MOST_DIMENSIONS: Final = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One field of an op.
+
+    Attributes:
+        name: Of the layer's attribute.
+        spelling: Before its value in descriptors; empty where they do not have it.
+        type: ``integer``; ``sides``, an integer for each spatial side, outermost first; ``real``,
+            finite and not negative; ``signed``, any finite number; ``shape``, a tensor's sizes;
+            ``sum``, integers that are written ``64+32``; ``order``, digits; ``word``; ``flag``.
+        default: ``None`` follows from other fields.
+        least: The least value of an integer, side or size.
+        most: The largest value of an integer or real.
+        above: Whether a real has to be above ``least``.
+        choices: Words that there are.
+        offset: What descriptors write less than the value; benchdnn counts dilations from zero.
+        shown: Whether descriptors have it where it is at its default, too.
+        derived: Whether it always follows from others, and is not kept.
+    """
+
+    name: str
+    spelling: str = ""
+    type: str = "integer"
+    default: Any = REQUIRED
+    least: int = 1
+    most: float = math.inf
+    above: bool = False
+    choices: tuple[str, ...] = ()
+    offset: int = 0
+    shown: bool = False
+    derived: bool = False
+
+    def checked(self, value: Any) -> Any:
+        """Return a value as layers have it: plain ints, floats and tuples.
+
+        Integers of other libraries (NumPy's) are welcome; floats and booleans are refused, because
+        a size that silently became another one would be timed as if it had been asked for.
+
+        Raises:
+            UsageError: No such value.
+        """
+        if value is None and self.default is None:
+            return None
+        return _CHECKS[self.type](self, value)
+
+    def refusal(self, value: object, reason: str) -> UsageError:
+        """Return the error for a value."""
+        return UsageError(f"{self.name}={value!r}: {reason}")
+
+
+def _integer(field: Field, value: Any) -> int:
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise field.refusal(value, f"not a whole number; at least {field.least}") from None
+    if number < field.least:
+        raise field.refusal(value, f"too small; at least {field.least}")
+    if number > field.most:
+        raise field.refusal(value, f"too large; at most {field.most:.0f}")
+    return number
+
+
+def _sides(field: Field, value: Any) -> tuple[int | None, ...]:
+    open_ = field.default is None
+    return tuple(None if one is None and open_ else _integer(field, one) for one in value)
+
+
+def _real(field: Field, value: Any) -> float:
+    least = f"{'above' if field.above else 'at least'} {field.least}"
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise field.refusal(value, f"not a number; {least}")
+    number = float(value) + 0.0  # a negative zero becomes zero
+    if not math.isfinite(number):
+        raise field.refusal(value, f"not finite; {least}")
+    if field.type == "real":
+        if number < field.least or (field.above and number == field.least):
+            raise field.refusal(value, f"too small; {least}")
+        if number > field.most:
+            raise field.refusal(value, f"too large; at most {field.most:g}")
+    return number
+
+
+def _sizes(field: Field, value: Any) -> tuple[int, ...]:
+    try:
+        sizes = tuple(operator.index(size) for size in value)
+    except TypeError:
+        raise field.refusal(value, "no shape; nearest: a list of sizes") from None
+    if len(sizes) > MOST_DIMENSIONS and field.type == "shape":
+        raise field.refusal(sizes, f"too many dimensions; at most {MOST_DIMENSIONS}")
+    if min(sizes, default=field.least) < field.least:
+        raise field.refusal(sizes, f"too small; each at least {field.least}")
+    return sizes
+
+
+def _word(field: Field, value: Any) -> str:
+    if value not in field.choices:
+        choices = nearest(str(value), field.choices) or field.choices
+        raise field.refusal(value, f"no such {field.name}; nearest: {', '.join(choices)}")
+    return str(value)
+
+
+def _flag(field: Field, value: Any) -> bool:
+    if value not in (True, False):
+        raise field.refusal(value, "neither true nor false")
+    return bool(value)
+
+
+_CHECKS: Final = {
+    "integer": _integer,
+    "sides": _sides,
+    "real": _real,
+    "signed": _real,
+    "shape": _sizes,
+    "sum": _sizes,
+    "order": _sizes,
+    "word": _word,
+    "flag": _flag,
+}

@@ -1,0 +1,291 @@
+"""The one grammar of descriptors, which is benchdnn's: how an op's fields are written and read.
+
+A descriptor is the op's prefix (none of convolutions, poolings and products), the shapes of its
+operands where it is declared by these (``12x128x64:12x64x128``), then fields, each a spelling and a
+value, in any order, with ``_`` wherever it pleases between them, and a name ``n"..."`` at the end.
+
+A field of windows has a value for each side: ``id`` ``ih`` ``iw``. Fewer letters are fewer sides.
+What is missing is that of the side before it (``kw`` is ``kh``, ``kh`` is ``kd``); of the first
+side, where a later one has it, 1, and nothing of padding and dilation.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.errors import UsageError
+from pydlbench.ops.fields import REQUIRED, Field
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydlbench.ops.op import Layer, Op
+
+#: Letters of the spatial sides; fewer sides are the last ones.
+SIDES: Final = "dhw"
+_NUMBER: Final = re.compile(r"[0-9]+")
+_SIGNED: Final = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[-+]?[0-9]+)?")
+_DIGITS: Final = 19  # 2**63 has nineteen
+
+# -----------------------------------------------------------------------------
+# Reading.
+
+
+def malformed(position: int, expected: str, found: str) -> UsageError:
+    """Return the error for the character at ``position`` (from 0; printed from 1)."""
+    if len(found) > 12:
+        found = found[:12] + "..."
+    got = f"got {found!r}" if found else "got the end"
+    return UsageError(f"column {position + 1}: {expected}; {got}")
+
+
+def read(op: Op, text: str, position: int) -> tuple[dict[str, Any], str | None]:
+    """Read what stands behind an op's prefix.
+
+    Returns:
+        Values by field, and the name.
+
+    Raises:
+        UsageError: Malformed, with the position.
+    """
+    values: dict[str, Any] = {}
+    if op.operands is not None:
+        tensors, position = _read_shapes(op, text, position)
+        values = op.operands.read(op, tensors)
+    fields, name = _read_fields(op, text, position)
+    values |= fields
+    if op.sided:
+        values |= _fill_sides(op, values, len(text))
+    for field in op.fields:
+        if field.default is REQUIRED and field.spelling and field.name not in values:
+            raise _missing(field, field.spelling, len(text))
+    return values, name
+
+
+def _read_fields(op: Op, text: str, position: int) -> tuple[dict[str, Any], str | None]:
+    """Return values by field, of one with sides by these, and the name."""
+    values: dict[str, Any] = {}
+    spelled = _spellings(op)
+    seen: set[str] = set()
+    while position < len(text):
+        if text[position] == "_":
+            position += 1
+            continue
+        if text[position] == "n":
+            return values, _read_name(text, position)
+        spelling = next((one for one in spelled if text.startswith(one, position)), None)
+        if spelling is None:
+            known = " ".join((*op.spellings, "n"))
+            expected = f"x, : or a field ({known})" if op.operands else f"a field ({known})"
+            raise malformed(position, f"expected {expected}", text[position:])
+        if spelling in seen:
+            raise malformed(position, f"expected {spelling} only once", text[position:])
+        seen.add(spelling)
+        field, side = spelled[spelling]
+        value, position = _read_value(field, spelling, text, position + len(spelling))
+        if side:
+            values.setdefault(field.name, {})[side] = value
+        else:
+            values[field.name] = value
+    return values, None
+
+
+def _spellings(op: Op) -> dict[str, tuple[Field, str]]:
+    """Return fields and sides by spelling, longer ones first."""
+    spelled = {
+        field.spelling + side: (field, side)
+        for field in op.fields
+        if field.spelling
+        for side in (SIDES if field.type == "sides" else ("",))
+    }
+    return dict(sorted(spelled.items(), key=lambda item: -len(item[0])))
+
+
+def _missing(field: Field, spelling: str, position: int) -> UsageError:
+    meaning = field.name.replace("_", " ")
+    return malformed(position, f"expected {spelling} ({meaning}), which is missing", "")
+
+
+def _read_value(field: Field, spelling: str, text: str, position: int) -> tuple[Any, int]:
+    if field.type in ("real", "signed"):
+        return _read_real(text, position, spelling, signed=field.type == "signed")
+    if field.type == "word":
+        found = next((one for one in field.choices if text.startswith(one, position)), None)
+        if found is None:
+            expected = f"expected one of {', '.join(field.choices)}"
+            raise malformed(position, expected, text[position:])
+        return found, position + len(found)
+    if field.type == "order":
+        match = _NUMBER.match(text, position)
+        if match is None:
+            raise malformed(
+                position, "expected an order of dimensions, such as 10", text[position:]
+            )
+        return tuple(map(int, match.group())), match.end()
+    number, position = read_number(text, position, spelling, field.least - field.offset)
+    if field.type == "flag":
+        return bool(number), position
+    if field.type != "sum":
+        return number + field.offset, position
+    numbers = [number]
+    while text.startswith("+", position):
+        number, position = read_number(text, position + 1, spelling, field.least)
+        numbers.append(number)
+    if len(numbers) < 2:
+        raise malformed(position, f"expected + and the {spelling} of another", text[position:])
+    return tuple(numbers), position
+
+
+def read_number(text: str, position: int, field: str, least: int) -> tuple[int, int]:
+    """Read the digits at ``position``.
+
+    Returns:
+        The number and the position behind it.
+
+    Raises:
+        UsageError: No number, one below ``least``, or one beyond 63 bits.
+    """
+    match = _NUMBER.match(text, position)
+    if match is None:
+        signed = _SIGNED.match(text, position)
+        found = signed.group() if signed else text[position:]
+        raise malformed(position, f"expected a whole number for {field}, at least {least}", found)
+    digits = match.group().lstrip("0") or "0"
+    if len(digits) > _DIGITS:
+        raise malformed(position, f"expected {field} below 2**63", match.group())
+    number = int(digits)
+    if number < least:
+        raise malformed(position, f"expected {field} of at least {least}", match.group())
+    return number, match.end()
+
+
+def _read_real(text: str, position: int, field: str, *, signed: bool) -> tuple[float, int]:
+    match = _SIGNED.match(text, position)
+    if match is None or (not signed and match.group()[0] in "+-"):
+        least = "" if signed else ", at least 0"
+        raise malformed(position, f"expected a number for {field}{least}", text[position:])
+    number = float(match.group())
+    if not math.isfinite(number):
+        raise malformed(position, f"expected a finite number for {field}", match.group())
+    return number, match.end()
+
+
+def _read_name(text: str, position: int) -> str:
+    """Read ``n"..."`` or ``n...`` (a shell removes the quotes), which ends a descriptor."""
+    start = position + 1
+    if not text.startswith('"', start):
+        if start == len(text):
+            raise malformed(start, "expected a name", "")
+        return text[start:]
+    end = text.find('"', start + 1)
+    if end < 0:
+        raise malformed(len(text), "expected the closing quote of the name", "")
+    if end == start + 1:
+        raise malformed(end, "expected a name", text[end:])
+    if end + 1 < len(text):
+        raise malformed(end + 1, "expected nothing behind the name", text[end + 1 :])
+    return text[start + 1 : end]
+
+
+#: A tensor's sizes, each with its position.
+Sizes = list[tuple[int, int]]
+
+
+def _read_shapes(op: Op, text: str, position: int) -> tuple[list[Sizes], int]:
+    """Read ``8x128:1x128``: the sizes of each operand, and where they end."""
+    assert op.operands is not None
+    tensors: list[Sizes] = []
+    separator = ":"
+    while separator == ":" and len(tensors) < op.operands.most:
+        sizes: Sizes = []
+        separator = "x"
+        while separator == "x":
+            size, end = read_number(text, position, "a size", 1)
+            sizes.append((size, position))
+            separator, position = text[end : end + 1], end + 1
+        if len(sizes) < op.operands.dimensions:
+            raise malformed(position - 1, "expected x and another size", text[position - 1 :])
+        tensors.append(sizes)
+    position -= 1
+    if len(tensors) < op.operands.least:
+        raise malformed(position, f"expected : and shape {len(tensors) + 1}", text[position:])
+    return tensors, position
+
+
+def _fill_sides(op: Op, values: dict[str, Any], end: int) -> dict[str, Any]:
+    """Return the values of fields with sides as tuples, missing ones filled in."""
+    given = {field.name: values.get(field.name, {}) for field in op.sided}
+    first = min((SIDES.index(side) for sides in given.values() for side in sides), default=1)
+    sides = SIDES[first:]
+    filled: dict[str, list[int | None]] = {}
+    # The output size is taken over only where a side is alike in all that determines it.
+    for field in sorted(op.sided, key=lambda one: one.name == op.output):
+        here = given[field.name]
+        if field.default is REQUIRED and not here:
+            raise _missing(field, field.spelling + sides[0], end)
+        found: list[int | None] = []
+        for number, side in enumerate(sides):
+            before = found[-1] if found else None
+            if field.name == op.output and number:
+                alike = all(one[number] == one[number - 1] for one in filled.values())
+                before = before if alike else None
+            elif not found:
+                before = 1 if field.default is REQUIRED else field.default
+            found.append(here.get(side, before))
+            if found[-1] is None and field.default is REQUIRED:
+                raise _missing(field, field.spelling + side, end)
+        filled[field.name] = found
+    return {name: tuple(found) for name, found in filled.items()}
+
+
+# -----------------------------------------------------------------------------
+# Writing.
+
+
+def spell(value: float) -> str:
+    """Write a number as short as it can be read back: ``2``, ``0.75``, ``1e-05``."""
+    return repr(float(value)).removesuffix(".0")
+
+
+def write(layer: Layer) -> str:
+    """Return the canonical descriptor of a layer, without its name.
+
+    Fields at their defaults are left out, and sides that are like the first one in everything.
+    """
+    op = layer.entry
+    shapes = op.operands.write(layer) if op.operands is not None else []
+    text = op.prefix + ":".join("x".join(map(str, shape)) for shape in shapes)
+    sides = _sides_to_write(layer)
+    groups: Sequence[Sequence[Field]] = [[field] for field in op.fields if field.spelling]
+    if op.sizes_first:  # of each side its fields, in place of each field its sides
+        flat = [field for field in op.fields if field.spelling and field.type != "sides"]
+        groups = [*([field] for field in flat), list(op.sided)]
+    for group in groups:
+        for side in sides if group[0].type == "sides" else (0,):
+            for field in group:
+                value = getattr(layer, field.name)
+                if op.shows(layer, field):
+                    if field.type == "sides":
+                        letter = SIDES[side - len(value)]
+                        text += f"{field.spelling}{letter}{value[side] - field.offset}"
+                    else:
+                        text += field.spelling + _spelled(field, value)
+    return text
+
+
+def _sides_to_write(layer: Layer) -> range:
+    fields = [getattr(layer, one.name) for one in layer.entry.sided if one.spelling]
+    per_side = list(zip(*fields, strict=True))
+    return range(1 if len(set(per_side)) == 1 else len(per_side))
+
+
+def _spelled(field: Field, value: Any) -> str:
+    if field.type in ("real", "signed"):
+        return spell(value)
+    if field.type == "sum":
+        return "+".join(map(str, value))
+    if field.type == "order":
+        return "".join(map(str, value))
+    return str(int(value) - field.offset) if isinstance(value, int) else str(value)

@@ -1,0 +1,465 @@
+"""What an op is, and a layer: one problem of an op."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.errors import UnsupportedError, UsageError, nearest
+from pydlbench.ops import grammar
+from pydlbench.ops.fields import REQUIRED, Field
+from pydlbench.words import PASSES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from pydlbench.ops.grammar import Sizes
+
+Shape = tuple[int, ...]
+Shapes = dict[str, Shape]
+
+_LIMIT_BYTES: Final = 2**63
+_WORD_BYTES: Final = 4  # float32, the widest precision that is timed, and int32
+#: Roles of whole numbers (int32).
+INTEGERS: Final = ("labels", "indices")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One pass of an op.
+
+    A role that is read and written stands for two tensors, a value and the gradient of it, unless
+    it is among ``updates``.
+
+    Attributes:
+        reads: Roles of what is read; of some layers only where they depend on its fields.
+        writes: Roles of what is written, the main result first.
+        updates: Roles that are read and overwritten.
+        flops: Of a layer; a number is per element of its largest tensor. An addition,
+            multiplication, division, comparison, root, power, exponential or logarithm is one. What
+            is done only once per channel, image or tensor is left out.
+        executed: FLOPs that a direct kernel must do, where these are fewer.
+        touched: How many elements of what it reads the result depends on, by role; all of others.
+    """
+
+    reads: Sequence[str] | Callable[[Layer], Sequence[str]]
+    writes: Sequence[str] | Callable[[Layer], Sequence[str]]
+    updates: tuple[str, ...] = ()
+    flops: int | Callable[[Layer], int] = 0
+    executed: Callable[[Layer], int] | None = None
+    touched: Callable[[Layer], Mapping[str, int]] | None = None
+
+    @property
+    def per_element(self) -> int:
+        """FLOPs of an element, of a pass that counts so."""
+        assert isinstance(self.flops, int)
+        return self.flops
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operands:
+    """How an op is declared by the shapes of its operands, in descriptors.
+
+    Attributes:
+        least: Shapes that there have to be.
+        most: Shapes that there may be.
+        dimensions: Sizes that each has at least.
+        read: Values of the op's fields from shapes, each size with its position.
+        write: The shapes of a layer.
+    """
+
+    least: int
+    most: int
+    dimensions: int = 1
+    read: Callable[[Op, list[Sizes]], dict[str, Any]]
+    write: Callable[[Layer], Sequence[Shape]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Op:
+    """One entry of the table.
+
+    Attributes:
+        name: What it is called among those of its kind.
+        kind: What its layers are called in results; without the number of sides, if it has windows.
+        fields: In the order in which descriptors have them.
+        shapes: Tensors by role, in plain layouts (images are NC and the sides, outermost first). A
+            gradient goes by its tensor's role, and has its shape.
+        passes: By name.
+        training: What the forward pass of training does, where that differs from inference.
+        reference: The forward pass in float64: from numpy, a layer and its tensors by role to
+            ``dst``, or to all that the pass of training writes by role.
+        given: Turns what a layer is built from into values of its fields.
+        settle: Checks and completes a layer's fields.
+        key: Its name in the table.
+        prefix: What its descriptors begin with.
+        operands: How descriptors give the shapes of operands.
+        output: Of fields with sides, what follows from all others.
+        sizes_first: Whether descriptors have all fields of a side together.
+        shown: Whether descriptors have a field that is at its default.
+        batch: The layers' minibatch; None of those that have none: it counts as one, and stays.
+        scaled: The same layer's fields for another minibatch.
+        other_shapes: Shapes in which tensors may be handed over as well, by role.
+        native: Fields of the native problem, by name.
+        attributes: What consumers ask a layer besides its fields, by name.
+        multiply_adds: Whether its FLOPs are the multiply-adds that publications count.
+        memory_bound: Whether it passes values on rather than computes: memory bounds it.
+        exact: Roles of what is float32 whatever the precision: parameters of a normalisation, and
+            what is summed up over a whole tensor.
+        positive: Roles whose elements have to be above zero: that of a root, or a divisor.
+        trained: Roles of trained tensors.
+        no_gpu: Why there is no native row of it on a GPU; empty where there may be one.
+        windows: Whether windows slide over one to three sides, which its kind has behind it.
+        elementwise: Each element comes from those at its own place, whichever that is: the order of
+            elements in memory makes no difference.
+        spread: Its formula or its slope changes over [-8, 8); some change where a source is 3 or 6
+            from zero.
+        form: What a memory-bound one works on: ``images``, ``rows`` along their last axis, rows of
+            logits (``flat``), ``weights``.
+    """
+
+    name: str
+    kind: str
+    fields: tuple[Field, ...]
+    shapes: Callable[[Layer], Shapes]
+    passes: Mapping[str, Pass]
+    training: Pass | None = None
+    reference: Callable[[Any, Layer, Any], Any]
+    given: Callable[[Op, dict[str, Any]], dict[str, Any]] = lambda _, values: values
+    settle: Callable[[dict[str, Any]], None] = lambda _: None
+    key: str = ""
+    prefix: str = ""
+    operands: Operands | None = None
+    output: str = ""
+    sizes_first: bool = False
+    shown: Callable[[Layer, Field], bool] = lambda _layer, _field: False
+    batch: Callable[[Layer], int] | None = lambda layer: int(layer.fields["batch"])
+    scaled: Callable[[Layer, int], dict[str, Any]] = lambda _, batch: {"batch": batch}
+    other_shapes: Callable[[Layer], Mapping[str, Shape]] = lambda _: {}
+    native: Callable[[Layer], dict[str, Any]] = lambda layer: {"op": layer.op, **layer.fields}
+    attributes: Mapping[str, Callable[[Layer], Any]] = field(default_factory=dict)
+    multiply_adds: bool = False
+    memory_bound: bool = False
+    exact: frozenset[str] = frozenset()
+    positive: frozenset[str] = frozenset()
+    trained: tuple[str, ...] = ()
+    no_gpu: str = ""
+    windows: bool = False
+    elementwise: bool = False
+    spread: bool = False
+    form: str = "images"
+
+    @property
+    def in_one_order(self) -> bool:
+        """Whether its tensors have one layout only, whatever that of images around them."""
+        return self.form != "images"
+
+    @property
+    def operand_count(self) -> int:
+        """How many tensors its forward pass reads, of one whose layers all read as many."""
+        reads = self.passes["forward"].reads
+        assert not callable(reads)
+        return len(reads)
+
+    @property
+    def sided(self) -> tuple[Field, ...]:
+        """Fields with a value for each side that descriptors have."""
+        return tuple(one for one in self.fields if one.type == "sides" and one.spelling)
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """How descriptors spell the fields, in their order."""
+        return tuple(
+            one.spelling + side
+            for one in self.fields
+            if one.spelling
+            for side in (grammar.SIDES if one.type == "sides" else ("",))
+        )
+
+    def shows(self, layer: Layer, field: Field) -> bool:
+        """Whether a layer's descriptor has a field."""
+        if field.shown or field.default is REQUIRED or self.shown(layer, field):
+            return True
+        if field.default is None:
+            return False
+        value = getattr(layer, field.name)
+        if field.type == "sides":
+            return any(one != field.default for one in value)
+        return bool(value != field.default)
+
+    def build(self, name: str | None = None, /, **given: Any) -> Layer:
+        """Return a layer.
+
+        Args:
+            name: How to call it in tables.
+            given: Its fields.
+
+        Raises:
+            UsageError: No such field, one that is missing, or a layer that cannot be.
+        """
+        given = self.given(self, given)
+        names = [field.name for field in self.fields]
+        for key, value in given.items():
+            if key not in names:
+                choices = f"it has {', '.join(nearest(key, names) or names)}"
+                raise UsageError(f"{key}={value!r}: {self.key} has no such field; {choices}")
+        values: dict[str, Any] = {}
+        for one in self.fields:
+            value = given.get(one.name, one.default)
+            if value is REQUIRED:
+                raise UsageError(f"{one.name}: {self.key} needs it; it has {', '.join(names)}")
+            values[one.name] = one.checked(value)
+        self.settle(values)
+        layer = Layer(self, tuple(values[key] for key in names), name)
+        _check_total(layer.shapes())
+        return layer
+
+
+def _check_total(shapes: Shapes) -> None:
+    """Refuse tensors whose bytes in fp32 no longer fit a signed 64-bit integer."""
+    elements = {role: math.prod(shape) for role, shape in shapes.items()}
+    total = sum(elements.values()) * _WORD_BYTES
+    if total >= _LIMIT_BYTES:
+        largest = max(elements, key=lambda role: elements[role])
+        raise UsageError(
+            f"sizes overflow: {total:.3g} bytes in fp32, most of them in {largest}; "
+            f"at most 2**63 - 1 bytes"
+        )
+
+
+@functools.cache
+def _places(op: Op) -> dict[str, int]:
+    """Return where a layer's values stand, by field."""
+    return {field.name: number for number, field in enumerate(op.fields)}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Layer:
+    """A problem of an op. Its fields, and the attributes that the op has besides, are its own.
+
+    Attributes:
+        entry: The op.
+        values: Of its fields, in their order.
+        name: How to call it in tables.
+    """
+
+    entry: Op
+    values: tuple[Any, ...]
+    name: str | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        place = _places(self.entry).get(name)
+        if place is not None:
+            return self.values[place]
+        if name in self.entry.attributes:
+            return self.entry.attributes[name](self)
+        raise AttributeError(f"{self.entry.key} has no {name}")
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value!r}" for name, value in self.kept.items())
+        return f"build_layer({self.entry.key!r}, {fields}, name={self.name!r})"
+
+    @property
+    def op(self) -> str:
+        """The op's name among those of its kind: ``conv``, ``relu``, ``add``."""
+        return self.entry.name
+
+    @property
+    def kind(self) -> str:
+        """What it is called in results: ``conv2d``, ``gemm``, ``pointwise``."""
+        return f"{self.entry.kind}{self.sides}d" if self.entry.windows else self.entry.kind
+
+    @property
+    def sides(self) -> int:
+        """How many sides its images have; of an op whose fields have none, two."""
+        return next((len(getattr(self, one.name)) for one in self.entry.sided), 2)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Its fields by name."""
+        return dict(zip(_places(self.entry), self.values, strict=True))
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """Its fields but those that always follow from others."""
+        fields = self.fields
+        return {one.name: fields[one.name] for one in self.entry.fields if not one.derived}
+
+    @property
+    def batch(self) -> int:
+        """The minibatch; one where there is none."""
+        return self.entry.batch(self) if self.entry.batch is not None else 1
+
+    @property
+    def passes(self) -> tuple[str, ...]:
+        """Those that it has."""
+        return tuple(self.entry.passes)
+
+    @property
+    def problem(self) -> str:
+        """The canonical descriptor."""
+        return grammar.write(self)
+
+    def replace(self, **changes: Any) -> Layer:
+        """Return the same layer with some fields, or the name, changed.
+
+        Raises:
+            UsageError: A layer that cannot be.
+        """
+        name = changes.pop("name", self.name)
+        return self.entry.build(name, **(self.kept | changes))
+
+    def with_batch(self, batch: int) -> Layer:
+        """Return the same layer for another minibatch; one that has none stays."""
+        if self.entry.batch is None:
+            return self
+        return self.replace(**self.entry.scaled(self, batch))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-able form that :func:`pydlbench.ops.table.read_layer` reads back."""
+        fields = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in self.kept.items()
+        }
+        return {"op": self.entry.key, **fields, "name": self.name}
+
+    def problem_fields(self) -> dict[str, Any]:
+        """Return the fields of the native problem, by name."""
+        return self.entry.native(self)
+
+    # -------------------------------------------------------------------------
+    # Tensors.
+
+    def shapes(self) -> Shapes:
+        """Return the shape of each tensor by role, in plain layouts (images are NCHW)."""
+        return self.entry.shapes(self)
+
+    def other_shapes(self, role: str) -> tuple[Shape, ...]:
+        """Return shapes in which a tensor of this role may be handed over as well."""
+        shape = self.entry.other_shapes(self).get(role)
+        return () if shape is None else (shape,)
+
+    def reads(self, pass_: str, propagation: str = "inference") -> tuple[str, ...]:
+        """Return the roles of what a pass reads.
+
+        Args:
+            pass_: One of its passes.
+            propagation: ``inference`` or ``training``: which forward pass.
+
+        Raises:
+            UsageError: No such pass.
+            UnsupportedError: The pass exists, but not for this layer.
+        """
+        return self._roles(self.pass_of(pass_, propagation).reads)
+
+    def writes(self, pass_: str, propagation: str = "inference") -> tuple[str, ...]:
+        """Return the roles of what a pass writes, its main result first."""
+        return self._roles(self.pass_of(pass_, propagation).writes)
+
+    def result(self, pass_: str) -> str:
+        """Return the role of the main tensor that a pass writes."""
+        return self.writes(pass_)[0]
+
+    def operands(self, pass_: str) -> dict[str, int]:
+        """Return the elements of each tensor of a pass, by role; a gradient has its tensor's."""
+        shapes = self.shapes()
+        return {role: math.prod(shapes[role]) for role in (*self.reads(pass_), *self.writes(pass_))}
+
+    def in_float32(self, role: str) -> bool:
+        """Whether a tensor is float32 whatever the precision."""
+        return role in self.entry.exact
+
+    def above_zero(self, role: str) -> bool:
+        """Whether the elements of a tensor have to be above zero: that of a root, or a divisor."""
+        return role in self.entry.positive
+
+    @property
+    def multiply_adds(self) -> bool:
+        """Whether its FLOPs are the multiply-adds that publications count."""
+        return self.entry.multiply_adds
+
+    @property
+    def weight_elements(self) -> int:
+        """Elements of what is trained; zero without weights."""
+        shapes = self.shapes()
+        return sum(math.prod(shapes[role]) for role in self.entry.trained)
+
+    # -------------------------------------------------------------------------
+    # Counts.
+
+    def flops(self, pass_: str) -> int:
+        """Return the algorithmic FLOPs, with taps on padding counted; a multiply-add is two."""
+        step = self.pass_of(pass_)
+        if callable(step.flops):
+            return step.flops(self)
+        return step.flops * max(math.prod(shape) for shape in self.shapes().values())
+
+    def flops_executed(self, pass_: str) -> int:
+        """Return the FLOPs that a direct kernel must do: taps on padding are left out."""
+        step = self.pass_of(pass_)
+        return self.flops(pass_) if step.executed is None else step.executed(self)
+
+    def bytes(self, pass_: str, itemsize: int) -> int:
+        """Return the least bytes moved: what is read once, and the result written once.
+
+        Only what the result depends on is read (a 1x1 kernel with stride 2 reads a quarter of its
+        source), but the result is written whole: backward-data zeroes what no output saw. A second
+        reading, which no kernel avoids unless the tensor fits into a cache, and what a library
+        keeps for the backward pass in a format of its own are not counted.
+
+        Args:
+            pass_: One of its passes.
+            itemsize: Bytes per element; those of float32 roles, labels and indices are four.
+        """
+        step = self.pass_of(pass_)
+        elements = {role: math.prod(shape) for role, shape in self.shapes().items()}
+        touched = elements | dict(step.touched(self) if step.touched is not None else {})
+        wide = self.entry.exact.union(INTEGERS)
+        sizes = {role: _WORD_BYTES if role in wide else itemsize for role in elements}
+        return sum(touched[role] * sizes[role] for role in self.reads(pass_)) + sum(
+            elements[role] * sizes[role] for role in self.writes(pass_)
+        )
+
+    def reference(self, tensors: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+        """Return the forward pass in float64.
+
+        Args:
+            tensors: What it reads, by role.
+
+        Returns:
+            ``dst``, and of ops whose forward pass of training writes more that too, by role.
+        """
+        import numpy as np
+
+        wide = {role: np.asarray(tensor, np.float64) for role, tensor in tensors.items()}
+        found = self.entry.reference(np, self, SimpleNamespace(**wide))
+        return found if isinstance(found, dict) else {"dst": found}
+
+    def pass_of(self, pass_: str, propagation: str = "inference") -> Pass:
+        """Return a pass.
+
+        Raises:
+            UsageError: No such pass.
+            UnsupportedError: The pass exists, but not for this layer.
+        """
+        passes = self.entry.passes
+        if pass_ not in passes:
+            if pass_ in PASSES:
+                what = self.op if self.kind == "pointwise" else self.kind
+                raise UnsupportedError(
+                    f"{pass_}: {what} has no such pass; it has {', '.join(passes)}"
+                )
+            choices = nearest(pass_, passes) or list(passes)
+            raise UsageError(f"{pass_}: no such pass; nearest: {', '.join(choices)}")
+        training = self.entry.training
+        if training is not None and (pass_, propagation) == ("forward", "training"):
+            return training
+        return passes[pass_]
+
+    def _roles(self, roles: Sequence[str] | Callable[[Layer], Sequence[str]]) -> tuple[str, ...]:
+        return tuple(roles(self) if callable(roles) else roles)

@@ -1,0 +1,266 @@
+"""Matrix products, also of fully connected layers, and scaled dot-product attention."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.errors import UnsupportedError, UsageError
+from pydlbench.ops.fields import Field
+from pydlbench.ops.grammar import malformed
+from pydlbench.ops.op import Layer, Op, Operands, Pass, Shape, Shapes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydlbench.ops.grammar import Sizes
+
+# -----------------------------------------------------------------------------
+# ``dst[m, n] = src[m, k] @ weights[k, n]``, without bias, for each of a batch; sizes of the batch
+# that are one in a matrix stand for all of the other. A fully connected layer has the minibatch as
+# its rows. The scores of an attention are the products of its queries (``src``) with its keys
+# (``weights``, which lie as ``nk``), a product for each head of each sequence.
+
+
+def _given(_: Op, values: dict[str, Any]) -> dict[str, Any]:
+    """Return fields in which ``batch_count`` independent products are the batch of both."""
+    count = values.pop("batch_count", None)
+    if count is not None:
+        values |= {"src_batch": (count,), "weights_batch": (count,)}
+    return values
+
+
+def _settle_gemm(values: dict[str, Any]) -> None:
+    one, other = values["src_batch"], values["weights_batch"]
+    fits = len(one) == len(other)
+    if not fits or any(a != b and 1 not in (a, b) for a, b in zip(one, other, strict=True)):
+        raise UsageError(f"weights_batch={other}: does not fit src_batch; nearest: {one}")
+    if max((*one, *other), default=1) == 1:
+        values |= {"src_batch": (), "weights_batch": ()}
+    batch = tuple(map(max, values["src_batch"], values["weights_batch"]))
+    field, count = ("the batch", math.prod(batch)) if batch else ("m", values["m"])
+    if values["samples"] and count % values["samples"]:
+        raise UsageError(f"samples={values['samples']}: does not divide {field}={count}")
+
+
+def _batch(layer: Layer) -> Shape:
+    """Return the batch of the result."""
+    return tuple(map(max, layer.src_batch, layer.weights_batch))
+
+
+def _batch_count(layer: Layer) -> int:
+    return math.prod(_batch(layer))
+
+
+def _gemm_shapes(layer: Layer) -> Shapes:
+    """Return ``(batch..., rows, columns)`` of each matrix; of a single product the batch is 1."""
+    return {
+        "src": (*(layer.src_batch or (1,)), layer.m, layer.k),
+        "weights": (*(layer.weights_batch or (1,)), layer.k, layer.n),
+        "dst": (*(_batch(layer) or (1,)), layer.m, layer.n),
+    }
+
+
+def _lone_matrices(layer: Layer) -> Shapes:
+    """Return the shapes of lone matrices without their batch."""
+    if layer.src_batch:
+        return {}
+    return {role: shape[1:] for role, shape in layer.shapes().items()}
+
+
+def _gemm_scaled(layer: Layer, batch: int) -> dict[str, Any]:
+    samples = layer.samples
+    if not samples:
+        return {"m": batch}
+    if not layer.src_batch:
+        return {"m": layer.m // samples * batch, "samples": batch}
+    scaled: dict[str, Any] = {"samples": batch}
+    for field in ("src_batch", "weights_batch"):
+        first, *rest = getattr(layer, field)
+        # The outermost size of the batch is that of the samples; where it is one, it stays.
+        outermost = max(layer.src_batch[0], layer.weights_batch[0])
+        scaled[field] = (first if first != outermost else first * batch // samples, *rest)
+    return scaled
+
+
+def _read_gemm(_: Op, tensors: list[Sizes]) -> dict[str, Any]:
+    """Return the fields of ``MxK:KxN``, ``BxMxK:BxKxN`` or either with ``:BxMxN`` behind."""
+    sizes = [[size for size, _ in tensor] for tensor in tensors]
+    (*one, m, k), weights = sizes[0], sizes[1]
+    *other, _rows, n = weights
+    if len(weights) == len(sizes[0]):
+        batch = [b if a == 1 else a for a, b in zip(one, other, strict=True)]
+    else:
+        batch = one
+    loose = [a if b == 1 or a == 1 else b for a, b in zip(other, batch, strict=False)]
+    wanted = [[*(loose if len(other) == len(batch) else batch), k, n], [*batch, m, n]]
+    for tensor, expected in zip(tensors[1:], wanted, strict=False):
+        if len(tensor) != len(expected):
+            shape = "x".join(map(str, expected))
+            found = "x".join(str(size) for size, _ in tensor)
+            raise malformed(tensor[0][1], f"expected dimensions as in {shape}", found)
+        for (size, position), right in zip(tensor, expected, strict=True):
+            if size != right:
+                raise malformed(position, f"expected {right}", str(size))
+    return {"src_batch": tuple(one), "weights_batch": tuple(other), "m": m, "k": k, "n": n}
+
+
+def _write_gemm(layer: Layer) -> Sequence[Shape]:
+    return [(*layer.src_batch, layer.m, layer.k), (*layer.weights_batch, layer.k, layer.n)]
+
+
+def _gemm_flops(layer: Layer) -> int:
+    return 2 * _batch_count(layer) * int(layer.m) * int(layer.k) * int(layer.n)
+
+
+GEMM: Final = Op(
+    name="gemm",
+    key="gemm",
+    kind="gemm",
+    fields=(
+        Field(name="src_batch", type="shape", default=()),
+        Field(name="weights_batch", type="shape", default=()),
+        Field(name="m"),
+        Field(name="k"),
+        Field(name="n"),
+        # How the weights, or their gradient, lie where they are not packed, outermost letter first:
+        # those of a product of two activations have no other way. ``any`` leaves it to the library.
+        Field(
+            name="weights_tag",
+            spelling="wtag",
+            type="word",
+            choices=("any", "kn", "nk"),
+            default="any",
+        ),
+        # Sequences or images that the rows are of, or the products where there are several. 0 where
+        # each row is one.
+        Field(name="samples", default=0, least=0),
+    ),
+    operands=Operands(least=2, most=3, dimensions=2, read=_read_gemm, write=_write_gemm),
+    given=_given,
+    settle=_settle_gemm,
+    shapes=_gemm_shapes,
+    other_shapes=_lone_matrices,
+    passes={
+        "forward": Pass(reads=("src", "weights"), writes=("dst",), flops=_gemm_flops),
+        "backward-data": Pass(reads=("weights", "dst"), writes=("src",), flops=_gemm_flops),
+        "backward-weights": Pass(reads=("src", "dst"), writes=("weights",), flops=_gemm_flops),
+    },
+    reference=lambda np, s, t: np.matmul(t.src, t.weights).reshape(s.shapes()["dst"]),
+    batch=lambda s: int(s.samples or s.m),
+    scaled=_gemm_scaled,
+    native=lambda s: {field: value for field, value in s.fields.items() if field != "samples"},
+    attributes={
+        "batch_count": _batch_count,
+        # How backends call the way to store the weights that is wanted; None if any will do.
+        "variant": lambda s: {"kn": "plain", "nk": "transposed"}.get(s.weights_tag),
+        # Whether a matrix stands for several of the batch.
+        "broadcast": lambda s: s.src_batch != s.weights_batch,
+    },
+    multiply_adds=True,
+    trained=("weights",),
+)
+
+# -----------------------------------------------------------------------------
+# ``dst = softmax(query @ key.T / sqrt(size)) @ value`` of each head of each sequence (A. Vaswani
+# et al., 2017), where several heads of queries may share one of keys and values (J. Ainslie et al.,
+# 2023). ``causal``: a query sees keys up to its own place, counted from the first.
+
+
+def _settle_attention(values: dict[str, Any]) -> None:
+    for field, like in (("kv_heads", "heads"), ("keys", "queries"), ("value_size", "size")):
+        if values[field] is None:
+            values[field] = values[like]
+    if values["heads"] % values["kv_heads"]:
+        raise UsageError(
+            f"kv_heads={values['kv_heads']}: does not divide heads={values['heads']}; nearest: "
+            f"{math.gcd(values['heads'], values['kv_heads'])}"
+        )
+
+
+def _attention_shapes(layer: Layer) -> Shapes:
+    return {
+        "query": (layer.batch, layer.heads, layer.queries, layer.size),
+        "key": (layer.batch, layer.kv_heads, layer.keys, layer.size),
+        "value": (layer.batch, layer.kv_heads, layer.keys, layer.value_size),
+        "result": (layer.batch, layer.heads, layer.queries, layer.value_size),
+        "dst": (layer.batch, layer.heads, layer.queries, layer.value_size),
+    }
+
+
+def _attention_pass(
+    reads: tuple[str, ...], writes: tuple[str, ...], sizes: int, values: int
+) -> Pass:
+    """Return a pass by how many of its products reach over the size, and over that of values."""
+
+    def multiply_adds(layer: Layer) -> int:
+        return layer.batch * int(layer.heads * (sizes * layer.size + values * layer.value_size))
+
+    def executed(layer: Layer) -> int:
+        queries, keys = int(layer.queries), int(layer.keys)
+        if not layer.causal:
+            return 2 * multiply_adds(layer) * queries * keys
+        # 1, 2, 3 ... keys, up to all of them.
+        few = min(queries, keys)
+        return 2 * multiply_adds(layer) * (few * (few + 1) // 2 + (queries - few) * keys)
+
+    return Pass(
+        reads=reads,
+        writes=writes,
+        flops=lambda s: 2 * multiply_adds(s) * int(s.queries * s.keys),
+        executed=executed,
+    )
+
+
+def _attend(np: Any, layer: Layer, t: Any) -> Any:
+    shared = layer.heads // layer.kv_heads
+    key, value = np.repeat(t.key, shared, 1), np.repeat(t.value, shared, 1)
+    scores = t.query @ np.swapaxes(key, 2, 3) / math.sqrt(layer.size)
+    if layer.causal:
+        seen = np.arange(layer.keys) <= np.arange(layer.queries)[:, None]
+        scores = np.where(seen, scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ value
+
+
+def _no_native(layer: Layer) -> dict[str, Any]:
+    raise UnsupportedError(f"{layer.kind}: there is no native kernel of it as a whole")
+
+
+ATTENTION: Final = Op(
+    name="attention",
+    key="attention",
+    kind="attention",
+    prefix="attention:",
+    fields=(
+        Field(name="batch", spelling="mb", default=1, shown=True),
+        Field(name="heads", spelling="h"),
+        Field(name="kv_heads", spelling="kvh", default=None),
+        Field(name="queries", spelling="q"),
+        Field(name="keys", spelling="k", default=None),
+        Field(name="size", spelling="d"),
+        Field(name="value_size", spelling="dv", default=None),
+        Field(name="causal", spelling="causal", type="flag", default=False, least=0),
+    ),
+    settle=_settle_attention,
+    shown=lambda s, field: (
+        (field.name, True)
+        in (
+            ("kv_heads", s.kv_heads != s.heads),
+            ("keys", s.keys != s.queries),
+            ("value_size", s.value_size != s.size),
+        )
+    ),
+    shapes=_attention_shapes,
+    passes={
+        "forward": _attention_pass(("query", "key", "value"), ("dst",), 1, 1),
+        # The scores once more, and the gradients of the weights, scores, queries, keys and values.
+        # ``result`` is the forward pass's, ``dst`` the incoming gradient.
+        "backward-data": _attention_pass(
+            ("query", "key", "value", "result", "dst"), ("query", "key", "value"), 3, 2
+        ),
+    },
+    reference=_attend,
+    native=_no_native,
+    multiply_adds=True,
+)

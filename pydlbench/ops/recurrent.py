@@ -1,0 +1,139 @@
+"""Recurrent layers over sequences: LSTM and GRU, one or several, in one direction or both.
+
+Sequences ``(steps, batch, size)`` go through cells that hand their state from step to step. With
+``x`` the source and ``h`` the state before a step (``src_iter`` before the first one), and a matrix
+of ``weights``, one of ``weights_iter`` and a ``bias`` for each gate:
+
+- ``lstm``: ``i, f, o = sigmoid(x W + h U + b)`` and ``g = tanh(x W + h U + b)``; ``c = f c + i g``
+  (``src_iter_c`` before the first step) and ``h = o tanh(c)``. Gates lie in the order ``i, f, g,
+  o``.
+- ``gru``: ``u, r = sigmoid(x W + h U + b)``, ``o = tanh(x W + r (h U + b') + b)`` and ``h = u h +
+  (1 - u) o``, with the reset gate behind the product, as cuDNN and PyTorch have it ("linear before
+  reset"). Gates lie in the order ``u, r, o``, and ``b'`` behind them.
+
+In two directions the second half of the result's columns goes through the sequence from its end.
+Each further layer reads the result of the one before.
+
+The result are the states of the last layer. backward-data gives the gradients of all that was read
+at once: no library has them apart. What its forward pass kept for it lies in the library's own
+format.
+
+Sources: S. Hochreiter and J. Schmidhuber, "Long short-term memory", 1997, with the forget gate of
+F. Gers et al., 2000; K. Cho et al., "Learning phrase representations using RNN encoder-decoder",
+2014; oneDNN's developer guide, "RNN".
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pydlbench.errors import UsageError
+from pydlbench.ops.fields import Field
+from pydlbench.ops.op import Layer, Op, Pass, Shapes
+
+#: Products with the source, and with the state, in each step of a cell.
+_GATES: Final = {"lstm": 4, "gru": 3}
+_TRAINED: Final = ("weights", "weights_iter", "bias")
+
+
+def _settle(values: dict[str, Any]) -> None:
+    wide = values["directions"] * values["hidden"]
+    if values["layers"] > 1 and values["in_size"] != wide:
+        # The matrices of all layers are one tensor.
+        raise UsageError(
+            f"in_size={values['in_size']}: further layers read {wide}; nearest: {wide}, or layers=1"
+        )
+
+
+def _shapes(layer: Layer) -> Shapes:
+    """Return the shape of each tensor by role; matrices lie as (in, gate, out)."""
+    each, gates = (layer.layers, layer.directions), layer.gates
+    state = (*each, layer.batch, layer.hidden)
+    return {
+        "src": (layer.steps, layer.batch, layer.in_size),
+        "src_iter": state,
+        **({"src_iter_c": state} if layer.op == "lstm" else {}),
+        "weights": (*each, layer.in_size, gates, layer.hidden),
+        "weights_iter": (*each, layer.hidden, gates, layer.hidden),
+        "bias": (*each, gates + (layer.op == "gru"), layer.hidden),
+        "dst": (layer.steps, layer.batch, layer.directions * layer.hidden),
+    }
+
+
+def _flops(layer: Layer) -> int:
+    """Return the FLOPs of the products, two for a multiply-add.
+
+    What gates compute beside them is not counted, and neither does DeepBench count it
+    (baidu-research/DeepBench, ``code/nvidia/rnn_bench.cu``).
+    """
+    each = int(layer.gates * layer.hidden * (layer.in_size + layer.hidden))
+    return 2 * int(layer.layers * layer.directions * layer.steps) * layer.batch * each
+
+
+def _run(np: Any, layer: Layer, t: Any) -> Any:
+    values = t.src
+    for level in range(layer.layers):
+        halves = []
+        for direction in range(layer.directions):
+            steps = values[::-1] if direction else values
+            states = _sequence(np, layer, t, (level, direction), steps)
+            halves.append(states[::-1] if direction else states)
+        values = np.concatenate(halves, -1)
+    return values
+
+
+def _sequence(np: Any, layer: Layer, t: Any, at: tuple[int, int], steps: Any) -> Any:
+    """Return the states of one layer in one direction."""
+
+    def sigmoid(x: Any) -> Any:
+        return 1 / (1 + np.exp(-x))
+
+    state, bias, gates = t.src_iter[at], t.bias[at], layer.gates
+    memory = t.src_iter_c[at] if layer.op == "lstm" else None
+    states = []
+    for x in steps:
+        given = np.einsum("bi,igo->gbo", x, t.weights[at]) + bias[:gates, None]
+        kept = np.einsum("bi,igo->gbo", state, t.weights_iter[at])
+        if memory is not None:
+            i, f, g, o = given + kept
+            memory = sigmoid(f) * memory + sigmoid(i) * np.tanh(g)
+            state = sigmoid(o) * np.tanh(memory)
+        else:
+            update, reset = sigmoid(given[0] + kept[0]), sigmoid(given[1] + kept[1])
+            new = np.tanh(given[2] + reset * (kept[2] + bias[3]))
+            state = update * state + (1 - update) * new
+        states.append(state)
+    return np.stack(states)
+
+
+def _recurrent(cell: str) -> Op:
+    read = ("src", "src_iter", *(("src_iter_c",) if cell == "lstm" else ()), *_TRAINED)
+    return Op(
+        name=cell,
+        key=cell,
+        kind="recurrent",
+        prefix=f"{cell}:",
+        fields=(
+            Field(name="layers", spelling="l", default=1, shown=True),
+            Field(name="directions", spelling="d", default=1, most=2),
+            Field(name="steps", spelling="t"),
+            Field(name="batch", spelling="mb", default=1, shown=True),
+            Field(name="in_size", spelling="slc"),
+            Field(name="hidden", spelling="dhc"),
+        ),
+        settle=_settle,
+        shapes=_shapes,
+        passes={
+            "forward": Pass(reads=read, writes=("dst",), flops=_flops),
+            "backward-data": Pass(reads=(*read, "dst"), writes=read, flops=lambda s: 2 * _flops(s)),
+        },
+        reference=_run,
+        native=lambda s: {"cell": cell, **s.fields},
+        attributes={"gates": lambda _: _GATES[cell], "cell": lambda _: cell},
+        multiply_adds=True,
+        trained=_TRAINED,
+        no_gpu="cuDNN has recurrent layers beside its graph interface, not within",
+    )
+
+
+RECURRENT_OPS: Final = tuple(map(_recurrent, _GATES))

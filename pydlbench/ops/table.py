@@ -1,0 +1,104 @@
+"""All ops, and building a layer of one."""
+
+from __future__ import annotations
+
+import re
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.errors import UsageError, nearest
+from pydlbench.ops.pointwise import POINTWISE_OPS
+from pydlbench.ops.products import ATTENTION, GEMM
+from pydlbench.ops.recurrent import RECURRENT_OPS
+from pydlbench.ops.resize import RESIZES
+from pydlbench.ops.tensors import TENSOR_OPS
+from pydlbench.ops.windows import CONV, DECONV, POOL
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydlbench.ops.op import Layer, Op
+
+#: Every op there is, by key: its name, behind its kind and a colon where descriptors have it so.
+OPS: Final[Mapping[str, Op]] = MappingProxyType(
+    {
+        op.key: op
+        for op in (
+            *(CONV, DECONV, POOL, GEMM, ATTENTION),
+            *(*RECURRENT_OPS, *POINTWISE_OPS, *TENSOR_OPS, *RESIZES),
+        )
+    }
+)
+
+
+def _kinds(*, memory_bound: bool) -> tuple[str, ...]:
+    names: dict[str, None] = {}
+    for op in OPS.values():
+        if op.memory_bound or not memory_bound:
+            each = [f"{op.kind}{sides}d" for sides in (1, 2, 3)] if op.windows else [op.kind]
+            names |= dict.fromkeys(each)
+    return tuple(names)
+
+
+#: What layers are called in results.
+KINDS: Final = _kinds(memory_bound=False)
+#: Those whose layers pass values on rather than compute: memory bounds them.
+MEMORY_BOUND: Final = frozenset(_kinds(memory_bound=True))
+
+#: Bytes of one stored element, by precision.
+ITEM_BYTES: Final[Mapping[str, int]] = MappingProxyType(
+    {"fp32": 4, "tf32": 4, "fp16": 2, "fp16-tc": 2, "bf16": 2, "bf16-tc": 2, "fp8-tc": 1}
+)
+
+
+def find_op(key: str) -> Op:
+    """Return an op.
+
+    Args:
+        key: ``conv``, ``relu``, ``elementwise:add``.
+
+    Raises:
+        UsageError: With the nearest ones.
+    """
+    if key not in OPS:
+        choices = ", ".join(nearest(str(key), OPS) or OPS)
+        raise UsageError(f"op={key!r}: no such op; nearest: {choices}")
+    return OPS[key]
+
+
+def without_sides(kind: str) -> str:
+    """Return a kind without the number of its sides: ``conv`` of ``conv3d``."""
+    return re.sub(r"[123]d$", "", kind)
+
+
+def ops_of_kind(kind: str) -> dict[str, Op]:
+    """Return the ops whose layers are of a kind, by their names: ``pointwise``, ``elementwise``."""
+    return {op.name: op for op in OPS.values() if op.kind == kind}
+
+
+def build_layer(op: str, *, name: str | None = None, **fields: Any) -> Layer:
+    """Return a layer: a problem of an op.
+
+    Fields with a value for each side take a number for all of them, or a tuple, outermost first;
+    ``sides`` (1 to 3) says how many there are where no tuple does, and is 2 without. ``padding`` is
+    a number, one for each side, or those before and behind each: (top, bottom, left, right).
+
+    Args:
+        op: Its key: ``conv``, ``relu``, ``elementwise:add``.
+        name: How to call the layer in tables.
+        fields: Of the op: ``batch=64, in_channels=3, in_size=224, out_channels=96, kernel=11``.
+
+    Raises:
+        UsageError: No such op or field, one that is missing, or a layer that cannot be.
+    """
+    return find_op(op).build(name, **fields)
+
+
+def read_layer(data: Mapping[str, Any]) -> Layer:
+    """Read back what :meth:`~pydlbench.ops.op.Layer.to_dict` wrote.
+
+    Raises:
+        UsageError: It is no layer.
+    """
+    fields = dict(data)
+    return build_layer(fields.pop("op"), name=fields.pop("name", None), **fields)

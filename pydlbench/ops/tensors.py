@@ -1,0 +1,396 @@
+"""Ops on dense tensors of any shape: arithmetic, reductions, copies, rows of a table.
+
+Each reads some tensors and writes one, ``dst``; its gradients are other layers. There is no batch
+to tell from other dimensions. A descriptor is the kind, the op and the shapes of the operands:
+``elementwise:mul:8x128x768:1x1x768``, perhaps with ``by`` and a number.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.errors import UsageError
+from pydlbench.ops.fields import Field
+from pydlbench.ops.op import Layer, Op, Operands, Pass, Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from pydlbench.ops.grammar import Sizes
+
+
+def _operands(least: int, most: int, *names: str) -> Operands:
+    """Return operands that are fields themselves."""
+
+    def read(_: Op, tensors: list[Sizes]) -> dict[str, Any]:
+        return {
+            name: tuple(size for size, _ in tensor)
+            for name, tensor in zip(names, tensors, strict=False)
+        }
+
+    return Operands(
+        least=least,
+        most=most,
+        read=read,
+        write=lambda s: [shape for name in names if (shape := getattr(s, name))],
+    )
+
+
+def _tensor_op(kind: str, name: str, reads: tuple[str, ...], **options: Any) -> Op:
+    """Return an op with a forward pass from some roles to ``dst``."""
+    flops = options.pop("flops", 0)
+    touched = options.pop("touched", None)
+    return Op(
+        name=name,
+        key=f"{kind}:{name}",
+        kind=kind,
+        prefix=f"{kind}:{name}:",
+        passes={"forward": Pass(reads=reads, writes=("dst",), flops=flops, touched=touched)},
+        batch=None,
+        memory_bound=True,
+        **options,
+    )
+
+
+def _named(ops: tuple[Op, ...], name: str) -> Op:
+    return next(op for op in ops if op.name == name)
+
+
+# -----------------------------------------------------------------------------
+# ``dst = op(x, y, z)`` for each element, ``a`` being the number. Where an operand has one element
+# along a dimension, it stands for all others along it; a number of a program, such as the 2 of
+# ``2 x``, is an operand of one element. The result is written to memory of its own, also where a
+# program overwrites an operand: it moves as many bytes.
+
+_ROLES: Final = ("src", "src2", "src3")
+
+
+def _broadcast(layer: Layer) -> Shape:
+    shapes = [shape for role in _ROLES if (shape := getattr(layer, role, ()))]
+    return tuple(max(sizes) for sizes in zip(*shapes, strict=True))
+
+
+def _elementwise(
+    name: str,
+    operands: int,
+    flops: int | Callable[[Layer], int],
+    reference: Callable[..., Any],
+    *,
+    positive: str = "",
+    numbered: bool = False,
+) -> Op:
+    """Return an op.
+
+    Args:
+        name: Of the op.
+        operands: How many it has.
+        flops: Per element of the result.
+        reference: Its formula, of numpy, operands and number.
+        positive: Role whose elements have to be above zero.
+        numbered: Whether it has a number.
+    """
+    roles = _ROLES[:operands]
+
+    def settle(values: dict[str, Any]) -> None:
+        shapes = [shape for role in _ROLES if (shape := values[role])]
+        if len(shapes) != operands or not values["src"]:
+            raise UsageError(f"{name}: {len(shapes)} operands; nearest: {operands}")
+        if values["number"] != 1 and not numbered:
+            raise UsageError(f"number={values['number']}: {name} has none; nearest: 1")
+        whole = shapes[0]
+        if all(len(shape) == len(whole) for shape in shapes):
+            whole = tuple(map(max, *shapes)) if operands > 1 else whole
+        for role, shape in zip(roles, shapes, strict=True):
+            if len(shape) != len(whole) or any(
+                size not in (1, most) for size, most in zip(shape, whole, strict=True)
+            ):
+                fits = "x".join(map(str, whole))
+                raise UsageError(f"{role}={shape}: does not fit the others; nearest: {fits}")
+
+    return _tensor_op(
+        "elementwise",
+        name,
+        roles,
+        fields=(
+            *(Field(name=role, type="shape", default=()) for role in _ROLES),
+            Field(name="number", spelling="by", type="signed", default=1.0),
+        ),
+        operands=_operands(1, len(_ROLES), *_ROLES),
+        settle=settle,
+        shapes=lambda s: {role: getattr(s, role) for role in roles} | {"dst": _broadcast(s)},
+        flops=flops,
+        reference=lambda np, s, t: reference(
+            np, *(getattr(t, role) for role in roles), *((s.number,) if numbered else ())
+        ),
+        positive=frozenset((positive,) if positive else ()),
+    )
+
+
+def _sum_flops(layer: Layer) -> int:
+    """Return one for each element, and one for the number that it multiplies with, unless 1."""
+    return math.prod(_broadcast(layer)) * (1 + int(abs(layer.number) != 1))
+
+
+_ELEMENTWISE: Final = (
+    _elementwise("abs", 1, 1, lambda np, x: np.abs(x)),
+    _elementwise("neg", 1, 1, lambda _, x: -x),
+    _elementwise("square", 1, 1, lambda _, x: x * x),
+    _elementwise("sqrt", 1, 1, lambda np, x: np.sqrt(x), positive="src"),
+    _elementwise("rsqrt", 1, 2, lambda np, x: 1 / np.sqrt(x), positive="src"),
+    _elementwise("exp", 1, 1, lambda np, x: np.exp(x)),
+    _elementwise("log", 1, 1, lambda np, x: np.log(x), positive="src"),
+    _elementwise("power", 1, 1, lambda _, x, a: x**a, positive="src", numbered=True),
+    _elementwise("add", 2, _sum_flops, lambda _, x, y, a: x + a * y, numbered=True),
+    _elementwise("mul", 2, 1, lambda _, x, y: x * y),
+    _elementwise("div", 2, 1, lambda _, x, y: x / y, positive="src2"),
+    _elementwise("max", 2, 1, lambda np, x, y: np.maximum(x, y)),
+    _elementwise("min", 2, 1, lambda np, x, y: np.minimum(x, y)),
+    _elementwise("leaky-relu", 2, 2, lambda np, x, y: np.where(x > 0, x, x * y)),
+    # A square or a difference, a product, a sum.
+    _elementwise("add-square", 2, 3, lambda _, x, y, a: x + a * y * y, numbered=True),
+    _elementwise("lerp", 3, 3, lambda _, x, y, z: x + z * (y - x)),
+    _elementwise("addcmul", 3, 3, lambda _, x, y, z, a: x + a * y * z, numbered=True),
+    _elementwise(
+        "addcdiv", 3, 3, lambda _, x, y, z, a: x + a * y / z, positive="src3", numbered=True
+    ),
+    _elementwise("clamp", 3, 2, lambda np, x, y, z: np.minimum(np.maximum(x, y), z)),
+    # x where y is above zero, else x z.
+    _elementwise("leaky-relu-gradient", 3, 2, lambda np, x, y, z: np.where(y > 0, x, x * z)),
+)
+
+
+def merged_elementwise(name: str, *shapes: Sequence[int], number: float = 1.0) -> Layer:
+    """Return arithmetic of the fewest dimensions on operands whose last ones belong together.
+
+    Dimensions that all operands have, or lack, alike lie behind one another: they are one.
+
+    Args:
+        name: Of the op.
+        shapes: Of the operands, as a program has them: an empty one is a number.
+        number: Of an op that has one.
+
+    Raises:
+        UsageError: A layer that cannot be.
+    """
+    longest = max(map(len, shapes), default=0)
+    aligned = [(1,) * (longest - len(shape)) + tuple(shape) for shape in shapes]
+    merged: list[list[int]] = []
+    spread: tuple[bool, ...] = ()
+    for sizes in zip(*aligned, strict=True):
+        if max(sizes) == 1:
+            continue
+        alike = tuple(size == 1 for size in sizes)
+        if merged and alike == spread:
+            merged[-1] = [a * b for a, b in zip(merged[-1], sizes, strict=True)]
+        else:
+            merged.append(list(sizes))
+        spread = alike
+    dims = zip(*merged, strict=True) if merged else [(1,)] * len(shapes)
+    given = dict(zip(_ROLES, dims, strict=False))
+    return _named(_ELEMENTWISE, name).build(**given, number=number)
+
+
+# -----------------------------------------------------------------------------
+# Sums, means, extremes and the Euclidean norm over some dimensions: ``dst`` has 1 for these. FLOPs
+# are of each element of the source; what is done once for each one of the result is left out.
+
+
+def _settle_reduction(values: dict[str, Any]) -> None:
+    src, dst = values["src"], values["dst"]
+    fits = len(src) == len(dst) and src != dst
+    if not fits or any(kept not in (1, size) for size, kept in zip(src, dst, strict=True)):
+        total = "x".join("1" for _ in src) or "1"
+        raise UsageError(f"dst={dst}: no reduction of {src}; nearest: {total}")
+
+
+def _reduction(name: str, flops: int, reference: Callable[..., Any]) -> Op:
+    def reduce(np: Any, layer: Layer, t: Any) -> Any:
+        sizes = enumerate(zip(layer.src, layer.dst, strict=True))
+        return reference(np, t.src, tuple(axis for axis, (size, kept) in sizes if size != kept))
+
+    return _tensor_op(
+        "reduction",
+        name,
+        ("src",),
+        fields=(Field(name="src", type="shape"), Field(name="dst", type="shape")),
+        operands=_operands(2, 2, "src", "dst"),
+        settle=_settle_reduction,
+        shapes=lambda s: {"src": s.src, "dst": s.dst},
+        flops=lambda s: flops * math.prod(s.src),
+        reference=reduce,
+    )
+
+
+_REDUCTIONS: Final = (
+    _reduction("sum", 1, lambda np, x, axes: np.sum(x, axes, keepdims=True)),
+    _reduction("mean", 1, lambda np, x, axes: np.mean(x, axes, keepdims=True)),
+    _reduction("max", 1, lambda np, x, axes: np.max(x, axes, keepdims=True)),
+    _reduction("min", 1, lambda np, x, axes: np.min(x, axes, keepdims=True)),
+    _reduction("norm", 2, lambda np, x, axes: np.sqrt(np.sum(x * x, axes, keepdims=True))),
+)
+
+
+def merged_reduction(name: str, shape: Sequence[int], over: Collection[int]) -> Layer:
+    """Return a reduction of the fewest dimensions.
+
+    Args:
+        name: Of the op.
+        shape: Of the source.
+        over: Dimensions that are reduced.
+
+    Raises:
+        UsageError: A layer that cannot be.
+    """
+    source: list[int] = []
+    result: list[int] = []
+    before = None
+    for axis, size in enumerate(shape):
+        if size == 1:
+            continue
+        reduced = axis in over
+        if reduced == before:
+            source[-1] *= size
+            result[-1] *= 1 if reduced else size
+        else:
+            source.append(size)
+            result.append(1 if reduced else size)
+        before = reduced
+    op = _named(_REDUCTIONS, name)
+    return op.build(src=tuple(source) or (1,), dst=tuple(result) or (1,))
+
+
+# -----------------------------------------------------------------------------
+# A tensor that is written and not computed: copied as it is, filled with zeros, or with its
+# dimensions in another order, ``i`` of the result being ``order[i]`` of the source.
+
+
+def _settle_move(values: dict[str, Any], *, turned: bool) -> None:
+    if not values["src"]:
+        raise UsageError("without a shape; nearest: 1")
+    wanted = list(range(len(values["src"]))) if turned else []
+    if sorted(values["order"]) != wanted:
+        last = "".join(map(str, reversed(wanted))) or "none"
+        raise UsageError(f"order={values['order']}: none of {values['src']}; nearest: {last}")
+
+
+def _move(name: str, reads: tuple[str, ...], **options: Any) -> Op:
+    return _tensor_op(
+        "move",
+        name,
+        reads,
+        fields=(
+            Field(name="src", type="shape"),
+            Field(name="order", spelling="by", type="order", default=(), least=0),
+        ),
+        operands=_operands(1, 1, "src"),
+        settle=functools.partial(_settle_move, turned=name == "permute"),
+        **options,
+    )
+
+
+_MOVES: Final = (
+    _move(
+        "copy",
+        ("src",),
+        shapes=lambda s: {"src": s.src, "dst": s.src},
+        reference=lambda _np, _s, t: t.src,
+    ),
+    _move(
+        "permute",
+        ("src",),
+        shapes=lambda s: {"src": s.src, "dst": tuple(s.src[axis] for axis in s.order)},
+        reference=lambda np, s, t: np.transpose(t.src, s.order),
+    ),
+    _move("fill", (), shapes=lambda s: {"dst": s.src}, reference=lambda np, s, _: np.zeros(s.src)),
+)
+
+
+def merged_move(shape: Sequence[int], strides: Sequence[int]) -> Layer:
+    """Return what makes a dense tensor of one that lies otherwise, of the fewest dimensions.
+
+    Args:
+        shape: Of both.
+        strides: Of the source, in elements; gaps make no difference.
+    """
+    axes = [axis for axis, size in enumerate(shape) if size != 1]
+    memory = sorted(axes, key=lambda axis: -strides[axis])
+    # Axes of the result that follow one another in the source too are one.
+    groups: list[list[int]] = []
+    for axis in axes:
+        place = memory.index(axis)
+        if groups and memory.index(groups[-1][-1]) == place - 1:
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    source = sorted(groups, key=lambda group: memory.index(group[0]))
+    sizes = tuple(math.prod(shape[axis] for axis in group) for group in source) or (1,)
+    if len(sizes) == 1:
+        return _named(_MOVES, "copy").build(src=sizes)
+    return _named(_MOVES, "permute").build(src=sizes, order=tuple(map(source.index, groups)))
+
+
+# -----------------------------------------------------------------------------
+# Rows of a table that indices name, at uniformly random places: ``dst[i] = src[indices[i]]`` is an
+# embedding; ``dst`` zero and then ``dst[indices[i]] += src[i]`` the gradient of its table.
+
+#: Inputs are float32 arrays, in which all whole numbers up to here are.
+_MOST_ROWS: Final = 2**24
+
+
+def _read_gather(op: Op, tensors: list[Sizes]) -> dict[str, Any]:
+    if list(map(len, tensors)) != [2, 1]:
+        raise UsageError(f"not ROWSxWIDTH:COUNT; nearest: {op.prefix}30522x768:128")
+    ((rows, _), (width, _)), ((count, _),) = tensors
+    return {"rows": rows, "width": width, "count": count}
+
+
+def _gather(name: str, **options: Any) -> Op:
+    return _tensor_op(
+        "gather",
+        name,
+        ("src", "indices"),
+        fields=(
+            Field(name="rows", most=_MOST_ROWS),
+            Field(name="width"),
+            Field(name="count"),
+        ),
+        operands=Operands(
+            least=2, most=2, read=_read_gather, write=lambda s: [(s.rows, s.width), (s.count,)]
+        ),
+        **options,
+    )
+
+
+def _add_rows(np: Any, layer: Layer, t: Any) -> Any:
+    table = np.zeros((layer.rows, layer.width))
+    np.add.at(table, t.indices.astype(int), t.src)
+    return table
+
+
+_GATHERS: Final = (
+    _gather(
+        "rows",
+        shapes=lambda s: {
+            "src": (s.rows, s.width),
+            "indices": (s.count,),
+            "dst": (s.count, s.width),
+        },
+        # No more of a table is read than rows are named.
+        touched=lambda s: {"src": min(s.count, s.rows) * s.width},
+        reference=lambda _np, _s, t: t.src[t.indices.astype(int)],
+    ),
+    _gather(
+        "add-rows",
+        shapes=lambda s: {
+            "src": (s.count, s.width),
+            "indices": (s.count,),
+            "dst": (s.rows, s.width),
+        },
+        flops=lambda s: s.count * s.width,
+        reference=_add_rows,
+    ),
+)
+
+TENSOR_OPS: Final = (*_ELEMENTWISE, *_REDUCTIONS, *_MOVES, *_GATHERS)

@@ -1,0 +1,457 @@
+"""Convolution, transposed convolution and pooling over images of one, two or three sides.
+
+``dst[n, oc, o] = sum over ic, k of weights[oc, ic, k] * src[n, group(oc) + ic, o * stride -
+pad_before + k * dilation]``, with as many ``o`` and ``k`` as there are sides, is a convolution
+(cross-correlation), without bias. A transposed one is its backward-data pass as a layer of its own:
+each source element puts a window into the result. Several sizes of the result fit one source where
+the stride is above one.
+
+Trailing pads whose last positions no output reads are replaced by those that
+:func:`~pydlbench.ops.axis.trailing_pad` picks, so that layers computing the same are equal.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.errors import UsageError
+from pydlbench.ops.axis import Axis, derived_pad, extent, output_size, trailing_pad
+from pydlbench.ops.fields import Field
+from pydlbench.ops.grammar import SIDES
+from pydlbench.ops.op import Layer, Op, Pass, Shapes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_GROUPS: Final = Field(name="groups", spelling="g", default=1)
+_BATCH: Final = Field(name="batch", spelling="mb", default=1, shown=True)
+_IN: Final = Field(name="in_channels", spelling="ic")
+_OUT: Final = Field(name="out_channels", spelling="oc")
+_KERNEL: Final = (
+    Field(name="kernel", spelling="k", type="sides"),
+    Field(name="stride", spelling="s", type="sides", default=1),
+    Field(name="pad_before", spelling="p", type="sides", default=None, least=0),
+    Field(name="dilation", spelling="d", type="sides", default=1, offset=1),
+)
+_IN_SIZE: Final = Field(name="in_size", spelling="i", type="sides")
+
+
+def _out_size(*, derived: bool) -> Field:
+    return Field(
+        name="out_size", spelling="o", type="sides", default=None, derived=derived, shown=True
+    )
+
+
+def _pad_after(*, derived: bool) -> Field:
+    return Field(name="pad_after", type="sides", default=None, least=0, derived=derived)
+
+
+def spread_sides(op: Op, values: dict[str, Any]) -> dict[str, Any]:
+    """Return fields with a value for each side, where one stands for all.
+
+    ``sides`` says how many there are; without it a field that has a tuple does, or there are two.
+    ``padding`` is a number, one for each side, or those before and behind each side: (top, bottom,
+    left, right).
+
+    Raises:
+        UsageError: Another number of values, or of sides.
+    """
+    names = [field.name for field in op.fields if field.type == "sides"]
+    tuples = [len(values[name]) for name in names if isinstance(values.get(name), (tuple, list))]
+    sides = values.pop("sides", tuples[0] if tuples else 2)
+    if sides not in (1, 2, 3):
+        raise UsageError(f"sides={sides!r}: there are one, two or three; nearest: 2")
+    padding = values.pop("padding", None)
+    if padding is not None:
+        several = isinstance(padding, (tuple, list))
+        if several and len(padding) == 2 * sides:
+            values |= {"pad_before": padding[::2], "pad_after": padding[1::2]}
+        else:
+            values |= {"pad_before": padding, "pad_after": padding}
+    defaults = {field.name: field.default for field in op.fields}
+    for name in names:
+        value = values.get(name, defaults[name])
+        if isinstance(value, (tuple, list)):
+            if len(value) != sides:
+                raise UsageError(f"{name}={value!r}: expected a number, or one of each of {sides}")
+        elif name in values or value is None or isinstance(value, int):
+            values[name] = (value,) * sides
+    return values
+
+
+def _settle(values: dict[str, Any], *, transposed: bool = False) -> None:
+    """Work out the sizes of the output, and the pads."""
+    names = ("in_size", "kernel", "stride", "dilation", "pad_before", "pad_after", "out_size")
+    sides = SIDES[-len(values["in_size"]) :]
+    rows = zip(sides, *(values[name] for name in names), strict=True)
+    settled = [_settle_side(*row, transposed=transposed) for row in rows]
+    columns = zip(*settled, strict=True)
+    values |= dict(zip(("out_size", "pad_before", "pad_after"), columns, strict=True))
+
+
+def _settle_side(
+    side: str,
+    size: int,
+    kernel: int,
+    stride: int,
+    dilation: int,
+    before: int | None,
+    after: int | None,
+    out: int | None,
+    *,
+    transposed: bool,
+) -> tuple[int, int, int]:
+    """Return the size of the output, and the pads before and behind, of one side.
+
+    A transposed convolution writes the images that windows slide over.
+    """
+    window = extent(kernel, dilation)
+    reach = (size - 1) * stride + window
+    if transposed and out is None:
+        before = before or 0
+        out = reach - before - (before if after is None else after)
+    images, places = (out, size) if transposed else (size, out)
+    assert images is not None
+    if before is None:
+        before = 0 if places is None else derived_pad(images, window, stride, places)
+    if places is not None:
+        after = max(0, (places - 1) * stride + window - images - before)
+    elif after is None:
+        after = before
+    padded = images + before + after
+    if window > padded and not transposed:
+        raise UsageError(
+            f"k{side}{kernel}: a window of {window} (dilation included) is larger than the padded "
+            f"input {padded}; at most {padded}"
+        )
+    actual = output_size(images, window, stride, before, after)
+    if images < 1 or places not in (None, actual):
+        least = max(1, reach - 2 * before) if transposed else actual
+        raise UsageError(
+            f"o{side}{out}: does not follow from i{side}{size}, k{side}{kernel}, s{side}{stride} "
+            f"and p{side}{before}; nearest: o{side}{least}"
+        )
+    trailing = trailing_pad(images, window, stride, before, actual)
+    return (images if transposed else actual), before, trailing
+
+
+def _axes(fields: Mapping[str, Any], *, transposed: bool = False) -> tuple[Axis, ...]:
+    names = {
+        "size": "out_size" if transposed else "in_size",
+        "out": "in_size" if transposed else "out_size",
+        "kernel": "kernel",
+        "stride": "stride",
+        "dilation": "dilation",
+        "pad": "pad_before",
+    }
+    rows = zip(*(fields[field] for field in names.values()), strict=True)
+    return tuple(Axis(**dict(zip(names, row, strict=True))) for row in rows)
+
+
+def axes(layer: Layer) -> tuple[Axis, ...]:
+    """Return the sides of the windows, outermost first; of a transposed one its convolution's."""
+    return _axes(layer.fields, transposed=layer.op == "deconv")
+
+
+def elements_inside(layer: Layer) -> list[list[int]]:
+    """Return how many taps of the windows at each place of each side meet an element.
+
+    A window holds as many elements as the product of its numbers; the rest is padding.
+    """
+    return [axis.elements_inside() for axis in axes(layer)]
+
+
+def on_padded_images(layer: Layer) -> Layer:
+    """Return a layer for images that have its padding on them already."""
+    pads = (layer.in_size, layer.pad_before, layer.pad_after)
+    return layer.replace(in_size=tuple(map(sum, zip(*pads, strict=True))), padding=0)
+
+
+def _shown(layer: Layer, field: Field) -> bool:
+    """Whether a descriptor has the leading pads: where they are none, and benchdnn derives some."""
+    if field.name != "pad_before":
+        return False
+    return any(layer.pad_before) or any(
+        abs((axis.out - 1) * axis.stride + extent(axis.kernel, axis.dilation) - axis.size) > 1
+        for axis in axes(layer)
+    )
+
+
+# -----------------------------------------------------------------------------
+# Convolutions.
+
+
+def _check_groups(values: dict[str, Any]) -> None:
+    inputs, outputs, groups = (values[one] for one in ("in_channels", "out_channels", "groups"))
+    for field, channels in (("in_channels", inputs), ("out_channels", outputs)):
+        if channels % groups:
+            steps = range(1, min(groups, 4096))
+            near = (groups + sign * step for step in steps for sign in (-1, 1))
+            nearest = next((one for one in near if not (inputs % one or outputs % one)), 1)
+            raise UsageError(
+                f"groups={groups}: does not divide {field}={channels}; nearest: {nearest}"
+            )
+
+
+def _settle_conv(values: dict[str, Any], *, transposed: bool = False) -> None:
+    _check_groups(values)
+    _settle(values, transposed=transposed)
+
+
+def _conv_shapes(layer: Layer) -> Shapes:
+    filters = (layer.out_channels, layer.in_channels // layer.groups)
+    if layer.op == "deconv":
+        filters = (layer.in_channels, layer.out_channels // layer.groups)
+    return {
+        "src": (layer.batch, layer.in_channels, *layer.in_size),
+        "weights": (*filters, *layer.kernel),
+        "dst": (layer.batch, layer.out_channels, *layer.out_size),
+    }
+
+
+def _per_tap(layer: Layer) -> int:
+    """Return FLOPs of a tap: each output channel meets the input channels of its group."""
+    return 2 * layer.batch * int(layer.out_channels) * int(layer.in_channels // layer.groups)
+
+
+def _conv_flops(layer: Layer) -> int:
+    return _per_tap(layer) * math.prod(axis.out * axis.kernel for axis in axes(layer))
+
+
+def _conv_executed(layer: Layer) -> int:
+    return _per_tap(layer) * math.prod(axis.taps() for axis in axes(layer))
+
+
+def _conv_touched(layer: Layer) -> Mapping[str, int]:
+    shapes = layer.shapes()
+    image, result = ("dst", "src") if layer.op == "deconv" else ("src", "dst")
+    each = axes(layer)
+    return {
+        image: math.prod(shapes[image][:2]) * math.prod(one.touched_inputs() for one in each),
+        "weights": math.prod(shapes["weights"][:2]) * math.prod(one.used_taps() for one in each),
+        result: math.prod(shapes[result][:2]) * math.prod(one.used_outputs() for one in each),
+    }
+
+
+def _product_pass(reads: tuple[str, str], writes: str) -> Pass:
+    return Pass(
+        reads=reads,
+        writes=(writes,),
+        flops=_conv_flops,
+        executed=_conv_executed,
+        touched=_conv_touched,
+    )
+
+
+_PASSES: Final = {
+    "forward": _product_pass(("src", "weights"), "dst"),
+    "backward-data": _product_pass(("weights", "dst"), "src"),
+    "backward-weights": _product_pass(("src", "dst"), "weights"),
+}
+
+
+def _windows_of(layer: Layer, padded: Any, taps: tuple[int, ...]) -> Any:
+    """Return the view of padded images that a tap meets, of all outputs."""
+    cut = [slice(None), slice(None)]
+    for axis, tap in zip(axes(layer), taps, strict=True):
+        first = tap * axis.dilation
+        cut.append(slice(first, first + (axis.out - 1) * axis.stride + 1, axis.stride))
+    return padded[tuple(cut)]
+
+
+def _pads(layer: Layer) -> list[tuple[int, int]]:
+    """Return pads before and behind, those behind large enough for all windows."""
+    behind = [
+        max(0, (one.out - 1) * one.stride + extent(one.kernel, one.dilation) - one.size - one.pad)
+        for one in axes(layer)
+    ]
+    return [(0, 0), (0, 0), *zip(layer.pad_before, behind, strict=True)]
+
+
+def _convolve(np: Any, layer: Layer, t: Any) -> Any:
+    images, groups = np.pad(t.src, _pads(layer)), layer.groups
+    dst = np.zeros((layer.batch, groups, layer.out_channels // groups, *layer.out_size))
+    weights = t.weights.reshape(groups, layer.out_channels // groups, -1, *layer.kernel)
+    for taps in itertools.product(*map(range, layer.kernel)):
+        seen = _windows_of(layer, images, taps)
+        seen = seen.reshape(layer.batch, groups, -1, *layer.out_size)
+        dst += np.einsum("goi,ngi...->ngo...", weights[(..., *taps)], seen)
+    return dst.reshape(layer.shapes()["dst"])
+
+
+def _convolve_transposed(np: Any, layer: Layer, t: Any) -> Any:
+    groups, pads = layer.groups, _pads(layer)
+    whole = [size + sum(pad) for size, pad in zip(layer.shapes()["dst"], pads, strict=True)]
+    images = np.zeros(whole)
+    src = t.src.reshape(layer.batch, groups, -1, *layer.in_size)
+    weights = t.weights.reshape(groups, layer.in_channels // groups, -1, *layer.kernel)
+    for taps in itertools.product(*map(range, layer.kernel)):
+        part = np.einsum("gio,ngi...->ngo...", weights[(..., *taps)], src)
+        _windows_of(layer, images, taps)[...] += part.reshape(layer.batch, -1, *layer.in_size)
+    cut = (
+        slice(pad[0], pad[0] + size) for pad, size in zip(pads, layer.shapes()["dst"], strict=True)
+    )
+    return images[tuple(cut)]
+
+
+def _grouped_weights(layer: Layer) -> Shapes:
+    """Return the shape of weights with an axis for their groups in front."""
+    first, *rest = layer.shapes()["weights"]
+    return {"weights": (layer.groups, first // layer.groups, *rest)}
+
+
+CONV: Final = Op(
+    name="conv",
+    key="conv",
+    kind="conv",
+    fields=(
+        *(_GROUPS, _BATCH, _IN, _IN_SIZE, _OUT, _out_size(derived=True), *_KERNEL),
+        _pad_after(derived=False),
+    ),
+    output="out_size",
+    given=spread_sides,
+    settle=_settle_conv,
+    shown=_shown,
+    shapes=_conv_shapes,
+    other_shapes=_grouped_weights,
+    passes=_PASSES,
+    reference=_convolve,
+    native=lambda s: s.fields,
+    attributes={"axes": axes},
+    multiply_adds=True,
+    trained=("weights",),
+    windows=True,
+)
+
+
+def _convolution(layer: Layer) -> Layer:
+    """Return the convolution of the result that gives images of the source's size.
+
+    Its ``src`` is this layer's ``dst`` and the other way round; the weights are the same.
+    """
+    alike = ("batch", "groups", "kernel", "stride", "dilation", "pad_before", "pad_after")
+    return CONV.build(
+        layer.name,
+        in_channels=layer.out_channels,
+        in_size=layer.out_size,
+        out_channels=layer.in_channels,
+        **{field: getattr(layer, field) for field in alike},
+    )
+
+
+DECONV: Final = Op(
+    name="deconv",
+    key="deconv",
+    kind="deconv",
+    prefix="deconv:",
+    fields=(
+        *(_GROUPS, _BATCH, _IN, _IN_SIZE, _OUT, _out_size(derived=False), *_KERNEL),
+        _pad_after(derived=True),
+    ),
+    output="out_size",
+    given=spread_sides,
+    settle=functools.partial(_settle_conv, transposed=True),
+    shown=_shown,
+    shapes=_conv_shapes,
+    other_shapes=_grouped_weights,
+    passes=_PASSES,
+    reference=_convolve_transposed,
+    native=lambda s: s.fields,
+    attributes={"axes": axes, "convolution": _convolution},
+    multiply_adds=True,
+    trained=("weights",),
+    windows=True,
+)
+
+#: The pass of a transposed convolution's ``convolution`` that computes a pass of it.
+PASS_OF_CONVOLUTION: Final = {
+    "forward": "backward-data",
+    "backward-data": "forward",
+    "backward-weights": "backward-weights",
+}
+
+# -----------------------------------------------------------------------------
+# Poolings: the maximum or mean of the elements that a window holds. Padding never wins a maximum.
+# A mean divides by the elements inside the input, or by the whole window. Over padding alone a
+# maximum is the least value; a mean that does not count padding is none, which libraries refuse.
+
+
+def _settle_pool(values: dict[str, Any]) -> None:
+    if values["count_include_pad"] and values["mode"] == "max":
+        raise UsageError("count_include_pad=True: a maximum counts nothing; nearest: mode avg")
+    _settle(values)
+
+
+def _pool_flops(layer: Layer) -> int:
+    taps = math.prod(axis.out * axis.kernel for axis in axes(layer))
+    return layer.batch * int(layer.channels) * taps
+
+
+def _pool_executed(layer: Layer) -> int:
+    return layer.batch * int(layer.channels) * math.prod(axis.taps() for axis in axes(layer))
+
+
+def _pool(np: Any, layer: Layer, t: Any) -> Any:
+    largest = layer.mode == "max"
+    images = np.pad(t.src, _pads(layer), constant_values=-np.inf if largest else 0.0)
+    taps = itertools.product(*map(range, layer.kernel))
+    seen = np.stack([_windows_of(layer, images, one) for one in taps])
+    if largest:
+        return seen.max(0)
+    counts = np.ones(())
+    for axis in axes(layer):
+        counts = np.multiply.outer(counts, axis.elements_inside())
+    with np.errstate(invalid="ignore"):
+        return seen.sum(0) / (math.prod(layer.kernel) if layer.count_include_pad else counts)
+
+
+POOL: Final = Op(
+    name="pool",
+    key="pool",
+    kind="pool",
+    fields=(
+        _BATCH,
+        Field(name="channels", spelling="ic"),
+        _IN_SIZE,
+        _out_size(derived=True),
+        *_KERNEL,
+        _pad_after(derived=False),
+        Field(name="mode", type="word", choices=("max", "avg"), default="max"),
+        Field(name="count_include_pad", type="flag", default=False),
+    ),
+    output="out_size",
+    given=spread_sides,
+    settle=_settle_pool,
+    shown=_shown,
+    shapes=lambda s: {
+        "src": (s.batch, s.channels, *s.in_size),
+        "dst": (s.batch, s.channels, *s.out_size),
+    },
+    passes={
+        "forward": Pass(
+            reads=("src",),
+            writes=("dst",),
+            flops=_pool_flops,
+            executed=_pool_executed,
+            touched=lambda s: {
+                "src": s.batch * s.channels * math.prod(axis.touched_inputs() for axis in axes(s))
+            },
+        ),
+        # Maxima are found in the source again. Libraries keep their positions instead, in a format
+        # of their own: neither is among the least bytes.
+        "backward-data": Pass(
+            reads=lambda s: ("src", "dst") if s.mode == "max" else ("dst",),
+            writes=("src",),
+            flops=_pool_flops,
+            executed=_pool_executed,
+            touched=lambda _: {"src": 0},
+        ),
+    },
+    reference=_pool,
+    native=lambda s: s.fields,
+    attributes={"axes": axes, "elements_inside": elements_inside},
+    windows=True,
+)

@@ -1,1 +1,0 @@
-"""What is known of the nodes of TensorFlow's graphs without TensorFlow: their text, their work."""
