@@ -283,9 +283,9 @@ def _name(function: str, pass_: str) -> str:
 
 #: What makes a variant of a layer's pass from its word, and the words there are, by kind of layer.
 LAYERS: dict[str, tuple[Callable[[Layer, str, str, Place], Variant], tuple[str, ...]]] = {
-    "conv2d": (conv_variant, ("nchw", "nhwc")),
+    "conv": (conv_variant, ("nchw", "nhwc")),
     "gemm": (gemm_variant, ("plain", "transposed")),
-    "pool2d": (pool_variant, ("nchw", "nhwc")),
+    "pool": (pool_variant, ("nchw", "nhwc")),
 }
 
 
