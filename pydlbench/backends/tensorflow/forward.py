@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -154,20 +154,46 @@ class _Windows:
 # Convolutions, products, poolings, images in another size.
 
 
+_FIRST: Final = {
+    **dict.fromkeys(("in_size", "out_size", "kernel", "stride", "dilation"), 1),
+    **dict.fromkeys(("pad_before", "pad_after"), 0),
+}
+
+
+def _of_one_side_too(entry: Callable[[Any, How], Function]) -> Callable[[Any, How], Function]:
+    """Return an entry that takes images of one side as rows of height one, as tf.nn.conv1d does."""
+
+    def widened(layer: Any, how: How) -> Function:
+        if layer.sides > 1:
+            return entry(layer, how)
+        kept = layer.kept.items()
+        wide = {name: (_FIRST[name], *value) for name, value in kept if name in _FIRST}
+        function, axis = entry(layer.replace(**wide), how), 1 if how.images == "nhwc" else 2
+
+        def forward(source: Any, *weights: Any) -> Any:
+            filters = [tf.expand_dims(one, 0) for one in weights]
+            return tf.squeeze(function(tf.expand_dims(source, axis), *filters), [axis])
+
+        return forward
+
+    return widened
+
+
 def is_depthwise(layer: Any) -> bool:
     """Whether each channel is convolved by itself, which TensorFlow has an operator for."""
     return bool(layer.groups == layer.in_channels > 1)
 
 
 def _convolution(layer: Any, how: How) -> Function:
-    windows, format_ = _Windows.of(layer, how), how.data_format()
+    windows, format_ = _Windows.of(layer, how), how.data_format(layer.sides)
     stride, dilation = layer.stride, layer.dilation
     strides, pads = how.around(stride, 1), windows.padding.spoken(how)
 
     def convolve(source: Any, weights: Any) -> Any:
         if how.depthwise:
             return tf.nn.depthwise_conv2d(source, weights, strides, pads, format_, dilation)
-        return tf.nn.conv2d(source, weights, strides, pads, format_, how.around(dilation, 1))
+        convolution = tf.nn.conv3d if layer.sides == 3 else tf.nn.conv2d
+        return convolution(source, weights, strides, pads, format_, how.around(dilation, 1))
 
     def forward(source: Any, weights: Any) -> Any:
         source = windows.pad(source)
@@ -189,11 +215,14 @@ def _transposed_convolution(layer: Any, how: How) -> Function:
         "strides": how.around(convolution.stride, 1),
         "padding": windows.padding.word,
         "explicit_paddings": windows.padding.explicit(how),
-        "data_format": how.data_format(),
+        "data_format": how.data_format(layer.sides),
         "dilations": how.around(convolution.dilation, 1),
     }
 
     name = "DepthwiseConv2dNativeBackpropInput" if how.depthwise else "Conv2DBackpropInput"
+    if layer.sides == 3:
+        name = "Conv3DBackpropInputV2"
+        del words["explicit_paddings"]
     transposed = getattr(tf.raw_ops, name)
 
     def forward(source: Any, weights: Any) -> Any:
@@ -211,25 +240,41 @@ def _product(_layer: Any, how: How) -> Function:
     return partial(tf.linalg.matmul, transpose_b=how.transposed)
 
 
+def _attention(layer: Any, _how: How) -> Function:
+    # TensorFlow has no operator of its own for it: what Keras's layers write.
+    shared = layer.heads // layer.kv_heads
+    seen = np.arange(layer.keys) <= np.arange(layer.queries)[:, None]
+
+    def forward(query: Any, key: Any, value: Any) -> Any:
+        if shared > 1:
+            key, value = (tf.repeat(one, shared, 1) for one in (key, value))
+        scores = tf.matmul(query * layer.size**-0.5, key, transpose_b=True)
+        scores = tf.where(seen, scores, scores.dtype.min) if layer.causal else scores
+        return tf.matmul(tf.nn.softmax(scores), value)
+
+    return forward
+
+
 def _pooling(layer: Any, how: How) -> Function:
     windows = _Windows.of(layer, how)
     words: dict[str, Any] = {
         "ksize": how.around(layer.kernel, 1),
         "strides": how.around(layer.stride, 1),
         "padding": windows.padding.word,
-        "data_format": how.data_format(),
+        "data_format": how.data_format(layer.sides),
     }
+    name, whole = {"max": "MaxPool", "avg": "AvgPool"}[layer.mode], layer.sides == 3
+    pool = getattr(tf.raw_ops, f"{name}3D" if whole else name)
     if layer.mode == "max":
-        words["explicit_paddings"] = windows.padding.explicit(how)
-        return lambda source: tf.raw_ops.MaxPool(
-            input=windows.pad(source, source.dtype.min), **words
-        )
+        if not whole:
+            words["explicit_paddings"] = windows.padding.explicit(how)
+        return lambda source: pool(input=windows.pad(source, source.dtype.min), **words)
 
     def average(source: Any) -> Any:
-        found = tf.raw_ops.AvgPool(value=windows.pad(source), **words)
+        found = pool(**{"input" if whole else "value": windows.pad(source)}, **words)
         if not windows.pads or layer.count_include_pad:
             return found
-        scale = np.prod(layer.kernel) / np.multiply.outer(*layer.elements_inside)
+        scale = np.prod(layer.kernel) / reduce(np.multiply.outer, layer.elements_inside)
         placed = scale if how.images == "nchw" else scale[..., None]
         return found * tf.cast(placed.astype(np.float32), source.dtype)
 
@@ -312,6 +357,15 @@ def _layer_normalisation(layer: Any, how: How) -> Function:
     return forward
 
 
+def _root_mean_square(layer: Any, _how: How) -> Function:
+    def forward(x: Any, w: Any) -> Any:
+        exact = tf.cast(x, _FLOAT32)
+        squares = tf.reduce_mean(tf.square(exact), -1, keepdims=True)
+        return tf.cast(exact * tf.math.rsqrt(squares + layer.epsilon) * w, x.dtype)
+
+    return forward
+
+
 # -----------------------------------------------------------------------------
 # The loss, whose operator gives the loss of each row and, at once, the gradient of the logits; and
 # optimizers, by the operators that update a variable in one kernel.
@@ -360,10 +414,11 @@ def _hard_sigmoid(x: Any) -> Any:
 
 #: What is called for a layer, by :func:`~pydlbench.backends.frameworks.backend.op_of` it.
 FORWARD: Final[Mapping[str, Callable[[Any, How], Function]]] = {
-    "conv": _convolution,
-    "deconv": _transposed_convolution,
+    "conv": _of_one_side_too(_convolution),
+    "deconv": _of_one_side_too(_transposed_convolution),
     "gemm": _product,
-    "pool": _pooling,
+    "attention": _attention,
+    "pool": _of_one_side_too(_pooling),
     "resize": _resizing,
     "bias": lambda _, how: partial(tf.nn.bias_add, data_format=how.data_format()),
     "relu": _always(tf.nn.relu),
@@ -385,6 +440,7 @@ FORWARD: Final[Mapping[str, Callable[[Any, How], Function]]] = {
     "lrn": _local_response,
     "batchnorm": _batch_normalisation,
     "layernorm": _layer_normalisation,
+    "rmsnorm": _root_mean_square,
     "softmax": _always(tf.nn.softmax),
     "log-softmax": _always(tf.nn.log_softmax),
     "softmax-xent": _loss,

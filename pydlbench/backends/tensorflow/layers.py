@@ -82,17 +82,20 @@ def _ways(layer: Any) -> list[How]:
     op = op_of(layer)
     if op == "gemm":
         return [How(transposed=False), How(transposed=True)]
-    if layer.entry.in_one_order:
+    if layer.entry.in_one_order or op == "attention":
         return [How(images="nchw")]
     # Neither has operators for other images.
     formats = ("nhwc",) if op in ("lrn", "resize") else ("nhwc", "nchw")
     ways: list[dict[str, bool]] = [{}]
+    whole = layer.sides == 3  # whose operators pad by a word only
+    if op == "pool" and whole and padding_of(layer).word == "EXPLICIT":
+        ways = [{"padded": True}]
     if op in ("conv", "deconv"):
         convolution = layer.convolution if op == "deconv" else layer
         if padding_of(convolution).word == "EXPLICIT":
-            ways.append({"padded": True})
+            ways = [{"padded": True}] if whole else [{}, {"padded": True}]
         alike = len(set(convolution.stride)) == 1 and set(convolution.dilation) == {1}
-        if is_depthwise(convolution) and alike:
+        if is_depthwise(convolution) and alike and layer.sides == 2:
             ways.append({"depthwise": True})
     return [How(images=images, **way) for way in ways for images in formats]
 
@@ -109,8 +112,12 @@ def _check(layer: Any, case: KernelSpec) -> None:
             raise UnsupportedError(
                 f"TensorFlow's averages are padded as SAME or VALID, not {layer.problem}"
             )
+    if op == "pool" and max(layer.dilation) > 1:
+        raise UnsupportedError("TensorFlow's poolings have no windows with holes")
     if op != "resize":
         return
+    if layer.sides != 2:
+        raise UnsupportedError(f"TensorFlow resizes images of two sides here, not {layer.problem}")
     if case.mode == "xla":
         raise UnsupportedError(
             "XLA's ResizeBilinear gives other values, and ResizeNearestNeighborGrad does not "
@@ -128,6 +135,8 @@ def _layout(layer: Any, pass_: str, how: How) -> str:
         if layer.entry.form == "weights":
             return ", ".join(layer.reads(pass_))
         return layout_of_images(layer, pass_, "nc" if layer.entry.form == "flat" else how.images)
+    if layer.op == "attention":
+        return "plain"
     filters = "cm" if how.depthwise else "io"
     return ", ".join(
         f"{role} {'dhw'[2 - len(shape) :]}{filters}"
@@ -171,7 +180,7 @@ def lying(layer: Any, how: How, role: str, array: Array) -> Array:
     if op == "softmax-xent" and array.ndim == 4:
         return array.reshape(-1, layer.channels)
     if op not in ("conv", "deconv") or role != "weights":
-        return arranged(array, how.images) if array.ndim == 4 else array
+        return arranged(array, how.images) if array.ndim > 2 else array
     if how.depthwise:  # (rows, columns, channels, outputs per channel)
         grouped = array.reshape(layer.groups, -1, *array.shape[2:])
         return np.ascontiguousarray(grouped.transpose(2, 3, 0, 1))
@@ -188,7 +197,8 @@ def plainly(layer: Any, how: How, role: str, array: Array) -> Array:
             return array.transpose(2, 3, 0, 1).reshape(layer.shapes()[role])
         return plain(array, "hwio")
     shape = layer.shapes().get(role, array.shape)
-    return plain(array, how.images) if len(shape) == 4 == array.ndim else array.reshape(shape)
+    images = len(shape) > 2 and array.ndim == len(shape)
+    return plain(array, how.images) if images else array.reshape(shape)
 
 
 # -----------------------------------------------------------------------------
@@ -298,7 +308,7 @@ class _Pass:
             dilated = max(layer.dilation) > 1
         details = [*([f"{groups} groups"] if groups > 1 else []), *(["dilation"] * dilated)]
         variant = "transposed" if how.transposed else "plain"
-        if self._op != "gemm" and not layer.entry.in_one_order:
+        if self._op not in ("gemm", "attention") and not layer.entry.in_one_order:
             variant = how.images
         return Recipe(
             algorithm=algorithm,
