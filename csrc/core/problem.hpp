@@ -1,6 +1,6 @@
 // What is computed, independent of the library that computes it. Sizes are in elements.
 //
-// Each problem has the fields of the layer of the same kind in pydlbench.layers, under the same
+// Each problem has the fields of the layer of the same kind in pydlbench.ops, under the same
 // names; `fields` lists those that are sizes, so that core/fields.hpp can fill a problem by name.
 #pragma once
 
@@ -103,7 +103,7 @@ struct GemmProblem {
 };
 
 // A memory-bound layer: an operation on NCHW images, or on one tensor of weights (of `channels`
-// elements). Roles and formulas are those of pydlbench.layers.pointwise, and which passes there
+// elements). Roles and formulas are those of pydlbench.ops.pointwise, and which passes there
 // are.
 struct PointwiseProblem {
   std::string op;  // "relu", "batchnorm", ...

@@ -138,7 +138,7 @@ class Op:
     output: str = ""
     sizes_first: bool = False
     shown: Callable[[Layer, Field], bool] = lambda _layer, _field: False
-    batch: Callable[[Layer], int] | None = lambda layer: int(layer.fields["batch"])
+    batch: Callable[[Layer], int] | None = lambda layer: int(layer.value("batch"))
     scaled: Callable[[Layer, int], dict[str, Any]] = lambda _, batch: {"batch": batch}
     other_shapes: Callable[[Layer], Mapping[str, Shape]] = lambda _: {}
     native: Callable[[Layer], dict[str, Any]] = lambda layer: {"op": layer.op, **layer.fields}
@@ -278,6 +278,10 @@ class Layer:
     def sides(self) -> int:
         """How many sides its images have; of an op whose fields have none, two."""
         return next((len(getattr(self, one.name)) for one in self.entry.sided), 2)
+
+    def value(self, field: str) -> Any:
+        """Return the value of a field, of one that is called like a method or property too."""
+        return self.values[_places(self.entry)[field]]
 
     @property
     def fields(self) -> dict[str, Any]:

@@ -93,12 +93,9 @@ def _in_factors(layer: Layer, role: str) -> Shape:
 
 def _roles(layer: Layer) -> dict[str, None]:
     """Return the roles of all tensors that some pass reads or writes."""
-    return {
-        role: None
-        for pass_ in layer.passes
-        for propagation in ("inference", "training")
-        for role in (*layer.reads(pass_, propagation), *layer.writes(pass_, propagation))
-    }
+    passes = [*layer.entry.passes.values(), *filter(None, [layer.entry.training])]
+    every = (roles for one in passes for roles in (one.reads, one.writes))
+    return {role: None for roles in every for role in (roles(layer) if callable(roles) else roles)}
 
 
 def _pointwise(

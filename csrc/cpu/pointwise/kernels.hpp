@@ -45,7 +45,7 @@ struct Kept {
   float scale;
 };
 
-// What is computed of up to three operands x, y and z; see pydlbench.layers.elementwise.
+// What is computed of up to three operands x, y and z; see pydlbench.ops.tensors.
 enum class Arithmetic {
   abs,
   neg,

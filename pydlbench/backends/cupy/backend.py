@@ -160,8 +160,8 @@ _VARIANTS = {"conv2d": _conv_variant, "gemm": _gemm_variant}
 def _together(layer: Layer, itemsize: int) -> int:
     """Return how many images are lowered at a time: one at least, else what memory is meant for."""
     taps, pixels = math.prod(layer.kernel), math.prod(layer.out_size)
-    columns = layer.in_channels * taps * pixels * itemsize
-    return max(1, min(layer.batch, DEFAULT_WORKSPACE // columns))
+    columns: int = layer.in_channels * taps * pixels * itemsize
+    return max(1, min(int(layer.batch), DEFAULT_WORKSPACE // columns))
 
 
 def _uuid(raw: bytes) -> str:

@@ -16,7 +16,7 @@ from pydlbench.backends.base import (
     insufficient_memory,
     is_out_of_memory,
 )
-from pydlbench.backends.frameworks.verdicts import fused_inputs, judge
+from pydlbench.backends.frameworks.verdicts import check_fused, fused_inputs, judge
 from pydlbench.backends.host_clock import HostClock, Operator
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import DeviceLostError, PrimitiveError, PydlbenchError, UnsupportedError
@@ -74,32 +74,34 @@ def entry_of(backend: str, table: Mapping[str, Entry], layer: Layer) -> Entry:
 
     Args:
         backend: its name.
-        table: by the layer's kind, of memory-bound layers by their operation.
+        table: by :func:`op_of` a layer.
         layer: that is looked up.
 
     Raises:
         UnsupportedError: the framework has no such layers.
     """
-    word = layer.op if layer.kind == "pointwise" else layer.kind
+    word = op_of(layer)
     if word not in table:
-        raise UnsupportedError(f"{backend}: no {word} layers here")
+        what = word if layer.kind == "pointwise" else layer.kind
+        raise UnsupportedError(f"{backend}: no {what} layers here")
     check_plain(backend, layer)
     return table[word]
+
+
+def op_of(layer: Layer) -> str:
+    """Return the word for a layer in frameworks' tables: its operation, or its kind."""
+    return layer.op if layer.kind == "pointwise" else layer.entry.kind
 
 
 def check_plain(backend: str, layer: Layer) -> None:
     """Refuse problems that no framework's operators here are written for.
 
     Raises:
-        UnsupportedError: A dilated pooling or one with windows of padding alone, images of other
-            than two sides, products with several batch dimensions.
+        UnsupportedError: A pooling with windows of padding alone, or products with several batch
+            dimensions.
     """
-    if layer.sides != 2:
-        raise UnsupportedError(f"{backend}: no {layer.kind} layers of {layer.sides} sides here")
-    if layer.op == "pool" and (
-        max(layer.dilation) > 1 or any(one.used_outputs() < one.out for one in layer.axes)
-    ):
-        raise UnsupportedError(f"{backend}: no poolings with holes or empty windows here")
+    if layer.op == "pool" and any(one.used_outputs() < one.out for one in layer.axes):
+        raise UnsupportedError(f"{backend}: no poolings with empty windows here")
     if layer.op == "gemm" and (layer.broadcast or len(layer.src_batch) > 1):
         raise UnsupportedError(f"{backend}: no products with several batch dimensions here")
 
@@ -304,6 +306,7 @@ class FrameworkBackend(abc.ABC):
     def prepare(self, case: KernelSpec, preparation: Preparation) -> FrameworkKernel:
         """Find the fastest right variant of a case; see ``pydlbench.backends.base.Backend``."""
         check_case(case)
+        check_fused(case)
         if case.cache != "hot":
             raise UnsupportedError(f"{self.name} is timed with hot caches only")
         wanted = wanted_variant(case)

@@ -38,20 +38,26 @@ _DEVIATIONS = 7.0
 _DECISIVE_BITS = 40.0
 
 
-def fused_inputs(case: KernelSpec, seed: int) -> dict[str, NDArray[np.float32]]:
-    """Return what a case with a fused bias reads beside its layer's inputs: one per channel.
+def check_fused(case: KernelSpec) -> None:
+    """Make sure that a case with a fused bias has one.
 
     Raises:
         UnsupportedError: a bias where there is none to add or to differentiate.
     """
-    if case.fuse != "bias":
-        return {}
     layer = case.layer
-    if layer.op not in ("conv", "gemm") or case.pass_ == "backward-data":
-        what = layer.kind if layer.op not in ("conv", "gemm") else case.pass_
+    has_bias = layer.op in ("conv", "gemm")
+    if case.fuse == "bias" and (not has_bias or case.pass_ == "backward-data"):
+        what = case.pass_ if has_bias else layer.kind
         raise UnsupportedError(
             f"--fuse bias: {what} has no bias; nearest: conv2d or gemm, forward or backward-weights"
         )
+
+
+def fused_inputs(case: KernelSpec, seed: int) -> dict[str, NDArray[np.float32]]:
+    """Return what a case with a fused bias reads beside its layer's inputs: one per channel."""
+    layer = case.layer
+    if case.fuse != "bias" or layer.op not in ("conv", "gemm"):
+        return {}
     if case.pass_ == "backward-weights":
         return {}
     count = layer.out_channels if layer.op == "conv" else layer.n
@@ -191,14 +197,15 @@ def _with_channel_of_ones(
         }
     pads = ((0, 0), (0, 0), *zip(layer.pad_before, layer.pad_after, strict=True))
     source = np.pad(source, pads)
-    batch, channels, height, width = source.shape
-    grouped = source.reshape(batch, layer.groups, -1, height, width)
+    batch, channels, *sizes = source.shape
+    grouped = source.reshape(batch, layer.groups, -1, *sizes)
     grouped = np.concatenate([grouped, np.ones_like(grouped[:, :, :1])], axis=2)
     column = np.zeros_like(weights[:, :1])
-    column[:, 0, 0, 0] = bias
+    first: tuple[Any, ...] = (slice(None), *(0,) * (column.ndim - 1))
+    column[first] = bias
     larger = on_padded_images(layer).replace(in_channels=channels + layer.groups)
     return larger, {
-        "src": grouped.reshape(batch, -1, height, width),
+        "src": grouped.reshape(batch, -1, *sizes),
         "weights": np.concatenate([weights, column], axis=1),
     }
 
@@ -209,6 +216,8 @@ def _bias_alone(layer: Layer, gradient: NDArray[Any]) -> tuple[Layer, NDArray[An
         rows = layer.batch_count * layer.m
         images = gradient.reshape(rows, layer.n, 1, 1)
         return build_layer("bias", batch=rows, channels=layer.n), images
-    batch, channels, height, width = gradient.shape
+    batch, channels, *sizes = gradient.shape
+    images = gradient.reshape(batch, channels, -1, sizes[-1])
+    height, width = images.shape[2:]
     alone = build_layer("bias", batch=batch, channels=channels, height=height, width=width)
-    return alone, gradient
+    return alone, images

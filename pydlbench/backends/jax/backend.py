@@ -87,10 +87,9 @@ class JaxBackend(FrameworkBackend):
     def empty(self, mode: str | None) -> Operator:
         """Return a function of a scalar that returns it."""
         checked_mode(self.name, MODES, mode)
-        scalar = [np.zeros((), np.float32)]
-        return JaxOperator(
-            lambda one: one, scalar, "dst", np.atleast_1d, place_of(self.device, "fp32")
-        )
+        place = place_of(self.device, "fp32")
+        scalar = [place.put(np.zeros((), np.float32))]
+        return JaxOperator(lambda one: one, scalar, {"dst": np.atleast_1d}, place)
 
     def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
         """Return the facts with what XLA made of the function, and on a GPU what a launch costs."""

@@ -1,33 +1,32 @@
-"""Layers as functions of JAX, with their gradients: linear maps transposed, maxima differentiated.
+"""A layer's pass as XLA compiles it, from JAX's forward function.
 
-The functions themselves (:func:`convolution`, :func:`product`, :func:`pooling`) are a network's
-too.
-
-A convolution is linear in its source and in its weights, a product in either matrix, an average in
-its source: what a backward pass computes is the transpose of that map, and nothing of the forward
-pass is computed beside it.
+A gradient is what :func:`jax.vjp` makes of the forward pass: a function of the incoming gradient
+and of what it keeps, which are the row's operands. A new op is an entry in
+:data:`~pydlbench.backends.jax.forward.FORWARD`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from jax import ShapeDtypeStruct, lax, linear_transpose, vjp
-from jax import numpy as jnp
+from jax import jit, tree_util, vjp
 
-from pydlbench.backends.frameworks.backend import Variant, entry_of
+from pydlbench.backends.frameworks.backend import Variant, entry_of, op_of
 from pydlbench.backends.frameworks.layouts import (
     arranged,
     arranged_matrices,
-    arranged_shape,
+    axes_of,
+    layout_of_images,
     plain,
     plain_matrices,
 )
+from pydlbench.backends.jax.forward import FILTERS, FORWARD, SOURCES, How
 from pydlbench.backends.jax.operator import JaxOperator
+from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -36,256 +35,12 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-#: The layout of filters by that of images.
-FILTERS = {"nchw": "oihw", "nhwc": "hwio"}
-
-
-# -----------------------------------------------------------------------------
-# What JAX computes for a layer.
-
-
-def convolution(layer: Layer, images: str) -> Callable[[Any, Any], Any]:
-    """Return a convolution, transposed or not, as a function of images and filters.
-
-    Args:
-        layer: the convolution.
-        images: their layout, ``nhwc`` or ``nchw``.
-    """
-    if layer.op == "deconv":
-        forward = convolution(layer.convolution, images)
-        result = arranged_shape(layer.shapes()["dst"], images)
-
-        def transposed(source: Any, weights: Any) -> Any:
-            like = ShapeDtypeStruct(result, source.dtype)
-            return linear_transpose(lambda one: forward(one, weights), like)(source)[0]
-
-        return transposed
-
-    def convolve(source: Any, weights: Any) -> Any:
-        return lax.conv_general_dilated(
-            source,
-            weights,
-            window_strides=layer.stride,
-            padding=(
-                (layer.pad_before[0], layer.pad_after[0]),
-                (layer.pad_before[1], layer.pad_after[1]),
-            ),
-            rhs_dilation=layer.dilation,
-            dimension_numbers=(images.upper(), FILTERS[images].upper(), images.upper()),
-            feature_group_count=layer.groups,
-        )
-
-    return convolve
-
-
-def product(layer: Layer, *, transposed: bool = False) -> Callable[[Any, Any], Any]:
-    """Return a product, or several, as a function of both factors.
-
-    Args:
-        layer: the product.
-        transposed: whether weights are stored with their columns as rows.
-    """
-    batch = "" if layer.batch_count == 1 else "b"
-    equation = f"{batch}mk,{batch}{'nk' if transposed else 'kn'}->{batch}mn"
-    return lambda source, weights: jnp.einsum(equation, source, weights)
-
-
-def pooling(layer: Layer, images: str) -> Callable[[Any], Any]:
-    """Return a pooling as a function of images.
-
-    Args:
-        layer: the pooling.
-        images: their layout, ``nhwc`` or ``nchw``.
-    """
-    spatial = slice(1, 3) if images == "nhwc" else slice(2, 4)
-
-    def around(pair: tuple[Any, Any], others: Any) -> tuple[Any, ...]:
-        """Return what holds for rows and columns in their places, with ``others`` elsewhere."""
-        found = [others] * 4
-        found[spatial] = pair
-        return tuple(found)
-
-    window = around(layer.kernel, 1)
-    strides = around(layer.stride, 1)
-    pads = ((layer.pad_before[0], layer.pad_after[0]), (layer.pad_before[1], layer.pad_after[1]))
-    padding = around(pads, (0, 0))
-    rows, columns = layer.elements_inside
-    if layer.count_include_pad:
-        rows = [layer.kernel[0]] * layer.out_size[0]
-        columns = [layer.kernel[1]] * layer.out_size[1]
-    sizes = np.multiply.outer(rows, columns).astype(np.float32)
-    sizes = sizes[..., None] if images == "nhwc" else sizes
-
-    def pool(source: Any) -> Any:
-        if layer.mode == "max":
-            return lax.reduce_window(source, -np.inf, lax.max, window, strides, padding)
-        sums = lax.reduce_window(source, 0.0, lax.add, window, strides, padding)
-        return sums / jnp.asarray(sizes, source.dtype)
-
-    return pool
-
-
-# -----------------------------------------------------------------------------
-# The ways to compute a pass of a layer alone.
-
-
-def conv_variant(layer: Layer, pass_: str, images: str, place: Place) -> Variant:
-    """Return a pass of a convolution on images in a layout."""
-    assert layer.op == "conv"
-    filters = FILTERS[images]
-    orders = {"src": images, "weights": filters, "dst": images}
-    role = layer.result(pass_)
-    shapes = {one: arranged_shape(shape, orders[one]) for one, shape in layer.shapes().items()}
-    return _variant(
-        place,
-        algorithm=_name("lax.conv_general_dilated", pass_),
-        layout=f"src {images}, weights {filters}, dst {images}",
-        variant=images,
-        function=_of_pass(convolution(layer, images), pass_, shapes, place),
-        reads=layer.reads(pass_),
-        role=role,
-        arrange=lambda one, array: arranged(array, orders[one]),
-        plain=lambda result: plain(result, orders[role]),
-    )
-
-
-def gemm_variant(layer: Layer, pass_: str, variant: str, place: Place) -> Variant:
-    """Return a pass of a product, with weights ``plain`` or ``transposed``."""
-    assert layer.op == "gemm"
-    transposed = variant == "transposed"
-    role = layer.result(pass_)
-
-    def arrange(name: str, array: Array) -> Array:
-        return arranged_matrices(layer, name, array, transposed=transposed)
-
-    shapes = {
-        name: arrange(name, np.broadcast_to(np.float32(0), shape)).shape
-        for name, shape in layer.shapes().items()
-    }
-    return _variant(
-        place,
-        algorithm=_name("lax.dot_general", pass_),
-        layout=f"src mk, weights {'nk' if transposed else 'kn'}, dst mn",
-        variant=variant,
-        function=_of_pass(product(layer, transposed=transposed), pass_, shapes, place),
-        reads=layer.reads(pass_),
-        role=role,
-        arrange=arrange,
-        plain=lambda result: plain_matrices(layer, role, result, transposed=transposed),
-    )
-
-
-def pool_variant(layer: Layer, pass_: str, images: str, place: Place) -> Variant:
-    """Return a pass of a pooling on images in a layout; sums are kept in the storage type."""
-    assert layer.op == "pool"
-    pool = pooling(layer, images)
-    shape = arranged_shape(layer.shapes()["src"], images)
-    function: Callable[..., Any] = pool
-    if pass_ != "forward" and layer.mode == "max":
-
-        def function(source: Any, gradient: Any) -> Any:
-            return vjp(pool, source)[1](gradient)[0]
-
-    elif pass_ != "forward":
-
-        def function(gradient: Any) -> Any:
-            return linear_transpose(pool, _like(shape, place))(gradient)[0]
-
-    return _variant(
-        place,
-        algorithm=_name("lax.reduce_window", pass_),
-        layout=f"src {images}, dst {images}",
-        variant=images,
-        function=function,
-        reads=layer.reads(pass_),
-        role=layer.result(pass_),
-        arrange=lambda _, array: arranged(array, images),
-        plain=lambda result: plain(result, images),
-        accumulate=place.numbers.dtype,
-    )
-
-
-def _variant(
-    place: Place,
-    *,
-    algorithm: str,
-    layout: str,
-    variant: str,
-    function: Callable[..., Any],
-    reads: tuple[str, ...],
-    role: str,
-    arrange: Callable[[str, Array], Array],
-    plain: Callable[[Array], Array],
-    accumulate: str = "",
-) -> Variant:
-    """Return a way to compute a pass of a layer.
-
-    Args:
-        place: where it is computed, and in what.
-        algorithm: the function, by JAX's name.
-        layout: the layouts of its operands.
-        variant: what ``--layout`` chooses by.
-        function: what is compiled; takes the operands.
-        reads: roles of the operands, in their order.
-        role: of the result.
-        arrange: brings a role's plain array into its layout.
-        plain: brings the result back.
-        accumulate: format of sums; empty is that of sums of products.
-    """
-
-    def build(inputs: dict[str, Array]) -> JaxOperator:
-        operands = [arrange(one, inputs[one]) for one in reads]
-        return JaxOperator(function, operands, role, plain, place)
-
-    return Variant(
-        algorithm=algorithm,
-        layout=layout,
-        variant=variant,
-        build=build,
-        accumulate=accumulate or place.numbers.accumulate,
-    )
-
-
-def _like(shape: tuple[int, ...], place: Place) -> Any:
-    return ShapeDtypeStruct(shape, jnp.dtype(place.numbers.dtype))
-
-
-def _of_pass(
-    forward: Callable[[Any, Any], Any],
-    pass_: str,
-    shapes: dict[str, tuple[int, ...]],
-    place: Place,
-) -> Callable[..., Any]:
-    """Return the function of a pass of what is linear in its source and in its weights.
-
-    Args:
-        forward: takes source and weights.
-        pass_: which one.
-        shapes: of the arranged tensors, by role.
-        place: for their type.
-    """
-    if pass_ == "forward":
-        return forward
-    if pass_ == "backward-data":
-        source = _like(shapes["src"], place)
-        return lambda weights, gradient: linear_transpose(
-            lambda one: forward(one, weights), source
-        )(gradient)[0]
-    filters = _like(shapes["weights"], place)
-    return lambda source, gradient: linear_transpose(lambda one: forward(source, one), filters)(
-        gradient
-    )[0]
-
-
-def _name(function: str, pass_: str) -> str:
-    return function if pass_ == "forward" else f"gradient of {function}"
-
-
-#: What makes a variant of a layer's pass from its word, and the words there are, by kind of layer.
-LAYERS: dict[str, tuple[Callable[[Layer, str, str, Place], Variant], tuple[str, ...]]] = {
-    "conv2d": (conv_variant, ("nchw", "nhwc")),
-    "gemm": (gemm_variant, ("plain", "transposed")),
-    "pool2d": (pool_variant, ("nchw", "nhwc")),
+#: What JAX calls what it computes for a layer; others are called by their op.
+_NAMES: Final = {
+    "conv": "lax.conv_general_dilated",
+    "deconv": "transpose of lax.conv_general_dilated",
+    "gemm": "lax.dot_general",
+    "pool": "lax.reduce_window",
 }
 
 
@@ -300,5 +55,124 @@ def variants_of(layer: Layer, pass_: str, place: Place) -> list[Variant]:
     Raises:
         UnsupportedError: JAX has no such layers here.
     """
-    make, words = entry_of("jax", LAYERS, layer)
-    return [make(layer, pass_, word, place) for word in words]
+    entry = entry_of("jax", FORWARD, layer)
+    if layer.kind == "pointwise" and place.queues:
+        raise UnsupportedError("jax: memory-bound layers are run on CPUs so far")
+    if layer.op == "gemm":
+        ways = {"plain": How(), "transposed": How(transposed=True)}
+    elif layer.entry.in_one_order or layer.op == "attention":
+        ways = {"plain": How(images="nchw")}
+    else:
+        ways = {images: How(images=images) for images in FILTERS}
+    return [
+        _variant(entry(layer, how), layer, pass_, word, how, place) for word, how in ways.items()
+    ]
+
+
+def _variant(
+    function: Callable[..., Any], layer: Layer, pass_: str, word: str, how: How, place: Place
+) -> Variant:
+    """Return a way to compute a pass.
+
+    Args:
+        function: of the forward pass.
+        layer: the layer.
+        pass_: which one.
+        word: what ``--layout`` chooses by.
+        how: tensors lie.
+        place: where it is computed, and in what.
+    """
+    writes = layer.writes(pass_)
+
+    def build(inputs: Mapping[str, Array]) -> JaxOperator:
+        given = dict(inputs)
+        if pass_ != "forward" and layer.op in SOURCES:
+            given["src"] = SOURCES[layer.op](given["result"])
+        shapes, reads = layer.shapes(), layer.reads("forward")
+        for role in reads:  # what is not given is not read, but for its shape
+            given.setdefault(role, np.broadcast_to(np.float32(0), shapes[role]))
+
+        def put(role: str) -> Any:
+            kind = "float32" if layer.in_float32(role) else None
+            return place.put(_lying(layer, how, role, given[role]), kind)
+
+        operands = {role: put(role) for role in reads}
+        called, tensors = function, list(operands.values())
+        if pass_ != "forward":
+            with place.exact():
+                called, kept = _gradient(function, operands, writes)
+            tensors = [*kept, put("dst")]
+        results = {
+            role: lambda array, role=role: _plainly(layer, how, role, array) for role in writes
+        }
+        return JaxOperator(called, tensors, results, place)
+
+    name = _NAMES.get(op_of(layer), layer.op)
+    products = layer.op in ("conv", "deconv", "gemm", "attention")
+    return Variant(
+        algorithm=name if pass_ == "forward" else f"gradient of {name}",
+        layout=_layout(layer, pass_, word, how),
+        variant=word,
+        build=build,
+        accumulate=place.numbers.accumulate if products else place.numbers.dtype,
+    )
+
+
+def _gradient(
+    function: Callable[..., Any], operands: Mapping[str, Any], wanted: Sequence[str]
+) -> tuple[Callable[..., Any], list[Any]]:
+    """Return gradients as a function of what they keep and the incoming gradient, and what is kept.
+
+    Args:
+        function: of the forward pass.
+        operands: of it, by role.
+        wanted: roles whose gradients are wanted.
+    """
+
+    def of_wanted(*tensors: Any) -> Any:
+        known = {**operands, **dict(zip(wanted, tensors, strict=True))}
+        return function(*known.values())
+
+    pull = jit(lambda *tensors: vjp(of_wanted, *tensors)[1])(*(operands[role] for role in wanted))
+    kept, structure = tree_util.tree_flatten(pull)
+
+    def gradient(*tensors: Any) -> Any:
+        return tree_util.tree_unflatten(structure, tensors[:-1])(tensors[-1])
+
+    return gradient, kept
+
+
+# -----------------------------------------------------------------------------
+# How tensors lie.
+
+
+def _layout(layer: Layer, pass_: str, word: str, how: How) -> str:
+    """Return the layouts of all operands in words."""
+    if layer.op == "gemm":
+        return f"src mk, weights {'nk' if how.transposed else 'kn'}, dst mn"
+    if layer.kind == "pointwise":
+        return layout_of_images(layer, pass_, how.images)
+    if word == "plain":
+        return word
+    images, sides = axes_of(word, layer.sides), axes_of("nchw", layer.sides)[2:]
+    filters = f"oi{sides}" if word == "nchw" else f"{sides}io"
+    return ", ".join(f"{one} {filters if one == 'weights' else images}" for one in layer.shapes())
+
+
+def _order(layer: Layer, how: How, role: str) -> str:
+    filters = role == "weights" and layer.op in ("conv", "deconv")
+    return FILTERS[how.images] if filters else how.images
+
+
+def _lying(layer: Layer, how: How, role: str, array: Array) -> Array:
+    """Return a plain array as the layer's function takes it, contiguous."""
+    if layer.op == "gemm":
+        return arranged_matrices(layer, role, array, transposed=how.transposed)
+    return arranged(array, _order(layer, how, role)) if array.ndim > 2 else array
+
+
+def _plainly(layer: Layer, how: How, role: str, array: Array) -> Array:
+    """Return a tensor as :func:`_lying` has it as a plain one."""
+    if layer.op == "gemm":
+        return plain_matrices(layer, role, array, transposed=how.transposed)
+    return plain(array, _order(layer, how, role)) if array.ndim > 2 else array

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pydlbench.backends.jax.settings import jax
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -27,24 +28,21 @@ class JaxOperator:
 
     Args:
         function: what is compiled.
-        operands: all arguments, arranged.
-        role: of the result.
-        plain: brings the result into its plain layout.
+        operands: all arguments, on the device.
+        results: of what is returned by role: what brings it into its plain layout.
         place: where it computes, and in what.
     """
 
     def __init__(
         self,
         function: Callable[..., Any],
-        operands: Sequence[NDArray[Any]],
-        role: str,
-        plain: Callable[[NDArray[Any]], NDArray[Any]],
+        operands: Sequence[Any],
+        results: Mapping[str, Callable[[NDArray[Any]], NDArray[Any]]],
         place: Place,
     ) -> None:
-        self._operands = [place.put(one) for one in operands]
+        self._operands = operands
         self._compiled = place.compiled(function, self._operands)
-        self._role = role
-        self._plain = plain
+        self._results = results
         self._queues = place.queues
         self._last: Any = None
         self.call()  # touches what is touched once
@@ -56,7 +54,7 @@ class JaxOperator:
         if self._queues:
             self._last = found
             return found
-        return found.block_until_ready()
+        return jax.block_until_ready(found)
 
     def wait(self) -> None:
         """Return when all calls are done: a device runs them in their order, one after the other.
@@ -64,11 +62,17 @@ class JaxOperator:
         On a CPU they are, when they return.
         """
         if self._last is not None:
-            self._last.block_until_ready()
+            jax.block_until_ready(self._last)
 
     def outputs(self) -> dict[str, NDArray[Any]]:
         """Run it once and return what it wrote."""
-        return {self._role: self._plain(np.asarray(self.call()).astype(np.float32, copy=False))}
+        found = self.call()
+        several = found if isinstance(found, tuple | list) else [found]
+        pairs = zip(self._results.items(), several, strict=True)
+        return {
+            role: plain(np.asarray(one).astype(np.float32, copy=False))
+            for (role, plain), one in pairs
+        }
 
     def program(self) -> str:
         """Return the text of the optimised program."""

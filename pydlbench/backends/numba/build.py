@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.ops.op import Layer
     from pydlbench.ops.axis import Axis
+    from pydlbench.ops.op import Layer
     from pydlbench.records.specs import KernelSpec
 
     Array = NDArray[Any]

@@ -10,7 +10,7 @@ import numpy as np
 
 from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, checked_mode, renamed
 from pydlbench.backends.host_clock import HostClock
-from pydlbench.backends.tensorflow.layers import calls_of
+from pydlbench.backends.tensorflow.layers import recipes_of
 from pydlbench.backends.tensorflow.operator import (
     FunctionOperator,
     Recipe,
@@ -143,7 +143,7 @@ class TensorflowBackend(FrameworkBackend):
                 accumulate=numbers.accumulator(recipe.sums, mode),
                 bias_accumulate=numbers.accumulator("BiasAddGrad", mode),
             )
-            for recipe in calls_of(case.layer).recipes(case.layer, case)
+            for recipe in recipes_of(case.layer, case)
         ]
 
     def empty(self, mode: str | None) -> Operator:

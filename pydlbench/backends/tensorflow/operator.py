@@ -6,7 +6,7 @@ import abc
 import contextlib
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,15 +18,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.tensorflow.settings import Arithmetic
-    from pydlbench.records.specs import KernelSpec
-
-#: Layouts of images, in the order of preference: CPUs often have the first one only.
-FORMATS = ("NHWC", "NCHW")
-
-
-def spatial(data_format: str, height: int, width: int) -> list[int]:
-    """Return what TensorFlow wants per dimension: 1 for images and channels."""
-    return [1, height, width, 1] if data_format == "NHWC" else [1, 1, height, width]
 
 
 def pads_around(
@@ -115,7 +106,7 @@ def only(
 
 
 # -----------------------------------------------------------------------------
-# What a network calls for one of its layers, and the entry of the table of all layers.
+# What a network calls for one of its layers.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +126,10 @@ class Phase:
 class InNetwork(abc.ABC):
     """What a network calls for a layer, for a tape to differentiate."""
 
-    #: Whether the gradient reads what only the forward pass leaves behind.
-    entangled: ClassVar[bool] = False
+    @property
+    def entangled(self) -> bool:
+        """Whether the gradient reads what only the forward pass leaves behind."""
+        return False
 
     @abc.abstractmethod
     def output(self, inputs: Sequence[Any], own: Mapping[str, Any], phase: Phase) -> Any:
@@ -169,20 +162,6 @@ class InNetwork(abc.ABC):
         """Return what :meth:`arranged` made (or its gradient) as a plain tensor."""
         del role
         return array
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerCalls:
-    """All that TensorFlow is told of one kind of layer, or of one memory-bound operation.
-
-    Attributes:
-        recipes: lists the ways to run a layer's pass alone, for a case.
-        in_network: says what a network calls for the layer, on images in ``NHWC`` or ``NCHW``;
-            None where no node of a network stands for it.
-    """
-
-    recipes: Callable[[Any, KernelSpec], list[Recipe]]
-    in_network: Callable[[Any, str], InNetwork] | None = None
 
 
 # -----------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import torch
 from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, checked_mode, renamed
 from pydlbench.backends.host_clock import HostClock
 from pydlbench.backends.torch import settings
-from pydlbench.backends.torch.layers import calls_of
+from pydlbench.backends.torch.layers import recipes_of
 from pydlbench.backends.torch.operator import TensorPlace, TorchOperator, build, empty
 from pydlbench.backends.torch.trace import Behind, behind_on_cpu
 from pydlbench.devices.cpu.affinity import own_cpus
@@ -39,8 +39,12 @@ FROZEN_NOTE = (
 )
 
 
-def recipes(case: KernelSpec) -> list[Recipe]:
+def recipes(case: KernelSpec, device: torch.device) -> list[Recipe]:
     """List the ways to run a case.
+
+    Args:
+        case: what is computed.
+        device: on which tensors live.
 
     Raises:
         UnsupportedError: PyTorch has no such operator, mode or precision here.
@@ -55,7 +59,8 @@ def recipes(case: KernelSpec) -> list[Recipe]:
     settings.check_precision(case.precision, case.on_gpu)
     if case.precision == "fp8-tc" and case.layer.kind != "gemm":
         raise UnsupportedError("torch has fp8-tc for matrix products only")
-    return calls_of(case.layer).recipes(case.layer, case)
+    place = TensorPlace(device, settings.DTYPES[case.precision])
+    return recipes_of(case.layer, case, place)
 
 
 def _check_frozen(case: KernelSpec) -> None:
@@ -101,7 +106,7 @@ class TorchBackend(FrameworkBackend):
 
     def variants(self, case: KernelSpec) -> list[Variant]:
         """List the ways to run a case; see :class:`FrameworkBackend`."""
-        return [self._variant(recipe, case) for recipe in recipes(case)]
+        return [self._variant(recipe, case) for recipe in recipes(case, self._place)]
 
     def empty(self, mode: str | None) -> Operator:
         """Return an operator that does as good as nothing, in a mode.

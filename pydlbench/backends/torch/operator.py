@@ -29,8 +29,11 @@ if TYPE_CHECKING:
 # -----------------------------------------------------------------------------
 # Operands: tensors by role, where and as PyTorch's operators take them.
 
-#: Memory formats of images by their word.
-FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
+#: Memory formats of images (and filters) by their word and dimensions; others are contiguous.
+FORMATS: dict[str, dict[int, torch.memory_format]] = {
+    "nchw": {},
+    "nhwc": {4: torch.channels_last, 5: torch.channels_last_3d},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,32 +81,54 @@ class Operands:
         layer: The layer.
         inputs: Plain float32 arrays by role.
         place: Where tensors live.
-        like: Memory format of images, and of the weights of convolutions.
+        variant: How they lie: a memory format's word, of the weights of products ``transposed``.
     """
 
     def __init__(
-        self,
-        layer: Any,
-        inputs: Mapping[str, NDArray[Any]],
-        place: TensorPlace,
-        like: torch.memory_format = torch.contiguous_format,
+        self, layer: Any, inputs: Mapping[str, NDArray[Any]], place: TensorPlace, variant: str
     ) -> None:
         self.layer = layer
         self.inputs = inputs
         self.place = place
-        self.like = like
+        self._formats = FORMATS.get(variant, {})
+        self._transposed = variant == "transposed"
 
     def tensor(self, role: str) -> torch.Tensor:
-        """Return what has a role, in the type and, of four dimensions, in the format it wants."""
-        array = self.inputs[role]
-        if role in ("labels", "indices"):
-            return torch.from_numpy(array.astype(np.int64)).to(self.place.device)
+        """Return what has a role, in its type and format; of what is not given, zeros."""
+        if role in self.inputs:
+            array = self._arranged(role, self.inputs[role])
+        else:
+            array = self._arranged(role, np.broadcast_to(np.float32(0), self._shape(role)))
         dtype = torch.float32 if self.layer.in_float32(role) else None
-        return self.place.tensor(array, self.like if array.ndim == 4 else None, dtype)
+        if role in ("labels", "indices"):
+            dtype = torch.int64
+        like = self._formats.get(array.ndim)
+        if role in self.inputs:
+            return self.place.tensor(array, like, dtype)
+        return self.place.empty(array.shape, like, dtype).zero_()
 
-    def shape_of(self, role: str) -> torch.Tensor:
-        """Return a tensor that nobody reads: some gradients ask an operand for its shape only."""
-        return self.place.empty(self.layer.shapes()[role], self.like)
+    def plain(self, role: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a result in its plain layout."""
+        if role == "weights" and self._transposed:
+            tensor = tensor.mT
+        return tensor.reshape(self._shape(role))
+
+    def _shape(self, role: str) -> tuple[int, ...]:
+        shapes = self.layer.shapes()
+        if role == "bias" and role not in shapes:  # of a fused call
+            return (getattr(self.layer, "out_channels", None) or self.layer.n,)
+        found: tuple[int, ...] = shapes[role]
+        return found
+
+    def _arranged(self, role: str, array: NDArray[Any]) -> NDArray[Any]:
+        """Return a plain array in the shape that functions take; a view."""
+        if self.layer.kind == "gemm" and array.ndim == 3:
+            array = array.swapaxes(1, 2) if role == "weights" and self._transposed else array
+            return array[0] if self.layer.batch_count == 1 else array
+        op = getattr(self.layer, "op", "")
+        if op == "softmax-xent" and array.ndim == 4:
+            return array.reshape(len(array), -1)
+        return array.reshape(1, -1, 1, 1) if (op, role) == ("bias", "bias") else array
 
 
 # -----------------------------------------------------------------------------
@@ -113,11 +138,6 @@ class Operands:
 def itself(result: Any) -> Any:
     """Return the one result that there is."""
     return result
-
-
-def by_role(*roles: str) -> Callable[[Any], Mapping[str, torch.Tensor]]:
-    """Return what names several results by their roles."""
-    return lambda results: dict(zip(roles, results, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,36 +180,6 @@ class Recipe:
     notes: tuple[str, ...] = ()
 
 
-def image_recipes(
-    algorithm: str,
-    layout: Callable[[str], str],
-    make: Callable[[Operands], Made],
-    *,
-    accumulate: str = "float32",
-    notes: tuple[str, ...] = (),
-) -> list[Recipe]:
-    """List the ways to run a pass on images: one per memory format.
-
-    Args:
-        algorithm: PyTorch's name of what is called.
-        layout: Returns the layouts of all operands by the word of a format.
-        make: Puts operands in place.
-        accumulate: What sums are kept in.
-        notes: What a reader has to know.
-    """
-    return [
-        Recipe(
-            algorithm=algorithm,
-            layout=layout(word),
-            variant=word,
-            make=make,
-            accumulate=accumulate,
-            notes=notes,
-        )
-        for word in FORMATS
-    ]
-
-
 @dataclass(frozen=True, slots=True)
 class NodeSite:
     """Where a layer stands in a network.
@@ -212,39 +202,10 @@ class NodeCall:
     Attributes:
         target: a module with its parameters, or a function.
         arguments: the inputs, and for a function whatever else it is given.
-        pads: elements (left, right, top, bottom) that are padded to the first argument beforehand;
-            none where PyTorch's operator pads by itself.
-        fill: what is padded with.
     """
 
     target: nn.Module | Callable[..., Any]
     arguments: tuple[Any, ...]
-    pads: tuple[int, ...] = ()
-    fill: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerCalls:
-    """All that PyTorch calls for one kind of layer, or for one memory-bound operation.
-
-    Attributes:
-        recipes: lists the ways to run a pass of a layer alone. They are of the case's precision
-            and device; see :class:`Recipe`.
-        in_network: returns what a network calls for a layer; None where the graphs of models have
-            no such node.
-        overwritable: whether the gradient leaves the layer's own result unread, so that what
-            follows may overwrite it.
-    """
-
-    recipes: Callable[[Any, KernelSpec], list[Recipe]]
-    in_network: Callable[[Any, NodeSite], NodeCall] | None = None
-    overwritable: bool = False
-
-
-def padding_text(sides: Sequence[int]) -> str:
-    """Return paddings (left, right, top, bottom) in words."""
-    left, right, top, bottom = sides
-    return f"top {top}, bottom {bottom}, left {left}, right {right}"
 
 
 # -----------------------------------------------------------------------------
@@ -268,6 +229,13 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _own(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function with a code object, and so a compiler's cache, of its own."""
+    if not isinstance(function, types.FunctionType) or function.__module__.startswith("torch"):
+        # The compiler takes what calls a function of PyTorch's.
+        called = function
+
+        def function(*tensors: torch.Tensor) -> Any:
+            return called(*tensors)
+
     name = f"{function.__name__}_{next(_numbers)}"
     return types.FunctionType(
         function.__code__.replace(co_name=name),
@@ -408,8 +376,7 @@ def build(
         DeviceLostError: The GPU's context is beyond use.
     """
     try:
-        like = FORMATS.get(recipe.variant, torch.contiguous_format)
-        made = recipe.make(Operands(case.layer, inputs, place, like))
+        made = recipe.make(Operands(case.layer, inputs, place, recipe.variant))
         if case.mode == "compiled":
             made = dataclasses.replace(made, function=compiled(made.function))
         elif case.mode == "frozen":

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import jax
 import numpy as np
-from jax import lax, nn, random
+from jax import lax, random
 from jax import numpy as jnp
 
+from pydlbench.backends.frameworks.backend import op_of
 from pydlbench.backends.frameworks.layouts import arranged, plain
-from pydlbench.backends.jax.layers import FILTERS, convolution, pooling, product
+from pydlbench.backends.jax.forward import FILTERS, FORWARD, How
 from pydlbench.models.graph import INPUT, cropped
 from pydlbench.steps.inputs import weight_shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from pydlbench.models.graph import Model, Node
-    from pydlbench.ops.op import Layer
     from pydlbench.steps.definition import StepDefinition
 
 
@@ -64,20 +64,11 @@ class Net:
     def __init__(self, model: Model, images: str, computed: str) -> None:
         self.model = model
         self.images = images
-        self.channels = 3 if images == "nhwc" else 1
+        self._how = How(images=images)
+        self.channels = self._how.channels()
         self.computed = jnp.dtype(computed)
         #: Shapes of the nodes' outputs, as the last tracing found them, NCHW.
         self.shapes: dict[str, tuple[int, ...]] = {}
-        self._operations: Mapping[str, Callable[[Layer, Sequence[Any]], Any]] = {
-            "relu": lambda _, inputs: nn.relu(inputs[0]),
-            "relu6": lambda _, inputs: nn.relu6(inputs[0]),
-            "hardsigmoid": lambda _, inputs: nn.hard_sigmoid(inputs[0]),
-            "hardswish": lambda _, inputs: nn.hard_swish(inputs[0]),
-            "scale": lambda _, inputs: inputs[0] * inputs[1],
-            "add": lambda _, inputs: inputs[0] + inputs[1],
-            "concat": lambda _, inputs: jnp.concatenate(inputs, self.channels),
-            "lrn": lambda layer, inputs: self._local_response(layer, inputs[0]),
-        }
 
     def arranged(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return a plain tensor by its name's role as the functions want it: filters turned."""
@@ -110,15 +101,12 @@ class Net:
             return self._dropped(node, inputs[0], run)
         if node.op == "batchnorm":
             return self._normalised(node, inputs[0], own, run)
-        if node.op == "pool":
-            return pooling(layer, self.images)(inputs[0])
-        if node.op in self._operations:
-            return self._operations[node.op](layer, inputs)
-        compute = product(layer) if node.op == "linear" else convolution(layer, self.images)
-        found = compute(inputs[0], own["weights"].astype(self.computed))
+        own = {role: tensor.astype(self.computed) for role, tensor in own.items()}
+        weights = [own["weights"]] if "weights" in own else []
+        found = FORWARD[op_of(layer)](layer, self._how)(*inputs, *weights)
         if "bias" not in own:
             return found
-        return found + self._along_channels(own["bias"].astype(self.computed), found.ndim)
+        return found + self._how.along_channels(own["bias"], found.ndim)
 
     def _moved(self, node: Node, images: Any) -> Any:
         """Return images as features in the order channel, row, column; or in another frame."""
@@ -158,23 +146,9 @@ class Net:
         factor = lax.rsqrt(variance + layer.epsilon)
         factor = factor * own["weights"] if "weights" in own else factor
         mean, factor, offset = (
-            self._along_channels(one, images.ndim) for one in (mean, factor, own["bias"])
+            self._how.along_channels(one, images.ndim) for one in (mean, factor, own["bias"])
         )
         return ((exact - mean) * factor + offset).astype(images.dtype)
-
-    def _local_response(self, layer: Layer, images: Any) -> Any:
-        window, pads = [1] * 4, [(0, 0)] * 4
-        window[self.channels] = layer.local_size
-        pads[self.channels] = (layer.local_size // 2,) * 2
-        sums = lax.reduce_window(images * images, 0.0, lax.add, window, [1] * 4, pads)
-        return images * (layer.k + layer.alpha / layer.local_size * sums) ** -layer.beta
-
-    def _along_channels(self, vector: Any, dimensions: int) -> Any:
-        """Return one element per channel, to be combined with images or features."""
-        outer = 1 if self.channels == 1 and dimensions == 4 else dimensions - 1
-        shape = [1] * dimensions
-        shape[outer] = -1
-        return vector.reshape(shape)
 
     def _logical(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         if len(shape) == 4 and self.images == "nhwc":

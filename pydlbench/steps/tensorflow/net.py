@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pydlbench.backends.tensorflow.layers import calls_of
+from pydlbench.backends.tensorflow.layers import LayerInNetwork
 from pydlbench.backends.tensorflow.operator import InNetwork, Phase, pads_around
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.models.graph import INPUT, cropped
@@ -164,9 +164,7 @@ class Net:
     def calls(self, node: Node) -> InNetwork:
         """Return what is called for a node."""
         if node.layer is not None:
-            in_network = calls_of(node.layer).in_network
-            assert in_network is not None, f"no network has a node for {node.op}"
-            return in_network(node.layer, self.data_format)
+            return LayerInNetwork(node.layer, self.data_format)
         if node.op == "flatten":
             return MovedImages(partial(flattened, data_format=self.data_format))
         assert node.op in ("shift", "crop"), node.op

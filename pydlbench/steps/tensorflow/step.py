@@ -12,7 +12,7 @@ import numpy as np
 
 from pydlbench.backends.frameworks.layouts import arranged
 from pydlbench.backends.tensorflow.backend import translated
-from pydlbench.backends.tensorflow.pointwise import descend, descend_with_momentum
+from pydlbench.backends.tensorflow.forward import descend, descend_with_momentum
 from pydlbench.backends.tensorflow.settings import arithmetic, tf
 from pydlbench.backends.tensorflow.trace import node_runs
 from pydlbench.devices.cpu.facts import read_cpu_facts

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
 from torch import fx, nn
 
-from pydlbench.backends.torch.layers import calls_of
+from pydlbench.backends.torch.layers import in_network, overwritable
 from pydlbench.backends.torch.operator import NodeSite
 from pydlbench.models.graph import INPUT, cropped
 from pydlbench.steps.inputs import weight_shapes
@@ -88,19 +88,14 @@ class Net:
         """Add what is called for a node, and return what stands for its output."""
         if node.layer is None:
             return self._moved(node, inputs[0])
-        in_network = calls_of(node.layer).in_network
-        assert in_network is not None, node.op
         call = in_network(node.layer, NodeSite(node, inputs, self._may_overwrite(node)))
-        arguments = call.arguments
-        if call.pads:
-            arguments = (self._pad(inputs[0], call.pads, call.fill), *arguments[1:])
         if not isinstance(call.target, nn.Module):
-            return self._graph.call_function(call.target, arguments)
+            return self._graph.call_function(call.target, call.arguments)
         # Names of modules have neither slashes nor dots, and may not begin with a digit.
         path = f"n{len(self._paths)}_" + "".join(c if c.isalnum() else "_" for c in node.name)
         self._paths[node.name] = path
         self._modules[path] = call.target
-        return self._graph.call_module(path, arguments)
+        return self._graph.call_module(path, call.arguments)
 
     def _moved(self, node: Node, image: fx.Node) -> fx.Node:
         """Add a node without a layer, which computes nothing."""
@@ -116,7 +111,7 @@ class Net:
         if not self._overwriting or first == INPUT or len(self._readers[first]) > 1:
             return False
         layer = self.model[first].layer
-        return layer is not None and calls_of(layer).overwritable
+        return layer is not None and overwritable(layer)
 
     def _pad(self, image: fx.Node, sides: tuple[int, ...], value: float) -> fx.Node:
         return self._graph.call_function(F.pad, (image, sides, "constant", value))

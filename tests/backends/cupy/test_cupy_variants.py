@@ -14,9 +14,9 @@ from pydlbench.backends.host_clock import HostClock
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.ops.table import build_layer
-from pydlbench.words import PASSES
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
+from pydlbench.words import PASSES
 
 LAYERS = problems.LAYERS
 # What it has: NumPy stands for cuBLAS, so that nothing takes long.

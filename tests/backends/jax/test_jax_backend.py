@@ -34,6 +34,23 @@ def test_every_variant_of_every_pass_is_right(backend, name, pass_):
     assert facts.library.startswith("JAX ")
 
 
+# Whose forward pass has one result, and no state.
+_STATELESS = set(problems.POINTWISE) - {
+    *("batchnorm", "layernorm", "dropout", "softmax-xent", "l2", "sgd", "momentum")
+}
+
+
+@pytest.mark.parametrize(
+    "step", [one for one in problems.STEPS if one.values[0][0].op in _STATELESS]
+)
+def test_memory_bound_layers_are_right(backend, step):
+    layer, pass_, _ = step
+    case = KernelSpec(layer=layer, pass_=pass_, backend="jax", mode="xla")
+    facts = backend.prepare(case, Preparation(seed=3, all_candidates=True)).facts
+    assert {one["correct"]["status"] for one in facts.candidates} == {"ok"}
+    assert "not compared" not in facts.correct.detail
+
+
 def test_a_row_is_named_after_what_xla_made_of_it(backend):
     facts = backend.prepare(KernelSpec(layer=CONV, backend="jax"), Preparation()).facts
     function, _, behind = facts.algorithm.partition(": ")
@@ -62,14 +79,14 @@ def test_calls_are_samples_that_end_with_their_result(backend):
 
 
 def test_a_wrong_function_is_a_failure(backend, monkeypatch):
-    from pydlbench.backends.jax import layers
+    from pydlbench.backends.jax import forward
 
-    right = layers.lax.conv_general_dilated
+    right = forward.lax.conv_general_dilated
 
     def wrong(*operands, **words):
         return right(*operands, **words).at[0, 1, 1, 1].add(0.01)
 
-    monkeypatch.setattr(layers.lax, "conv_general_dilated", wrong)
+    monkeypatch.setattr(forward.lax, "conv_general_dilated", wrong)
     with pytest.raises(PrimitiveError, match=r"right result: dst\["):
         backend.prepare(KernelSpec(layer=CONV), Preparation())
 
@@ -83,7 +100,7 @@ def test_a_wrong_function_is_a_failure(backend, monkeypatch):
         ({"fuse": "bias"}, "no function for --fuse bias"),
         ({"cache": "all-cold"}, "hot caches only"),
         ({"layout": "blocked"}, "no operator with --layout blocked"),
-        ({"layer": build_layer("relu", batch=1, channels=2, height=2, width=2)}, "no relu layers"),
+        ({"layer": build_layer("l2", channels=2)}, "no l2 layers"),
     ],
 )
 def test_what_it_lacks_is_one_sentence(backend, changes, sentence):

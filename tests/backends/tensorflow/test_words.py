@@ -4,6 +4,7 @@ import pytest
 
 from pydlbench.errors import InsufficientMemoryError, PrimitiveError, UnsupportedError
 from pydlbench.ops.table import build_layer
+from pydlbench.records.specs import KernelSpec
 
 pytestmark = pytest.mark.usefixtures("tensorflow_backend")
 
@@ -48,22 +49,23 @@ def conv(size, kernel, stride, padding, dilation=1):
     ],
 )
 def test_padding_has_a_word_where_it_means_the_same(layer, word):
-    from pydlbench.backends.tensorflow.layers import padding_of
+    from pydlbench.backends.tensorflow.forward import padding_of
 
     assert padding_of(layer).word == word
 
 
 def test_explicit_padding_follows_the_format():
-    from pydlbench.backends.tensorflow.layers import padding_of
+    from pydlbench.backends.tensorflow.forward import How, padding_of
 
+    nhwc = How(images="nhwc")
     padding = padding_of(conv(8, 4, 1, (1, 2, 3, 0)))
-    assert padding.explicit("NHWC") == [0, 0, 1, 2, 3, 0, 0, 0]
-    assert padding.explicit("NCHW") == [0, 0, 0, 0, 1, 2, 3, 0]
-    assert padding.spoken("NHWC") == [(0, 0), (1, 2), (3, 0), (0, 0)]
+    assert padding.explicit(nhwc) == [0, 0, 1, 2, 3, 0, 0, 0]
+    assert padding.explicit(How(images="nchw")) == [0, 0, 0, 0, 1, 2, 3, 0]
+    assert padding.spoken(nhwc) == [(0, 0), (1, 2), (3, 0), (0, 0)]
     same = padding_of(conv(8, 3, 1, 1))
-    assert same.explicit("NHWC") == []
-    assert same.spoken("NHWC") == "SAME"
-    assert same.pairs("NHWC") == [(0, 0), (1, 1), (1, 1), (0, 0)]
+    assert same.explicit(nhwc) == []
+    assert same.spoken(nhwc) == "SAME"
+    assert same.pairs == ((1, 1), (1, 1))
 
 
 def test_precisions_by_device():
@@ -158,8 +160,7 @@ def test_kernels_are_named_without_plumbing():
 def test_a_layer_that_is_in_no_table_is_unsupported(monkeypatch):
     from pydlbench.backends.tensorflow import layers
 
-    monkeypatch.setattr(layers, "LAYERS", {"gemm": layers.LAYERS["gemm"]})
-    with pytest.raises(UnsupportedError, match="tensorflow: no conv2d layers here"):
-        layers.calls_of(conv(8, 3, 1, 0))
-    with pytest.raises(UnsupportedError, match="tensorflow: no relu layers here"):
-        layers.calls_of(build_layer("relu", channels=1))
+    monkeypatch.setattr(layers, "FORWARD", {"gemm": layers.FORWARD["gemm"]})
+    for layer, word in ((conv(8, 3, 1, 0), "conv2d"), (build_layer("relu", channels=1), "relu")):
+        with pytest.raises(UnsupportedError, match=f"tensorflow: no {word} layers here"):
+            layers.recipes_of(layer, KernelSpec(layer=layer))

@@ -5,10 +5,10 @@ import os
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.host_clock import HostClock
-from pydlbench.backends.torch import layers as conv
 from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.operator import compiled
 from pydlbench.backends.verification.inputs import make_inputs
@@ -114,16 +114,25 @@ def test_a_wrong_operator_is_a_failure(backend, monkeypatch):
         result[0, 3, 4, 5] += 0.01
         return result
 
-    monkeypatch.setattr(conv.torch, "conv2d", wrong)
+    monkeypatch.setattr(torch, "conv2d", wrong)
     with pytest.raises(PrimitiveError, match=r"right result: dst\["):
         backend.prepare(KernelSpec(layer=CONV, layout="nhwc"), Preparation())
 
 
-def test_a_refusal_costs_the_variant_and_names_it(backend, monkeypatch):
-    def refuse(*_):
-        raise RuntimeError("could not create\na primitive")
+def refused(monkeypatch, error):
+    """Let a convolution of tensors that have memory raise an error."""
+    real = torch.conv2d
 
-    monkeypatch.setattr(conv.torch, "conv2d", refuse)
+    def refuse(source, *others):
+        if isinstance(source, FakeTensor):
+            return real(source, *others)
+        raise error
+
+    monkeypatch.setattr(torch, "conv2d", refuse)
+
+
+def test_a_refusal_costs_the_variant_and_names_it(backend, monkeypatch):
+    refused(monkeypatch, RuntimeError("could not create\na primitive"))
     with pytest.raises(PrimitiveError, match=r"aten::convolution: .*could not create a primitive"):
         backend.prepare(KernelSpec(layer=CONV), Preparation())
 
@@ -136,10 +145,7 @@ def test_a_refusal_costs_the_variant_and_names_it(backend, monkeypatch):
     ],
 )
 def test_memory_that_is_not_there_has_an_error_of_its_own(backend, monkeypatch, error):
-    def refuse(*_):
-        raise error
-
-    monkeypatch.setattr(conv.torch, "conv2d", refuse)
+    refused(monkeypatch, error)
     with pytest.raises(InsufficientMemoryError, match="aten::convolution: "):
         built(backend, KernelSpec(layer=CONV))
 

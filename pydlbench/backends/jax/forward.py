@@ -1,0 +1,180 @@
+"""What JAX computes for each op, forward: the one thing that is said of it here.
+
+:data:`FORWARD` has a function of a layer and of how its tensors lie; it returns a function of the
+layer's tensors, in the order of the roles that its forward pass reads. Gradients are JAX's own; a
+layer of a network is computed the same way.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from jax import ShapeDtypeStruct, lax, linear_transpose, nn
+from jax import numpy as jnp
+
+from pydlbench.backends.frameworks.layouts import arranged_shape, axes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    Function = Callable[..., Any]
+
+#: The layout of filters by that of images.
+FILTERS = {"nchw": "oihw", "nhwc": "hwio"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class How:
+    """How the tensors of a layer lie.
+
+    Attributes:
+        images: their layout: ``nhwc`` or ``nchw``.
+        transposed: whether the weights of a product are stored with their columns as rows.
+    """
+
+    images: str = "nhwc"
+    transposed: bool = False
+
+    def channels(self, dimensions: int = 4) -> int:
+        """Return where images, or features, have their channels."""
+        return 1 if self.images == "nchw" and dimensions > 2 else dimensions - 1
+
+    def around(self, values: Sequence[Any], others: Any) -> tuple[Any, ...]:
+        """Return what holds for each side in its place, with ``others`` for images and channels."""
+        if self.images == "nhwc":
+            return others, *values, others
+        return others, others, *values
+
+    def along_channels(self, vector: Any, dimensions: int) -> Any:
+        """Return one element per channel, to be combined with images or features."""
+        shape = [1] * dimensions
+        shape[self.channels(dimensions)] = -1
+        return vector.reshape(shape)
+
+
+def _always(function: Function) -> Callable[[Any, How], Function]:
+    """Return the entry of what is computed the same way for any layer."""
+    return lambda _layer, _how: function
+
+
+def _convolution(layer: Any, how: How) -> Function:
+    images = axes_of(how.images, layer.sides).upper()
+    sides = axes_of("nchw", layer.sides)[2:].upper()
+    filters = f"OI{sides}" if how.images == "nchw" else f"{sides}IO"
+    return functools.partial(
+        lax.conv_general_dilated,
+        window_strides=layer.stride,
+        padding=tuple(zip(layer.pad_before, layer.pad_after, strict=True)),
+        rhs_dilation=layer.dilation,
+        dimension_numbers=(images, filters, images),
+        feature_group_count=layer.groups,
+    )
+
+
+def _transposed_convolution(layer: Any, how: How) -> Function:
+    forward = _convolution(layer.convolution, how)
+    result = arranged_shape(layer.shapes()["dst"], how.images)
+
+    def transposed(source: Any, weights: Any) -> Any:
+        like = ShapeDtypeStruct(result, source.dtype)
+        return linear_transpose(lambda images: forward(images, weights), like)(source)[0]
+
+    return transposed
+
+
+def _product(layer: Any, how: How) -> Function:
+    batch = "" if layer.batch_count == 1 else "b"
+    equation = f"{batch}mk,{batch}{'nk' if how.transposed else 'kn'}->{batch}mn"
+    return functools.partial(jnp.einsum, equation)
+
+
+def _pooling(layer: Any, how: How) -> Function:
+    window = {
+        "window_dimensions": how.around(layer.kernel, 1),
+        "window_strides": how.around(layer.stride, 1),
+        "padding": how.around(tuple(zip(layer.pad_before, layer.pad_after, strict=True)), (0, 0)),
+        "window_dilation": how.around(layer.dilation, 1),
+    }
+    if layer.mode == "max":
+        return lambda source: lax.reduce_window(source, -np.inf, lax.max, **window)
+    inside = layer.elements_inside
+    if layer.count_include_pad:
+        inside = [[taps] * out for taps, out in zip(layer.kernel, layer.out_size, strict=True)]
+    sizes = functools.reduce(np.multiply.outer, inside)
+    sizes = np.asarray(sizes, np.float32).reshape(how.around(layer.out_size, 1)[1:])
+
+    def average(source: Any) -> Any:
+        sums = lax.reduce_window(source, 0.0, lax.add, **window)
+        return sums / jnp.asarray(sizes, source.dtype)
+
+    return average
+
+
+def _attention(layer: Any, _how: How) -> Function:
+    # JAX has the heads behind the places of a sequence.
+    def turned(heads: Any) -> Any:
+        return heads.swapaxes(1, 2)
+
+    return lambda query, key, value: turned(
+        nn.dot_product_attention(
+            turned(query), turned(key), turned(value), is_causal=bool(layer.causal)
+        )
+    )
+
+
+def _local_response(layer: Any, how: How) -> Function:
+    window, pads = [1] * 4, [(0, 0)] * 4
+    window[how.channels()] = layer.local_size
+    pads[how.channels()] = (layer.local_size // 2,) * 2
+
+    def forward(images: Any) -> Any:
+        sums = lax.reduce_window(images * images, 0.0, lax.add, window, [1] * 4, pads)
+        return images * (layer.k + layer.alpha / layer.local_size * sums) ** -layer.beta
+
+    return forward
+
+
+def _root_mean_square(layer: Any, _how: How) -> Function:
+    def forward(x: Any, w: Any) -> Any:
+        exact = x.astype(jnp.float32)
+        squares = jnp.mean(exact * exact, -1, keepdims=True)
+        return (exact * lax.rsqrt(squares + layer.epsilon) * w).astype(x.dtype)
+
+    return forward
+
+
+#: What is computed for a layer, by :func:`~pydlbench.backends.frameworks.backend.op_of` it.
+FORWARD: Final[Mapping[str, Callable[[Any, How], Function]]] = {
+    "conv": _convolution,
+    "deconv": _transposed_convolution,
+    "gemm": _product,
+    "attention": _attention,
+    "pool": _pooling,
+    "bias": lambda _, how: lambda x, b: x + how.along_channels(b, x.ndim),
+    "relu": _always(nn.relu),
+    "relu6": _always(nn.relu6),
+    "hardsigmoid": _always(nn.hard_sigmoid),
+    "hardswish": _always(nn.hard_swish),
+    "sigmoid": _always(nn.sigmoid),
+    "tanh": _always(jnp.tanh),
+    "softplus": _always(nn.softplus),
+    "elu": _always(nn.elu),
+    "silu": _always(nn.silu),
+    "mish": _always(nn.mish),
+    "gelu": _always(functools.partial(nn.gelu, approximate=False)),
+    "gelu-tanh": _always(nn.gelu),
+    "scale": _always(operator.mul),
+    "add": _always(operator.add),
+    "concat": lambda _, how: lambda *images: jnp.concatenate(images, how.channels()),
+    "lrn": _local_response,
+    "rmsnorm": _root_mean_square,
+    "softmax": _always(nn.softmax),
+    "log-softmax": _always(nn.log_softmax),
+}
+
+#: The source whose result the inputs of a gradient have in its place.
+SOURCES: Final[Mapping[str, Function]] = {"softmax": np.log, "log-softmax": lambda result: result}

@@ -1,0 +1,78 @@
+"""Products of 8-bit floating-point numbers, which autograd has no gradients of."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pydlbench.backends.torch.operator import Made, Recipe
+from pydlbench.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from pydlbench.backends.torch.operator import Operands
+    from pydlbench.ops.op import Layer
+    from pydlbench.records.specs import KernelSpec
+
+# FP8 kernels read both factors along the summed dimension, 16 elements at a time.
+_MULTIPLE = 16
+_LAYOUTS = {
+    "forward": "src mk, weights nk, dst mn",
+    "backward-data": "src mk, weights kn, dst mn",
+    "backward-weights": "src km, weights kn, dst nm",
+}
+
+
+def recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
+    """List the one way to run a pass of a product in FP8: ``torch._scaled_mm``, scales of one.
+
+    Raises:
+        UnsupportedError: No product, one with a bias, several products at once, or sizes that are
+            no multiples of 16.
+    """
+    if layer.op != "gemm":
+        raise UnsupportedError("torch has fp8-tc for matrix products only")
+    if case.fuse != "none":
+        raise UnsupportedError("torch: no product in fp8-tc with a bias here")
+    if layer.batch_count > 1:
+        raise UnsupportedError("torch has no batched product in fp8-tc")
+    if any(size % _MULTIPLE for size in (layer.m, layer.k, layer.n)):
+        raise UnsupportedError(
+            f"fp8-tc needs sizes that are multiples of 16, and {layer.problem} has others"
+        )
+    return [
+        Recipe(
+            algorithm="aten::_scaled_mm",
+            layout=_LAYOUTS[case.pass_],
+            variant="transposed",
+            make=functools.partial(_scaled, pass_=case.pass_),
+            notes=(
+                "fp8-tc: scales of one, no fast accumulation; the result is stored in bfloat16",
+            ),
+        )
+    ]
+
+
+def _scaled(operands: Operands, *, pass_: str) -> Made:
+    # The second factor is given as a view: its columns lie in a row.
+    def operand(role: str, turned: bool) -> torch.Tensor:
+        array = operands.inputs[role][0]
+        return operands.place.tensor(array.T if turned else array)
+
+    if pass_ == "forward":
+        left, right = operand("src", turned=False), operand("weights", turned=True)
+    elif pass_ == "backward-data":
+        left, right = operand("dst", turned=False), operand("weights", turned=False)
+    else:
+        left, right = operand("src", turned=True), operand("dst", turned=True)
+    one = torch.ones((), dtype=torch.float32, device=operands.place.device)
+
+    def product(
+        a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor
+    ) -> Any:
+        return torch._scaled_mm(  # noqa: SLF001 - the one way to FP8
+            a, b, scale_a, scale_b, out_dtype=torch.bfloat16, use_fast_accum=False
+        )
+
+    return Made(product, (left, right.t(), one, one.clone()), lambda result: result[None])
