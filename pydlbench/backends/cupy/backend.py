@@ -85,7 +85,7 @@ class CupyBackend(FrameworkBackend):
             raise UnsupportedError(f"cupy has no mode {case.mode}: its calls are always eager")
         if case.fuse != "none":
             raise UnsupportedError(f"cupy has no kernel for --fuse {case.fuse}")
-        variant = entry_of("cupy", _VARIANTS, case.layer)
+        variant = entry_of("cupy", _VARIANTS, case.layer, sides=(2,))
         check(case.precision, self._capability)
         if case.timing == "cuda-graph":
             raise UnsupportedError("cupy refuses to capture cuBLAS: ask for --timing events")
@@ -154,7 +154,7 @@ def _conv_variant(case: KernelSpec) -> Variant:
     )
 
 
-_VARIANTS = {"conv2d": _conv_variant, "gemm": _gemm_variant}
+_VARIANTS = {"conv": _conv_variant, "gemm": _gemm_variant}
 
 
 def _together(layer: Layer, itemsize: int) -> int:

@@ -69,19 +69,26 @@ class Variant:
     notes: tuple[str, ...] = field(default=())
 
 
-def entry_of(backend: str, table: Mapping[str, Entry], layer: Layer) -> Entry:
+def entry_of(
+    backend: str,
+    table: Mapping[str, Entry],
+    layer: Layer,
+    *,
+    sides: Sequence[int] = (1, 2, 3),
+) -> Entry:
     """Return what a framework's table has for a layer.
 
     Args:
         backend: its name.
         table: by :func:`op_of` a layer.
         layer: that is looked up.
+        sides: how many sides its windows may have.
 
     Raises:
         UnsupportedError: the framework has no such layers.
     """
     word = op_of(layer)
-    if word not in table:
+    if word not in table or layer.sides not in sides:
         what = word if layer.kind == "pointwise" else layer.kind
         raise UnsupportedError(f"{backend}: no {what} layers here")
     check_plain(backend, layer)

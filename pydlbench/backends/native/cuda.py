@@ -124,8 +124,8 @@ class CudaBackend:
 
     def _check_support(self, case: KernelSpec) -> None:
         check_case(case)
-        if case.layer.no_gpu:
-            raise UnsupportedError(f"{case.layer.kind}: {case.layer.no_gpu}; nearest: --device cpu")
+        if reason := case.layer.entry.no_gpu:
+            raise UnsupportedError(f"{case.layer.kind}: {reason}; nearest: --device cpu")
         if case.layout == "blocked":
             raise UnsupportedError("--layout blocked is for CPUs; on a GPU there is: nchw, nhwc")
         if case.cache == "weights-cold" and not case.layer.weight_elements:

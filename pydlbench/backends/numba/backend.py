@@ -149,7 +149,7 @@ class NumbaBackend(FrameworkBackend):
             )
         if case.fuse != "none":
             raise UnsupportedError(f"numba has no kernel for --fuse {case.fuse}")
-        return [entry_of("numba", VARIANTS, case.layer)(case)]
+        return [entry_of("numba", VARIANTS, case.layer, sides=(2,))(case)]
 
     def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
         """Return the facts with the time of the kernel alone and what its machine code is like."""

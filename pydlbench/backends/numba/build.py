@@ -276,5 +276,5 @@ def _pool_variant(case: KernelSpec) -> Variant:
     )
 
 
-#: By kind of layer.
-VARIANTS = {"conv2d": _conv_variant, "gemm": _gemm_variant, "pool2d": _pool_variant}
+#: By kind of layer; images have two sides.
+VARIANTS = {"conv": _conv_variant, "gemm": _gemm_variant, "pool": _pool_variant}
