@@ -36,9 +36,14 @@ def axes_of(word: str, sides: int, outer: str = "nc") -> str:
     return outer + along if word == "nchw" else outer[0] + along + outer[1]
 
 
+def turned_to(array: Array, layout: str) -> Array:
+    """Return a plain tensor of images or filters in a layout; a view."""
+    return array.transpose(_order(layout, array.ndim))
+
+
 def arranged(array: Array, layout: str) -> Array:
     """Return a plain tensor of images or filters in a layout, contiguous."""
-    return np.ascontiguousarray(array.transpose(_order(layout, array.ndim)))
+    return np.ascontiguousarray(turned_to(array, layout))
 
 
 def arranged_shape(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:

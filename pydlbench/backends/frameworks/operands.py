@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from pydlbench.backends.frameworks.layouts import arranged, axes_of, plain
+from pydlbench.backends.frameworks.layouts import axes_of, plain, turned_to
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
@@ -87,29 +87,36 @@ class Lie:
             return (int(self.layer.n if self.layer.op == "gemm" else self.layer.out_channels),)
         return shapes[role]
 
+    def lying_shape(self, role: str) -> tuple[int, ...]:
+        """Return the shape of a tensor as it lies."""
+        return self._view(role, np.broadcast_to(np.float32(0), self.shape(role))).shape
+
     def array(self, role: str, inputs: Mapping[str, Array]) -> Array:
         """Return an operand as it lies; of what is not given, zeros."""
         if role in inputs:
             return self.arranged(role, inputs[role])
-        return self.arranged(role, np.broadcast_to(np.float32(0), self.shape(role)))
+        return np.zeros(self.lying_shape(role), np.float32)
 
     def arranged(self, role: str, array: Array) -> Array:
         """Return a plain array as it lies, contiguous."""
+        return np.ascontiguousarray(self._view(role, array))
+
+    def _view(self, role: str, array: Array) -> Array:
         layer = self.layer
         if layer.op == "gemm" and array.ndim == 3:
             turned = role == "weights" and self.word == "transposed"
             array = array.swapaxes(1, 2) if turned else array
-            return np.ascontiguousarray(array[0] if layer.batch_count == 1 else array)
+            return array[0] if layer.batch_count == 1 else array
         if layer.entry.form == "flat" and array.ndim == 4:
             return array.reshape(-1, layer.channels)
         if array.ndim < 3:
             return array
         if not self._is_filter(role):
-            return arranged(array, self._images)
+            return turned_to(array, self._images)
         if self.filters == "hwcm":
             grouped = array.reshape(layer.groups, -1, *array.shape[2:])
-            return np.ascontiguousarray(grouped.transpose(2, 3, 0, 1))
-        return arranged(array, self.filters)
+            return grouped.transpose(2, 3, 0, 1)
+        return turned_to(array, self.filters)
 
     def plain(self, role: str, array: Array) -> Array:
         """Return a tensor that lies so as a plain one."""

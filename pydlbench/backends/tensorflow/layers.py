@@ -255,8 +255,7 @@ class _Pass:
     @property
     def _operands(self) -> list[tuple[tuple[int, ...], str]]:
         """Shape and type of what the function takes."""
-        types = map(self._type, self._roles.reads)
-        return [(one.shape, kind) for one, kind in zip(self._arrays({}), types, strict=True)]
+        return [(self._lie.lying_shape(role), self._type(role)) for role in self._roles.reads]
 
     def _type(self, role: str) -> str:
         if role == "labels":

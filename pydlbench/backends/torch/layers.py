@@ -199,7 +199,9 @@ class _Pass:
         if self._op in KEPT and operands.inputs:
             own = {one.data_ptr() for one in (*tensors.values(), incoming)}
             kept = [one for one in program.arguments if one.data_ptr() not in own]
-            for tensor, value in zip(kept, KEPT[self._op](operands), strict=False):
+            values = KEPT[self._op](operands)
+            assert len(kept) >= len(values), f"the gradient of {self._op} reads {len(kept)} tensors"
+            for tensor, value in zip(kept, values, strict=False):
                 tensor.copy_(value.reshape(tensor.shape))
         return program
 

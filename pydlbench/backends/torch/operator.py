@@ -96,15 +96,16 @@ class Operands:
 
     def tensor(self, role: str) -> torch.Tensor:
         """Return what has a role, in its type and format; of what is not given, zeros."""
-        array = self._lie.array(role, self.inputs)
+        shape = self._lie.lying_shape(role)
         if self.layer.op == "bias" and role == "bias":
-            array = array.reshape(1, -1, 1, 1)
+            shape = (1, *shape, 1, 1)
         dtype = torch.float32 if self.layer.in_float32(role) else None
         if role in ("labels", "indices"):
             dtype = torch.int64
-        like = self._formats.get(array.ndim)
+        like = self._formats.get(len(shape))
         if role not in self.inputs:
-            return self.place.empty(array.shape, like, dtype).zero_()
+            return self.place.empty(shape, like, dtype).zero_()
+        array = self._lie.arranged(role, self.inputs[role]).reshape(shape)
         return self.place.tensor(array, like, dtype)
 
     def plain(self, role: str, tensor: torch.Tensor) -> torch.Tensor:
