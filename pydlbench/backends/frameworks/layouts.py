@@ -1,4 +1,4 @@
-"""How frameworks lay out plain tensors: images, filters, and the matrices of products."""
+"""How frameworks lay out plain tensors of images and filters."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import numpy as np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from pydlbench.ops.op import Layer
 
     Array = NDArray[Any]
 
@@ -38,9 +36,14 @@ def axes_of(word: str, sides: int, outer: str = "nc") -> str:
     return outer + along if word == "nchw" else outer[0] + along + outer[1]
 
 
+def turned_to(array: Array, layout: str) -> Array:
+    """Return a plain tensor of images or filters in a layout; a view."""
+    return array.transpose(_order(layout, array.ndim))
+
+
 def arranged(array: Array, layout: str) -> Array:
     """Return a plain tensor of images or filters in a layout, contiguous."""
-    return np.ascontiguousarray(array.transpose(_order(layout, array.ndim)))
+    return np.ascontiguousarray(turned_to(array, layout))
 
 
 def arranged_shape(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
@@ -51,32 +54,3 @@ def arranged_shape(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
 def plain(array: Array, layout: str) -> Array:
     """Return a tensor that lies in a layout as a plain one; a view."""
     return array.transpose(np.argsort(_order(layout, array.ndim)))
-
-
-def arranged_matrices(layer: Layer, role: str, array: Array, *, transposed: bool) -> Array:
-    """Return a tensor of a product, contiguous, as frameworks want it.
-
-    A product alone is a matter of matrices, without the dimension that counts products.
-
-    Args:
-        layer: the product.
-        role: of the tensor.
-        array: plain, ``(batch_count, rows, columns)``.
-        transposed: whether weights are stored with their columns as rows.
-    """
-    array = array.swapaxes(1, 2) if transposed and role == "weights" else array
-    return np.ascontiguousarray(array[0] if layer.batch_count == 1 else array)
-
-
-def plain_matrices(layer: Layer, role: str, array: Array, *, transposed: bool) -> Array:
-    """Return what :func:`arranged_matrices` made as a plain tensor; a view."""
-    array = array[None] if layer.batch_count == 1 else array
-    return array.swapaxes(1, 2) if transposed and role == "weights" else array
-
-
-def layout_of_images(layer: Layer, pass_: str, word: str) -> str:
-    """Return the layouts of the images of a pass in words: ``src nhwc, src2 nhwc, dst nhwc``."""
-    roles = dict.fromkeys((*layer.reads(pass_), *layer.writes(pass_)))
-    images = [role for role in roles if role.startswith(("src", "dst"))]
-    images.sort(key=lambda role: (role == "dst", int(role[3:] or 1)))
-    return ", ".join(f"{role} {word}" for role in images)

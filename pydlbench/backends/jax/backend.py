@@ -82,7 +82,7 @@ class JaxBackend(FrameworkBackend):
             raise UnsupportedError(
                 f"jax: its runtime gives nobody its streams, so no --timing {case.timing}"
             )
-        return variants_of(case.layer, case.pass_, place)
+        return variants_of(case.layer, case, place)
 
     def empty(self, mode: str | None) -> Operator:
         """Return a function of a scalar that returns it."""

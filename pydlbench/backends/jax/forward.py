@@ -27,17 +27,21 @@ if TYPE_CHECKING:
 FILTERS = {"nchw": "oihw", "nhwc": "hwio"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class How:
     """How the tensors of a layer lie.
 
     Attributes:
-        images: their layout: ``nhwc`` or ``nchw``.
-        transposed: whether the weights of a product are stored with their columns as rows.
+        word: ``nhwc`` or ``nchw`` for images; of products ``transposed`` if the weights are stored
+            with their columns as rows.
     """
 
-    images: str = "nhwc"
-    transposed: bool = False
+    word: str = "nhwc"
+
+    @property
+    def images(self) -> str:
+        """The layout of images."""
+        return "nhwc" if self.word == "nhwc" else "nchw"
 
     def channels(self, dimensions: int = 4) -> int:
         """Return where images, or features, have their channels."""
@@ -88,7 +92,7 @@ def _transposed_convolution(layer: Any, how: How) -> Function:
 
 def _product(layer: Any, how: How) -> Function:
     batch = "" if layer.batch_count == 1 else "b"
-    equation = f"{batch}mk,{batch}{'nk' if how.transposed else 'kn'}->{batch}mn"
+    equation = f"{batch}mk,{batch}{'nk' if how.word == 'transposed' else 'kn'}->{batch}mn"
     return functools.partial(jnp.einsum, equation)
 
 

@@ -7,20 +7,13 @@ and of what it keeps, which are the row's operands. A new op is an entry in
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 from jax import jit, tree_util, vjp
 
 from pydlbench.backends.frameworks.backend import Variant, entry_of, op_of
-from pydlbench.backends.frameworks.layouts import (
-    arranged,
-    arranged_matrices,
-    axes_of,
-    layout_of_images,
-    plain,
-    plain_matrices,
-)
+from pydlbench.backends.frameworks.operands import Lie, roles_of, words_of
 from pydlbench.backends.jax.forward import FILTERS, FORWARD, SOURCES, How
 from pydlbench.backends.jax.operator import JaxOperator
 from pydlbench.errors import UnsupportedError
@@ -32,6 +25,7 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.jax.settings import Place
     from pydlbench.ops.op import Layer
+    from pydlbench.records.specs import KernelSpec
 
     Array = NDArray[Any]
 
@@ -44,12 +38,12 @@ _NAMES: Final = {
 }
 
 
-def variants_of(layer: Layer, pass_: str, place: Place) -> list[Variant]:
+def variants_of(layer: Layer, case: KernelSpec, place: Place) -> list[Variant]:
     """Return the ways to compute a pass of a layer.
 
     Args:
-        layer: the layer.
-        pass_: which one.
+        layer: of the case.
+        case: what is computed.
         place: where it is computed, and in what.
 
     Raises:
@@ -58,60 +52,44 @@ def variants_of(layer: Layer, pass_: str, place: Place) -> list[Variant]:
     entry = entry_of("jax", FORWARD, layer)
     if layer.kind == "pointwise" and place.queues:
         raise UnsupportedError("jax: memory-bound layers are run on CPUs so far")
-    if layer.op == "gemm":
-        ways = {"plain": How(), "transposed": How(transposed=True)}
-    elif layer.entry.in_one_order or layer.op == "attention":
-        ways = {"plain": How(images="nchw")}
-    else:
-        ways = {images: How(images=images) for images in FILTERS}
-    return [
-        _variant(entry(layer, how), layer, pass_, word, how, place) for word, how in ways.items()
-    ]
+    return [_variant(entry(layer, How(word)), case, word, place) for word in words_of(layer)]
 
 
-def _variant(
-    function: Callable[..., Any], layer: Layer, pass_: str, word: str, how: How, place: Place
-) -> Variant:
+def _variant(function: Callable[..., Any], case: KernelSpec, word: str, place: Place) -> Variant:
     """Return a way to compute a pass.
 
     Args:
         function: of the forward pass.
-        layer: the layer.
-        pass_: which one.
-        word: what ``--layout`` chooses by.
-        how: tensors lie.
+        case: what is computed.
+        word: how tensors lie.
         place: where it is computed, and in what.
     """
-    writes = layer.writes(pass_)
+    layer, roles = case.layer, roles_of(case)
+    lie = Lie(layer, word, FILTERS.get(word, "oihw"))
 
     def build(inputs: Mapping[str, Array]) -> JaxOperator:
         given = dict(inputs)
-        if pass_ != "forward" and layer.op in SOURCES:
+        if roles.derived and layer.op in SOURCES:
             given["src"] = SOURCES[layer.op](given["result"])
-        shapes, reads = layer.shapes(), layer.reads("forward")
-        for role in reads:  # what is not given is not read, but for its shape
-            given.setdefault(role, np.broadcast_to(np.float32(0), shapes[role]))
 
         def put(role: str) -> Any:
             kind = "float32" if layer.in_float32(role) else None
-            return place.put(_lying(layer, how, role, given[role]), kind)
+            return place.put(lie.array(role, given), kind)
 
-        operands = {role: put(role) for role in reads}
+        operands = {role: put(role) for role in roles.reads}
         called, tensors = function, list(operands.values())
-        if pass_ != "forward":
+        if roles.derived:
             with place.exact():
-                called, kept = _gradient(function, operands, writes)
+                called, kept = _gradient(function, operands, roles.writes)
             tensors = [*kept, put("dst")]
-        results = {
-            role: lambda array, role=role: _plainly(layer, how, role, array) for role in writes
-        }
+        results = {role: functools.partial(lie.plain, role) for role in roles.writes}
         return JaxOperator(called, tensors, results, place)
 
     name = _NAMES.get(op_of(layer), layer.op)
     products = layer.op in ("conv", "deconv", "gemm", "attention")
     return Variant(
-        algorithm=name if pass_ == "forward" else f"gradient of {name}",
-        layout=_layout(layer, pass_, word, how),
+        algorithm=f"gradient of {name}" if roles.derived else name,
+        layout=lie.text(case.pass_),
         variant=word,
         build=build,
         accumulate=place.numbers.accumulate if products else place.numbers.dtype,
@@ -140,39 +118,3 @@ def _gradient(
         return tree_util.tree_unflatten(structure, tensors[:-1])(tensors[-1])
 
     return gradient, kept
-
-
-# -----------------------------------------------------------------------------
-# How tensors lie.
-
-
-def _layout(layer: Layer, pass_: str, word: str, how: How) -> str:
-    """Return the layouts of all operands in words."""
-    if layer.op == "gemm":
-        return f"src mk, weights {'nk' if how.transposed else 'kn'}, dst mn"
-    if layer.kind == "pointwise":
-        return layout_of_images(layer, pass_, how.images)
-    if word == "plain":
-        return word
-    images, sides = axes_of(word, layer.sides), axes_of("nchw", layer.sides)[2:]
-    filters = f"oi{sides}" if word == "nchw" else f"{sides}io"
-    return ", ".join(f"{one} {filters if one == 'weights' else images}" for one in layer.shapes())
-
-
-def _order(layer: Layer, how: How, role: str) -> str:
-    filters = role == "weights" and layer.op in ("conv", "deconv")
-    return FILTERS[how.images] if filters else how.images
-
-
-def _lying(layer: Layer, how: How, role: str, array: Array) -> Array:
-    """Return a plain array as the layer's function takes it, contiguous."""
-    if layer.op == "gemm":
-        return arranged_matrices(layer, role, array, transposed=how.transposed)
-    return arranged(array, _order(layer, how, role)) if array.ndim > 2 else array
-
-
-def _plainly(layer: Layer, how: How, role: str, array: Array) -> Array:
-    """Return a tensor as :func:`_lying` has it as a plain one."""
-    if layer.op == "gemm":
-        return plain_matrices(layer, role, array, transposed=how.transposed)
-    return plain(array, _order(layer, how, role)) if array.ndim > 2 else array

@@ -34,21 +34,25 @@ class How:
     """How a layer is called, besides its sizes.
 
     Attributes:
-        images: their layout: ``nhwc`` or ``nchw``.
+        word: how tensors lie: ``nhwc`` or ``nchw`` for images; of products ``transposed`` if the
+            weights are stored with their columns as rows.
         training: whether for a training: normalisations take the minibatch's statistics then.
-        transposed: whether the weights of a product are stored with their columns as rows.
         padded: whether images are padded by an operator of its own; else the layer's pads.
         depthwise: whether through the operator for one group per channel.
         split: whether groups are split, convolved and joined, as AlexNet's ports did; else the
             operator knows groups.
     """
 
-    images: str = "nhwc"
+    word: str = "nhwc"
     training: bool = False
-    transposed: bool = False
     padded: bool = False
     depthwise: bool = False
     split: bool = False
+
+    @property
+    def images(self) -> str:
+        """The layout of images."""
+        return "nhwc" if self.word == "nhwc" else "nchw"
 
     def data_format(self, sides: int = 2) -> str:
         """Return the layout by TensorFlow's word."""
@@ -237,7 +241,7 @@ def _transposed_convolution(layer: Any, how: How) -> Function:
 
 
 def _product(_layer: Any, how: How) -> Function:
-    return partial(tf.linalg.matmul, transpose_b=how.transposed)
+    return partial(tf.linalg.matmul, transpose_b=how.word == "transposed")
 
 
 def _attention(layer: Any, _how: How) -> Function:

@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from pydlbench.backends.frameworks.backend import entry_of, op_of
-from pydlbench.backends.frameworks.layouts import (
-    arranged,
-    arranged_matrices,
-    axes_of,
-    layout_of_images,
-    plain,
-    plain_matrices,
-)
+from pydlbench.backends.frameworks.operands import Lie, roles_of, words_of
 from pydlbench.backends.tensorflow.forward import (
     FORWARD,
     GRADIENT,
@@ -79,13 +72,9 @@ def _ways(layer: Any) -> list[How]:
     A convolution with one group per channel also goes through TensorFlow's operators for just that;
     these have one stride for both directions and, on CPUs, no dilation.
     """
-    op = op_of(layer)
-    if op == "gemm":
-        return [How(transposed=False), How(transposed=True)]
-    if layer.entry.in_one_order or op == "attention":
-        return [How(images="nchw")]
-    # Neither has operators for other images.
-    formats = ("nhwc",) if op in ("lrn", "resize") else ("nhwc", "nchw")
+    op, words = op_of(layer), words_of(layer)
+    if op in ("lrn", "resize"):  # neither has operators for other images
+        words = ("nhwc",)
     ways: list[dict[str, bool]] = [{}]
     whole = layer.sides == 3  # whose operators pad by a word only
     if op == "pool" and whole and padding_of(layer).word == "EXPLICIT":
@@ -97,7 +86,7 @@ def _ways(layer: Any) -> list[How]:
         alike = len(set(convolution.stride)) == 1 and set(convolution.dilation) == {1}
         if is_depthwise(convolution) and alike and layer.sides == 2:
             ways.append({"depthwise": True})
-    return [How(images=images, **way) for way in ways for images in formats]
+    return [How(word=word, **way) for way in ways for word in words]
 
 
 def _check(layer: Any, case: KernelSpec) -> None:
@@ -127,25 +116,6 @@ def _check(layer: Any, case: KernelSpec) -> None:
         raise UnsupportedError("TensorFlow's ResizeBilinear gives float32 only; nearest: fp32")
 
 
-def _layout(layer: Any, pass_: str, how: How) -> str:
-    """Return the layouts of all operands in words."""
-    if layer.op == "gemm":
-        return f"src mk, weights {'nk' if how.transposed else 'kn'}, dst mn"
-    if layer.kind == "pointwise":
-        if layer.entry.form == "weights":
-            return ", ".join(layer.reads(pass_))
-        return layout_of_images(layer, pass_, "nc" if layer.entry.form == "flat" else how.images)
-    if layer.op == "attention":
-        return "plain"
-    filters = "cm" if how.depthwise else "io"
-    return ", ".join(
-        f"{role} {'dhw'[2 - len(shape) :]}{filters}"
-        if role == "weights"
-        else f"{role} {axes_of(how.images, len(shape) - 2)}"
-        for role, shape in layer.shapes().items()
-    )
-
-
 # What sums in the type that is stored though it is one operator: the rest is exact, or a chain.
 _ROUNDING: Final = (
     *(("sigmoid", "backward-data"), ("tanh", "backward-data"), ("elu", "backward-data")),
@@ -168,37 +138,8 @@ def _sums(layer: Any, pass_: str, names: Sequence[str]) -> str:
     return "stored" if len(names) > 1 or (word, pass_) in _ROUNDING else "float32"
 
 
-# -----------------------------------------------------------------------------
-# How tensors lie.
-
-
-def lying(layer: Any, how: How, role: str, array: Array) -> Array:
-    """Return a plain array as a layer's function takes it, contiguous."""
-    if layer.op == "gemm" and array.ndim == 3:
-        return arranged_matrices(layer, role, array, transposed=how.transposed)
-    op = op_of(layer)
-    if op == "softmax-xent" and array.ndim == 4:
-        return array.reshape(-1, layer.channels)
-    if op not in ("conv", "deconv") or role != "weights":
-        return arranged(array, how.images) if array.ndim > 2 else array
-    if how.depthwise:  # (rows, columns, channels, outputs per channel)
-        grouped = array.reshape(layer.groups, -1, *array.shape[2:])
-        return np.ascontiguousarray(grouped.transpose(2, 3, 0, 1))
-    return arranged(array, "hwio")
-
-
-def plainly(layer: Any, how: How, role: str, array: Array) -> Array:
-    """Return a tensor as :func:`lying` has it as a plain one."""
-    if layer.op == "gemm" and role != "bias":
-        return plain_matrices(layer, role, array, transposed=how.transposed)
-    op = op_of(layer)
-    if op in ("conv", "deconv") and role == "weights":
-        if how.depthwise:
-            return array.transpose(2, 3, 0, 1).reshape(layer.shapes()[role])
-        return plain(array, "hwio")
-    shape = layer.shapes().get(role, array.shape)
-    images = len(shape) > 2 and array.ndim == len(shape)
-    return plain(array, how.images) if images else array.reshape(shape)
+def _lie(layer: Layer, how: How) -> Lie:
+    return Lie(layer, how.word, "hwcm" if how.depthwise else "hwio")
 
 
 # -----------------------------------------------------------------------------
@@ -220,70 +161,60 @@ class _Pass:
     ) -> None:
         self._layer, self._case, self._how = layer, case, how
         self._op, self._stored = op_of(layer), DTYPES[case.precision]
-        self._fused = ("bias",) if case.fuse == "bias" else ()
+        self._roles, self._lie = roles_of(case, GRADIENT), _lie(layer, how)
         self._function = entry(layer, how)
-        propagation = case.propagation if case.pass_ == "forward" else "training"
-        self._reads: tuple[str, ...] = layer.reads("forward", propagation)
-        self._derived = case.pass_ != "forward" and self._op not in GRADIENT
-        if case.pass_ != "forward" and self._op in GRADIENT:
+        if case.pass_ != "forward" and not self._roles.derived:
             self._function = GRADIENT[self._op](layer)
-            self._reads = layer.reads(case.pass_)
-        if self._fused:
+        if case.fuse == "bias":
             self._function = _with_bias(self._function, layer, how)
-            self._reads = (*self._reads, *self._fused)
 
     def recipe(self) -> Recipe:
         """Return how it is computed."""
-        return self._gradient() if self._derived else self._forward()
+        return self._gradient() if self._roles.derived else self._forward()
 
     def _forward(self) -> Recipe:
-        layer, case = self._layer, self._case
-        writes = layer.writes(case.pass_, case.propagation)
-        updated = [one for one in self._reads if case.pass_ == "forward" and one in writes]
-        variables = tuple(map(self._reads.index, updated))
-        rate = getattr(layer, "rate", 0.0) if self._op in ("sgd", "momentum") else 0.0
-        operands = [(self._array(one).shape, self._type(one)) for one in self._reads]
-        operands += [((), self._stored)] * bool(rate)
+        layer, roles = self._layer, self._roles
+        variables = tuple(map(roles.reads.index, roles.updated))
+        rate = layer.rate if self._op in ("sgd", "momentum") else 0.0
+        operands = [*self._operands, *[((), self._stored)] * bool(rate)]
         names = Traced(self._function, operands, variables=variables).names
 
         def by_role(results: Sequence[Array], tensors: Sequence[Any]) -> dict[str, Array]:
             if self._op in RESULTS:
                 results = RESULTS[self._op](layer, results, tensors)
             changed = [as_array(tensors[place]) for place in variables]
-            roles = [*(one for one in writes if one not in updated), *updated]
-            pairs = zip(roles, (*results, *changed), strict=True)
-            return {role: plainly(layer, self._how, role, one) for role, one in pairs}
+            written = [one for one in roles.writes if one not in roles.updated]
+            pairs = zip((*written, *roles.updated), (*results, *changed), strict=True)
+            return {role: self._lie.plain(role, one) for role, one in pairs}
 
         return dataclasses.replace(
             self._named(names),
             function=self._function,
-            operands=lambda inputs: tuple(self._array(one, inputs) for one in self._reads),
+            operands=self._arrays,
             by_role=by_role,
-            types=tuple(map(self._type, self._reads)),
+            types=tuple(map(self._type, roles.reads)),
             variables=variables,
             turns=(rate, -rate) if rate else (),
         )
 
     def _gradient(self) -> Recipe:
-        layer = self._layer
-        wanted = (*layer.writes(self._case.pass_), *self._fused)
-        operands = [(self._array(one).shape, self._type(one)) for one in self._reads]
-        traced = Traced(self._function, operands, [self._reads.index(one) for one in wanted])
+        layer, roles = self._layer, self._roles
+        traced = Traced(self._function, self._operands, [*map(roles.reads.index, roles.writes)])
         kept = KEPT.get(self._op, {})
         given = [traced.tensor(name) for name in kept]
         keep = tf.function(traced.part([*traced.sources, *given], traced.kept), autograph=False)
 
         def arrays(inputs: Mapping[str, Array]) -> tuple[Array, ...]:
-            values = [lying(layer, self._how, "src", make(layer, inputs)) for make in kept.values()]
+            values = [self._lie.arranged("src", make(layer, inputs)) for make in kept.values()]
             incoming = np.ones((), np.float32)  # of a number: the loss
             if traced.incoming.shape.rank:
-                incoming = lying(layer, self._how, "dst", inputs["dst"])
-            return (*(self._array(one, inputs) for one in self._reads), *values, incoming)
+                incoming = self._lie.array("dst", inputs)
+            return (*self._arrays(inputs), *values, incoming)
 
         def by_role(results: Sequence[Array], tensors: Sequence[Any]) -> dict[str, Array]:
             del tensors
-            pairs = zip(wanted, results, strict=True)
-            return {role: plainly(layer, self._how, role, one) for role, one in pairs}
+            pairs = zip(roles.writes, results, strict=True)
+            return {role: self._lie.plain(role, one) for role, one in pairs}
 
         return dataclasses.replace(
             self._named(traced.names),
@@ -292,7 +223,7 @@ class _Pass:
             by_role=by_role,
             complete=lambda tensors: (*keep(*tensors[:-1]), tensors[-1]),
             types=(
-                *map(self._type, self._reads),
+                *map(self._type, roles.reads),
                 *(one.dtype.name for one in (*given, traced.incoming)),
             ),
         )
@@ -303,17 +234,14 @@ class _Pass:
         algorithm = ", ".join(names)
         if how.padded and self._case.pass_ != "forward":
             algorithm += " of padded images"
-        groups, dilated = getattr(layer, "groups", 1), False
+        details = []
         if self._op in ("conv", "deconv"):
-            dilated = max(layer.dilation) > 1
-        details = [*([f"{groups} groups"] if groups > 1 else []), *(["dilation"] * dilated)]
-        variant = "transposed" if how.transposed else "plain"
-        if self._op not in ("gemm", "attention") and not layer.entry.in_one_order:
-            variant = how.images
+            details = [f"{layer.groups} groups"] * (layer.groups > 1)
+            details += ["dilation"] * (max(layer.dilation) > 1)
         return Recipe(
             algorithm=algorithm,
-            layout=_layout(layer, self._case.pass_, how),
-            variant=variant,
+            layout=self._lie.text(self._case.pass_),
+            variant=how.word,
             function=self._function,
             operands=lambda _: (),
             by_role=lambda *_: {},
@@ -321,18 +249,13 @@ class _Pass:
             sums=_sums(layer, self._case.pass_, names),
         )
 
-    def _array(self, role: str, inputs: Mapping[str, Array] | None = None) -> Array:
-        """Return an operand as it lies; of what is not given, zeros."""
-        array = (inputs or {}).get(role)
-        if array is None:
-            array = np.broadcast_to(np.float32(0), self._shape(role))
-        return lying(self._layer, self._how, role, array)
+    def _arrays(self, inputs: Mapping[str, Array]) -> tuple[Array, ...]:
+        return tuple(self._lie.array(role, inputs) for role in self._roles.reads)
 
-    def _shape(self, role: str) -> tuple[int, ...]:
-        shapes = self._layer.shapes()
-        if role == "bias" and role not in shapes:  # of a fused call
-            return (getattr(self._layer, "out_channels", None) or self._layer.n,)
-        return shapes[role]
+    @property
+    def _operands(self) -> list[tuple[tuple[int, ...], str]]:
+        """Shape and type of what the function takes."""
+        return [(self._lie.lying_shape(role), self._type(role)) for role in self._roles.reads]
 
     def _type(self, role: str) -> str:
         if role == "labels":
@@ -378,7 +301,7 @@ class LayerInNetwork(InNetwork):
 
     def __init__(self, layer: Any, data_format: str) -> None:
         self._layer, self._op, self._format = layer, op_of(layer), data_format
-        how = How(images=data_format.lower())
+        how = How(word=data_format.lower())
         if self._op in ("conv", "pool"):
             word = padding_of(layer).word
             counted = self._op == "pool" and layer.count_include_pad and word == "SAME"
@@ -412,11 +335,11 @@ class LayerInNetwork(InNetwork):
 
     def arranged(self, role: str, array: Array) -> Array:
         """Return weights as the function takes them, contiguous."""
-        return lying(self._layer, self._how, role, array)
+        return _lie(self._layer, self._how).arranged(role, array)
 
     def plain(self, role: str, array: Array) -> Array:
         """Return what :meth:`arranged` made (or its gradient) as a plain tensor."""
-        return plainly(self._layer, self._how, role, array)
+        return _lie(self._layer, self._how).plain(role, array)
 
     def _normalised(self, images: Any, own: Mapping[str, Any], phase: Phase) -> Any:
         """Return normalised images; without trained ``weights`` the factor is one.

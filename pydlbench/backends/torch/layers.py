@@ -16,7 +16,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pydlbench.backends.frameworks.backend import entry_of, op_of
-from pydlbench.backends.frameworks.layouts import axes_of, layout_of_images
+from pydlbench.backends.frameworks.layouts import axes_of
+from pydlbench.backends.frameworks.operands import Lie, roles_of, words_of
 from pydlbench.backends.torch import fp8, gradients, recurrent
 from pydlbench.backends.torch.forward import (
     FORWARD,
@@ -72,7 +73,9 @@ def recipes_of(layer: Layer, case: KernelSpec, place: TensorPlace) -> list[Recip
         return recurrent.recipes(layer, case)
     entry, word_of = entry_of("torch", FORWARD, layer), op_of(layer)
     found = []
-    for word in _words(layer):
+    for word in words_of(layer):
+        if word == "nhwc" and layer.sides == 1:  # PyTorch has no such memory format
+            continue
         how = How(
             training=case.pass_ != "forward" or case.propagation == "training",
             transposed=word == "transposed",
@@ -85,7 +88,7 @@ def recipes_of(layer: Layer, case: KernelSpec, place: TensorPlace) -> list[Recip
         found.append(
             Recipe(
                 algorithm=" + ".join(names) + (" with bias" if case.fuse == "bias" else ""),
-                layout=_layout(layer, case.pass_, word),
+                layout=Lie(layer, word, _filters(layer, word)).text(case.pass_),
                 variant=word,
                 make=run.made,
                 accumulate=_accumulate(layer, case, names),
@@ -98,36 +101,9 @@ def recipes_of(layer: Layer, case: KernelSpec, place: TensorPlace) -> list[Recip
     return found
 
 
-# Kinds whose tensors lie one way only.
-_PLAIN: Final = ("elementwise", "reduction", "move", "gather", "attention")
-
-
-def _words(layer: Layer) -> tuple[str, ...]:
-    """Return the words of the ways that a layer's tensors can lie."""
-    if layer.op == "gemm":
-        return "transposed", "plain"
-    if layer.entry.in_one_order or layer.entry.kind in _PLAIN:
-        return ("plain",)
-    return ("nchw",) if layer.sides == 1 else tuple(FORMATS)
-
-
-def _layout(layer: Layer, pass_: str, word: str) -> str:
-    """Return the layouts of all operands in words."""
-    if layer.op == "gemm":
-        many, weights = "g" if layer.batch_count > 1 else "", "nk" if word == "transposed" else "kn"
-        return f"src {many}mk, weights {many}{weights}, dst {many}mn"
-    if layer.kind == "pointwise":
-        form = layer.entry.form
-        if form == "weights":
-            return ", ".join(dict.fromkeys(layer.reads(pass_)))
-        return layout_of_images(layer, pass_, {"flat": "nc", "rows": "nchw"}.get(form, word))
-    if word == "plain":
-        return word
+def _filters(layer: Layer, word: str) -> str:
     filters = "io" if layer.op == "deconv" else "oi"
-    return ", ".join(
-        f"{role} {axes_of(word, len(shape) - 2, filters if role == 'weights' else 'nc')}"
-        for role, shape in layer.shapes().items()
-    )
+    return axes_of(word, 2, filters) if word in FORMATS else "oihw"
 
 
 def _accumulate(layer: Layer, case: KernelSpec, names: tuple[str, ...]) -> str:
@@ -160,50 +136,35 @@ class _Pass:
 
     def __init__(self, forward: Callable[..., Any], case: KernelSpec) -> None:
         self._case, self._layer = case, case.layer
-        self._op = op_of(case.layer)
-        self._fused = ("bias",) if case.fuse == "bias" else ()
-        self._derived = case.pass_ != "forward"
-        self._function, self._reads = forward, self._roles("forward", case.propagation)
-        if self._derived and self._op in GRADIENT:
-            self._derived = False
+        self._op, self._roles = op_of(case.layer), roles_of(case, GRADIENT)
+        self._function = forward
+        if case.pass_ != "forward" and not self._roles.derived:
             self._function = GRADIENT[self._op](case.layer)
-            self._reads = self._roles(case.pass_, "training")
-        elif self._derived:
-            self._reads = self._roles("forward", "training")
-
-    def _roles(self, pass_: str, propagation: str) -> tuple[str, ...]:
-        return (*self._layer.reads(pass_, propagation), *self._fused)
 
     def names(self, place: TensorPlace, variant: str) -> tuple[str, ...]:
         """Return the calls that it makes, which are run on tensors without memory."""
         with FakeTensorMode(allow_non_fake_inputs=True):
             operands = Operands(self._layer, {}, place, variant)
-            if self._derived:
+            if self._roles.derived:
                 return self._gradients(operands).names
-            tensors = map(operands.tensor, self._reads)
+            tensors = map(operands.tensor, self._roles.reads)
             return gradients.forward_names(self._function, (*tensors, *self._turns[:1]))
 
     def made(self, operands: Operands) -> Made:
         """Put operands in place."""
-        if self._derived:
+        if self._roles.derived:
             program = self._gradients(operands)
-            roles = (*self._layer.writes(self._case.pass_), *self._fused)
 
             def by_role(found: Any) -> Mapping[str, torch.Tensor]:
-                results = zip(roles, program.finish(found), strict=True)
+                results = zip(self._roles.writes, program.finish(found), strict=True)
                 return {role: operands.plain(role, one) for role, one in results}
 
             return Made(program.function, program.arguments, by_role)
-        tensors = {role: operands.tensor(role) for role in self._reads}
-        written = self._layer.writes(self._case.pass_, self._case.propagation)
-        updated = tuple(
-            place
-            for place, role in enumerate(self._reads)
-            if self._case.pass_ == "forward" and role in written
-        )
+        tensors = {role: operands.tensor(role) for role in self._roles.reads}
+        written, updated = self._roles.writes, self._roles.updated
 
         def results_by_role(found: Any) -> Mapping[str, torch.Tensor]:
-            results = {self._reads[place]: tensors[self._reads[place]] for place in updated}
+            results = {role: tensors[role] for role in updated}
             if self._op in RESULTS:
                 results |= RESULTS[self._op](self._layer, found)
             else:
@@ -217,7 +178,7 @@ class _Pass:
             self._function,
             tuple(tensors.values()),
             results_by_role,
-            updated=updated,
+            updated=tuple(map(self._roles.reads.index, updated)),
             turns=self._turns,
         )
 
@@ -228,8 +189,8 @@ class _Pass:
         return (self._layer.rate, -self._layer.rate) if optimizer else ()
 
     def _gradients(self, operands: Operands) -> gradients.Program:
-        tensors = {role: operands.tensor(role) for role in self._reads}
-        wanted = [tensors[one] for one in (*self._layer.writes(self._case.pass_), *self._fused)]
+        tensors = {role: operands.tensor(role) for role in self._roles.reads}
+        wanted = [tensors[role] for role in self._roles.writes]
         # The loss is a number, whose gradient is one.
         incoming = torch.ones((), device=operands.place.device)
         if self._op != "softmax-xent":
@@ -238,7 +199,9 @@ class _Pass:
         if self._op in KEPT and operands.inputs:
             own = {one.data_ptr() for one in (*tensors.values(), incoming)}
             kept = [one for one in program.arguments if one.data_ptr() not in own]
-            for tensor, value in zip(kept, KEPT[self._op](operands), strict=False):
+            values = KEPT[self._op](operands)
+            assert len(kept) >= len(values), f"the gradient of {self._op} reads {len(kept)} tensors"
+            for tensor, value in zip(kept, values, strict=False):
                 tensor.copy_(value.reshape(tensor.shape))
         return program
 

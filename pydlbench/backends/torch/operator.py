@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import nn
 
+from pydlbench.backends.frameworks.operands import Lie
 from pydlbench.errors import DeviceLostError, InsufficientMemoryError
 
 if TYPE_CHECKING:
@@ -91,44 +91,27 @@ class Operands:
         self.inputs = inputs
         self.place = place
         self._formats = FORMATS.get(variant, {})
-        self._transposed = variant == "transposed"
+        # A memory format leaves the shape as it is.
+        self._lie = Lie(layer, "transposed" if variant == "transposed" else "plain")
 
     def tensor(self, role: str) -> torch.Tensor:
         """Return what has a role, in its type and format; of what is not given, zeros."""
-        if role in self.inputs:
-            array = self._arranged(role, self.inputs[role])
-        else:
-            array = self._arranged(role, np.broadcast_to(np.float32(0), self._shape(role)))
+        shape = self._lie.lying_shape(role)
+        if self.layer.op == "bias" and role == "bias":
+            shape = (1, *shape, 1, 1)
         dtype = torch.float32 if self.layer.in_float32(role) else None
         if role in ("labels", "indices"):
             dtype = torch.int64
-        like = self._formats.get(array.ndim)
-        if role in self.inputs:
-            return self.place.tensor(array, like, dtype)
-        return self.place.empty(array.shape, like, dtype).zero_()
+        like = self._formats.get(len(shape))
+        if role not in self.inputs:
+            return self.place.empty(shape, like, dtype).zero_()
+        array = self._lie.arranged(role, self.inputs[role]).reshape(shape)
+        return self.place.tensor(array, like, dtype)
 
     def plain(self, role: str, tensor: torch.Tensor) -> torch.Tensor:
         """Return a result in its plain layout."""
-        if role == "weights" and self._transposed:
-            tensor = tensor.mT
-        return tensor.reshape(self._shape(role))
-
-    def _shape(self, role: str) -> tuple[int, ...]:
-        shapes = self.layer.shapes()
-        if role == "bias" and role not in shapes:  # of a fused call
-            return (getattr(self.layer, "out_channels", None) or self.layer.n,)
-        found: tuple[int, ...] = shapes[role]
-        return found
-
-    def _arranged(self, role: str, array: NDArray[Any]) -> NDArray[Any]:
-        """Return a plain array in the shape that functions take; a view."""
-        if self.layer.kind == "gemm" and array.ndim == 3:
-            array = array.swapaxes(1, 2) if role == "weights" and self._transposed else array
-            return array[0] if self.layer.batch_count == 1 else array
-        op = getattr(self.layer, "op", "")
-        if op == "softmax-xent" and array.ndim == 4:
-            return array.reshape(len(array), -1)
-        return array.reshape(1, -1, 1, 1) if (op, role) == ("bias", "bias") else array
+        turned = role == "weights" and self._lie.word == "transposed"
+        return (tensor.mT if turned else tensor).reshape(self._lie.shape(role))
 
 
 # -----------------------------------------------------------------------------

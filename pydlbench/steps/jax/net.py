@@ -64,7 +64,7 @@ class Net:
     def __init__(self, model: Model, images: str, computed: str) -> None:
         self.model = model
         self.images = images
-        self._how = How(images=images)
+        self._how = How(images)
         self.channels = self._how.channels()
         self.computed = jnp.dtype(computed)
         #: Shapes of the nodes' outputs, as the last tracing found them, NCHW.

@@ -59,8 +59,9 @@ def outputs(backend: Any, layer: Any, pass_: str, inputs: dict[str, Any]) -> lis
     for variant in variants:
         try:
             found.append(variant.build(inputs).outputs())
-        except Exception as error:  # noqa: BLE001 - frameworks refuse layouts by what they like
-            assert "nchw" in variant.variant, error
+        except Exception:
+            if variant.variant != "nchw":  # which TensorFlow has on GPUs only
+                raise
     assert found
     return found
 

@@ -180,7 +180,7 @@ def test_the_precision_is_in_the_program(precision, words, pass_, monkeypatch):
 
     monkeypatch.setattr(settings.Place, "compiled", compiled)
     inputs = make_inputs(CONV, pass_, "fp32", 1)
-    for variant in variants_of(CONV, pass_, place):
+    for variant in variants_of(CONV, KernelSpec(layer=CONV, pass_=pass_), place):
         variant.build(inputs)
     for text in lowered:
         (line,) = [one for one in text.splitlines() if "stablehlo.convolution" in one]

@@ -57,10 +57,10 @@ def test_padding_has_a_word_where_it_means_the_same(layer, word):
 def test_explicit_padding_follows_the_format():
     from pydlbench.backends.tensorflow.forward import How, padding_of
 
-    nhwc = How(images="nhwc")
+    nhwc = How(word="nhwc")
     padding = padding_of(conv(8, 4, 1, (1, 2, 3, 0)))
     assert padding.explicit(nhwc) == [0, 0, 1, 2, 3, 0, 0, 0]
-    assert padding.explicit(How(images="nchw")) == [0, 0, 0, 0, 1, 2, 3, 0]
+    assert padding.explicit(How(word="nchw")) == [0, 0, 0, 0, 1, 2, 3, 0]
     assert padding.spoken(nhwc) == [(0, 0), (1, 2), (3, 0), (0, 0)]
     same = padding_of(conv(8, 3, 1, 1))
     assert same.explicit(nhwc) == []
