@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import cupy
 import numpy as np
 
-from pydlbench.backends.frameworks.layouts import arranged_matrices, plain_matrices
+from pydlbench.backends.frameworks.operands import Lie
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -153,9 +153,9 @@ def build_gemm(case: KernelSpec, type_: str, inputs: dict[str, NDArray[Any]]) ->
     """
     layer = case.layer
     transposed = layer.variant == "transposed"
+    lie = Lie(layer, "transposed" if transposed else "plain")
     operands = {
-        role: cupy.asarray(arranged_matrices(layer, role, array, transposed=transposed), type_)
-        for role, array in inputs.items()
+        role: cupy.asarray(lie.arranged(role, array), type_) for role, array in inputs.items()
     }
     if case.pass_ == "backward-weights":
         a, b = operands["src"].swapaxes(-1, -2), operands["dst"]
@@ -174,7 +174,7 @@ def build_gemm(case: KernelSpec, type_: str, inputs: dict[str, NDArray[Any]]) ->
     return CupyOperator(
         compute,
         role,
-        lambda result: plain_matrices(layer, role, result, transposed=transposed),
+        lambda result: lie.plain(role, result),
         case.precision,
     )
 

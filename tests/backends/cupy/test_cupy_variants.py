@@ -87,7 +87,7 @@ def test_columns_take_no_more_memory_than_there_is_for_them(backend, cupy, monke
     (variant,) = backend.variants(KernelSpec(layer=layer))
     assert variant.algorithm == "im2col + cuBLAS"
     assert "historical" in variant.notes[0]
-    columns = layer.in_channels * 6 * layer.out_height * layer.out_width * 4
+    columns = layer.in_channels * 6 * np.prod(layer.out_size) * 4
     sizes = []
 
     def matmul(weights, gathered, out):
