@@ -34,7 +34,8 @@ from pydlbench.models.catalog import find_layers
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.interleaved import sample_interleaved
 from pydlbench.runner.kernels import variant_of
-from pydlbench.runner.session import Options, Session
+from pydlbench.runner.options import Options
+from pydlbench.runner.session import Session
 from pydlbench.timing.chunk import Chunk, Request
 from pydlbench.timing.guards import disturbed_by, judge
 from pydlbench.timing.policy import Policy

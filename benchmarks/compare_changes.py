@@ -41,7 +41,8 @@ from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.op import Layer
 from pydlbench.report.text import markdown_table
-from pydlbench.runner.session import Options, Session
+from pydlbench.runner.options import Options
+from pydlbench.runner.session import Session
 from pydlbench.store.store import Store
 from pydlbench.units import percent
 

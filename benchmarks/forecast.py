@@ -35,7 +35,8 @@ from pydlbench.models import build_model
 from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.step import StepSpec
 from pydlbench.report.text import markdown_table
-from pydlbench.runner.session import Options, Session
+from pydlbench.runner.options import Options
+from pydlbench.runner.session import Session
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
 from pydlbench.units import Scale, percent

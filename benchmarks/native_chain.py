@@ -36,8 +36,8 @@ from pydlbench.records.specs import KernelSpec
 from pydlbench.records.step import StepFacts, StepPreparation, StepSpec
 from pydlbench.report.text import markdown_table
 from pydlbench.runner.interleaved import random_order, releasing, rest, sample_interleaved
+from pydlbench.runner.options import Options
 from pydlbench.runner.rows import summary_of
-from pydlbench.runner.session import Options
 from pydlbench.steps.run import prepare_step
 from pydlbench.steps.session import StepSession
 from pydlbench.timing.chunk import Request

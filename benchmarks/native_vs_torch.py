@@ -23,7 +23,8 @@ from torch_rows import TorchPeer, TorchRow
 from pydlbench.errors import PydlbenchError
 from pydlbench.models.catalog import find_layers
 from pydlbench.records.specs import KernelSpec
-from pydlbench.runner.session import Options, Session
+from pydlbench.runner.options import Options
+from pydlbench.runner.session import Session
 from pydlbench.timing.policy import Policy
 from pydlbench.words import PASSES
 

@@ -38,13 +38,13 @@ from pydlbench.ladder.check import check_step
 from pydlbench.ladder.operators import listed
 from pydlbench.ladder.rows import batches
 from pydlbench.ops.seen import meaning_of
-from pydlbench.records.operator import RecordedCall
+from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.own import OwnInput, OwnSpec
 from pydlbench.records.step import StepSpec
 from pydlbench.report.text import markdown_table
-from pydlbench.runner.session import Options, Session
+from pydlbench.runner.options import Options
+from pydlbench.runner.session import Session
 from pydlbench.steps import operations
-from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.store.store import Store
 from pydlbench.units import Scale, percent
 

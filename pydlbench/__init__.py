@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from pydlbench.version import __version__
 
 
 def _find_native_modules() -> None:
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from pydlbench.api import check, compare_runs, diagnose_step, e2e, forecast, to_dataframe
     from pydlbench.ops.table import build_layer
     from pydlbench.runner.measure import measure
-    from pydlbench.runner.session import Options, Session
+    from pydlbench.runner.options import Options
+    from pydlbench.runner.session import Session
     from pydlbench.store.store import Store
 
 __all__ = [
@@ -61,7 +62,7 @@ __all__ = [
 # Imported when first used: the command line starts faster, and --help needs none of it.
 _HOMES = {
     "build_layer": "pydlbench.ops.table",
-    "Options": "pydlbench.runner.session",
+    "Options": "pydlbench.runner.options",
     "Session": "pydlbench.runner.session",
     "Store": "pydlbench.store.store",
     "check": "pydlbench.api",

@@ -13,7 +13,8 @@ from pydlbench.errors import UsageError
 from pydlbench.models.own import is_onnx, is_own, likely_framework
 from pydlbench.records.own import OwnInput, OwnSpec
 from pydlbench.records.step import StepSpec
-from pydlbench.runner.session import Options, Session
+from pydlbench.runner.options import Options
+from pydlbench.runner.session import Session
 from pydlbench.timing.visits import STEP_BUDGET_S
 from pydlbench.words import CODE_LIMIT_S, FRAMEWORKS, GPU_FRAMEWORK, ONNX_FRAMEWORK
 

@@ -7,7 +7,7 @@ from pydlbench import api
 from pydlbench.cli import e2e, layers
 from pydlbench.cli.parser import command_parser
 from pydlbench.runner import measure
-from pydlbench.runner.session import Options
+from pydlbench.runner.options import Options
 from pydlbench.timing.visits import VISITS
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pydlbench.backends.native.backend import native_module
+from pydlbench.backends.native.modules import native_module
 from pydlbench.errors import BackendMissingError
 
 _build = pytest.importorskip("pydlbench._build", reason="pydlbench is not built here")

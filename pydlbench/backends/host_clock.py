@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.timing.chunk import Request
-    from pydlbench.timing.guards import GpuReadings
+    from pydlbench.timing.chunk import GpuReadings, Request
 
 _TASKS = Path("/proc/self/task")
 _STAT = Path("/proc/stat")

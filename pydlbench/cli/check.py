@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepSpec
     from pydlbench.report.text import Block
-    from pydlbench.runner.execute import Results, View
+    from pydlbench.runner.execute import Results
+    from pydlbench.runner.tasks import View
 
 # Fewer laps have no interval at 95 %.
 _LAPS: Final = 6

@@ -514,6 +514,7 @@ def _lost(rerun: Sequence[RerunPair]) -> tuple[str, ...]:
 
 
 def _open_session(*, side: int, threads: int | None, seed: int) -> Any:  # noqa: ARG001 - alike
-    from pydlbench.runner.session import Options, Session
+    from pydlbench.runner.options import Options
+    from pydlbench.runner.session import Session
 
     return Session(Options(threads=threads, seed=seed))

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pydlbench.records.diagnosis import Diagnosis
     from pydlbench.records.run import RunRecord
     from pydlbench.report.text import Block
-    from pydlbench.runner.execute import Results, View
-    from pydlbench.runner.tasks import Task
+    from pydlbench.runner.execute import Results
+    from pydlbench.runner.tasks import Task, View
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:

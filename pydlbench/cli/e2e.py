@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.cli.options import (
     FAILED,
     Several,
     add,
     batches,
-    check_threads,
     choices,
-    device_of,
     one_of,
     real,
     taking,
@@ -21,9 +19,11 @@ from pydlbench.cli.options import (
 )
 from pydlbench.cli.steps import (
     ModelTask,
+    StepsTask,
     add_own,
     check_phase,
     code_limit,
+    devices,
     fields_of,
     frameworks_of,
     read_model,
@@ -41,22 +41,21 @@ from pydlbench.words import (
     GPU_PRECISIONS,
     PHASES,
     PRECISIONS,
-    check_device,
 )
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from pydlbench.cli.output import Outputs
     from pydlbench.models.graph import Model
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepRecord, StepSpec
     from pydlbench.report.text import Block
-    from pydlbench.runner.execute import Results, View
+    from pydlbench.runner.execute import Results
+    from pydlbench.runner.tasks import View
 
-__all__ = ["StepsTask", "add_parser", "devices", "read_tasks", "run", "show"]
+__all__ = ["add_parser", "read_tasks", "run", "show"]
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -268,25 +267,6 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
     return tasks, (*notes, *more)
 
 
-def devices(args: argparse.Namespace) -> tuple[list[str], tuple[str, ...]]:
-    """Return the devices that were named, or the default one and what has to be said of it.
-
-    Raises:
-        UsageError: one is none; or ``--threads`` is given and no CPU.
-    """
-    if args.device is None:
-        device, notes = device_of(args)
-        named = [device]
-    else:
-        notes = ()
-        named = list(dict.fromkeys(one.strip() for word in args.device for one in word.split(",")))
-        for device in named:
-            check_device(device)
-    if "cpu" not in named:
-        check_threads(args.threads, named[0])
-    return named, notes
-
-
 def _ways(args: argparse.Namespace) -> tuple[list[tuple[str, str]], tuple[str, ...], bool]:
     """Return frameworks with their modes, notes on what was left out, and if all is a guess."""
     frameworks, guessed = frameworks_of(args)
@@ -324,20 +304,6 @@ def _precisions(given: Sequence[str] | None, on: Sequence[str]) -> list[str]:
 
 # -----------------------------------------------------------------------------
 # The steps of one batch and phase: checked, then timed interleaved.
-
-
-class StepsTask(Task):
-    """Whatever is measured in a session that times steps."""
-
-    opens: ClassVar[str] = "steps"
-    kind: ClassVar[str] = "e2e"
-
-    def open(self) -> AbstractContextManager[Any]:
-        """Return a session that times steps."""
-        from pydlbench.runner.session import Options
-        from pydlbench.steps.session import StepSession
-
-        return StepSession(Options(**self.options))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from pydlbench.cli.e2e import StepsTask, devices
 from pydlbench.cli.options import choices, refuse
-from pydlbench.cli.steps import OWN_OPTIONS, read_options
+from pydlbench.cli.steps import OWN_OPTIONS, StepsTask, devices, read_options
 from pydlbench.cli.terminal import Progress, tell
 from pydlbench.errors import UsageError
 from pydlbench.runner.tasks import Result, Row
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pydlbench.records.run import RunRecord
-    from pydlbench.runner.execute import Results, View
+    from pydlbench.runner.execute import Results
+    from pydlbench.runner.tasks import View
     from pydlbench.steps.protocols.protocol import Protocol
     from pydlbench.steps.protocols.runner import ProtocolSpec
 

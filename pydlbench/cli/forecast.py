@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepSpec
     from pydlbench.report.text import Block
-    from pydlbench.runner.execute import View
+    from pydlbench.runner.tasks import View
     from pydlbench.store.documents import Loaded
 
 __all__ = ["add_parser", "read_tasks", "run", "show_stored"]

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepSpec
-    from pydlbench.runner.execute import Results, View
+    from pydlbench.runner.execute import Results
+    from pydlbench.runner.tasks import View
 
 _BUDGET_S = 0.25
 _TOP = 20

@@ -9,8 +9,8 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pydlbench import __version__
 from pydlbench.errors import UsageError, nearest
+from pydlbench.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

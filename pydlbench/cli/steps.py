@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from pydlbench.cli.options import add, check_threads, choices, device_of, one_of, refuse
 from pydlbench.errors import BackendMissingError, PydlbenchError, UsageError
@@ -18,16 +18,18 @@ from pydlbench.words import (
     GPU_FRAMEWORK,
     GPU_PRECISIONS,
     ONNX_FRAMEWORK,
+    check_device,
     check_gpu_framework,
 )
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
-    from pydlbench.runner.execute import View
+    from pydlbench.runner.tasks import View
 
 
 def read_options(given: Sequence[str] | None, option: str = "--option") -> dict[str, str]:
@@ -376,3 +378,36 @@ def _installed() -> list[str]:
         ways = " or ".join(of(name).install for name in FRAMEWORKS)
         raise BackendMissingError(f"--framework: none is installed; get one with: {ways}")
     return found
+
+
+def devices(args: argparse.Namespace) -> tuple[list[str], tuple[str, ...]]:
+    """Return the devices that were named, or the default one and what has to be said of it.
+
+    Raises:
+        UsageError: one is none; or ``--threads`` is given and no CPU.
+    """
+    if args.device is None:
+        device, notes = device_of(args)
+        named = [device]
+    else:
+        notes = ()
+        named = list(dict.fromkeys(one.strip() for word in args.device for one in word.split(",")))
+        for device in named:
+            check_device(device)
+    if "cpu" not in named:
+        check_threads(args.threads, named[0])
+    return named, notes
+
+
+class StepsTask(Task):
+    """Whatever is measured in a session that times steps."""
+
+    opens: ClassVar[str] = "steps"
+    kind: ClassVar[str] = "e2e"
+
+    def open(self) -> AbstractContextManager[Any]:
+        """Return a session that times steps."""
+        from pydlbench.runner.options import Options
+        from pydlbench.steps.session import StepSession
+
+        return StepSession(Options(**self.options))

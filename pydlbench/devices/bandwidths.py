@@ -7,11 +7,6 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydlbench.devices.cpu.working_set import (
-    cache_working_set,
-    memory_working_set,
-    private_working_set,
-)
 from pydlbench.devices.findings import Advice, Bandwidth, ProbedDevice, Reading
 from pydlbench.devices.kept import AGREES
 from pydlbench.errors import UnsupportedError
@@ -19,7 +14,6 @@ from pydlbench.errors import UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pydlbench.devices.cpu.record import DeviceRecord
 
 #: Runs a native probe: ``probe("fma_peak", precision=..., cpus=..., seconds=...)``.
 Probe = Callable[..., Mapping[str, Any]]
@@ -31,8 +25,6 @@ PATTERNS = ("read", "write", "copy", "triad")
 #: From the farthest to the nearest.
 LEVELS = ("memory", "llc", "l2")
 
-# Every run that times layers pays for these, so they are short; the best round of all counts.
-_SECONDS = 0.02
 # Windows of each reading. All readings are gone through so often, so that those of one lie apart
 # in time: whoever else is on the memory bus comes and goes.
 _ROUNDS = 3
@@ -143,41 +135,6 @@ class _Prober:
                     yield near, far
 
 
-def probe_bandwidths(
-    record: DeviceRecord,
-    patterns: Sequence[str],
-    levels: Sequence[str],
-    probe: Probe,
-    kept: Sequence[Bandwidth] = (),
-) -> tuple[tuple[Bandwidth, ...], tuple[Advice, ...]]:
-    """Return all bandwidths of a CPU's record and those it lacks; see :func:`probe_levels`.
-
-    Args:
-        record: what is known so far.
-        patterns: which bandwidths are needed.
-        levels: of which levels; one that the machine lacks is left out.
-        probe: runs a native probe.
-        kept: what an earlier run has probed; believed where one reading of the level agrees.
-
-    Raises:
-        UnsupportedError: the probe cannot run on this machine.
-    """
-    ask = _ask_of(record, probe)
-    return probe_levels(record.bandwidths, _sizes(record), patterns, levels, ask, kept)
-
-
-def probe_once_more(record: DeviceRecord, probe: Probe) -> tuple[Bandwidth, ...]:
-    """Return a CPU's bandwidths with one more window of each level's fastest pattern.
-
-    The windows at the start of a run lie within a second; what they missed shows later.
-
-    Args:
-        record: with its bandwidths.
-        probe: runs a native probe.
-    """
-    return add_windows(record, _sizes(record), _ask_of(record, probe))
-
-
 def add_windows(
     record: ProbedDevice,
     sizes: Mapping[str, int | None],
@@ -196,30 +153,6 @@ def add_windows(
         if best is not None:
             prober.take(level, best.pattern)
     return tuple(prober.known.values())
-
-
-def _sizes(record: DeviceRecord) -> dict[str, int | None]:
-    facts, cpus = record.facts, record.cpus
-    return {
-        "memory": memory_working_set(facts, cpus),
-        "llc": cache_working_set(facts, cpus),
-        "l2": private_working_set(facts, cpus),
-    }
-
-
-def _ask_of(record: DeviceRecord, probe: Probe) -> Callable[[str, str, int], Mapping[str, Any]]:
-    def ask(level: str, pattern: str, size: int) -> Mapping[str, Any]:
-        return probe(
-            "bandwidth",
-            kind=pattern,
-            bytes=size,
-            cpus=list(record.cpus),
-            seconds=_SECONDS,
-            # Non-temporal stores would send to memory what is to stay in the cache.
-            streaming=level == "memory",
-        )
-
-    return ask
 
 
 def probe_levels(

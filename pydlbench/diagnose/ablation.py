@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 
 from pydlbench.errors import PrimitiveError, PydlbenchError
-from pydlbench.records.diagnosis import Cause, Saving
+from pydlbench.records.diagnosis import ALL, Cause, Saving
 from pydlbench.records.step import StepPreparation
 from pydlbench.runner.interleaved import (
     random_order,
@@ -127,6 +127,40 @@ class AgainstNative:
 
 
 Experiment: TypeAlias = StepChange | Rounds | LayerChange | AgainstNative
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hypothesis:
+    """Something that may cost time, and the experiment that tells.
+
+    Attributes:
+        problem: what is seen, in few words; hypotheses that may share it have the same.
+        reason: what it would come from, in few words, where a problem may have several reasons.
+        symptom: what is seen.
+        evidence: measurements, and how they were made.
+        cause: why it would be.
+        experiment: shows what it costs.
+        next: the command to run next.
+        where: the layer and pass, where there is one: ``fc6 forward``.
+        part: of the step that it is about, where that is no layer and pass.
+        most_s: what it can save at the most; the largest is tried first.
+    """
+
+    problem: str
+    symptom: str
+    evidence: tuple[str, ...] = ()
+    cause: str
+    experiment: Experiment
+    next: str
+    where: str = ""
+    part: str = ""
+    reason: str = ""
+    most_s: float
+
+    @property
+    def parts(self) -> frozenset[str]:
+        """Of the step, what it is about; :data:`ALL` for a change of everything."""
+        return frozenset({self.where or self.part or ALL})
 
 
 # -----------------------------------------------------------------------------

@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from pydlbench.diagnose.ablation import AgainstNative, LayerChange, Rounds, StepChange
+from pydlbench.diagnose.ablation import AgainstNative, Hypothesis, LayerChange, Rounds, StepChange
 from pydlbench.diagnose.evidence import like
 from pydlbench.ladder.device_terms import LAUNCH_GAPS
 from pydlbench.ladder.experiments import DISPATCH, FRESH_MEMORY
 from pydlbench.ladder.ledger import LEAST, Ladder
 from pydlbench.models.work import LOSS
 from pydlbench.ops.windows import on_padded_images
-from pydlbench.records.diagnosis import Hypothesis
+from pydlbench.records.check import step_words
 from pydlbench.records.own import FUSED, OwnInput
-from pydlbench.records.step import step_words
 from pydlbench.units import format_bytes, format_seconds, percent
 from pydlbench.words import ONNX_FRAMEWORK
 

@@ -28,10 +28,10 @@ from pydlbench.units import format_seconds, percent
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from pydlbench.diagnose.ablation import Experiment
+    from pydlbench.diagnose.ablation import Experiment, Hypothesis
     from pydlbench.diagnose.evidence import Observations
     from pydlbench.records.check import CheckRecord
-    from pydlbench.records.diagnosis import Hypothesis, Saving
+    from pydlbench.records.diagnosis import Saving
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
 

@@ -11,8 +11,9 @@ from pydlbench.compare.match import FIELDS, LAYER_KINDS, describe, key
 from pydlbench.compare.rows import Row, side_of
 from pydlbench.errors import PydlbenchError, StoreError, UsageError
 from pydlbench.models.own import is_onnx
+from pydlbench.records.check import step_words
 from pydlbench.records.fleet import FleetVisit
-from pydlbench.records.step import StepSpec, step_words
+from pydlbench.records.step import StepSpec
 from pydlbench.runner.execute import kernel_of
 from pydlbench.store.documents import Loaded
 from pydlbench.store.place import cpu_identity, gpu_name, machine_name

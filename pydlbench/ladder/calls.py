@@ -15,8 +15,8 @@ from pydlbench.ladder.pipeline import enqueued, period
 from pydlbench.ladder.rows import batches
 from pydlbench.records.check import OperatorRow, Unreplayed
 from pydlbench.records.measurement import time_summary
+from pydlbench.records.operator import OperatorsFacts
 from pydlbench.steps import operations
-from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.steps.operators import LoggedOperators
 from pydlbench.timing.statistics import median, middle_rounds
 

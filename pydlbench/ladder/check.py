@@ -48,11 +48,11 @@ from pydlbench.ladder.parts import MODEL, parts_of
 from pydlbench.models import build_model
 from pydlbench.records.check import CheckRecord
 from pydlbench.records.measurement import time_summary
+from pydlbench.records.operator import OperatorsFacts
 from pydlbench.records.step import StepPreparation
 from pydlbench.runner.interleaved import random_order, releasing
 from pydlbench.steps import operations
 from pydlbench.steps.device import WAYS
-from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.steps.run import prepare_step
 from pydlbench.timing.statistics import median
 from pydlbench.units import percent

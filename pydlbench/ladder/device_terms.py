@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pydlbench.ladder.ledger import Ladder
     from pydlbench.records.check import Lap
     from pydlbench.records.step import StepSpec
-    from pydlbench.timing.guards import GpuReadings
+    from pydlbench.timing.chunk import GpuReadings
 
 #: The term of the time in which the device waits for the host.
 LAUNCH_GAPS: Final = "launch gaps"

@@ -17,10 +17,10 @@ from pydlbench.ladder.calls import CONVOLUTION, CallLog
 from pydlbench.ladder.laps import fitting
 from pydlbench.ladder.ledger import CONVOLVED, LAYERLESS, MKL, OUTSIDE, Experiment
 from pydlbench.ladder.operators import listed
+from pydlbench.records.operator import OperatorsFacts
 from pydlbench.records.step import StepFacts, StepPreparation
 from pydlbench.steps import operations
 from pydlbench.steps.groups import is_group
-from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.steps.operators import logged_s
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.statistics import median

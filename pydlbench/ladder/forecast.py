@@ -50,10 +50,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
 
     from pydlbench.records.forecast import OperatorTime
-    from pydlbench.records.operator import RecordedCall
+    from pydlbench.records.operator import OperatorsFacts, RecordedCall
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
-    from pydlbench.steps.operations import OperatorsFacts
     from pydlbench.store.reader import Reader
 
 __all__ = ["VISITS", "conclude", "forecast_step", "forecasting", "table_of"]

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Mapping
 
-    from pydlbench.timing.chunk import Chunk
-    from pydlbench.timing.guards import GpuReadings
+    from pydlbench.timing.chunk import Chunk, GpuReadings
 
 __all__ = ["Core", "RungLaps", "Sampled", "Sampler", "fitting"]
 

@@ -14,10 +14,9 @@ import msgspec
 
 from pydlbench.models import build_model
 from pydlbench.ops.seen.tensorflow import Node, is_node
-from pydlbench.records.operator import RecordedCall
+from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.steps import operations
 from pydlbench.steps.groups import feed_text, is_feed, is_group, runs_library
-from pydlbench.steps.operations import OperatorsFacts
 
 if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec

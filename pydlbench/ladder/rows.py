@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pydlbench.records.forecast import OperatorTime, Place
-from pydlbench.records.operator import RecordedCall
+from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.steps import operations
-from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.policy import Policy
 from pydlbench.timing.statistics import median, middle_rounds

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from pydlbench.errors import UsageError, nearest
 
+#: Letters of the spatial sides; fewer sides are the last ones.
+SIDES: Final = "dhw"
 #: The default of a field that has to be given.
 REQUIRED: Final = object()
 #: oneDNN knows twelve; with those merged that lie behind one another nobody needs as many.
@@ -136,3 +138,19 @@ _CHECKS: Final = {
     "word": _word,
     "flag": _flag,
 }
+
+
+def spell(value: float) -> str:
+    """Write a number as short as it can be read back: ``2``, ``0.75``, ``1e-05``."""
+    return repr(float(value)).removesuffix(".0")
+
+
+def spelled(field: Field, value: Any) -> str:
+    """Write a value of a field as a descriptor has it."""
+    if field.type in ("real", "signed"):
+        return spell(value)
+    if field.type == "sum":
+        return "+".join(map(str, value))
+    if field.type == "order":
+        return "".join(map(str, value))
+    return str(int(value) - field.offset) if isinstance(value, int) else str(value)

@@ -16,15 +16,11 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import UsageError
-from pydlbench.ops.fields import REQUIRED, Field
+from pydlbench.ops.fields import REQUIRED, SIDES, Field
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from pydlbench.ops.op import Op, Sizes
 
-    from pydlbench.ops.op import Layer, Op
-
-#: Letters of the spatial sides; fewer sides are the last ones.
-SIDES: Final = "dhw"
 _NUMBER: Final = re.compile(r"[0-9]+")
 _SIGNED: Final = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[-+]?[0-9]+)?")
 _DIGITS: Final = 19  # 2**63 has nineteen
@@ -189,10 +185,6 @@ def _read_name(text: str, position: int) -> str:
     return text[start + 1 : end]
 
 
-#: A tensor's sizes, each with its position.
-Sizes = list[tuple[int, int]]
-
-
 def _read_shapes(op: Op, text: str, position: int) -> tuple[list[Sizes], int]:
     """Read ``8x128:1x128``: the sizes of each operand, and where they end."""
     assert op.operands is not None
@@ -242,50 +234,3 @@ def _fill_sides(op: Op, values: dict[str, Any], end: int) -> dict[str, Any]:
 
 # -----------------------------------------------------------------------------
 # Writing.
-
-
-def spell(value: float) -> str:
-    """Write a number as short as it can be read back: ``2``, ``0.75``, ``1e-05``."""
-    return repr(float(value)).removesuffix(".0")
-
-
-def write(layer: Layer) -> str:
-    """Return the canonical descriptor of a layer, without its name.
-
-    Fields at their defaults are left out, and sides that are like the first one in everything.
-    """
-    op = layer.entry
-    shapes = op.operands.write(layer) if op.operands is not None else []
-    text = op.prefix + ":".join("x".join(map(str, shape)) for shape in shapes)
-    sides = _sides_to_write(layer)
-    groups: Sequence[Sequence[Field]] = [[field] for field in op.fields if field.spelling]
-    if op.sizes_first:  # of each side its fields, in place of each field its sides
-        flat = [field for field in op.fields if field.spelling and field.type != "sides"]
-        groups = [*([field] for field in flat), list(op.sided)]
-    for group in groups:
-        for side in sides if group[0].type == "sides" else (0,):
-            for field in group:
-                value = getattr(layer, field.name)
-                if op.shows(layer, field):
-                    if field.type == "sides":
-                        letter = SIDES[side - len(value)]
-                        text += f"{field.spelling}{letter}{value[side] - field.offset}"
-                    else:
-                        text += field.spelling + _spelled(field, value)
-    return text
-
-
-def _sides_to_write(layer: Layer) -> range:
-    fields = [getattr(layer, one.name) for one in layer.entry.sided if one.spelling]
-    per_side = list(zip(*fields, strict=True))
-    return range(1 if len(set(per_side)) == 1 else len(per_side))
-
-
-def _spelled(field: Field, value: Any) -> str:
-    if field.type in ("real", "signed"):
-        return spell(value)
-    if field.type == "sum":
-        return "+".join(map(str, value))
-    if field.type == "order":
-        return "".join(map(str, value))
-    return str(int(value) - field.offset) if isinstance(value, int) else str(value)

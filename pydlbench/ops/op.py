@@ -9,8 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import UnsupportedError, UsageError, nearest
-from pydlbench.ops import grammar
-from pydlbench.ops.fields import REQUIRED, Field
+from pydlbench.ops.fields import REQUIRED, SIDES, Field, spelled
 from pydlbench.words import PASSES
 
 if TYPE_CHECKING:
@@ -18,10 +17,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.ops.grammar import Sizes
 
 Shape = tuple[int, ...]
 Shapes = dict[str, Shape]
+#: A tensor's sizes, each with its position.
+Sizes = list[tuple[int, int]]
 
 _LIMIT_BYTES: Final = 2**63
 _WORD_BYTES: Final = 4  # float32, the widest precision that is timed, and int32
@@ -178,7 +178,7 @@ class Op:
             one.spelling + side
             for one in self.fields
             if one.spelling
-            for side in (grammar.SIDES if one.type == "sides" else ("",))
+            for side in (SIDES if one.type == "sides" else ("",))
         )
 
     def shows(self, layer: Layer, field: Field) -> bool:
@@ -307,7 +307,7 @@ class Layer:
     @property
     def problem(self) -> str:
         """The canonical descriptor."""
-        return grammar.write(self)
+        return _write(self)
 
     def replace(self, **changes: Any) -> Layer:
         """Return the same layer with some fields, or the name, changed.
@@ -467,3 +467,35 @@ class Layer:
 
     def _roles(self, roles: Sequence[str] | Callable[[Layer], Sequence[str]]) -> tuple[str, ...]:
         return tuple(roles(self) if callable(roles) else roles)
+
+
+def _write(layer: Layer) -> str:
+    """Return the canonical descriptor of a layer, without its name.
+
+    Fields at their defaults are left out, and sides that are like the first one in everything.
+    """
+    op = layer.entry
+    shapes = op.operands.write(layer) if op.operands is not None else []
+    text = op.prefix + ":".join("x".join(map(str, shape)) for shape in shapes)
+    sides = _sides_to_write(layer)
+    groups: Sequence[Sequence[Field]] = [[one] for one in op.fields if one.spelling]
+    if op.sizes_first:  # of each side its fields, in place of each field its sides
+        flat = [one for one in op.fields if one.spelling and one.type != "sides"]
+        groups = [*([one] for one in flat), list(op.sided)]
+    for group in groups:
+        for side in sides if group[0].type == "sides" else (0,):
+            for one in group:
+                value = getattr(layer, one.name)
+                if op.shows(layer, one):
+                    if one.type == "sides":
+                        letter = SIDES[side - len(value)]
+                        text += f"{one.spelling}{letter}{value[side] - one.offset}"
+                    else:
+                        text += one.spelling + spelled(one, value)
+    return text
+
+
+def _sides_to_write(layer: Layer) -> range:
+    fields = [getattr(layer, one.name) for one in layer.entry.sided if one.spelling]
+    per_side = list(zip(*fields, strict=True))
+    return range(1 if len(set(per_side)) == 1 else len(per_side))

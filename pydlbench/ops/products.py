@@ -13,7 +13,7 @@ from pydlbench.ops.op import Layer, Op, Operands, Pass, Shape, Shapes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pydlbench.ops.grammar import Sizes
+    from pydlbench.ops.op import Sizes
 
 # -----------------------------------------------------------------------------
 # ``dst[m, n] = src[m, k] @ weights[k, n]``, without bias, for each of a batch; sizes of the batch

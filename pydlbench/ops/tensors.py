@@ -18,7 +18,7 @@ from pydlbench.ops.op import Layer, Op, Operands, Pass, Shape
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from pydlbench.ops.grammar import Sizes
+    from pydlbench.ops.op import Sizes
 
 
 def _operands(least: int, most: int, *names: str) -> Operands:

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import UsageError
 from pydlbench.ops.axis import Axis, derived_pad, extent, output_size, trailing_pad
-from pydlbench.ops.fields import Field
-from pydlbench.ops.grammar import SIDES
+from pydlbench.ops.fields import SIDES, Field
 from pydlbench.ops.op import Layer, Op, Pass, Shapes
 
 if TYPE_CHECKING:

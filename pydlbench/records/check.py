@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
+from pydlbench.models.own import is_onnx
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.own import OwnSpec
 from pydlbench.records.record import Record, one_of
-from pydlbench.records.specs import Precision
-from pydlbench.records.step import Framework, Phase
+from pydlbench.records.specs import Framework, Phase, Precision
+from pydlbench.words import FRAMEWORK_MODES
+
+if TYPE_CHECKING:
+    from pydlbench.records.step import StepSpec
 
 #: From what the hardware needs to the step that was measured; fields of :class:`Rungs`.
 RUNGS: Final = ("limit", "native", "native_chain", "operators", "operator_chain", "step")
@@ -407,3 +411,25 @@ class CheckResult:
         own = {one.name: data[one.name] for one in fields(cls) if one.name in data}
         record = CheckRecord.from_dict(data) if "measured_s" in data else None
         return cls(**{**own, "record": record})
+
+
+def step_words(step: StepSpec | CheckRecord) -> list[str]:
+    """Return the words that name a step on the command lines of ``check`` and ``diagnose``."""
+    words = [step.model]
+    own = getattr(step, "own", None)
+    # Of one's own model only a file may leave it open; inputs say it themselves.
+    says = is_onnx(step.model) and not (own and own.inputs) if own is not None else True
+    words += ["--batch", str(step.batch)] if step.batch is not None and says else []
+    layout = "nhwc" if own is None else "nchw"
+    for name, usual in (("phase", "forward"), ("precision", "fp32"), ("layout", layout)):
+        value = getattr(step, name)
+        words += [f"--{name}", value] if value != usual else []
+    for name, value in step.options.items():
+        plain = f"{name.replace('_', '-')}={value}"
+        words += ["--option", plain] if own is None else ["--arg", f"{name}={value}"]
+    words += own.words() if own is not None else []
+    words += ["--framework", step.framework]
+    words += ["--device", step.device] if step.device != "cpu" else []
+    # A framework's first mode needs no word.
+    usual_mode = step.mode == FRAMEWORK_MODES[step.framework][0]
+    return words if usual_mode else [*words, "--mode", str(step.mode)]

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from pydlbench.records.record import Record, plain
 from pydlbench.records.step import StepRecord
-
-if TYPE_CHECKING:
-    from pydlbench.diagnose.ablation import Experiment
 
 #: Stands for every part of a step.
 ALL: Final = "*"
@@ -37,40 +33,6 @@ class Cause(Record, frozen=True, kw_only=True):
     meaning: str
     seconds: float | None = None
     where: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hypothesis:
-    """Something that may cost time, and the experiment that tells.
-
-    Attributes:
-        problem: what is seen, in few words; hypotheses that may share it have the same.
-        reason: what it would come from, in few words, where a problem may have several reasons.
-        symptom: what is seen.
-        evidence: measurements, and how they were made.
-        cause: why it would be.
-        experiment: shows what it costs.
-        next: the command to run next.
-        where: the layer and pass, where there is one: ``fc6 forward``.
-        part: of the step that it is about, where that is no layer and pass.
-        most_s: what it can save at the most; the largest is tried first.
-    """
-
-    problem: str
-    symptom: str
-    evidence: tuple[str, ...] = ()
-    cause: str
-    experiment: Experiment
-    next: str
-    where: str = ""
-    part: str = ""
-    reason: str = ""
-    most_s: float
-
-    @property
-    def parts(self) -> frozenset[str]:
-        """Of the step, what it is about; :data:`ALL` for a change of everything."""
-        return frozenset({self.where or self.part or ALL})
 
 
 class Saving(Record, frozen=True, kw_only=True, rename={"low": "ci_low", "high": "ci_high"}):

@@ -24,8 +24,8 @@ from pydlbench.records.measurement import Measurement, Status
 from pydlbench.records.protocol import ProtocolNumber, ProtocolOptions
 from pydlbench.records.record import Document, Record, one_of, version
 from pydlbench.records.run import RunInfo, RunRecord
-from pydlbench.records.specs import Precision
-from pydlbench.records.step import Framework, Phase, StepRecord
+from pydlbench.records.specs import Framework, Phase, Precision
+from pydlbench.records.step import StepRecord
 
 
 class RunDocument(Document, frozen=True, kw_only=True):

@@ -10,8 +10,7 @@ import msgspec
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.own import OwnSpec
 from pydlbench.records.record import Record
-from pydlbench.records.specs import Precision
-from pydlbench.records.step import Phase
+from pydlbench.records.specs import Phase, Precision
 
 
 class EstimatedStep(Record, frozen=True, kw_only=True):

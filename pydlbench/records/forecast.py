@@ -12,8 +12,7 @@ import msgspec
 
 from pydlbench.records.own import OwnSpec
 from pydlbench.records.record import Record
-from pydlbench.records.specs import Precision
-from pydlbench.records.step import Framework, Phase
+from pydlbench.records.specs import Framework, Phase, Precision
 from pydlbench.timing.statistics import median, median_interval
 
 # Raised when times are taken in another way: older rows are not used then.

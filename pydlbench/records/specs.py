@@ -9,9 +9,11 @@ from pydlbench.ops.table import KINDS, read_layer
 from pydlbench.records.record import Record, one_of
 from pydlbench.words import (
     CACHES,
+    FRAMEWORK_MODES,
     FUSIONS,
     LAYOUTS,
     PASSES,
+    PHASES,
     PRECISIONS,
     PROPAGATIONS,
     TIMINGS,
@@ -27,6 +29,8 @@ PassName = Annotated[str, one_of(*PASSES)]
 Precision = Annotated[str, one_of(*PRECISIONS)]
 Propagation = Annotated[str, one_of(*PROPAGATIONS)]
 Cache = Annotated[str, one_of(*CACHES)]
+Framework = Annotated[str, one_of(*FRAMEWORK_MODES)]
+Phase = Annotated[str, one_of(*PHASES)]
 
 
 class KernelSpec(Record, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from pydlbench.models.own import is_onnx, is_own
 from pydlbench.records.measurement import Status, TimeSummary
 from pydlbench.records.own import OPTIMIZERS, OwnSpec
 from pydlbench.records.record import Record, one_of
-from pydlbench.records.specs import Precision
+from pydlbench.records.specs import Framework, Phase, Precision
 from pydlbench.words import (
     CASTS,
     FEEDS,
@@ -28,15 +28,11 @@ from pydlbench.words import (
 
 if TYPE_CHECKING:
     from pydlbench.backends.host_clock import HostClock
-    from pydlbench.records.check import CheckRecord
     from pydlbench.timing.chunk import Chunk, Request
 
 
 # -----------------------------------------------------------------------------
 # A step of a whole model: which model, which phase, in which framework, and how it is run.
-
-Framework = Annotated[str, one_of(*FRAMEWORK_MODES)]
-Phase = Annotated[str, one_of(*PHASES)]
 
 
 class StepSpec(Record, frozen=True, kw_only=True):
@@ -182,28 +178,6 @@ class StepSpec(Record, frozen=True, kw_only=True):
 def options_text(options: Mapping[str, Any]) -> str:
     """Return the options of a model's variant: ``lrn=off``; nothing of the model itself."""
     return " ".join(f"{name}={options[name]}" for name in sorted(options))
-
-
-def step_words(step: StepSpec | CheckRecord) -> list[str]:
-    """Return the words that name a step on the command lines of ``check`` and ``diagnose``."""
-    words = [step.model]
-    own = getattr(step, "own", None)
-    # Of one's own model only a file may leave it open; inputs say it themselves.
-    says = is_onnx(step.model) and not (own and own.inputs) if own is not None else True
-    words += ["--batch", str(step.batch)] if step.batch is not None and says else []
-    layout = "nhwc" if own is None else "nchw"
-    for name, usual in (("phase", "forward"), ("precision", "fp32"), ("layout", layout)):
-        value = getattr(step, name)
-        words += [f"--{name}", value] if value != usual else []
-    for name, value in step.options.items():
-        plain = f"{name.replace('_', '-')}={value}"
-        words += ["--option", plain] if own is None else ["--arg", f"{name}={value}"]
-    words += own.words() if own is not None else []
-    words += ["--framework", step.framework]
-    words += ["--device", step.device] if step.device != "cpu" else []
-    # A framework's first mode needs no word.
-    usual_mode = step.mode == FRAMEWORK_MODES[step.framework][0]
-    return words if usual_mode else [*words, "--mode", str(step.mode)]
 
 
 def framework_text(step: Mapping[str, Any]) -> str:

@@ -6,15 +6,15 @@ import dataclasses
 import itertools
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.records.measurement import METRIC, UNCERTAIN_LEGEND, is_uncertain
-from pydlbench.records.metrics import (
-    Column,
+from pydlbench.records.measurement import UNCERTAIN_LEGEND, is_uncertain
+from pydlbench.records.measurement_metrics import (
+    METRIC,
     TableOf,
     algorithm_within,
     checked_text,
-    columns_of,
     ratio_text,
 )
+from pydlbench.records.metrics import Column, columns_of
 from pydlbench.report.columns import (
     AXES,
     OF_BACKENDS,

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from pydlbench.ladder.dominance import Timed, dominance
 from pydlbench.ladder.parts import parts_of
-from pydlbench.records.check import RUNGS, LedgerTerm
+from pydlbench.records.check import RUNGS, LedgerTerm, step_words
 from pydlbench.records.metrics import Column, cut
-from pydlbench.records.step import step_words
 from pydlbench.report.columns import device_name
 from pydlbench.report.text import Heading, Lines, Table
 from pydlbench.report.verdicts import disturbance, dominates, share_text, sum_is_disturbed

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.records.measurement import TABLE_METRICS
-from pydlbench.records.metrics import Column, TableOf, columns_of, short_layout
+from pydlbench.records.measurement_metrics import TABLE_METRICS, TableOf, short_layout
+from pydlbench.records.metrics import Column, columns_of
 from pydlbench.units import format_bytes, format_flops, format_hz
 
 if TYPE_CHECKING:

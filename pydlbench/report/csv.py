@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.records.check import RUNGS
-from pydlbench.records.measurement import METRICS
+from pydlbench.records.measurement_metrics import METRICS
 from pydlbench.report.text import csv_text
 
 if TYPE_CHECKING:

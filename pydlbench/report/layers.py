@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.ops.table import without_sides
 from pydlbench.records.measurement import TimeSummary
-from pydlbench.records.metrics import Column, spread
+from pydlbench.records.measurement_metrics import spread
+from pydlbench.records.metrics import Column
 from pydlbench.report.backends import interleaved_legend, interleaved_table
 from pydlbench.report.columns import by_problem, columns, heading, label, varying
 from pydlbench.report.text import Heading, Lines, Table, run_lines, some_names

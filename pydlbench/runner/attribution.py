@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pydlbench.records.measurement import Measurement
-    from pydlbench.runner.problem import BackendRun
+    from pydlbench.runner.backend_run import BackendRun
 
 
 #: How a kernel's time is known where nothing else is said.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.machine import Devices, Workers
-    from pydlbench.runner.session import Options
+    from pydlbench.runner.options import Options
     from pydlbench.timing.procedure import Samples
     from pydlbench.workers.host import RemoteKernel, Worker
 

@@ -9,7 +9,8 @@ from pydlbench.backends.capabilities import default_device
 from pydlbench.errors import BackendMissingError, UsageError
 from pydlbench.models.catalog import find_layers
 from pydlbench.records.specs import KernelSpec
-from pydlbench.runner.session import Options, Session
+from pydlbench.runner.options import Options
+from pydlbench.runner.session import Session
 from pydlbench.timing.visits import LAYER_BUDGET_S
 from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS, check_device
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.backends.frameworks.events import EventRuntime, GraphRuntime
     from pydlbench.backends.host_clock import Operator, Watcher
+    from pydlbench.records.operator import OperatorsFacts
     from pydlbench.records.step import StepFacts
-    from pydlbench.steps.operations import OperatorsFacts
 
 #: The ways in which a step on a GPU is timed: by the host, which waits for the device behind the
 #: last of several; one by one, from the first kernel to the last, with the host's own time beside

@@ -15,7 +15,7 @@ from pydlbench.backends.frameworks.verbose import total_s
 from pydlbench.backends.host_clock import Account, page_faults
 from pydlbench.devices.cpu.affinity import bind, own_cpus
 from pydlbench.errors import UnsupportedError
-from pydlbench.steps.operations import OperatorsFacts
+from pydlbench.records.operator import OperatorsFacts
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import pydlbench
 from pydlbench.backends.base import is_out_of_memory
 from pydlbench.errors import (
     InsufficientMemoryError,
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from pydlbench.models.own import OwnSource
 
 _WORDS: Final = {"true": True, "false": False, "none": None}
-_HERE: Final = Path(pydlbench.__file__).parent
+_HERE: Final = Path(__file__).parent.parent
 #: What makes a terminal print boldly, as Keras does in what it raises.
 _BOLD: Final = re.compile(r"\x1b\[[0-9;]*m")
 

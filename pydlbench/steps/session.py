@@ -9,8 +9,8 @@ from pydlbench.runner.session import Session
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pydlbench.records.agreement import Agreement
     from pydlbench.records.step import StepRecord, StepSpec
-    from pydlbench.steps.agreement import Agreement
     from pydlbench.steps.protocols.runner import ProtocolResult, ProtocolSpec
 
 

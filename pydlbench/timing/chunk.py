@@ -6,8 +6,6 @@ import math
 
 import msgspec
 
-from pydlbench.timing.guards import GpuReadings
-
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """What a kernel is asked to run next.
@@ -24,6 +22,28 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     inner: int = 1
     untimed: int = 0
     timing: str = ""
+
+
+class GpuReadings(msgspec.Struct, frozen=True, kw_only=True):
+    """What NVML told about a GPU during a chunk of samples; None is what it did not tell.
+
+    Attributes:
+        sm_clock_hz: median SM clock.
+        memory_clock_hz: median memory clock.
+        power_w: median power: the first and the last reading are beside the load.
+        temperature_c: highest temperature of the GPU.
+        reasons: what held the clock down, by the names of ``REASONS``.
+        others: process ids of others that computed on this GPU.
+        readings: how many readings these are of.
+    """
+
+    sm_clock_hz: float | None = None
+    memory_clock_hz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    reasons: tuple[str, ...] = ()
+    others: tuple[int, ...] = ()
+    readings: int = 0
 
 
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):

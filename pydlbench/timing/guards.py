@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pydlbench.timing.chunk import GpuReadings
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
@@ -260,28 +261,6 @@ HARMFUL = (
     "hardware thermal slowdown",
     "power brake",
 )
-
-
-class GpuReadings(msgspec.Struct, frozen=True, kw_only=True):
-    """What NVML told about a GPU during a chunk of samples; None is what it did not tell.
-
-    Attributes:
-        sm_clock_hz: median SM clock.
-        memory_clock_hz: median memory clock.
-        power_w: median power: the first and the last reading are beside the load.
-        temperature_c: highest temperature of the GPU.
-        reasons: what held the clock down, by the names of ``REASONS``.
-        others: process ids of others that computed on this GPU.
-        readings: how many readings these are of.
-    """
-
-    sm_clock_hz: float | None = None
-    memory_clock_hz: float | None = None
-    power_w: float | None = None
-    temperature_c: float | None = None
-    reasons: tuple[str, ...] = ()
-    others: tuple[int, ...] = ()
-    readings: int = 0
 
 
 def reasons_of(bits: int) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pydlbench.timing.chunk import Chunk, Request
-from pydlbench.timing.guards import Contention, GpuReadings, combine, judge
+from pydlbench.timing.chunk import Chunk, GpuReadings, Request
+from pydlbench.timing.guards import Contention, combine, judge
 from pydlbench.timing.policy import Policy
 from pydlbench.timing.statistics import median
 from pydlbench.timing.stopping import AnyOf, Warmup, WarmupOutcome, default_rule

@@ -17,10 +17,10 @@ from pydlbench.cli import e2e as command
 from pydlbench.cli import main, steps
 from pydlbench.cli.parser import Parser
 from pydlbench.errors import UsageError
+from pydlbench.records.agreement import Agreement
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.step import Check, ProfiledOperator, StepProfile, StepRecord
 from pydlbench.steps import operations
-from pydlbench.steps.agreement import Agreement
 from pydlbench.steps.protocols.runner import ProtocolResult
 from pydlbench.store.store import Store
 

@@ -21,9 +21,8 @@ from pydlbench.records.forecast import (
     OperatorTime,
     Place,
 )
-from pydlbench.records.operator import RecordedCall
+from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.report.forecast import dominating
-from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.store.store import Store
 
 WHEN = "2030-01-01T03:04:05+00:00"

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import pydlbench
-from pydlbench.runner.session import Options
+from pydlbench.runner.options import Options
 
 FRAMEWORKS = {"torch", "tensorflow", "numba", "cupy", "jax"}
 native = pytest.mark.skipif(

@@ -15,7 +15,7 @@ from pydlbench.cli.parser import Parser
 from pydlbench.errors import PydlbenchError
 from pydlbench.records.estimate import StepEstimate
 from pydlbench.records.measurement import Roofline
-from pydlbench.steps.operations import OperatorsFacts
+from pydlbench.records.operator import OperatorsFacts
 from pydlbench.store.store import Store
 
 

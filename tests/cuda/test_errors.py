@@ -12,7 +12,8 @@ from pydlbench.errors import InsufficientMemoryError, UnsupportedError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner import kernels
-from pydlbench.runner.session import Options, Session
+from pydlbench.runner.options import Options
+from pydlbench.runner.session import Session
 
 pytestmark = pytest.mark.gpu
 

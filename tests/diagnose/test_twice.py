@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from pydlbench.diagnose import run as running
-from pydlbench.diagnose.ablation import Rounds, StepChange, cost_s
-from pydlbench.records.diagnosis import Hypothesis, Saving
+from pydlbench.diagnose.ablation import Hypothesis, Rounds, StepChange, cost_s
+from pydlbench.records.diagnosis import Saving
 from pydlbench.records.step import StepRecord, StepSpec
 
 STEP_S = 0.1

@@ -7,7 +7,8 @@ import pytest
 from pydlbench.diagnose.rules import _OTHER_WAY, _WAYS
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.records.specs import KernelSpec
-from pydlbench.runner.session import Options, Session
+from pydlbench.runner.options import Options
+from pydlbench.runner.session import Session
 
 PROBLEMS = {"conv2d": "mb1ic8ih6oc8oh6kh3ph1", "gemm": "2x16:16x8"}
 

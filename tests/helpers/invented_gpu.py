@@ -17,14 +17,12 @@ from invented_rows import row_of, time_of
 
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.records.measurement import Roofline
-from pydlbench.records.operator import RecordedCall
+from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepFacts, StepPreparation, StepSpec
-from pydlbench.runner.session import Options
+from pydlbench.runner.options import Options
 from pydlbench.steps import operations
 from pydlbench.steps.device import DeviceChain, DeviceOperators, StepClock, step_kernel
-from pydlbench.steps.operations import OperatorsFacts
-from pydlbench.timing.chunk import Chunk
-from pydlbench.timing.guards import GpuReadings
+from pydlbench.timing.chunk import Chunk, GpuReadings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,10 +10,10 @@ from pydlbench.models import build_model
 from pydlbench.models.work import work
 from pydlbench.records.check import CheckRecord, LedgerTerm, OperatorRow, Rungs
 from pydlbench.records.measurement import Correctness, Measurement, Roofline
-from pydlbench.records.operator import RecordedCall
+from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepFacts, StepSpec
-from pydlbench.runner.session import Options
-from pydlbench.steps.operations import OperatorsFacts, prepare_logged_calls, record_calls
+from pydlbench.runner.options import Options
+from pydlbench.steps.operations import prepare_logged_calls, record_calls
 from pydlbench.timing.chunk import Chunk
 from pydlbench.workers.channel import Release, Sample
 from pydlbench.workers.host import RemoteKernel

@@ -5,9 +5,8 @@ from types import SimpleNamespace
 from pydlbench.ladder.calls import CallLog, CallVisits, group_calls
 from pydlbench.ladder.mapped import MappedCall
 from pydlbench.ops.meaning import Meaning
-from pydlbench.records.operator import RecordedCall
+from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepSpec
-from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.timing.chunk import Chunk
 
 

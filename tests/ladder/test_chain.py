@@ -12,7 +12,7 @@ from pydlbench.ops.descriptor import parse_problem
 from pydlbench.records.chain import ChainFacts, ChainStep
 from pydlbench.records.specs import KernelSpec
 from pydlbench.records.step import Check, StepSpec
-from pydlbench.runner.session import Options
+from pydlbench.runner.options import Options
 from pydlbench.steps import agreement
 from pydlbench.steps.session import StepSession
 from pydlbench.timing.chunk import Request

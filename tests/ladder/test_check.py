@@ -12,7 +12,8 @@ from pydlbench.ladder.parts import parts_of
 from pydlbench.models import build_model
 from pydlbench.records.check import RUNGS, CheckRecord
 from pydlbench.records.forecast import ForecastRecord, Place
-from pydlbench.runner.session import Options, Session
+from pydlbench.runner.options import Options
+from pydlbench.runner.session import Session
 
 # Made up: nothing of it is summed from rows.
 FORECAST = ForecastRecord(

@@ -15,12 +15,13 @@ from pydlbench.ladder.device_terms import power_notes
 from pydlbench.ladder.forecast import forecast_step
 from pydlbench.records.check import CheckRecord
 from pydlbench.records.forecast import ForecastRecord
+from pydlbench.records.operator import OperatorsFacts
 from pydlbench.records.step import StepSpec
-from pydlbench.runner.session import Options, Session
+from pydlbench.runner.options import Options
+from pydlbench.runner.session import Session
 from pydlbench.steps import operations
 from pydlbench.steps.device import DeviceOperators
-from pydlbench.steps.operations import OperatorsFacts
-from pydlbench.timing.guards import GpuReadings
+from pydlbench.timing.chunk import GpuReadings
 
 CASE = StepSpec(model=MODEL, device="cuda:0")
 CALIBRATIONS = ("thin", "short", "plain", "units")

@@ -13,10 +13,9 @@ from pydlbench.ladder.experiments import OTHERS, Group, LogVisits, StepLog, expe
 from pydlbench.ladder.laps import fitting
 from pydlbench.ladder.ledger import Ladder
 from pydlbench.records.check import Lap
-from pydlbench.records.operator import RecordedCall
+from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepSpec
 from pydlbench.steps.groups import CallGroup
-from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.steps.operators import LoggedOperators
 from pydlbench.timing.chunk import Chunk, Request
 from pydlbench.timing.statistics import median

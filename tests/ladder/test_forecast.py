@@ -17,10 +17,9 @@ from pydlbench.records.forecast import (
     OperatorTime,
     Place,
 )
-from pydlbench.records.operator import RecordedCall
+from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.own import OwnSpec
 from pydlbench.records.step import StepSpec
-from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
 

@@ -14,7 +14,7 @@ from pydlbench.ladder.native import NativeVisits, native_parts, native_sum
 from pydlbench.models import build_model
 from pydlbench.ops.meaning import Meaning
 from pydlbench.records.measurement import Roofline
-from pydlbench.runner.session import Options
+from pydlbench.runner.options import Options
 from pydlbench.timing.chunk import Chunk
 
 

@@ -6,10 +6,9 @@ import msgspec
 import pytest
 
 from pydlbench.ladder.operators import kind_of, listed
-from pydlbench.records.operator import RecordedCall
+from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepSpec
 from pydlbench.steps.groups import CallGroup
-from pydlbench.steps.operations import OperatorsFacts
 
 GROUP = CallGroup(calls=("a", "b")).text
 

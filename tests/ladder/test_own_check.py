@@ -11,7 +11,8 @@ from pydlbench.ladder.parts import parts_of
 from pydlbench.models import build_model
 from pydlbench.records.check import CheckRecord
 from pydlbench.records.step import StepSpec
-from pydlbench.runner.session import Options, Session
+from pydlbench.runner.options import Options
+from pydlbench.runner.session import Session
 
 pytestmark = [pytest.mark.deep]
 pytest.importorskip("torch")

@@ -4,15 +4,8 @@ import msgspec
 import pytest
 from said import says
 
-from pydlbench.records.measurement import (
-    METRICS,
-    Correctness,
-    Measurement,
-    Peaks,
-    Roofline,
-    TimeSummary,
-)
-from pydlbench.records.metrics import short_layout, spread
+from pydlbench.records.measurement import Correctness, Measurement, Peaks, Roofline, TimeSummary
+from pydlbench.records.measurement_metrics import METRICS, short_layout, spread
 from pydlbench.report.columns import columns, device_name, heading, label, varying
 from pydlbench.units import number, percent, time_in, time_unit
 

@@ -12,7 +12,7 @@ from pydlbench.report.csv import CSV_COLUMNS, to_csv
 from pydlbench.report.json import to_json
 from pydlbench.report.layers import layers_page
 from pydlbench.report.text import as_markdown
-from pydlbench.timing.guards import GpuReadings
+from pydlbench.timing.chunk import GpuReadings
 
 
 def test_json_document_and_its_rows_back(run_record, measurement, without_time):

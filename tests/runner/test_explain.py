@@ -9,7 +9,7 @@ from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import Correctness, Roofline
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.attribution import explained
-from pydlbench.runner.problem import BackendRun
+from pydlbench.runner.backend_run import BackendRun
 from pydlbench.runner.rows import measured_row
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.procedure import Sampling

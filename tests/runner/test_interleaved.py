@@ -467,7 +467,8 @@ def test_a_killed_process_costs_its_rows_only(monkeypatch):
     pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not built here")
     pytest.importorskip("numba")
     from pydlbench.runner.machine import Devices
-    from pydlbench.runner.session import Options, Session
+    from pydlbench.runner.options import Options
+    from pydlbench.runner.session import Session
     from pydlbench.workers.host import RemoteKernel
 
     real, calls = RemoteKernel.sample, []

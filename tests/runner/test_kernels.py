@@ -11,8 +11,8 @@ from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner import interleaved
 from pydlbench.runner.kernels import Kernels
+from pydlbench.runner.options import Options
 from pydlbench.runner.problem import Problem
-from pydlbench.runner.session import Options
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.policy import Policy
 

@@ -21,7 +21,8 @@ from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import Measurement
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.measure import probe_device
-from pydlbench.runner.session import Options, Session
+from pydlbench.runner.options import Options
+from pydlbench.runner.session import Session
 from pydlbench.workers.host import RemoteKernel, Worker
 
 pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not built here")

@@ -13,7 +13,8 @@ import pytest
 
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
-from pydlbench.runner.session import Options, Session
+from pydlbench.runner.options import Options
+from pydlbench.runner.session import Session
 from pydlbench.timing.chunk import Request
 from pydlbench.workers import host
 from pydlbench.workers.host import RemoteKernel

@@ -19,10 +19,10 @@ from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import Correctness, Measurement
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.machine import Workers
+from pydlbench.runner.options import Options
 from pydlbench.runner.rows import cached_bytes
-from pydlbench.runner.session import Options, Session
-from pydlbench.timing.chunk import Chunk
-from pydlbench.timing.guards import GpuReadings
+from pydlbench.runner.session import Session
+from pydlbench.timing.chunk import Chunk, GpuReadings
 
 CONV = build_layer(
     "conv", batch=8, in_channels=64, in_size=14, out_channels=64, kernel=3, padding=1

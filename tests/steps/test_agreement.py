@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import tiny
 
+from pydlbench.records.agreement import Agreement
 from pydlbench.records.step import StepPreparation, StepSpec
-from pydlbench.steps.agreement import Agreement, compare
+from pydlbench.steps.agreement import compare
 from pydlbench.steps.inputs import make_weights
 from pydlbench.steps.serving import build_step, prepare_model
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 from invented_gpu import Gpu
 
+from pydlbench.records.operator import OperatorsFacts
 from pydlbench.steps.device import DeviceOperators
-from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.timing.chunk import Request
 
 

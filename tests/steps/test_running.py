@@ -8,7 +8,8 @@ import pytest
 
 from pydlbench.errors import UsageError, WorkerError
 from pydlbench.records.step import StepPreparation, StepRecord, StepSpec
-from pydlbench.runner.session import Options, Session
+from pydlbench.runner.options import Options
+from pydlbench.runner.session import Session
 from pydlbench.steps.agreement import agree
 from pydlbench.steps.run import prepare_step, run, run_in_turn
 

@@ -6,15 +6,8 @@ import msgspec
 import pytest
 from said import says
 
-from pydlbench.timing.chunk import Chunk
-from pydlbench.timing.guards import (
-    GpuReadings,
-    combine,
-    disturbance,
-    disturbed_by,
-    judge,
-    reasons_of,
-)
+from pydlbench.timing.chunk import Chunk, GpuReadings
+from pydlbench.timing.guards import combine, disturbance, disturbed_by, judge, reasons_of
 from pydlbench.timing.policy import Policy, gpu_policy
 from pydlbench.timing.procedure import Sampling
 from pydlbench.workers.channel import encode

@@ -1,19 +1,12 @@
-"""The native backend of a device: the suite's own C++ extension modules.
-
-The extension modules are imported here and below only: where one was not built, the message says
-why.
-"""
+"""The native backend of a device: the suite's own C++ extension modules."""
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
-from pydlbench.errors import BackendMissingError
+from pydlbench.backends.native.modules import native_module
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from pydlbench.backends.base import Backend
 
 
@@ -33,24 +26,3 @@ def create(device: str) -> Backend:
     from pydlbench.backends.native import cuda
 
     return cuda.create(device)
-
-
-def native_module(name: str) -> ModuleType:
-    """Import ``pydlbench._cpu`` or another native module.
-
-    Raises:
-        BackendMissingError: it was not built, or cannot be loaded; the message says why.
-    """
-    try:
-        return importlib.import_module(f"pydlbench.{name}")
-    except ImportError as error:
-        raise BackendMissingError(_why_missing(name, error)) from error
-
-
-def _why_missing(name: str, error: ImportError) -> str:
-    try:
-        build = importlib.import_module("pydlbench._build")
-    except ImportError:
-        return f"pydlbench.{name} is not built: run pip install . in the source tree"
-    recorded: str = getattr(build, f"{name.strip('_').upper()}_MISSING", "")
-    return recorded or f"pydlbench.{name} cannot be loaded: {' '.join(str(error).split())}"

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import numpy as np
 
 import pydlbench._cpu as _cpu
-from pydlbench import __version__
 from pydlbench.backends import autotune
 from pydlbench.backends.base import (
     KernelFacts,
@@ -31,6 +30,7 @@ from pydlbench.timing.chunk import Chunk, Request
 from pydlbench.timing.guards import slow_canary
 from pydlbench.timing.policy import Policy
 from pydlbench.timing.statistics import median
+from pydlbench.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -11,7 +11,7 @@ import importlib
 import os
 from typing import Any
 
-from pydlbench.backends.native.backend import native_module
+from pydlbench.backends.native.modules import native_module
 from pydlbench.errors import BackendMissingError, UnsupportedError
 
 # A file named here is taken as it is; for another copy than the environment's.

@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.timing.guards import GpuReadings, reasons_of
+from pydlbench.timing.chunk import GpuReadings
+from pydlbench.timing.guards import reasons_of
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:

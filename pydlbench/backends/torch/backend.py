@@ -1,159 +1,18 @@
-"""PyTorch as a backend: its operators on the CPU, and what both devices share."""
+"""PyTorch as a backend: its operators on the CPU."""
 
 from __future__ import annotations
 
-import abc
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
-
-from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, checked_mode, renamed
 from pydlbench.backends.host_clock import HostClock
-from pydlbench.backends.torch import settings
-from pydlbench.backends.torch.layers import recipes_of
-from pydlbench.backends.torch.operator import TensorPlace, TorchOperator, build, empty
+from pydlbench.backends.torch.base import TorchBackend
+from pydlbench.backends.torch.operator import TorchOperator
 from pydlbench.backends.torch.trace import Behind, behind_on_cpu
 from pydlbench.devices.cpu.affinity import own_cpus
-from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from pydlbench.backends.base import KernelFacts
     from pydlbench.backends.host_clock import Operator
-    from pydlbench.backends.torch.operator import Recipe
     from pydlbench.records.specs import KernelSpec
-
-
-# -----------------------------------------------------------------------------
-# What PyTorch has: from a case to the ways to run it, or one sentence why there is none.
-
-MODES = ("eager", "compiled", "frozen")
-
-FROZEN_NOTE = (
-    "frozen: the weights are constants that torch.compile (torch._inductor.config.freezing) packed "
-    "beforehand; packing is in no sample, as for native rows"
-)
-
-
-def recipes(case: KernelSpec, device: torch.device) -> list[Recipe]:
-    """List the ways to run a case.
-
-    Args:
-        case: what is computed.
-        device: on which tensors live.
-
-    Raises:
-        UnsupportedError: PyTorch has no such operator, mode or precision here.
-    """
-    checked_mode("torch", MODES, case.mode)
-    if case.fuse not in ("none", "bias"):
-        raise UnsupportedError(
-            f"torch: --fuse {case.fuse} is for the native GPU backend so far; nearest: bias"
-        )
-    if case.mode == "frozen":
-        _check_frozen(case)
-    settings.check_precision(case.precision, case.on_gpu)
-    if case.precision == "fp8-tc" and case.layer.kind != "gemm":
-        raise UnsupportedError("torch has fp8-tc for matrix products only")
-    place = TensorPlace(device, settings.DTYPES[case.precision])
-    return recipes_of(case.layer, case, place)
-
-
-def _check_frozen(case: KernelSpec) -> None:
-    """Make sure that a case has constant weights, which the compiler can pack beforehand."""
-    if case.on_gpu:
-        raise UnsupportedError("torch frozen is for CPUs: on a GPU no weights are packed")
-    if case.pass_ != "forward" or case.propagation != "inference":
-        raise UnsupportedError(
-            "torch frozen is for the forward pass of inference: training changes the weights"
-        )
-    if case.layer.op not in ("conv", "gemm") or getattr(case.layer, "batch_count", 1) > 1:
-        raise UnsupportedError("torch frozen is for convolutions and products with weights")
-
-
-class TorchBackend(FrameworkBackend):
-    """PyTorch on one device.
-
-    Args:
-        device: ``cpu`` or ``cuda:N``.
-        cpus: logical CPUs that the process is pinned to; one thread for each.
-    """
-
-    name = "torch"
-    library = f"torch {torch.__version__}"
-
-    def __init__(self, device: str, cpus: Sequence[int]) -> None:
-        super().__init__(device, cpus)
-        self._place = torch.device(device)
-        settings.choose(len(self.cpus))
-
-    def describe(self) -> dict[str, Any]:
-        """Return version, threads, settings and the libraries that PyTorch was built with."""
-        return {
-            "name": self.name,
-            "version": torch.__version__,
-            "threads": torch.get_num_threads(),
-            "settings": settings.in_words(),
-            "modes": list(MODES),
-            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-            "built_with": _built_with(),
-            "numpy": np.__version__,
-        }
-
-    def variants(self, case: KernelSpec) -> list[Variant]:
-        """List the ways to run a case; see :class:`FrameworkBackend`."""
-        return [self._variant(recipe, case) for recipe in recipes(case, self._place)]
-
-    def empty(self, mode: str | None) -> Operator:
-        """Return an operator that does as good as nothing, in a mode.
-
-        Raises:
-            UnsupportedError: There is no such mode.
-        """
-        return empty(
-            self._place, checked_mode("torch", MODES, mode), torch.inference_mode, self.wait
-        )
-
-    @abc.abstractmethod
-    def wait(self) -> None:
-        """Return when the device has done everything that was called."""
-
-    @abc.abstractmethod
-    def behind(self, operator: TorchOperator, case: KernelSpec) -> Behind:
-        """Look at a call from below."""
-
-    def accumulator(self, recipe: Recipe, case: KernelSpec) -> str:
-        """Return what sums are kept in."""
-        del case
-        return recipe.accumulate
-
-    def _variant(self, recipe: Recipe, case: KernelSpec) -> Variant:
-        place = TensorPlace(self._place, settings.DTYPES[case.precision])
-
-        def make(inputs: Mapping[str, NDArray[Any]]) -> Operator:
-            guard = settings.guard(case)
-            return build(recipe, case, inputs, place, guard=guard, wait=self.wait)
-
-        return Variant(
-            algorithm=recipe.algorithm,
-            layout=recipe.layout,
-            variant=recipe.variant,
-            build=make,
-            accumulate=self.accumulator(recipe, case),
-            notes=(*recipe.notes, *((FROZEN_NOTE,) if case.mode == "frozen" else ())),
-        )
-
-    def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
-        """Return the facts with the library's kernels behind the call."""
-        assert isinstance(operator, TorchOperator)
-        found = self.behind(operator, case)
-        algorithm = f"{facts.algorithm} ({found.kernels})" if found.kernels else facts.algorithm
-        notes = [*facts.notes, *found.remarks]
-        return renamed(facts, algorithm, notes=notes, evidence=found.evidence)
 
 
 class TorchCpuBackend(TorchBackend):
@@ -171,13 +30,6 @@ class TorchCpuBackend(TorchBackend):
         """Ask oneDNN and MKL what they did in a call."""
         inference = case.pass_ == "forward" and case.propagation == "inference"
         return behind_on_cpu(operator, threads=len(self.cpus), inference=inference)
-
-
-def _built_with() -> list[str]:
-    """The libraries in PyTorch's own words, without compiler flags."""
-    lines = (line.strip("- ") for line in torch.__config__.show().splitlines())
-    words = ("Math Kernel", "MKL-DNN", "OpenMP", "CUDA Runtime", "CuDNN")
-    return [line for line in lines if any(word in line for word in words) and len(line) < 200]
 
 
 def create(device: str) -> TorchBackend:

@@ -14,7 +14,7 @@ import torch
 from pydlbench.backends import autotune
 from pydlbench.backends.frameworks.events import EventClock
 from pydlbench.backends.native.nvml import Monitor
-from pydlbench.backends.torch.backend import TorchBackend
+from pydlbench.backends.torch.base import TorchBackend
 from pydlbench.backends.torch.operator import TorchOperator
 from pydlbench.backends.torch.trace import Behind
 from pydlbench.backends.verification.verify import TENSOR_ACCUMULATOR

@@ -9,7 +9,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.devices.cpu.affinity import read_affinity, read_cpu_limit, read_memory_limit
 from pydlbench.devices.cpu.kernel_files import (
     parse_cpu_list,
     parse_size,
@@ -17,6 +16,7 @@ from pydlbench.devices.cpu.kernel_files import (
     read_number,
     read_text,
 )
+from pydlbench.devices.cpu.limits import read_affinity, read_cpu_limit, read_memory_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -9,17 +9,20 @@ from pydlbench.devices.bandwidths import (
     LEVELS,
     PATTERNS,
     Probe,
+    add_windows,
     extend_bandwidths,
-    probe_bandwidths,
-    probe_once_more,
+    probe_levels,
 )
 from pydlbench.devices.cpu.advice import assumption_advice, cpu_advice, peak_advice
 from pydlbench.devices.cpu.affinity import physical_cores
 from pydlbench.devices.cpu.peaks import theoretical_peak
 from pydlbench.devices.cpu.working_set import (
+    cache_working_set,
     last_level_bytes,
+    memory_working_set,
     nearer_level_bytes,
     private_level_bytes,
+    private_working_set,
 )
 from pydlbench.devices.findings import (
     Advice,
@@ -33,7 +36,7 @@ from pydlbench.devices.tries import better_of, try_peak
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pydlbench.devices.cpu.facts import CpuFacts
     from pydlbench.devices.findings import Bandwidth
@@ -260,3 +263,69 @@ def _libraries(library: Mapping[str, Any]) -> dict[str, str]:
     said = {key: str(value) for key, value in library.items() if value is not None}
     name, version = said.pop("name", None), said.pop("version", None)
     return ({name: version} if name and version else {}) | said
+
+
+# -----------------------------------------------------------------------------
+# The bandwidths of a CPU's levels of memory.
+
+# Every run that times layers pays for these, so they are short; the best round of all counts.
+_SECONDS = 0.02
+
+
+def probe_bandwidths(
+    record: DeviceRecord,
+    patterns: Sequence[str],
+    levels: Sequence[str],
+    probe: Probe,
+    kept: Sequence[Bandwidth] = (),
+) -> tuple[tuple[Bandwidth, ...], tuple[Advice, ...]]:
+    """Return all bandwidths of a CPU's record and those it lacks; see :func:`probe_levels`.
+
+    Args:
+        record: what is known so far.
+        patterns: which bandwidths are needed.
+        levels: of which levels; one that the machine lacks is left out.
+        probe: runs a native probe.
+        kept: what an earlier run has probed; believed where one reading of the level agrees.
+
+    Raises:
+        UnsupportedError: the probe cannot run on this machine.
+    """
+    ask = _ask_of(record, probe)
+    return probe_levels(record.bandwidths, _sizes(record), patterns, levels, ask, kept)
+
+
+def probe_once_more(record: DeviceRecord, probe: Probe) -> tuple[Bandwidth, ...]:
+    """Return a CPU's bandwidths with one more window of each level's fastest pattern.
+
+    The windows at the start of a run lie within a second; what they missed shows later.
+
+    Args:
+        record: with its bandwidths.
+        probe: runs a native probe.
+    """
+    return add_windows(record, _sizes(record), _ask_of(record, probe))
+
+
+def _sizes(record: DeviceRecord) -> dict[str, int | None]:
+    facts, cpus = record.facts, record.cpus
+    return {
+        "memory": memory_working_set(facts, cpus),
+        "llc": cache_working_set(facts, cpus),
+        "l2": private_working_set(facts, cpus),
+    }
+
+
+def _ask_of(record: DeviceRecord, probe: Probe) -> Callable[[str, str, int], Mapping[str, Any]]:
+    def ask(level: str, pattern: str, size: int) -> Mapping[str, Any]:
+        return probe(
+            "bandwidth",
+            kind=pattern,
+            bytes=size,
+            cpus=list(record.cpus),
+            seconds=_SECONDS,
+            # Non-temporal stores would send to memory what is to stay in the cache.
+            streaming=level == "memory",
+        )
+
+    return ask

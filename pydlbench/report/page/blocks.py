@@ -6,49 +6,23 @@ become markup.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+from pydlbench.report.page.plain import UNREADABLE, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pydlbench.report.page.figures.canvas import Chart
 
-#: What comes of documents that hold something else than they should.
-UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
 #: Figures of one kind: a page of many runs stays readable.
 MOST_FIGURES: Final = 6
 #: Rows that a page shows; the rest is counted. More make a browser slow.
 MOST_ROWS: Final = 3000
 # Of a cell's text: longer ones are cut, with the whole in a tooltip.
 _LONG: Final = 60
-# Control characters are no text in HTML and make XML ill-formed; half of a surrogate pair cannot
-# be written as UTF-8.
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-
-
-def plain(value: Any, limit: int | None = None) -> str:
-    """Return a value as text on one line that XML and HTML can hold; long ones are cut.
-
-    Args:
-        value: anything; None is a dash.
-        limit: characters at the most.
-    """
-    words = "-" if value is None else str(value)
-    if not (words.isascii() and words.isprintable()):
-        words = _UNPRINTABLE.sub("\ufffd", words)
-    words = " ".join(words.split())
-    if limit is not None and len(words) > limit:
-        return f"{words[: limit - 1].rstrip()}\N{HORIZONTAL ELLIPSIS}"
-    return words
-
-
-def dotted(line: str) -> str:
-    """Return a line of a terminal's heading, whose items two blanks part, with dots instead."""
-    items = [item.strip() for item in line.split("  ") if item.strip()]
-    return " \N{MIDDLE DOT} ".join(items)
 
 
 @dataclass(frozen=True, slots=True)

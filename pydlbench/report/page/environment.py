@@ -17,8 +17,8 @@ from pydlbench.report.page.blocks import (
     Text,
     blocks_of,
     number_column,
-    plain,
 )
+from pydlbench.report.page.plain import plain
 from pydlbench.report.page.runs import finite, level_name, mapping, objects, positive
 from pydlbench.units import format_bytes, format_hz, format_seconds, number
 

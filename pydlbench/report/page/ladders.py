@@ -15,7 +15,7 @@ from pydlbench.ladder.native import roof_s, rungs_by_owner, theoretical_s
 from pydlbench.ladder.parts import parts_of
 from pydlbench.records.step import framework_text, options_text
 from pydlbench.report.columns import AXES, axis_values, label
-from pydlbench.report.page.blocks import plain
+from pydlbench.report.page.plain import plain
 from pydlbench.report.page.runs import node_name, positive
 
 if TYPE_CHECKING:

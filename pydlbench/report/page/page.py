@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from pydlbench import __version__
-from pydlbench.report.page.blocks import Facts, Figure, Section, plain
+from pydlbench.report.page.blocks import Facts, Figure, Section
 from pydlbench.report.page.environment import differences, environment
 from pydlbench.report.page.figures.canvas import drawing
 from pydlbench.report.page.figures.svg import draw_png, file_svg, inline_svg
 from pydlbench.report.page.fleets import fleets
 from pydlbench.report.page.palette import css_variables
+from pydlbench.report.page.plain import plain
 from pydlbench.report.page.sections import (
     batches,
     by_framework,
@@ -27,6 +27,7 @@ from pydlbench.report.page.sections import (
     samples,
     step,
 )
+from pydlbench.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

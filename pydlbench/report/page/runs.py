@@ -25,7 +25,7 @@ from pydlbench.records.record import Record
 from pydlbench.records.step import StepRecord
 from pydlbench.report.columns import device_name
 from pydlbench.report.e2e import StepRow
-from pydlbench.report.page.blocks import UNREADABLE, plain
+from pydlbench.report.page.plain import UNREADABLE, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydlbench.compare.match import match
 from pydlbench.compare.stored import compare
 from pydlbench.errors import UsageError
-from pydlbench.records.metrics import ratio_text
+from pydlbench.records.measurement_metrics import ratio_text
 from pydlbench.records.step import framework_text, options_text
 from pydlbench.report.check import interval_text, ledger_columns, rung_columns, steps_of
 from pydlbench.report.columns import columns, heading, label, varying
@@ -35,10 +35,8 @@ from pydlbench.report.page.blocks import (
     Table,
     Text,
     blocks_of,
-    dotted,
     figures_of,
     number_column,
-    plain,
     sentence,
 )
 from pydlbench.report.page.figures.batches import BATCHES_NEED, batch_sweeps
@@ -49,6 +47,7 @@ from pydlbench.report.page.figures.roofline import ROOFLINE_NEEDS, rooflines
 from pydlbench.report.page.figures.samples import SAMPLES_NEED, distributions
 from pydlbench.report.page.figures.step import STEP_NEEDS, steps
 from pydlbench.report.page.ladders import rates
+from pydlbench.report.page.plain import dotted, plain
 from pydlbench.report.page.runs import finite
 from pydlbench.report.page.sentences import conclusions
 from pydlbench.units import Scale, format_flops, number, percent, time_in, time_unit

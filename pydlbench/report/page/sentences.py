@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.records.step import framework_text, options_text
-from pydlbench.report.page.blocks import UNREADABLE, dotted, plain
+from pydlbench.report.page.plain import UNREADABLE, dotted, plain
 from pydlbench.report.verdicts import conclude_run, disturbance
 
 if TYPE_CHECKING:

@@ -21,12 +21,12 @@ from pydlbench.backends.jax.settings import jax, place_of
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import PydlbenchError
 from pydlbench.models import build_model
+from pydlbench.records.operator import OperatorsFacts
 from pydlbench.steps.definition import definition_of
 from pydlbench.steps.groups import EQUATION, CallGroup, Member, grouped, groups_of, is_feed
 from pydlbench.steps.inputs import make_batch, make_weights
 from pydlbench.steps.jax.net import LOSS, OPTIMIZER, scope_of
 from pydlbench.steps.jax.step import JaxModel, JaxStep
-from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.steps.operators import CallCost, OperatorsKernel, TimedCall, check_on_cpu
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from pydlbench.backends.native.chains import ChainLink
 from pydlbench.backends.verification.verify import verify
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.models.graph import INPUT
+from pydlbench.records.agreement import TOLERANCE
 from pydlbench.records.chain import ChainFacts, ChainStep
 from pydlbench.records.specs import KernelSpec
 from pydlbench.records.step import Check
-from pydlbench.steps.agreement import TOLERANCE
 from pydlbench.steps.inputs import make_batch, make_weights
 from pydlbench.steps.native.links import LABELS, list_step, problem_text
 from pydlbench.timing.statistics import median

@@ -19,11 +19,11 @@ from onnx import helper, numpy_helper
 
 from pydlbench.devices.cpu.affinity import pinned
 from pydlbench.errors import PrimitiveError, UnsupportedError
+from pydlbench.records.operator import OperatorsFacts
 from pydlbench.records.step import Check
 from pydlbench.steps.onnxruntime.recording import GRAPHS, recorded
 from pydlbench.steps.onnxruntime.replay import ALIASES, ONNX, one_file
 from pydlbench.steps.onnxruntime.step import OnnxModel
-from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.steps.operators import OperatorsKernel
 from pydlbench.timing.statistics import median
 from pydlbench.units import format_seconds, percent

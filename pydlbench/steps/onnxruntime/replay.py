@@ -21,10 +21,10 @@ from pydlbench.backends.base import is_out_of_memory
 from pydlbench.devices.cpu.affinity import pinned
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.seen.onnx import Node
+from pydlbench.records.operator import OperatorsFacts
 from pydlbench.steps.onnxruntime.file import types_of, words
 from pydlbench.steps.onnxruntime.recording import record
 from pydlbench.steps.onnxruntime.step import OnnxModel
-from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.steps.operators import CallCost, OperatorsKernel
 from pydlbench.timing.statistics import median
 

@@ -19,9 +19,9 @@ from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import PydlbenchError
 from pydlbench.models import build_model
 from pydlbench.ops.seen.tensorflow import Node
+from pydlbench.records.operator import OperatorsFacts
 from pydlbench.steps.groups import CallGroup, is_feed, is_group
 from pydlbench.steps.inputs import make_batch
-from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.steps.operators import CallCost, OperatorsKernel, TimedCall, check_on_cpu
 from pydlbench.steps.tensorflow.graph import Replayed, ReplayedGroup
 from pydlbench.steps.tensorflow.step import Tracer

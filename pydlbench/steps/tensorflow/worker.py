@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.models import build_model
+from pydlbench.records.operator import OperatorsFacts
 from pydlbench.steps.inputs import make_batch, make_weights
-from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.steps.operators import OperatorsKernel
 from pydlbench.steps.tensorflow.inspection import TensorflowInspection
 from pydlbench.steps.tensorflow.operators import prepare_allocation, prepare_calls

@@ -22,10 +22,10 @@ from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.trace import library_output
 from pydlbench.errors import UnsupportedError
 from pydlbench.models import build_model
+from pydlbench.records.operator import OperatorsFacts
 from pydlbench.steps import device
 from pydlbench.steps.groups import is_feed, is_group
 from pydlbench.steps.inputs import make_batch, make_weights, weight_shapes
-from pydlbench.steps.operations import OperatorsFacts
 from pydlbench.steps.operators import LoggedOperators, OperatorsKernel, TimedCall, check_on_cpu
 from pydlbench.steps.own import load_own
 from pydlbench.steps.torch import chain, compiled, replay

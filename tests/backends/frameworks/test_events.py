@@ -6,8 +6,7 @@ import pytest
 
 from pydlbench.backends.frameworks.events import EventClock
 from pydlbench.backends.host_clock import HostClock
-from pydlbench.timing.chunk import Request
-from pydlbench.timing.guards import GpuReadings
+from pydlbench.timing.chunk import GpuReadings, Request
 
 WORK_S, LAUNCH_S = 3e-3, 2e-4
 

@@ -101,7 +101,7 @@ def gpu_backend(runtime, monitor, monkeypatch):
     import torch
 
     from pydlbench.backends.torch import gpu as gpu_backend
-    from pydlbench.backends.torch.backend import TorchBackend
+    from pydlbench.backends.torch.base import TorchBackend
 
     monkeypatch.setattr(gpu_backend, "kernel_names", lambda _: ["sm90_xmma_fprop"])
     made = gpu_backend.TorchCudaBackend.__new__(gpu_backend.TorchCudaBackend)

@@ -13,8 +13,7 @@ from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.gpu import GpuClock
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
-from pydlbench.timing.chunk import Request
-from pydlbench.timing.guards import GpuReadings
+from pydlbench.timing.chunk import GpuReadings, Request
 from pydlbench.words import PASSES
 
 CONV = build_layer("conv", batch=2, in_channels=4, in_size=6, out_channels=8, kernel=3, padding=1)

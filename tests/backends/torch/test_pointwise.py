@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.torch.backend import recipes
+from pydlbench.backends.torch.base import recipes
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import PrimitiveError
 from pydlbench.ops.table import OPS, ops_of_kind

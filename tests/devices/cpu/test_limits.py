@@ -1,6 +1,6 @@
 """CPU time and memory that a control group leaves."""
 
-from pydlbench.devices.cpu.affinity import read_affinity, read_cpu_limit, read_memory_limit
+from pydlbench.devices.cpu.limits import read_affinity, read_cpu_limit, read_memory_limit
 
 TOP = "sys/fs/cgroup"
 

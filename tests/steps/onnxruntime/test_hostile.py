@@ -16,7 +16,8 @@ from pydlbench.errors import (  # noqa: E402
     UsageError,
 )
 from pydlbench.records.step import StepSpec  # noqa: E402
-from pydlbench.runner.session import Options, Session  # noqa: E402
+from pydlbench.runner.options import Options  # noqa: E402
+from pydlbench.runner.session import Session  # noqa: E402
 from pydlbench.steps import operations  # noqa: E402
 from pydlbench.steps.onnxruntime.file import read_graph, types_of  # noqa: E402
 from pydlbench.steps.run import run_in_turn  # noqa: E402

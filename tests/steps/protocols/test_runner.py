@@ -10,7 +10,8 @@ import pytest
 from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.models import build_model, model_names
 from pydlbench.models.counts import parameters
-from pydlbench.runner.session import Options, Session
+from pydlbench.runner.options import Options
+from pydlbench.runner.session import Session
 from pydlbench.steps.protocols.runner import ProtocolSpec, run_in_worker
 from pydlbench.steps.protocols.scripts import PROTOCOLS
 

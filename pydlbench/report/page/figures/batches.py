@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pydlbench.report.page.blocks import plain
 from pydlbench.report.page.figures.canvas import (
     CONTENDED,
     Chart,
@@ -18,6 +17,7 @@ from pydlbench.report.page.figures.canvas import (
 )
 from pydlbench.report.page.ladders import rates
 from pydlbench.report.page.palette import LINES, line_looks
+from pydlbench.report.page.plain import plain
 from pydlbench.units import number
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import PydlbenchError
-from pydlbench.report.page.blocks import plain
 from pydlbench.report.page.palette import LIGHT
+from pydlbench.report.page.plain import plain
 from pydlbench.units import format_seconds
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.report.fleet import some_metrics, title_of, whole_of
-from pydlbench.report.page.blocks import plain
 from pydlbench.report.page.figures.canvas import (
     Chart,
     beside,
@@ -23,6 +22,7 @@ from pydlbench.report.page.figures.canvas import (
     points,
 )
 from pydlbench.report.page.palette import LIGHT, LINES, Look, line_looks
+from pydlbench.report.page.plain import plain
 from pydlbench.units import percent
 
 if TYPE_CHECKING:

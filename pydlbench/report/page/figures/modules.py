@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.ladder.parts import module_tree
 from pydlbench.records.step import framework_text
-from pydlbench.report.page.blocks import plain
 from pydlbench.report.page.figures.canvas import Chart, bar, figure, mark, place
 from pydlbench.report.page.palette import LIGHT
+from pydlbench.report.page.plain import plain
 from pydlbench.units import Scale, percent
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.ops.table import MEMORY_BOUND
 from pydlbench.report.columns import AXES, axis_values, label
-from pydlbench.report.page.blocks import plain
 from pydlbench.report.page.figures.canvas import (
     Chart,
     bar,
@@ -29,6 +28,7 @@ from pydlbench.report.page.figures.canvas import (
     row_notes,
 )
 from pydlbench.report.page.palette import LIGHT, Look, looks
+from pydlbench.report.page.plain import plain
 from pydlbench.report.page.runs import node_name
 from pydlbench.units import percent
 

@@ -12,7 +12,6 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.ops.table import MEMORY_BOUND
-from pydlbench.report.page.blocks import plain
 from pydlbench.report.page.figures.canvas import (
     Chart,
     figure,
@@ -27,6 +26,7 @@ from pydlbench.report.page.figures.canvas import (
     row_notes,
 )
 from pydlbench.report.page.palette import LIGHT, looks
+from pydlbench.report.page.plain import plain
 from pydlbench.report.page.runs import level_name, mapping, node_name, objects, positive
 from pydlbench.units import format_seconds, number, percent
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.records.metrics import spread
+from pydlbench.records.measurement_metrics import spread
 from pydlbench.report.columns import label, varying
-from pydlbench.report.page.blocks import plain
 from pydlbench.report.page.figures.canvas import (
     CONTENDED,
     Chart,
@@ -24,6 +23,7 @@ from pydlbench.report.page.figures.canvas import (
     points,
 )
 from pydlbench.report.page.palette import LIGHT, looks
+from pydlbench.report.page.plain import plain
 from pydlbench.report.page.runs import usable_samples
 from pydlbench.units import format_seconds, number
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.ops.table import without_sides
-from pydlbench.report.page.blocks import dotted, plain
 from pydlbench.report.page.figures.canvas import (
     CONTENDED,
     Chart,
@@ -20,6 +19,7 @@ from pydlbench.report.page.figures.canvas import (
 )
 from pydlbench.report.page.ladders import Segment, ladders, layer_sums
 from pydlbench.report.page.palette import KINDS, LIGHT, kind_look
+from pydlbench.report.page.plain import dotted, plain
 from pydlbench.units import Scale, percent
 
 if TYPE_CHECKING:

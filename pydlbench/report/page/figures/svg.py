@@ -10,8 +10,8 @@ import re
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.report.page.blocks import plain
 from pydlbench.report.page.palette import themed
+from pydlbench.report.page.plain import plain
 
 if TYPE_CHECKING:
     from pydlbench.report.page.figures.canvas import Chart

@@ -1,0 +1,53 @@
+"""How a session measures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydlbench.backends.base import DEFAULT_WORKSPACE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a session measures.
+
+    Attributes:
+        threads: threads, one pinned per CPU; None is one per physical core.
+        seed: of the inputs and of the order in interleaved measurements.
+        budget_s: sampling time per kernel, in seconds.
+        visits: how often each row is visited at least, in new processes and in random order over
+            the rows; visits share the budget of their row (:mod:`pydlbench.timing.visits`). None is
+            six; of a single row in one process, with new memory for each. Commands, and functions
+            that are given no options, take six.
+        confidence: level of the median's interval.
+        keep_samples: keep the raw samples in the record.
+        algorithms: time, verify and list every candidate.
+        estimate: native rows on a CPU are summands, whose sum has to be good rather than each of
+            them. Sampling stops at a half width of 2 % (``timing.policy.estimate_policy``), kernels
+            are found by a shorter search, and cold caches are timed with the kernel that was
+            fastest with hot ones, where those were measured before: the interval of an estimate
+            is one kernel's. Kernels that compete side by side are searched and timed in full.
+        workspace_bytes: scratch memory that a GPU's kernel may ask for at most.
+        energy: measure the energy of an execution, where a GPU can tell.
+        keep_probes: take over the bandwidths that an earlier run has probed on this machine, where
+            a short reading agrees with them (:mod:`pydlbench.devices.kept`); else they are probed
+            anew, and kept for later runs.
+        timeout_s: after so many seconds without an answer a worker counts as hung and is killed;
+            None is 15 minutes, and an hour while it prepares a case.
+        code_limit_s: the same of the frameworks' workers, where the user's own code runs in them;
+            None is as of the others.
+    """
+
+    threads: int | None = None
+    seed: int = 0
+    budget_s: float = 2.0
+    visits: int | None = 1
+    confidence: float = 0.95
+    keep_samples: bool = False
+    algorithms: bool = False
+    estimate: bool = False
+    workspace_bytes: int = DEFAULT_WORKSPACE
+    energy: bool = False
+    keep_probes: bool = True
+    timeout_s: float | None = None
+    code_limit_s: float | None = None
