@@ -1,4 +1,4 @@
-"""The one grammar of descriptors, which is benchdnn's: how an op's fields are written and read.
+"""The one grammar of descriptors, which is benchdnn's: how an op's fields are read.
 
 A descriptor is the op's prefix (none of convolutions, poolings and products), the shapes of its
 operands where it is declared by these (``12x128x64:12x64x128``), then fields, each a spelling and a
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 _NUMBER: Final = re.compile(r"[0-9]+")
 _SIGNED: Final = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[-+]?[0-9]+)?")
 _DIGITS: Final = 19  # 2**63 has nineteen
-
-# -----------------------------------------------------------------------------
-# Reading.
 
 
 def malformed(position: int, expected: str, found: str) -> UsageError:
@@ -230,7 +227,3 @@ def _fill_sides(op: Op, values: dict[str, Any], end: int) -> dict[str, Any]:
                 raise _missing(field, field.spelling + side, end)
         filled[field.name] = found
     return {name: tuple(found) for name, found in filled.items()}
-
-
-# -----------------------------------------------------------------------------
-# Writing.

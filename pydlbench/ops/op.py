@@ -469,6 +469,10 @@ class Layer:
         return tuple(roles(self) if callable(roles) else roles)
 
 
+# -----------------------------------------------------------------------------
+# The descriptor of a layer; :mod:`pydlbench.ops.grammar` reads it.
+
+
 def _write(layer: Layer) -> str:
     """Return the canonical descriptor of a layer, without its name.
 

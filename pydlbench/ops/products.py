@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.ops.fields import Field
 from pydlbench.ops.grammar import malformed
-from pydlbench.ops.op import Layer, Op, Operands, Pass, Shape, Shapes
+from pydlbench.ops.op import Layer, Op, Operands, Pass, Shape, Shapes, Sizes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from pydlbench.ops.op import Sizes
 
 # -----------------------------------------------------------------------------
 # ``dst[m, n] = src[m, k] @ weights[k, n]``, without bias, for each of a batch; sizes of the batch

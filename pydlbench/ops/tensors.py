@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import UsageError
 from pydlbench.ops.fields import Field
-from pydlbench.ops.op import Layer, Op, Operands, Pass, Shape
+from pydlbench.ops.op import Layer, Op, Operands, Pass, Shape, Sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
-
-    from pydlbench.ops.op import Sizes
 
 
 def _operands(least: int, most: int, *names: str) -> Operands:

@@ -1,4 +1,4 @@
-"""Hypotheses and what becomes of them: findings, or things that were tried. Times in seconds."""
+"""What becomes of hypotheses: findings, or things that were tried. Times in seconds."""
 
 from __future__ import annotations
 

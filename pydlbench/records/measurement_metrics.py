@@ -62,6 +62,8 @@ class TableOf:
         return any(getattr(row, name) for row in self.rows)
 
 
+# Texts of cells that are more than a number.
+
 _ROLE = re.compile(r"(src|weights|dst) ([^,]+)")
 # The kernel behind a framework's function says more than the function.
 _BEHIND = re.compile(r"\S+ \((.+)\)")

@@ -2,7 +2,7 @@
 
 A :class:`Metric` has the place of a value in the JSON object, its column in CSV and Parquet, its
 unit, and, where it stands in tables, its title, its text and when a table needs it. The metrics of
-a measurement are declared beside it, in :mod:`pydlbench.records.measurement`.
+a measurement are declared in :mod:`pydlbench.records.measurement_metrics`.
 """
 
 from __future__ import annotations
@@ -78,9 +78,6 @@ def columns_of(metrics: Iterable[Metric[Row, Table]], table: Table) -> list[Colu
 
 def _cell(text: Callable[[Row, Table], str], table: Table, row: Row) -> str:
     return text(row, table)
-
-
-# Texts of cells that are more than a number.
 
 
 def cut(text: str, width: int) -> str:

@@ -1,4 +1,4 @@
-"""Operators of a framework's step as they are recorded, without their times."""
+"""Operators of a framework's step as they are recorded, and what else is known of them."""
 
 from __future__ import annotations
 
