@@ -105,7 +105,7 @@ def each_pass(
 SIDES = {"batch": 3, "channels": 6, "height": 5, "width": 4}
 _PLAIN = ("bias", "relu", "relu6", "hardswish", "hardsigmoid", "scale", "batchnorm", "add")
 _SMOOTH = ("sigmoid", "tanh", "softplus", "elu", "silu", "mish", "gelu", "gelu-tanh")
-_ROWS = ("softmax", "log-softmax", "layernorm")
+_ROWS = ("softmax", "log-softmax", "layernorm", "rmsnorm")
 _POINTWISE = (
     *(build_layer(op, **SIDES) for op in (*_PLAIN, *_SMOOTH, *_ROWS)),
     build_layer("lrn", **SIDES, local_size=3, alpha=0.5, k=1.5),

@@ -26,7 +26,7 @@ PROBLEMS = [
         for op in (
             *("relu", "relu6", "hardswish", "hardsigmoid", "sigmoid", "tanh", "softplus", "elu"),
             *("silu", "mish", "gelu", "gelu-tanh", "softmax", "log-softmax", "lrn"),
-            *("batchnorm", "layernorm"),
+            *("batchnorm", "layernorm", "rmsnorm"),
         )
     ),
     *(
@@ -44,6 +44,8 @@ PROBLEMS = [
     *(f"reduction:{op}:4x3x5:4x1x5" for op in ("sum", "mean", "max", "min", "norm")),
     *("move:copy:8", "move:fill:3x4", "move:permute:4x2x3by201"),
     *("gather:rows:9x4:5", "gather:add-rows:9x4:30"),
+    *("attention:mb2h4kvh2q3k5d6dv2", "attention:mb2h4kvh2q3k5d6dv2causal1"),
+    *("mb2ic4iw9oc6kw3", "mb2ic4id3ih4iw5oc6kd2kh3kw2", "2x1x5x3:1x4x3x6"),
     *("lstm:l2d2t4mb3slc8dhc4", "gru:l1t4mb3slc5dhc4", "gru:l1d2t4mb3slc5dhc4"),
     *("resize:nearest:mb2ic3ih7oh5iw4ow9", "resize:linear:mb2ic3ih7oh5iw4ow9"),
 ]
@@ -71,8 +73,11 @@ def test_verification_accepts_the_reference(text):
 
 
 @pytest.mark.parametrize("mode", ["max", "avg", "avg_p"])
-def test_verification_accepts_the_reference_of_poolings(mode):
-    layer = parse_problem("mb2ic20ih7iw6kh3kw2ph1pw1sh2sw1", pool=mode)
+@pytest.mark.parametrize(
+    "text", ["mb2ic20ih7iw6kh3kw2ph1pw1sh2sw1", "mb2ic20iw17kw3dw2", "mb2ic4id4ih5iw6kd2kh3kw2"]
+)
+def test_verification_accepts_the_reference_of_poolings(text, mode):
+    layer = parse_problem(text, pool=mode)
     inputs = make_inputs(layer, "forward", "fp32", 1)
     dst = layer.reference(inputs)["dst"].astype(np.float32)
     assert verification.verify(layer, "forward", "fp32", inputs, dst, seed=2).status == "ok"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pydlbench.ops.grammar import SIDES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -148,6 +151,30 @@ class Piece:
     terms: int
 
 
+#: Elements of which a mean square of errors says how large others like them may be.
+_ENOUGH = 32
+
+
+def size_of_miss(narrow: NDArray[Any], exact: F64, unit: float) -> F64:
+    """Return how large a term is whose one rounding is off by as much as a whole formula was.
+
+    A rounding to nearest is off by 0.43 units in the root mean square. What single elements are off
+    by says little, so that those along the last axis, or more where it is short, are taken
+    together.
+
+    Args:
+        narrow: What the formula gave with its numbers rounded.
+        exact: What it gives in float64.
+        unit: Unit roundoff of the numbers.
+    """
+    first = exact.ndim - 1
+    while first > 0 and math.prod(exact.shape[first:]) < _ENOUGH:
+        first -= 1
+    squares = np.square(narrow - exact).mean(axis=tuple(range(first, exact.ndim)), keepdims=True)
+    size: F64 = np.broadcast_to(np.sqrt(squares) / (0.43 * unit), exact.shape)
+    return size
+
+
 def whole_columns(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
     """Cut NCHW images into pieces that have all channels of their pixels."""
     images, channels, height, width = shape
@@ -179,61 +206,78 @@ class Pixels:
 
     Attributes:
         image: Index of the image, per pixel.
-        row: Row of the output.
-        column: Column of the output.
+        place: Index along each side, outermost first, per pixel.
     """
 
     image: NDArray[np.intp]
-    row: NDArray[np.intp]
-    column: NDArray[np.intp]
+    place: tuple[NDArray[np.intp], ...]
 
     def values(self, output: NDArray[Any]) -> NDArray[Any]:
-        """Return the (pixels, channels) values of an NCHW tensor."""
-        picked: NDArray[Any] = output[self.image, :, self.row, self.column]
+        """Return the (pixels, channels) values of a tensor of images."""
+        at: tuple[Any, ...] = (self.image, slice(None), *self.place)
+        picked: NDArray[Any] = output[at]
         return picked
 
-    def patches(self, source: NDArray[Any], height: TapAxis, width: TapAxis) -> NDArray[np.float64]:
-        """Return the (pixels, channels, taps, taps) window of each pixel, zero on padding."""
-        rows, columns = height.source[self.row], width.source[self.column]
-        picked = source[self.image[:, None, None], :, rows[:, :, None], columns[:, None, :]]
-        factor = height.factor[self.row][:, :, None] * width.factor[self.column][:, None, :]
-        result: NDArray[np.float64] = (picked * factor[..., None]).transpose(0, 3, 1, 2)
+    def patches(self, source: NDArray[Any], axes: Sequence[TapAxis]) -> NDArray[np.float64]:
+        """Return the (pixels, channels, taps...) window of each pixel, zero on padding."""
+        sides = len(axes)
+        image = self.image.reshape(-1, *[1] * sides)
+        read: list[NDArray[np.intp]] = []
+        factor = np.ones(image.shape)
+        for side, (axis, place) in enumerate(zip(axes, self.place, strict=True)):
+            along = [len(place), *[1] * sides]
+            along[1 + side] = -1
+            read.append(axis.source[place].reshape(along))
+            factor = factor * axis.factor[place].reshape(along)
+        at: tuple[Any, ...] = (image, slice(None), *read)
+        picked = source[at]
+        result: NDArray[np.float64] = np.moveaxis(picked * factor[..., None], -1, 1)
         return result
 
     def name(self, role: str, pixel: int, channel: int) -> str:
         """Name an element: ``dst[n=0, c=17, h=3, w=5]``."""
-        return element_name(role, (self.image[pixel], channel, self.row[pixel], self.column[pixel]))
+        sides = [place[pixel] for place in self.place]
+        return image_element(role, (self.image[pixel], channel, *sides))
+
+
+def image_element(role: str, place: Sequence[Any]) -> str:
+    """Name an element of images of one to three sides: ``dst[n=0, c=17, h=3, w=5]``."""
+    letters = ("n", "c", *SIDES[len(SIDES) - len(place) + 2 :])
+    return f"{role}[{', '.join(f'{k}={at}' for k, at in zip(letters, place, strict=True))}]"
 
 
 def element_name(role: str, place: Sequence[Any]) -> str:
-    """Name an element of NCHW images, ``dst[n=0, c=17, h=3, w=5]``, or of others, ``bias[3]``."""
-    if len(place) != 4:
-        return f"{role}[{', '.join(map(str, place))}]"
-    image, channel, row, column = place
-    return f"{role}[n={image}, c={channel}, h={row}, w={column}]"
+    """Name an element of NCHW images, or of another tensor, ``bias[3]``."""
+    if len(place) == 4:
+        return image_element(role, place)
+    return f"{role}[{', '.join(map(str, place))}]"
 
 
 def choose_pixels(
-    rng: np.random.Generator, images: int, height: int, width: int, count: int
+    rng: np.random.Generator, images: int, sizes: Sequence[int], count: int
 ) -> Pixels:
-    """Choose ``count`` pixels: all if there are no more, else corners first, then random ones."""
-    total = images * height * width
+    """Choose ``count`` pixels: all if there are no more, else corners first, then random ones.
+
+    Args:
+        rng: Draws the random ones.
+        images: Their number.
+        sizes: Of their sides.
+        count: Of the pixels.
+    """
+    shape = (images, *sizes)
+    total = math.prod(shape)
     if count >= total:
         flat = np.arange(total)
     else:
         # Padding and tails of blocked loops go wrong at the borders first.
-        corners = [
-            (n * height + h) * width + w
-            for n in {0, images - 1}
-            for h in {0, height - 1}
-            for w in {0, width - 1}
-        ]
+        ends = itertools.product(*({0, size - 1} for size in shape))
+        corners = np.ravel_multi_index(tuple(zip(*ends, strict=True)), shape)
         flat = rng.integers(0, total, count)
         kept = min(len(corners), count // 2)
         flat[:kept] = corners[:kept]
         flat = np.unique(flat)
-    image, row, column = np.unravel_index(flat, (images, height, width))
-    return Pixels(image=image, row=row, column=column)
+    image, *place = np.unravel_index(flat, shape)
+    return Pixels(image=image, place=tuple(place))
 
 
 # -----------------------------------------------------------------------------
@@ -293,18 +337,19 @@ class TapAxis:
         return slice(first, last + 1), slice(low, high + 1, step)
 
 
-def window_axes(layer: Layer, pass_: str) -> tuple[TapAxis, TapAxis]:
-    """Return the tables for height and width; those of average pooling divide by the count."""
+def window_axes(layer: Layer, pass_: str) -> tuple[TapAxis, ...]:
+    """Return the tables of all sides; those of average pooling divide by the count."""
     average = layer.op == "pool" and layer.mode == "avg"
     whole = layer.op == "pool" and layer.count_include_pad
-    height, width = (_tap_axis(axis, pass_, average, whole) for axis in layer.axes)
-    return height, width
+    return tuple(_tap_axis(axis, pass_, average, whole) for axis in layer.axes)
 
 
 def overlap(layer: Layer) -> int:
     """Return how many windows can hold one input position."""
-    rows, columns = (min(axis.out, -(-axis.kernel // axis.stride)) for axis in layer.axes)
-    return int(rows * columns)
+    return math.prod(
+        min(axis.out, -(-axis.kernel // (axis.stride // math.gcd(axis.stride, axis.dilation))))
+        for axis in layer.axes
+    )
 
 
 def _tap_axis(axis: Axis, pass_: str, average: bool, whole: bool) -> TapAxis:
@@ -427,7 +472,7 @@ def worst_of(
 def image_checksums(
     output: NDArray[Any],
     source: NDArray[Any],
-    axes: tuple[TapAxis, TapAxis],
+    axes: Sequence[TapAxis],
     rng: np.random.Generator,
     *,
     by_tap: bool,
@@ -435,22 +480,23 @@ def image_checksums(
 ) -> tuple[F64, F64, F64, F64]:
     """Return the checksums of an output's channels, and the sums over the source that predict them.
 
-    With random weights ``b[p] = b_h b_w`` of an output's positions and the tables' ``source``::
+    With random weights ``b[p]`` of an output's positions, products of one for each side, and the
+    tables' ``source``::
 
         sum_p b[p] y[n, o, p]  is a sum over taps of  S[n, c, k] = sum_p b[p] x[n, c, source(p, k)]
 
     Args:
-        output: What a kernel wrote, NCHW.
-        source: What it read, NCHW.
-        axes: The tables of its windows.
+        output: What a kernel wrote: images.
+        source: What it read: images.
+        axes: The tables of its windows, of each side.
         rng: Chooses the weights.
         by_tap: Whether taps are weighted; else they are added up at once.
         least: The least that the error of an element is measured against.
 
     Returns:
         ``sum_p b y`` and ``sum_p b**2 (y**2 + least**2)``, both (images, channels); ``S``, and the
-        variance that rounding gives each of them, both (images, channels, taps, taps), or one tap
-        for all.
+        variance that rounding gives each of them, both (images, channels, taps...), or one tap for
+        all.
     """
     weights = [checksum_weights(rng, axis.outputs) for axis in axes]
     factors = {2 + i: one[:, None] for i, one in enumerate(weights)}
@@ -461,11 +507,19 @@ def image_checksums(
     if not by_tap:
         spread = [one.sum(axis=1, keepdims=True) for one in spread]
         energy = [one.sum(keepdims=True) for one in energy]
-    pixels = {axis: np.ones((source.shape[axis], 1)) for axis in (2, 3)}
-    sums, squares = contract(source, {2: spread[0], 3: spread[1]}, pixels)
+    sides = range(2, source.ndim)
+    pixels = {axis: np.ones((source.shape[axis], 1)) for axis in sides}
+    sums, squares = contract(source, dict(zip(sides, spread, strict=True)), pixels)
     # The mean square of a channel stands for that of each window in it.
-    mean_square = squares / (source.shape[2] * source.shape[3])
-    return got[:, :, 0, 0], got_energy[:, :, 0, 0], sums, mean_square * np.outer(*energy)
+    mean_square = squares / math.prod(source.shape[2:])
+    by_tap_energy = functools.reduce(np.multiply.outer, energy)
+    channels = output.shape[:2]
+    return (
+        got.reshape(channels),
+        got_energy.reshape(channels),
+        sums,
+        mean_square * by_tap_energy,
+    )
 
 
 def sums_over(array: NDArray[Any], axes: Sequence[int]) -> tuple[F64, F64]:

@@ -24,6 +24,7 @@ from pydlbench.backends.verification.checksums import (
     worst_of,
 )
 from pydlbench.backends.verification.inputs import smallest_normal
+from pydlbench.ops.grammar import SIDES
 from pydlbench.ops.windows import PASS_OF_CONVOLUTION
 
 if TYPE_CHECKING:
@@ -104,24 +105,24 @@ def _check_images(
     Args:
         layer: The convolution.
         pass_: ``forward`` or ``backward-data``.
-        source: What the pass reads, NCHW: the images, or the gradient of the result.
-        weights: ``(out_channels, in_channels / groups, kernel_height, kernel_width)``.
-        output: What the kernel wrote, NCHW.
+        source: What the pass reads: the images, or the gradient of the result.
+        weights: ``(out_channels, in_channels / groups, kernel...)``.
+        output: What the kernel wrote: images.
         rng: Chooses weights and points.
         role: What messages call the output.
         least: The least that the error of an element is measured against.
     """
-    height, width = window_axes(layer, pass_)
+    axes = window_axes(layer, pass_)
     images, groups = layer.batch, layer.groups
     grouped = weights.reshape(groups, -1, *weights.shape[1:])
     if pass_ == "backward-data":
         grouped = grouped.swapaxes(1, 2)
     _, outs, ins, *kernel = grouped.shape
-    taps = kernel[0] * kernel[1]
+    taps = math.prod(kernel)
     macs = groups * outs * ins * taps
 
     got, got_energy, sums, energy = image_checksums(
-        output, source, (height, width), rng, by_tap=True, least=least
+        output, source, axes, rng, by_tap=True, least=least
     )
     fold = _fold(rng, images, max(1, _CHECKSUM_MACS // macs))
     got, got_energy = fold @ got, fold**2 @ got_energy
@@ -129,8 +130,8 @@ def _check_images(
 
     per_pixel = groups * ins * taps
     count = max(1, min(_POINT_MACS // macs, _PATCH_ELEMENTS // per_pixel))
-    pixels = choose_pixels(rng, images, height.outputs, width.outputs, count)
-    patches = pixels.patches(source, height, width)
+    pixels = choose_pixels(rng, images, [axis.outputs for axis in axes], count)
+    patches = pixels.patches(source, axes)
 
     def rows(folded: _F64, patch: _F64) -> _F64:
         stacked = np.concatenate([folded, patch.reshape(len(patch), -1)])
@@ -184,7 +185,7 @@ def _mix(rows: _F64, squared: _F64, weights: NDArray[Any]) -> tuple[_F64, _F64]:
     Args:
         rows: (groups, rows, inputs * taps).
         squared: The same.
-        weights: (groups, outputs, inputs, taps, taps), of any strides; converted block by block.
+        weights: (groups, outputs, inputs, taps...), of any strides; converted block by block.
 
     Returns:
         Two arrays of (rows, groups * outputs).
@@ -209,7 +210,8 @@ def _mix(rows: _F64, squared: _F64, weights: NDArray[Any]) -> tuple[_F64, _F64]:
 # Convolution backward-weights against the reference.
 #
 # ``dw[o, c, k] = sum_{n, p} dy[n, o, p] x[n, c, source(p, k)]`` has few elements and long sums.
-# With random weights ``a[c]`` and ``d[k] = d_h d_w`` the checksum of an output channel is::
+# With random weights ``a[c]`` and ``d[k]``, products of one for each side, the checksum of
+# an output channel is::
 #
 #     sum_{c, k} a[c] d[k] dw[o, c, k] = sum_{n, p} dy[n, o, p] Z[n, p]
 #     Z[n, p] = sum_k d[k] X[n, source(p, k)],  X[n, i] = sum_c a[c] x[n, c, i]
@@ -233,10 +235,10 @@ def _check_weights(
 
     Args:
         layer: The convolution.
-        source: Its input, NCHW.
-        gradient: The gradient of its result, NCHW.
+        source: Its input.
+        gradient: The gradient of its result.
         output: The gradient of the weights that the kernel wrote,
-            ``(out_channels, in_channels / groups, kernel_height, kernel_width)``.
+            ``(out_channels, in_channels / groups, kernel...)``.
         rng: Chooses weights and points.
         least: The least that the error of an element is measured against.
     """
@@ -259,7 +261,7 @@ def _checksum(
     x: NDArray[Any],
     dy: NDArray[Any],
     dw: NDArray[Any],
-    axes: tuple[TapAxis, TapAxis],
+    axes: Sequence[TapAxis],
     rng: np.random.Generator,
     least: float,
 ) -> Deviation:
@@ -272,25 +274,30 @@ def _checksum(
 
     expected, energy = np.zeros((groups, outs)), np.zeros((groups, outs))
     squares = np.zeros(groups)
-    step = max(1, _BLOCK // (groups * max(image[0] * image[1], dy.shape[3] * dy.shape[4])))
-    whole = {axis: np.ones((x.shape[axis], 1)) for axis in (2, 3, 4)}
+    step = max(1, _BLOCK // (groups * max(math.prod(image), math.prod(dy.shape[3:]))))
+    whole = {axis: np.ones((x.shape[axis], 1)) for axis in range(2, x.ndim)}
+    by_side = [vectors[axis] for axis in range(3, dw.ndim)]
     for first in range(0, images, step):
         block = slice(first, first + step)
         summed, squared = contract(x[block], {2: vectors[2][:, None]}, whole)
-        squares += squared.sum(axis=(0, 2, 3, 4))
-        seen = _combine_taps(summed[:, :, 0], axes, vectors[3], vectors[4])
+        squares += squared.sum(axis=(0, *range(2, x.ndim)))
+        seen = _combine_taps(summed[:, :, 0], axes, by_side)
         gradient = dy[block]
         for cut in pieces(gradient):
+            n, g, o, *place = cut
             piece = gradient[cut].astype(np.float64)
-            n, g, o, h, w = cut
-            expected[g, o] += np.einsum("ngohw,nghw->go", piece, seen[n, g, h, w])
-            energy[g, o] += np.einsum("ngohw,ngohw->go", piece, piece)
+            piece = piece.reshape(*piece.shape[:3], -1)
+            met = seen[(n, g, *place)].reshape(piece.shape[0], piece.shape[1], -1)
+            expected[g, o] += np.einsum("ngop,ngp->go", piece, met)
+            energy[g, o] += np.einsum("ngop,ngop->go", piece, piece)
 
     # Per weight the variance is sum_{n, p} dy**2 x**2; the mean square of x stands for each x,
     # and the share of a tap's positions that are not padding for those that meet it.
-    mean_square = squares / (images * ins * image[0] * image[1])
-    share = axes[0].factor.mean(axis=0) @ vectors[3] ** 2
-    share *= axes[1].factor.mean(axis=0) @ vectors[4] ** 2
+    mean_square = squares / (images * ins * math.prod(image))
+    share = math.prod(
+        float(axis.factor.mean(axis=0) @ vector**2)
+        for axis, vector in zip(axes, by_side, strict=True)
+    )
     variance = energy * mean_square[:, None] * (vectors[2] ** 2).sum() * share
     return worst_of(
         got.reshape(-1),
@@ -301,62 +308,72 @@ def _checksum(
 
 
 def _combine_taps(
-    summed: _F64, axes: tuple[TapAxis, TapAxis], by_row: _F64, by_column: _F64
+    summed: _F64, axes: Sequence[TapAxis], weights: Sequence[NDArray[np.float64]]
 ) -> _F64:
-    """Return Z from X: (images, groups, inputs) to (images, groups, outputs), both axes."""
-    height, width = axes
-    rows = np.zeros((*summed.shape[:2], height.outputs, summed.shape[3]))
-    for tap, weight in enumerate(by_row):
-        to, of = height.slices(tap)
-        rows[:, :, to] += weight * summed[:, :, of]
-    result = np.zeros((*summed.shape[:2], height.outputs, width.outputs))
-    for tap, weight in enumerate(by_column):
-        to, of = width.slices(tap)
-        result[..., to] += weight * rows[..., of]
-    return result
+    """Return Z from X: (images, groups, inputs...) to (images, groups, outputs...).
+
+    Args:
+        summed: X.
+        axes: Of all sides.
+        weights: Of the taps, for each side.
+    """
+    for number, (axis, by_tap) in enumerate(zip(axes, weights, strict=True), start=2):
+        shape = list(summed.shape)
+        shape[number] = axis.outputs
+        result = np.zeros(shape)
+        before = (slice(None),) * number
+        for tap, weight in enumerate(by_tap):
+            to, of = axis.slices(tap)
+            result[(*before, to)] += weight * summed[(*before, of)]
+        summed = result
+    return summed
 
 
 def _points(
     x: NDArray[Any],
     dy: NDArray[Any],
     dw: NDArray[Any],
-    axes: tuple[TapAxis, TapAxis],
+    axes: Sequence[TapAxis],
     rng: np.random.Generator,
     least: float,
 ) -> tuple[Deviation, int]:
     """Recompute the weights of some groups, output channels, input channels and taps."""
-    images, _, _, rows, columns = dy.shape
-    *channels, kernel_height, kernel_width = dw.shape
+    images, places = dy.shape[0], math.prod(dy.shape[3:])
+    channels, kernel = dw.shape[:3], dw.shape[3:]
     outs = channels[1]
-    limits = (*channels, kernel_height * kernel_width)
-    sizes = _grow(max(_MIN_POINTS, _POINT_MACS // (images * rows * columns)), limits)
+    limits = (*channels, math.prod(kernel))
+    sizes = _grow(max(_MIN_POINTS, _POINT_MACS // (images * places)), limits)
     some = [
         np.sort(rng.choice(limit, size, replace=False))
         for limit, size in zip(limits, sizes, strict=True)
     ]
     # One matrix per group and tap: (output channels) x (input channels).
     expected, variance = np.zeros((2, sizes[3], *sizes[:3]))
-    per_image = sizes[0] * max(sizes[1] * rows * columns, sizes[2] * x.shape[3] * x.shape[4])
+    per_image = sizes[0] * max(sizes[1] * places, sizes[2] * math.prod(x.shape[3:]))
     step = max(1, _BLOCK // per_image)
     for first in range(0, images, step):
         block = slice(first, first + step)
         read = x[block][:, some[0][:, None], some[2]].astype(np.float64)
         given = dy[block][:, some[0][:, None], some[1]].astype(np.float64)
-        given = given.transpose(1, 2, 0, 3, 4).reshape(*sizes[:2], -1)
-        for at, tap in enumerate(some[3]):
-            row, column = divmod(int(tap), kernel_width)
-            seen = read[:, :, :, axes[0].source[:, row]][..., axes[1].source[:, column]]
-            seen *= np.outer(axes[0].factor[:, row], axes[1].factor[:, column])
-            seen = seen.transpose(1, 0, 3, 4, 2).reshape(sizes[0], -1, sizes[2])
+        given = np.moveaxis(given, 0, 2).reshape(*sizes[:2], -1)
+        for at, flat_tap in enumerate(some[3]):
+            seen = read
+            for number, (axis, tap) in enumerate(
+                zip(axes, np.unravel_index(flat_tap, kernel), strict=True), start=3
+            ):
+                factor = axis.factor[:, tap].reshape(-1, *[1] * (read.ndim - 1 - number))
+                seen = np.take(seen, axis.source[:, tap], axis=number) * factor
+            seen = np.moveaxis(seen, (1, 2), (0, -1)).reshape(sizes[0], -1, sizes[2])
             expected[at] += given @ seen
             variance[at] += given**2 @ seen**2
     expected, variance = np.moveaxis(expected, 0, 3), np.moveaxis(variance, 0, 3)
     flat = dw.reshape(*dw.shape[:3], -1)
 
     def name(at: Sequence[int]) -> str:
-        group, out, into, tap = (int(chosen[i]) for chosen, i in zip(some, at, strict=True))
-        row, column = divmod(tap, kernel_width)
-        return f"weights[{group * outs + out}, {into}, kh={row}, kw={column}]"
+        group, out, into, flat_tap = (int(chosen[i]) for chosen, i in zip(some, at, strict=True))
+        places = zip(SIDES[-len(kernel) :], np.unravel_index(flat_tap, kernel), strict=True)
+        taps = ", ".join(f"k{side}={tap}" for side, tap in places)
+        return f"weights[{group * outs + out}, {into}, {taps}]"
 
     scale = np.maximum(np.abs(expected) + np.sqrt(variance), least)
     return worst_of(flat[np.ix_(*some)], expected, scale, name), expected.size

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pydlbench.backends.verification.scores import attended
 from pydlbench.devices.cpu.affinity import bind, own_cpus
 from pydlbench.errors import UnsupportedError, UsageError, nearest
 from pydlbench.ops.table import OPS
@@ -119,6 +120,16 @@ def smallest_normal(precision: str) -> float:
     if precision.startswith("fp16"):
         return 2.0**-14
     return 2.0**-6 if precision.startswith("fp8") else 2.0**-126
+
+
+def largest(precision: str) -> float:
+    """Return the largest finite number of a storage precision."""
+    if precision.startswith("fp16"):
+        return float(np.finfo(np.float16).max)
+    if precision == "fp8-tc":
+        return 448.0
+    stored = 24 if precision == "tf32" else significand_bits(precision)
+    return (2.0 - 2.0 ** (1 - stored)) * 2.0**127
 
 
 def round_to(precision: str, array: NDArray[Any]) -> NDArray[np.float32]:
@@ -290,6 +301,8 @@ def make_inputs(
     Max pooling backward reads the source too, to find the maxima. There its values differ within
     any window, because which of two equal maxima gets the gradient is up to the library.
 
+    The backward pass of an attention reads the result of its forward pass.
+
     The weights and biases of a recurrent layer are smaller, as networks have them.
 
     What has to be above zero, a divisor for one, is in [0.5, 1.5]; indices name any row.
@@ -306,12 +319,13 @@ def make_inputs(
 
     Raises:
         UsageError: The layer has no such pass, or there is no such precision.
-        UnsupportedError: Nobody could tell whether its results are right.
+        UnsupportedError: A mean over windows of padding alone.
     """
     if pass_ not in layer.passes:
         choices = ", ".join(nearest(pass_, layer.passes) or layer.passes)
         raise UsageError(f"pass {pass_}: {layer.kind} has no such pass; nearest: {choices}")
-    check_verifiable(layer, pass_)
+    if layer.op == "pool":
+        _check_means(layer)
     significand_bits(precision)
     if layer.kind == "pointwise":
         return make_pointwise_inputs(layer, pass_, precision, seed, propagation)
@@ -329,26 +343,24 @@ def make_inputs(
         if layer.above_zero(role):
             array = round_to(precision, np.abs(array) + np.float32(0.5))
         inputs[role] = array
+    if layer.op == "attention" and "result" in inputs:
+        inputs["result"] = round_to(precision, attended(layer, inputs))
     return inputs
 
 
-def check_verifiable(layer: Layer, pass_: str) -> None:
-    """Refuse what there is no check of yet.
+def _check_means(layer: Layer) -> None:
+    """Refuse means of nothing.
 
     Raises:
-        UnsupportedError: Images of three sides, poolings with holes or with windows of padding
-            alone, gradients that are summed over a batch, and some ops.
+        UnsupportedError: A pooling that has them.
     """
-    unchecked = layer.op in ("attention", "rmsnorm") or layer.sides == 3
-    if layer.op == "pool":
-        holes = max(layer.dilation) > 1
-        unchecked = unchecked or holes or any(one.used_outputs() < one.out for one in layer.axes)
-    if layer.op == "gemm":
-        batches = {"src": layer.src_batch, "weights": layer.weights_batch}
-        written = batches.get(layer.result(pass_), ())
-        unchecked = math.prod(written) != layer.batch_count and layer.result(pass_) in batches
-    if unchecked:
-        raise UnsupportedError(f"{layer.problem}: its results cannot be verified yet")
+    if layer.mode == "avg" and not layer.count_include_pad:
+        for axis in layer.axes:
+            if axis.used_outputs() < axis.out:
+                raise UnsupportedError(
+                    f"{layer.problem}: has windows of padding alone, whose mean without padding "
+                    "is no number"
+                )
 
 
 def _weight_scale(layer: Layer) -> np.float32:
@@ -365,20 +377,21 @@ def _separate(
 ) -> None:
     """Move values to a grid so that no two in a pooling window are equal.
 
-    A window holds each pair (row modulo kernel height, column modulo kernel width) at most once.
-    Each pair gets every ``taps``-th value of the grid as its own. Windows with more elements than
-    the grid has room for keep their ties.
+    A window holds each tuple of (position over dilation) modulo the kernel's size, one for each
+    side, at most once. Each tuple gets every ``taps``-th value of the grid as its own. Windows with
+    more elements than the grid has room for keep their ties.
     """
     taps = math.prod(layer.kernel)
     half = 1 << (significand_bits(precision) - 1)
     rounds = 2 * half // taps
     if rounds < 2:
         return
-    rows = np.arange(layer.in_size[0]) % layer.kernel[0]
-    columns = np.arange(layer.in_size[1]) % layer.kernel[1]
-    pair = rows[:, None] * layer.kernel[1] + columns
+    number = np.zeros((), dtype=np.intp)
+    for axis in layer.axes:
+        along = np.arange(axis.size) // axis.dilation % axis.kernel
+        number = number[..., None] * axis.kernel + along
     for image in images:
-        own = rng.permutation(taps).astype(np.float32)[pair] - np.float32(half)
+        own = rng.permutation(taps).astype(np.float32)[number] - np.float32(half)
         # From [-1, 1] to 0 .. rounds - 1; rounding may have reached 1 itself.
         turn = np.floor((image + np.float32(1)) * np.float32(rounds / 2))
         np.minimum(turn, np.float32(rounds - 1), out=turn)

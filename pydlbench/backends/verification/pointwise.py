@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -19,11 +20,12 @@ from pydlbench.backends.verification.checksums import (
     larger,
     per_channel,
     pieces,
+    size_of_miss,
     sums_over,
     whole_columns,
     worst_of,
 )
-from pydlbench.backends.verification.inputs import kept_elements, smallest_normal
+from pydlbench.backends.verification.inputs import UNIT_ROUNDOFF, kept_elements, smallest_normal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -440,6 +442,54 @@ def layernorm(layer: Layer, inputs: Inputs, propagation: str) -> Iterator[Piece]
         yield Piece(role="dst", cut=cut, value=value + bias, size=np.sqrt(squares), terms=terms)
 
 
+def rmsnorm(layer: Layer, inputs: Inputs, pass_: str) -> Iterator[Piece]:
+    """Rows over their root mean square; gradients of the rows, and of weights over all rows."""
+    formula = _rmsnorm_gradient if pass_ == "backward-data" else layer.entry.reference
+    summed = {"weights": np.zeros(layer.width)}
+    squares = np.zeros(layer.width)
+    terms = layer.width + TRANSCENDENTAL
+    for cut in _whole_rows(layer):
+        found: list[Any] = []
+        for dtype in (np.float64, np.float32):
+            rows = {role: inputs[role][cut].astype(dtype) for role in inputs if role != "weights"}
+            t = SimpleNamespace(**rows, weights=inputs["weights"].astype(dtype))
+            found.append(formula(np, layer, t))
+        if pass_ == "forward":
+            exact, narrow = found
+            yield _missed("dst", cut, exact, narrow, terms)
+            continue
+        exact, narrow = ({"src": one[0], "weights": one[1]} for one in found)
+        yield _missed("src", cut, exact["src"], narrow["src"], terms)
+        sides = (0, 1, 2)
+        summed["weights"] += exact["weights"].sum(axis=sides)
+        squares += np.square(exact["weights"]).sum(axis=sides)
+    if pass_ == "backward-data":
+        count = layer.batch * layer.channels * layer.height
+        yield Piece(
+            role="weights",
+            cut=_ALL,
+            value=summed["weights"],
+            size=np.sqrt(squares),
+            terms=count + terms,
+        )
+
+
+def _rmsnorm_gradient(_: Any, layer: Layer, t: Any) -> tuple[Any, Any]:
+    """Return the gradient of the rows, and what is added up to that of the weights."""
+    inverse = 1 / np.sqrt(np.square(t.src).mean(axis=-1, keepdims=True) + layer.epsilon)
+    source, inner = t.src * inverse, t.dst * t.weights
+    mean = (inner * source).mean(axis=-1, keepdims=True)
+    return inverse * (inner - source * mean), t.dst * source
+
+
+def _missed(
+    role: str, cut: tuple[slice, ...], exact: F64, narrow: NDArray[Any], terms: int
+) -> Piece:
+    """Return a piece of rows whose errors are measured against what float32 misses by."""
+    size = size_of_miss(narrow, exact, UNIT_ROUNDOFF["float32"])
+    return Piece(role=role, cut=cut, value=exact, size=size, terms=terms)
+
+
 def layernorm_gradient(layer: Layer, inputs: Inputs) -> Iterator[Piece]:
     """The gradients of weights and bias, which are sums over all rows, and that of the source."""
     weights = _exact(inputs["weights"])
@@ -743,6 +793,8 @@ _OF_LAYER: Final[Mapping[tuple[str, str], Callable[[Layer, Inputs], Iterator[Pie
     ("log-softmax", "forward"): softmax,
     ("log-softmax", "backward-data"): softmax_slope,
     ("layernorm", "backward-data"): layernorm_gradient,
+    ("rmsnorm", "forward"): partial(rmsnorm, pass_="forward"),
+    ("rmsnorm", "backward-data"): partial(rmsnorm, pass_="backward-data"),
     ("dropout", "forward"): partial(dropout, pass_="forward"),
     ("dropout", "backward-data"): partial(dropout, pass_="backward-data"),
     ("l2", "forward"): weight_norm,

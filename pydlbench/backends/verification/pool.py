@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +14,16 @@ from pydlbench.backends.verification.checksums import (
     Deviation,
     TapAxis,
     choose_pixels,
-    element_name,
+    contract,
     image_checksums,
+    image_element,
     larger,
     overlap,
     sums_over,
     window_axes,
     worst_of,
 )
-from pydlbench.backends.verification.inputs import smallest_normal
+from pydlbench.backends.verification.inputs import largest, smallest_normal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +43,7 @@ def check_pool(layer: Layer, computed: Computed) -> dict[str, Comparison]:
         least = smallest_normal(computed.precision)
         return {role: _check_average(layer, computed.pass_, source, output, computed.rng, least)}
     if forward:
-        return {role: _check_max(layer, inputs["src"], output)}
+        return {role: _check_max(layer, inputs["src"], output, computed.precision)}
     gradient = inputs["dst"]
     return {role: _check_max_gradient(layer, inputs["src"], gradient, output, computed.rng)}
 
@@ -66,30 +68,31 @@ def _check_average(
     Args:
         layer: The pooling.
         pass_: ``forward`` or ``backward-data``.
-        source: What the pass reads, NCHW: the images, or the gradient of the result.
-        output: What the kernel wrote, NCHW.
+        source: What the pass reads: the images, or the gradient of the result.
+        output: What the kernel wrote: images.
         rng: Chooses weights and points.
         least: The least that the error of an element is measured against.
     """
-    height, width = window_axes(layer, pass_)
+    axes = window_axes(layer, pass_)
     got, got_energy, sums, energy = image_checksums(
-        output, source, (height, width), rng, by_tap=False, least=least
+        output, source, axes, rng, by_tap=False, least=least
     )
     checksum = worst_of(
         got,
-        sums[:, :, 0, 0],
-        CHECKSUM_UNIT * np.sqrt(got_energy + energy[:, :, 0, 0]),
+        sums.reshape(got.shape),
+        CHECKSUM_UNIT * np.sqrt(got_energy + energy.reshape(got.shape)),
         lambda at: f"checksum of channel {at[1]} of image {at[0]}",
     )
-    taps = height.source.shape[1] * width.source.shape[1]
+    taps = math.prod(layer.kernel)
     count = max(1, _PATCH_ELEMENTS // (layer.channels * taps))
-    pixels = choose_pixels(rng, layer.batch, height.outputs, width.outputs, count)
-    patches = pixels.patches(source, height, width)
-    reference = patches.sum(axis=(2, 3))
+    pixels = choose_pixels(rng, layer.batch, [axis.outputs for axis in axes], count)
+    patches = pixels.patches(source, axes)
+    taps_at = tuple(range(2, patches.ndim))
+    reference = patches.sum(axis=taps_at)
     point = worst_of(
         pixels.values(output),
         reference,
-        np.maximum(np.abs(reference) + np.sqrt(np.square(patches).sum(axis=(2, 3))), least),
+        np.maximum(np.abs(reference) + np.sqrt(np.square(patches).sum(axis=taps_at)), least),
         lambda at: pixels.name("dst" if pass_ == "forward" else "src", at[0], at[1]),
     )
     terms = taps if pass_ == "forward" else overlap(layer)
@@ -109,19 +112,30 @@ _MIN_CHANNELS = 16
 _COMPARISONS = 120_000_000
 
 
-def _check_max(layer: Layer, source: NDArray[Any], output: NDArray[Any]) -> Comparison:
+def _check_max(
+    layer: Layer, source: NDArray[Any], output: NDArray[Any], precision: str
+) -> Comparison:
     """Compare max pooling with the reference: equality, since a maximum is one of its inputs.
+
+    Over padding alone it is minus infinity, or the least finite number in its place.
 
     Args:
         layer: The pooling.
-        source: Its input, NCHW.
-        output: What the kernel wrote, NCHW.
+        source: Its input.
+        output: What the kernel wrote.
+        precision: Whose least number stands where a window holds padding alone.
     """
     axes = window_axes(layer, "forward")
+    padding_alone = any(axis.used_outputs() < axis.out for axis in layer.axes)
+    least = -largest(precision)
     worst = _nothing("dst")
     for image, channels in _planes(layer, range(layer.batch)):
         expected = _maxima(source[image, channels], axes)
         got = output[image, channels]
+        if padding_alone:
+            nothing = np.isneginf(expected)
+            expected = np.where(nothing, least, expected)
+            got = np.where(nothing & (got <= least), least, got)
         if not np.array_equal(got, expected):
             found = worst_of(got, expected, np.abs(expected), _namer("dst", image, channels))
             worst = larger(found, worst)
@@ -143,9 +157,9 @@ def _check_max_gradient(
 
     Args:
         layer: The pooling.
-        source: Its input, NCHW; the maxima are found in it.
-        gradient: The gradient of its result, NCHW.
-        output: The gradient of the source that the kernel wrote, NCHW.
+        source: Its input; the maxima are found in it.
+        gradient: The gradient of its result.
+        output: The gradient of the source that the kernel wrote.
         rng: Chooses the images.
     """
     axes = window_axes(layer, "forward")
@@ -156,7 +170,7 @@ def _check_max_gradient(
         # A kernel that starts late or stops early goes wrong in the first image or in the last.
         others = rng.permutation(np.arange(1, layer.batch - 1))[: max(0, affordable - 2)]
         images = sorted({0, layer.batch - 1, *(int(n) for n in others)})
-    worst = _sums(gradient, output)
+    worst = _sums(gradient, output, axes)
     terms = overlap(layer)
     points = 0
     for image, channels in _planes(layer, images):
@@ -170,9 +184,17 @@ def _check_max_gradient(
     return Comparison(terms=terms, points=points, checksums=checksums, worst=worst)
 
 
-def _sums(gradient: NDArray[Any], output: NDArray[Any]) -> Deviation:
-    """Compare the sum over each channel of each image: no gradient is lost or counted twice."""
-    (got, got_energy), (expected, energy) = (sums_over(one, (2, 3)) for one in (output, gradient))
+def _sums(gradient: NDArray[Any], output: NDArray[Any], axes: tuple[TapAxis, ...]) -> Deviation:
+    """Compare the sum over each channel of each image: no gradient is lost or counted twice.
+
+    That of a window of padding alone goes nowhere.
+    """
+    got, got_energy = sums_over(output, range(2, output.ndim))
+    used = {
+        number: np.asarray(axis.factor.any(axis=1, keepdims=True), dtype=np.float64)
+        for number, axis in enumerate(axes, start=2)
+    }
+    expected, energy = contract(gradient, used, used)
     return worst_of(
         got,
         expected,
@@ -181,48 +203,44 @@ def _sums(gradient: NDArray[Any], output: NDArray[Any]) -> Deviation:
     )
 
 
-def _maxima(planes: NDArray[Any], axes: tuple[TapAxis, TapAxis]) -> NDArray[Any]:
-    """Pool (channels, height, width), first down the columns and then along the rows."""
-    height, width = axes
-    channels, _, columns = planes.shape
-    # In the memory order of the source, so that all loops run along it.
-    rows = np.empty_like(planes, shape=(channels, height.outputs, columns))
-    rows[...] = -np.inf
-    for tap in range(height.source.shape[1]):
-        to, of = height.slices(tap)
-        np.maximum(rows[:, to], planes[:, of], out=rows[:, to])
-    result = np.empty_like(planes, shape=(channels, height.outputs, width.outputs))
-    result[...] = -np.inf
-    for tap in range(width.source.shape[1]):
-        to, of = width.slices(tap)
-        np.maximum(result[:, :, to], rows[:, :, of], out=result[:, :, to])
-    return result
+def _maxima(planes: NDArray[Any], axes: tuple[TapAxis, ...]) -> NDArray[Any]:
+    """Pool (channels, sides...), along one side after the other."""
+    for number, axis in enumerate(axes, start=1):
+        shape = list(planes.shape)
+        shape[number] = axis.outputs
+        # In the memory order of the source, so that all loops run along it.
+        result = np.empty_like(planes, shape=shape)
+        result[...] = -np.inf
+        before = (slice(None),) * number
+        for tap in range(axis.source.shape[1]):
+            to, of = axis.slices(tap)
+            there = (*before, to)
+            np.maximum(result[there], planes[(*before, of)], out=result[there])
+        planes = result
+    return planes
 
 
 def _scatter(
-    planes: NDArray[Any], gradient: NDArray[Any], axes: tuple[TapAxis, TapAxis], terms: int
+    planes: NDArray[Any], gradient: NDArray[Any], axes: tuple[TapAxis, ...], terms: int
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the gradient of the planes, and what its errors are measured against.
 
     Where windows do not overlap nothing is added, so float32 is exact.
     """
-    height, width = axes
     maxima = _maxima(planes, axes)
     free = np.ones_like(maxima, dtype=np.bool_)
     result = np.zeros_like(planes, dtype=np.float64 if terms > 1 else gradient.dtype)
     squares = np.zeros_like(result)
-    for row in range(height.source.shape[1]):
-        to_row, of_row = height.slices(row)
-        for column in range(width.source.shape[1]):
-            to_column, of_column = width.slices(column)
-            to = (slice(None), to_row, to_column)
-            of = (slice(None), of_row, of_column)
-            first = (planes[of] == maxima[to]) & free[to]
-            free[to] &= ~first
-            given = gradient[to] * first
-            result[of] += given
-            if terms > 1:
-                squares[of] += given * given
+    for taps in itertools.product(*(range(axis.source.shape[1]) for axis in axes)):
+        met = [axis.slices(tap) for axis, tap in zip(axes, taps, strict=True)]
+        to = (slice(None), *(one for one, _ in met))
+        of = (slice(None), *(other for _, other in met))
+        first = (planes[of] == maxima[to]) & free[to]
+        free[to] &= ~first
+        given = gradient[to] * first
+        result[of] += given
+        if terms > 1:
+            squares[of] += given * given
     return result, np.abs(result) + np.sqrt(squares) if terms > 1 else np.abs(result)
 
 
@@ -236,7 +254,7 @@ def _planes(layer: Layer, images: list[int] | range) -> Iterator[tuple[int, slic
 
 def _namer(role: str, image: int, channels: slice) -> Callable[[Sequence[int]], str]:
     """Name the elements of a piece by their place in the whole tensor."""
-    return lambda at: element_name(role, (image, channels.start + at[0], *at[1:]))
+    return lambda at: image_element(role, (image, channels.start + at[0], *at[1:]))
 
 
 def _nothing(role: str) -> Deviation:

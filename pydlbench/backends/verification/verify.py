@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
 
+from pydlbench.backends.verification.attention import check_attention
 from pydlbench.backends.verification.checksums import Computed, pieces
 from pydlbench.backends.verification.conv import check_conv, check_deconv
 from pydlbench.backends.verification.gemm import check_gemm
@@ -115,10 +115,11 @@ def tolerance(
 
 #: By kind of layer: from what a kernel was given and wrote to what was found for each result.
 _CHECKS: Final[Mapping[str, Callable[[Any, Computed], dict[str, Comparison]]]] = {
-    "conv2d": check_conv,
-    "deconv2d": check_deconv,
+    "conv": check_conv,
+    "deconv": check_deconv,
     "gemm": check_gemm,
-    "pool2d": check_pool,
+    "attention": check_attention,
+    "pool": check_pool,
     "pointwise": check_pointwise,
     "elementwise": check_elementwise,
     "reduction": check_reduction,
@@ -207,8 +208,7 @@ def verify(
     try:
         # What is NaN or infinite is reported in words.
         with np.errstate(invalid="ignore", over="ignore"):
-            checked, computed = _as_checked(layer, computed)
-            found = _CHECKS[checked.kind](checked, computed)
+            found = _CHECKS[layer.entry.kind](layer, computed)
     except KeyError as error:
         raise UsageError(f"inputs: {error} is missing; {layer.kind} {pass_} reads it") from None
     verdicts = []
@@ -223,35 +223,6 @@ def verify(
         detail = f"{verdict.detail}; not compared: {', '.join(missing)}"
         verdict = msgspec.structs.replace(verdict, detail=detail)
     return verdict
-
-
-def _as_checked(layer: Layer, computed: Computed) -> tuple[Layer, Computed]:
-    """Return the same problem as one that there is a check of, and what was computed as its.
-
-    Images of one side are images of height 1; products over a batch of any dimensions are products
-    over one, with what stands for several of the batch written out.
-    """
-    if layer.sides == 1:
-        sided = [one for one in layer.entry.fields if one.type == "sides" and not one.derived]
-        heights = {one.name: (min(1, one.least), *getattr(layer, one.name)) for one in sided}
-        same = layer.replace(**heights)
-    elif layer.op == "gemm" and (layer.broadcast or len(layer.src_batch) > 1):
-        same = layer.replace(batch_count=layer.batch_count, samples=0)
-    else:
-        return layer, computed
-    batch = layer.shapes()["dst"][:-2]
-
-    def arranged(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        if layer.op == "gemm":
-            arrays = {
-                role: np.broadcast_to(array, (*batch, *array.shape[-2:]))
-                for role, array in arrays.items()
-            }
-        return {role: array.reshape(same.shapes()[role]) for role, array in arrays.items()}
-
-    return same, dataclasses.replace(
-        computed, inputs=arranged(computed.inputs), results=arranged(computed.results)
-    )
 
 
 def _judge(compared: Comparison, allowed: float, output: NDArray[Any], role: str) -> Verdict:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -23,17 +25,18 @@ if TYPE_CHECKING:
 RESULT = {"forward": "dst", "backward-data": "src", "backward-weights": "weights"}
 
 
-def windows(layer: Layer) -> Iterator[tuple[int, int, int, int, int, int]]:
-    """Yield (oh, ow, kh, kw, ih, iw) for every tap that is not on padding."""
-    dilations = (layer.dilation[0], layer.dilation[1]) if layer.kind == "conv2d" else (1, 1)
-    for oh in range(layer.out_size[0]):
-        for ow in range(layer.out_size[1]):
-            for kh in range(layer.kernel[0]):
-                for kw in range(layer.kernel[1]):
-                    ih = oh * layer.stride[0] + kh * dilations[0] - layer.pad_before[0]
-                    iw = ow * layer.stride[1] + kw * dilations[1] - layer.pad_before[1]
-                    if 0 <= ih < layer.in_size[0] and 0 <= iw < layer.in_size[1]:
-                        yield oh, ow, kh, kw, ih, iw
+def windows(layer: Layer) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]:
+    """Yield (output, tap, input position) of every tap that is not on padding."""
+    for out in np.ndindex(*layer.out_size):
+        for tap in np.ndindex(*layer.kernel):
+            place = tuple(
+                o * s + k * d - p
+                for o, s, k, d, p in zip(
+                    out, layer.stride, tap, layer.dilation, layer.pad_before, strict=True
+                )
+            )
+            if all(0 <= at < size for at, size in zip(place, layer.in_size, strict=True)):
+                yield out, tap, place
 
 
 def conv(
@@ -44,23 +47,20 @@ def conv(
 ) -> Array:
     """Compute a convolution term by term in float32; ``rounded`` is applied to partial sums."""
     ins, outs = layer.in_channels // layer.groups, layer.out_channels // layer.groups
-    shapes = {
-        "src": (layer.batch, layer.in_channels, layer.in_size[0], layer.in_size[1]),
-        "weights": (layer.out_channels, ins, layer.kernel[0], layer.kernel[1]),
-        "dst": (layer.batch, layer.out_channels, layer.out_size[0], layer.out_size[1]),
-    }
-    result = np.zeros(shapes[RESULT[pass_]], np.float32)
+    result = np.zeros(layer.shapes()[RESULT[pass_]], np.float32)
     x, w, y = (inputs.get(role) for role in ("src", "weights", "dst"))
-    for oh, ow, kh, kw, ih, iw in windows(layer):
+    every = slice(None)
+    for out, tap, place in windows(layer):
         for c in range(ins):
             for o in range(layer.out_channels):
                 i = o // outs * ins + c
                 if pass_ == "forward":
-                    at, term = (slice(None), o, oh, ow), x[:, i, ih, iw] * w[o, c, kh, kw]
+                    at, term = (every, o, *out), x[(every, i, *place)] * w[(o, c, *tap)]
                 elif pass_ == "backward-data":
-                    at, term = (slice(None), i, ih, iw), y[:, o, oh, ow] * w[o, c, kh, kw]
+                    at, term = (every, i, *place), y[(every, o, *out)] * w[(o, c, *tap)]
                 else:
-                    at, term = (o, c, kh, kw), np.dot(x[:, i, ih, iw], y[:, o, oh, ow])
+                    at = (o, c, *tap)
+                    term = np.dot(x[(every, i, *place)], y[(every, o, *out)])
                 result[at] = rounded(result[at] + term)
     return result
 
@@ -78,86 +78,87 @@ def gemm(pass_: str, inputs: dict[str, Array]) -> Array:
 def pool(layer: Layer, pass_: str, inputs: dict[str, Array]) -> Array:
     """Compute a pooling window by window in float32."""
     planes = (layer.batch, layer.channels)
-    members: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for oh, ow, _, _, ih, iw in windows(layer):
-        members.setdefault((oh, ow), []).append((ih, iw))
+    members: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+    for out, _, place in windows(layer):
+        members.setdefault(out, []).append(place)
     backward = pass_ == "backward-data"
-    size = (
-        (layer.in_size[0], layer.in_size[1]) if backward else (layer.out_size[0], layer.out_size[1])
-    )
-    result = np.zeros((*planes, *size), np.float32)
-    for (oh, ow), taps in members.items():
-        count = len(taps)
+    largest = layer.mode == "max"
+    start = -np.inf if largest and not backward else 0
+    result = np.full(layer.shapes()["src" if backward else "dst"], start, np.float32)
+    for out, places in members.items():
+        count = len(places)
         if layer.count_include_pad:
-            count = layer.kernel[0] * layer.kernel[1]
-        rows, columns = np.array(taps).T
+            count = math.prod(layer.kernel)
+        at = (slice(None), slice(None), *out)
+        seen = (slice(None), slice(None), *np.array(places).T)
         if layer.mode == "avg" and backward:
-            share = inputs["dst"][:, :, oh, ow] / np.float32(count)
-            result[:, :, rows, columns] += share[..., None]
+            share = inputs["dst"][at] / np.float32(count)
+            result[seen] += share[..., None]
         elif layer.mode == "avg":
-            result[:, :, oh, ow] = inputs["src"][:, :, rows, columns].sum(-1) / np.float32(count)
+            result[at] = inputs["src"][seen].sum(-1) / np.float32(count)
         elif backward:
-            first = inputs["src"][:, :, rows, columns].argmax(-1)
+            first = inputs["src"][seen].argmax(-1)
             for n, c in np.ndindex(planes):
-                h, w = taps[first[n, c]]
-                result[n, c, h, w] += inputs["dst"][n, c, oh, ow]
+                result[(n, c, *places[first[n, c]])] += inputs["dst"][(n, c, *out)]
         else:
-            result[:, :, oh, ow] = inputs["src"][:, :, rows, columns].max(-1)
+            result[at] = inputs["src"][seen].max(-1)
     return result
 
 
 @st.composite
-def axes(draw: Any, pooling: bool) -> dict[str, int]:
-    """Draw sizes of one spatial axis whose window fits."""
-    kernel = draw(st.integers(1, 4))
-    dilation = 1 if pooling else draw(st.integers(1, 3))
-    most = kernel - 1 if pooling else 3
-    leading, trailing = draw(st.integers(0, most)), draw(st.integers(0, most))
-    least = max(1, (kernel - 1) * dilation + 1 - leading - trailing)
+def sides(draw: Any, covered: bool = False) -> dict[str, Any]:
+    """Draw fields with a value for each of one to three sides.
+
+    Args:
+        draw: From other strategies.
+        covered: Whether each window has to meet an element.
+    """
+    count = draw(st.integers(1, 3))
+    most = {1: 5, 2: 4, 3: 2}[count]
+    rows = []
+    for _ in range(count):
+        kernel, dilation = draw(st.integers(1, most)), draw(st.integers(1, most - 1))
+        pad = 0 if covered else most - 1
+        leading, trailing = draw(st.integers(0, pad)), draw(st.integers(0, pad))
+        least = max(1, (kernel - 1) * dilation + 1 - leading - trailing)
+        size = draw(st.integers(least, least + most + 1))
+        rows.append((size, kernel, draw(st.integers(1, 3)), dilation, leading, trailing))
+    size, kernel, stride, dilation, leading, trailing = zip(*rows, strict=True)
     return {
-        "in": draw(st.integers(least, least + 5)),
+        "in_size": size,
         "kernel": kernel,
-        "stride": draw(st.integers(1, 3)),
+        "stride": stride,
         "dilation": dilation,
-        "leading": leading,
-        "trailing": trailing,
+        "padding": tuple(itertools.chain(*zip(leading, trailing, strict=True))),
     }
 
 
 @st.composite
 def convs(draw: Any) -> Layer:
-    """Draw a small convolution: groups, depthwise, dilation, uneven pads, strides, non-square."""
-    height, width = draw(axes(pooling=False)), draw(axes(pooling=False))
+    """Draw a small convolution: groups, depthwise, dilation, uneven pads, strides."""
     groups = draw(st.sampled_from([1, 1, 2, 3]))
     return build_layer(
         "conv",
         batch=draw(st.integers(1, 3)),
         in_channels=groups * draw(st.integers(1, 3)),
-        in_size=(height["in"], width["in"]),
         out_channels=groups * draw(st.integers(1, 3)),
-        kernel=(height["kernel"], width["kernel"]),
-        stride=(height["stride"], width["stride"]),
-        padding=(height["leading"], height["trailing"], width["leading"], width["trailing"]),
-        dilation=(height["dilation"], width["dilation"]),
         groups=groups,
+        **draw(sides()),
     )
 
 
 @st.composite
 def pools(draw: Any) -> Layer:
     """Draw a small pooling of either kind."""
-    height, width = draw(axes(pooling=True)), draw(axes(pooling=True))
     mode = draw(st.sampled_from(["max", "avg"]))
+    whole = mode == "avg" and draw(st.booleans())
     return build_layer(
         "pool",
         batch=draw(st.integers(1, 3)),
         channels=draw(st.integers(1, 5)),
-        in_size=(height["in"], width["in"]),
-        kernel=(height["kernel"], width["kernel"]),
-        stride=(height["stride"], width["stride"]),
-        padding=(height["leading"], height["trailing"], width["leading"], width["trailing"]),
         mode=mode,
-        count_include_pad=mode == "avg" and draw(st.booleans()),
+        count_include_pad=whole,
+        **draw(sides(covered=mode == "avg" and not whole)),
     )
 
 

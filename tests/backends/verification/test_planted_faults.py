@@ -9,12 +9,15 @@ import pytest
 
 from pydlbench.backends.verification import pool as pool_max
 from pydlbench.backends.verification.inputs import (
+    largest,
     make_inputs,
     round_to,
     significand_bits,
     smallest_normal,
 )
 from pydlbench.backends.verification.verify import verify
+from pydlbench.errors import UnsupportedError
+from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import build_layer
 from pydlbench.ops.windows import PASS_OF_CONVOLUTION
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.verification.verify import Verdict
+    from pydlbench.ops.op import Layer
 
 PASSES = ("forward", "backward-data", "backward-weights")
 SMALL = build_layer(
@@ -186,19 +190,176 @@ def test_wrong_column_of_a_matrix_product(naive):
     assert verdict.detail.startswith("checksum of column 456 ")
 
 
+POOLS = {
+    "1-D, dilated": {"in_size": 17, "sides": 1, "kernel": 3, "dilation": 3, "stride": 2},
+    "2-D, overlapping": {"in_size": 9, "kernel": 3, "stride": 2},
+    "2-D, apart": {"in_size": 9, "kernel": 3, "stride": 3},
+    "2-D, dilated": {"in_size": 9, "kernel": 2, "dilation": (2, 4), "stride": (1, 2)},
+    "3-D": {"in_size": (5, 6, 7), "kernel": (2, 3, 2), "stride": (2, 1, 2), "padding": 1},
+}
+
+
 @pytest.mark.parametrize("mode", ["max", "avg"])
 @pytest.mark.parametrize("pass_", ["forward", "backward-data"])
-@pytest.mark.parametrize("stride", [2, 3])
-def test_one_wrong_pixel_of_a_pooling(naive, mode, pass_, stride):
-    layer = build_layer("pool", batch=2, channels=3, in_size=9, kernel=3, stride=stride, mode=mode)
+@pytest.mark.parametrize("fields", POOLS.values(), ids=POOLS)
+def test_one_wrong_pixel_of_a_pooling(naive, mode, pass_, fields):
+    layer = build_layer("pool", batch=2, channels=3, mode=mode, **fields)
     inputs = make_inputs(layer, pass_, "fp32", 1)
     output = naive.pool(layer, pass_, inputs)
     assert verify(layer, pass_, "fp32", inputs, output, 1).status == "ok"
-    output[1, 2, 1, 1] += 0.01
+    at = (1, 2, *[1] * layer.sides)
+    output[at] += 0.01
     verdict = verify(layer, pass_, "fp32", inputs, output, 1)
     assert verdict.status == "failed"
-    output[1, 2, 1, 1] = np.nan
+    output[at] = np.nan
     assert verify(layer, pass_, "fp32", inputs, output, 1).unwritten == 1
+
+
+@pytest.mark.parametrize("pass_", ["forward", "backward-data"])
+@pytest.mark.parametrize("fields", POOLS.values(), ids=POOLS)
+def test_a_maximum_of_another_window(naive, pass_, fields):
+    """Dense windows in place of dilated ones, or sides in another order."""
+    layer = build_layer("pool", batch=2, channels=3, **fields)
+    inputs = make_inputs(layer, pass_, "fp32", 1)
+    output = naive.pool(layer, pass_, inputs)
+    wrong = output[:, :, ::-1]
+    assert verify(layer, pass_, "fp32", inputs, wrong, 1).status == "failed"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_a_maximum_over_padding_alone_is_the_least_number_or_infinite(naive, precision):
+    layer = build_layer("pool", batch=2, channels=3, in_size=4, kernel=2, stride=2, padding=2)
+    inputs = make_inputs(layer, "forward", precision, 1)
+    output = naive.pool(layer, "forward", inputs)
+    alone = np.isneginf(output)
+    assert 0 < alone.sum() < output.size
+    assert verify(layer, "forward", precision, inputs, output, 1).status == "ok"
+    output[alone] = -largest(precision)
+    assert verify(layer, "forward", precision, inputs, output, 1).status == "ok"
+    for wrong in (0, -1000, np.inf, np.nan):
+        spoilt = output.copy()
+        spoilt[np.unravel_index(np.argmax(alone), alone.shape)] = wrong
+        assert verify(layer, "forward", precision, inputs, spoilt, 1).status == "failed"
+    spoilt = output.copy()
+    spoilt[np.unravel_index(np.argmin(alone), alone.shape)] = -largest(precision)
+    assert verify(layer, "forward", precision, inputs, spoilt, 1).status == "failed"
+    gradient = make_inputs(layer, "backward-data", precision, 1)
+    right = naive.pool(layer, "backward-data", gradient)
+    assert verify(layer, "backward-data", precision, gradient, right, 1).status == "ok"
+
+
+def test_a_mean_over_padding_alone_is_refused():
+    layer = build_layer(
+        "pool", batch=1, channels=1, in_size=4, kernel=2, stride=2, padding=2, mode="avg"
+    )
+    for pass_ in ("forward", "backward-data"):
+        with pytest.raises(UnsupportedError, match="padding alone"):
+            make_inputs(layer, pass_, "fp32", 1)
+    counted = layer.replace(count_include_pad=True)
+    inputs = make_inputs(counted, "forward", "fp32", 1)
+    right = counted.reference(inputs)["dst"].astype(np.float32)
+    assert verify(counted, "forward", "fp32", inputs, right, 1).status == "ok"
+
+
+SIDED = {
+    "conv1d": build_layer(
+        "conv", batch=3, in_channels=6, in_size=(11,), out_channels=4, kernel=3, stride=2, groups=2
+    ),
+    "conv3d": build_layer(
+        "conv",
+        batch=2,
+        in_channels=4,
+        in_size=(4, 5, 6),
+        out_channels=3,
+        kernel=(2, 3, 2),
+        stride=(1, 2, 1),
+        padding=(1, 0, 1, 1, 0, 1),
+        dilation=(1, 1, 2),
+    ),
+    "deconv1d": build_layer(
+        "deconv", batch=2, in_channels=4, in_size=(7,), out_channels=6, kernel=4, stride=2
+    ),
+    "deconv3d": build_layer(
+        "deconv",
+        batch=2,
+        in_channels=4,
+        in_size=(2, 3, 4),
+        out_channels=6,
+        kernel=(2, 3, 2),
+        stride=(2, 1, 2),
+        groups=2,
+    ),
+}
+
+
+@pytest.mark.parametrize("points", ["all points", "few points"])
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("layer", SIDED.values(), ids=SIDED)
+def test_faults_in_windows_of_one_and_three_sides(naive, monkeypatch, layer, pass_, points):
+    if points == "few points":
+        monkeypatch.setattr("pydlbench.backends.verification.conv._POINT_MACS", 1)
+    assert layer.kind in SIDED
+    inputs = make_inputs(layer, pass_, "fp32", 1)
+    right = of_convolution(naive, layer, pass_, inputs)
+    verdict = verify(layer, pass_, "fp32", inputs, right, 1)
+    assert verdict.status == "ok", verdict
+    assert (verdict.points == right.size) == (points == "all points")
+    for axis in range(right.ndim):
+        for wrong in (np.flip(right, axis), np.roll(right, 1, axis)):
+            assert verify(layer, pass_, "fp32", inputs, wrong, 1).status == "failed", axis
+    one = right.copy()
+    at = tuple(size // 2 for size in right.shape)
+    one[at] += 0.01
+    verdict = verify(layer, pass_, "fp32", inputs, one, 1)
+    assert verdict.status == "failed"
+    if points == "all points":
+        (role,) = layer.writes(pass_)
+        assert verdict.detail.startswith(f"{role}[")
+        assert verdict.detail.count("=") == (layer.sides if role == "weights" else layer.sides + 2)
+    one[at] = np.nan
+    assert verify(layer, pass_, "fp32", inputs, one, 1).unwritten == 1
+
+
+BROADCAST = ("2x1x5x16:1x4x16x8", "3x2x5x7:1x1x7x4", "1x5x7:6x7x4", "2x3x5x7:2x3x7x4")
+
+
+@pytest.mark.parametrize("points", ["all points", "few points"])
+@pytest.mark.parametrize("pass_", PASSES)
+@pytest.mark.parametrize("text", BROADCAST)
+def test_faults_in_products_spread_over_a_batch(monkeypatch, text, pass_, points):
+    """The gradient of a matrix that stands for several of the batch is the sum over them."""
+    if points == "few points":
+        monkeypatch.setattr("pydlbench.backends.verification.gemm._POINT_MACS", 1)
+    layer = parse_problem(text)
+    inputs = make_inputs(layer, pass_, "fp32", 1)
+    right = of_product(layer, pass_, inputs)
+    verdict = verify(layer, pass_, "fp32", inputs, right, 1)
+    assert verdict.status == "ok", verdict
+    for axis in range(right.ndim):
+        if right.shape[axis] > 1:
+            wrong = np.roll(right, 1, axis)
+            assert verify(layer, pass_, "fp32", inputs, wrong, 1).status == "failed"
+    doubled = {role: 2 * array for role, array in inputs.items()}
+    wrong = of_product(layer, pass_, doubled)
+    assert verify(layer, pass_, "fp32", inputs, wrong, 1).status == "failed"
+    right[(0,) * right.ndim] = np.nan
+    assert verify(layer, pass_, "fp32", inputs, right, 1).unwritten == 1
+
+
+def of_product(
+    layer: Layer, pass_: str, inputs: dict[str, NDArray[np.float32]]
+) -> NDArray[np.float32]:
+    """Return the result of a product's pass, in float32."""
+    turned = {role: array.swapaxes(-1, -2) for role, array in inputs.items()}
+    if pass_ == "forward":
+        return inputs["src"] @ inputs["weights"]
+    if pass_ == "backward-data":
+        whole = inputs["dst"] @ turned["weights"]
+    else:
+        whole = turned["src"] @ inputs["dst"]
+    shape = layer.shapes()[layer.result(pass_)]
+    spread = tuple(axis for axis, size in enumerate(shape) if size != whole.shape[axis])
+    return np.asarray(whole.sum(axis=spread, keepdims=True))
 
 
 def test_a_gradient_sent_to_the_second_largest_element(naive):
@@ -273,17 +434,17 @@ def tiny_case(
     elif layer.kind == "pool2d":
         result = naive.pool(layer, pass_, inputs)
     else:
-        result = of_deconv(naive, layer, pass_, inputs)
+        result = of_convolution(naive, layer, pass_, inputs)
     result = round_to(precision, result)
     assert np.any((result != 0) & (np.abs(result) < least))
     return inputs, result
 
 
-def of_deconv(
+def of_convolution(
     naive: SimpleNamespace, layer: Any, pass_: str, inputs: dict[str, NDArray[np.float32]]
 ) -> NDArray[np.float32]:
     """Return the result of a convolution's pass, or of the one that a transposed one stands for."""
-    if layer.kind == "conv2d":
+    if layer.op == "conv":
         return naive.conv(layer, pass_, inputs)
     other = {"src": "dst", "dst": "src", "weights": "weights"}
     turned = {other[role]: array for role, array in inputs.items()}

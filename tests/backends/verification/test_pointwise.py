@@ -45,6 +45,8 @@ PROBLEMS = (
     "softmax:mb3ic5ih4iw6",
     "log-softmax:mb3ic5ih4iw6",
     "layernorm:mb3ic5ih4iw6eps0.1",
+    "rmsnorm:mb3ic5ih4iw6eps0.1",
+    "rmsnorm:mb2ic7ih3iw65",
     "lrn:mb3ic7ih4iw6ls5alpha2k1",
     "lrn:mb2ic3ih4iw6ls11alpha0.5beta0.5",
     "batchnorm:mb3ic5ih4iw6eps0.1mom0.3",
@@ -61,7 +63,7 @@ STEPS = [
     for text in PROBLEMS
     for pass_ in parse_problem(text).passes
     for propagation in ("inference", "training")
-    if propagation == "inference" or ("norm" in text and pass_ == "forward")
+    if propagation == "inference" or (parse_problem(text).entry.training and pass_ == "forward")
 ]
 
 
@@ -155,6 +157,8 @@ def torch_forward(layer: Layer, t: dict[str, Any], propagation: str) -> dict[str
 
 
 def torch_rows(layer: Layer, t: dict[str, Any], propagation: str) -> dict[str, Any]:
+    if layer.op == "rmsnorm":
+        return {"dst": functional.rms_norm(t["src"], (layer.width,), t["weights"], layer.epsilon)}
     if layer.op != "layernorm":
         return {"dst": getattr(functional, layer.op.replace("-", "_"))(t["src"], -1)}
     args = t["src"], (layer.width,), t["weights"], t["bias"], layer.epsilon
@@ -329,6 +333,7 @@ def test_large_layers_are_compared_in_pieces():
     for text in (
         *("lrn:mb2ic96ih40iw41", "relu:mb2ic96ih40iw41", "softmax-xent:mb300ic1000"),
         *("softmax:mb2ic96ih40iw41", "layernorm:mb1ic500ih1iw400"),
+        "rmsnorm:mb1ic500ih1iw400",
     ):
         layer = parse_problem(text)
         inputs = make_inputs(layer, "forward", "fp32", 1)
