@@ -24,7 +24,7 @@ from pydlbench.backends.verification.checksums import (
     worst_of,
 )
 from pydlbench.backends.verification.inputs import smallest_normal
-from pydlbench.ops.grammar import SIDES
+from pydlbench.ops.fields import SIDES
 from pydlbench.ops.windows import PASS_OF_CONVOLUTION
 
 if TYPE_CHECKING:
