@@ -58,6 +58,9 @@ def variants_of(layer: Layer, pass_: str, place: Place) -> list[Variant]:
     entry = entry_of("jax", FORWARD, layer)
     if layer.kind == "pointwise" and place.queues:
         raise UnsupportedError("jax: memory-bound layers are run on CPUs so far")
+    backward_maxima = layer.op == "pool" and layer.mode == "max" and pass_ != "forward"
+    if backward_maxima and max(layer.dilation) > 1:
+        raise UnsupportedError("jax: no gradient of maxima over windows with holes")
     if layer.op == "gemm":
         ways = {"plain": How(), "transposed": How(transposed=True)}
     elif layer.entry.in_one_order or layer.op == "attention":
