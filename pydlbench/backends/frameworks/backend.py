@@ -85,32 +85,20 @@ def entry_of(
         sides: how many sides its windows may have.
 
     Raises:
-        UnsupportedError: the framework has no such layers.
+        UnsupportedError: the framework has no such layers, or not with several batch dimensions.
     """
     word = op_of(layer)
     if word not in table or layer.sides not in sides:
         what = word if layer.kind == "pointwise" else layer.kind
         raise UnsupportedError(f"{backend}: no {what} layers here")
-    check_plain(backend, layer)
+    if layer.op == "gemm" and (layer.broadcast or len(layer.src_batch) > 1):
+        raise UnsupportedError(f"{backend}: no products with several batch dimensions here")
     return table[word]
 
 
 def op_of(layer: Layer) -> str:
     """Return the word for a layer in frameworks' tables: its operation, or its kind."""
     return layer.op if layer.kind == "pointwise" else layer.entry.kind
-
-
-def check_plain(backend: str, layer: Layer) -> None:
-    """Refuse problems that no framework's operators here are written for.
-
-    Raises:
-        UnsupportedError: A pooling with windows of padding alone, or products with several batch
-            dimensions.
-    """
-    if layer.op == "pool" and any(one.used_outputs() < one.out for one in layer.axes):
-        raise UnsupportedError(f"{backend}: no poolings with empty windows here")
-    if layer.op == "gemm" and (layer.broadcast or len(layer.src_batch) > 1):
-        raise UnsupportedError(f"{backend}: no products with several batch dimensions here")
 
 
 def checked_mode(backend: str, modes: Sequence[str], mode: str | None) -> str:

@@ -109,7 +109,7 @@ def judge(
             seed=seed,
             accumulate=sums,
             algorithm=algorithm,
-            extra=found if what.kind == "pointwise" else None,
+            extra=found,
             propagation=case.propagation,
         )
 

@@ -52,6 +52,9 @@ def variants_of(layer: Layer, case: KernelSpec, place: Place) -> list[Variant]:
     entry = entry_of("jax", FORWARD, layer)
     if layer.kind == "pointwise" and place.queues:
         raise UnsupportedError("jax: memory-bound layers are run on CPUs so far")
+    backward_maxima = layer.op == "pool" and layer.mode == "max" and case.pass_ != "forward"
+    if backward_maxima and max(layer.dilation) > 1:
+        raise UnsupportedError("jax: no gradient of maxima over windows with holes")
     return [_variant(entry(layer, How(word)), case, word, place) for word in words_of(layer)]
 
 

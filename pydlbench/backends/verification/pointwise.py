@@ -376,7 +376,7 @@ def softmax_gradient(layer: Layer, inputs: Inputs) -> Iterator[Piece]:
 
 
 # -----------------------------------------------------------------------------
-# What works along the last axis: softmax, its logarithm, and layer normalisation.
+# What works along the last axis: softmax, its logarithm, and normalisations.
 
 
 #: How much more than a softmax its logarithm may be off: what oneDNN's own test grants it
@@ -418,114 +418,82 @@ def softmax_slope(layer: Layer, inputs: Inputs) -> Iterator[Piece]:
         yield Piece(role="src", cut=cut, value=value, size=size, terms=terms)
 
 
-def layernorm(layer: Layer, inputs: Inputs, propagation: str) -> Iterator[Piece]:
-    """Normalised rows, and in training their statistics, as of :func:`batchnorm` in training."""
+def normalised_rows(layer: Layer, inputs: Inputs, pass_: str, propagation: str) -> Iterator[Piece]:
+    """Normalised rows and their statistics, or the gradients; those of weights are sums over rows.
+
+    What is computed of a row is measured against what the same formula misses by in float32.
+    """
+    backward = pass_ == "backward-data"
+    formula = _ROW_GRADIENTS[layer.op] if backward else layer.entry.reference
+    summed = layer.entry.trained if backward else ()
+    sums = {role: np.zeros(layer.width) for role in summed}
+    squares = {role: np.zeros(layer.width) for role in summed}
     terms = layer.width + TRANSCENDENTAL
-    weights, bias = _exact(inputs["weights"]), _exact(inputs["bias"])
     for cut, rows in _whole_rows_numbered(layer):
-        source = _exact(inputs["src"][cut])
-        mean, variance = source.mean(axis=-1, keepdims=True), source.var(axis=-1, keepdims=True)
-        mean_size = _SHIFTED * np.sqrt(np.square(source).sum(axis=-1, keepdims=True)) / layer.width
-        spread = np.sqrt((source**4).sum(axis=-1, keepdims=True) / layer.width**2 + mean**4)
-        if propagation == "training":
-            for role, value, size in (
-                ("mean", mean, mean_size),
-                ("variance", variance, spread),
-            ):
-                yield Piece(
-                    role=role, cut=(rows,), value=value.ravel(), size=size.ravel(), terms=terms
-                )
-        inverse = 1 / np.sqrt(variance + layer.epsilon)
-        value = (source - mean) * inverse * weights
-        slope = value * spread / (variance + layer.epsilon) / 2
-        squares = ((source**2 + mean**2) * (inverse * weights) ** 2) + bias**2 + slope**2
-        yield Piece(role="dst", cut=cut, value=value + bias, size=np.sqrt(squares), terms=terms)
-
-
-def rmsnorm(layer: Layer, inputs: Inputs, pass_: str) -> Iterator[Piece]:
-    """Rows over their root mean square; gradients of the rows, and of weights over all rows."""
-    formula = _rmsnorm_gradient if pass_ == "backward-data" else layer.entry.reference
-    summed = {"weights": np.zeros(layer.width)}
-    squares = np.zeros(layer.width)
-    terms = layer.width + TRANSCENDENTAL
-    for cut in _whole_rows(layer):
-        found: list[Any] = []
-        for dtype in (np.float64, np.float32):
-            rows = {role: inputs[role][cut].astype(dtype) for role in inputs if role != "weights"}
-            t = SimpleNamespace(**rows, weights=inputs["weights"].astype(dtype))
-            found.append(formula(np, layer, t))
-        if pass_ == "forward":
-            exact, narrow = found
-            yield _missed("dst", cut, exact, narrow, terms)
-            continue
-        exact, narrow = ({"src": one[0], "weights": one[1]} for one in found)
-        yield _missed("src", cut, exact["src"], narrow["src"], terms)
-        sides = (0, 1, 2)
-        summed["weights"] += exact["weights"].sum(axis=sides)
-        squares += np.square(exact["weights"]).sum(axis=sides)
-    if pass_ == "backward-data":
-        count = layer.batch * layer.channels * layer.height
-        yield Piece(
-            role="weights",
-            cut=_ALL,
-            value=summed["weights"],
-            size=np.sqrt(squares),
-            terms=count + terms,
+        exact, narrow = (
+            _of_rows(formula, layer, inputs, cut, rows, dtype) for dtype in (np.float64, np.float32)
         )
+        for role in layer.writes(pass_, propagation):
+            if role in summed:
+                sums[role] += exact[role].sum(axis=(0, 1, 2))
+                squares[role] += np.square(exact[role]).sum(axis=(0, 1, 2))
+                continue
+            yield Piece(
+                role=role,
+                cut=cut if role in ("src", "dst") else (rows,),
+                value=exact[role],
+                size=size_of_miss(narrow[role], exact[role], UNIT_ROUNDOFF["float32"]),
+                terms=terms,
+            )
+    count = layer.batch * layer.channels * layer.height
+    for role, value in sums.items():
+        size = np.sqrt(squares[role])
+        yield Piece(role=role, cut=_ALL, value=value, size=size, terms=count + TRANSCENDENTAL)
 
 
-def _rmsnorm_gradient(_: Any, layer: Layer, t: Any) -> tuple[Any, Any]:
-    """Return the gradient of the rows, and what is added up to that of the weights."""
+def _of_rows(
+    formula: Callable[..., Any],
+    layer: Layer,
+    inputs: Inputs,
+    cut: tuple[slice, ...],
+    rows: slice,
+    dtype: Any,
+) -> dict[str, NDArray[Any]]:
+    """Return what a formula makes of some rows, by role."""
+    tensors = {}
+    for role, tensor in inputs.items():
+        if role in ("src", "dst"):
+            tensors[role] = tensor[cut].astype(dtype)
+        elif role in layer.entry.trained:
+            tensors[role] = tensor.astype(dtype)
+        else:  # one number for each row
+            tensors[role] = tensor[rows].astype(dtype).reshape(1, -1, layer.height, 1)
+    results = formula(np, layer, SimpleNamespace(**tensors))
+    return results if isinstance(results, dict) else {"dst": results}
+
+
+def _rmsnorm_gradient(_: Any, layer: Layer, t: Any) -> dict[str, Any]:
+    """Return the gradient of rows, and what is added up to that of the weights."""
     inverse = 1 / np.sqrt(np.square(t.src).mean(axis=-1, keepdims=True) + layer.epsilon)
     source, inner = t.src * inverse, t.dst * t.weights
     mean = (inner * source).mean(axis=-1, keepdims=True)
-    return inverse * (inner - source * mean), t.dst * source
+    return {"src": inverse * (inner - source * mean), "weights": t.dst * source}
 
 
-def _missed(
-    role: str, cut: tuple[slice, ...], exact: F64, narrow: NDArray[Any], terms: int
-) -> Piece:
-    """Return a piece of rows whose errors are measured against what float32 misses by."""
-    size = size_of_miss(narrow, exact, UNIT_ROUNDOFF["float32"])
-    return Piece(role=role, cut=cut, value=exact, size=size, terms=terms)
+def _layernorm_gradient(_: Any, layer: Layer, t: Any) -> dict[str, Any]:
+    """Return the gradient of rows, and what is added up to those of weights and bias."""
+    inverse = 1 / np.sqrt(t.variance + layer.epsilon)
+    distance, inner = (t.src - t.mean) * inverse, t.dst * t.weights
+    shift = inner.mean(axis=-1, keepdims=True)
+    slope = (inner * distance).mean(axis=-1, keepdims=True)
+    return {
+        "src": inverse * (inner - (shift + distance * slope)),
+        "weights": t.dst * distance,
+        "bias": t.dst,
+    }
 
 
-def layernorm_gradient(layer: Layer, inputs: Inputs) -> Iterator[Piece]:
-    """The gradients of weights and bias, which are sums over all rows, and that of the source."""
-    weights = _exact(inputs["weights"])
-    count = layer.width
-    sums = {role: np.zeros(count) for role in ("weights", "bias")}
-    squares = {role: np.zeros(count) for role in ("weights", "bias")}
-    for cut, rows in _whole_rows_numbered(layer):
-        source, given = _exact(inputs["src"][cut]), _exact(inputs["dst"][cut])
-        shape = (*source.shape[:-1], 1)
-        mean = _exact(inputs["mean"][rows]).reshape(shape)
-        inverse = 1 / np.sqrt(_exact(inputs["variance"][rows]).reshape(shape) + layer.epsilon)
-        distance = (source - mean) * inverse
-        sums["weights"] += (given * distance).sum(axis=(0, 1, 2))
-        sums["bias"] += given.sum(axis=(0, 1, 2))
-        squares["bias"] += np.square(given).sum(axis=(0, 1, 2))
-        apart = np.square(given * inverse) * (source**2 + mean**2)
-        squares["weights"] += apart.sum(axis=(0, 1, 2))
-        inner = given * weights
-        slope = (inner * distance).sum(axis=-1, keepdims=True)
-        shift = inner.sum(axis=-1, keepdims=True)
-        shift_squares = np.square(inner).sum(axis=-1, keepdims=True)
-        slope_squares = np.square(inner * inverse) * (source**2 + mean**2)
-        growing = (slope**2 + slope_squares.sum(axis=-1, keepdims=True)) * inverse**2
-        constant = shift**2 + shift_squares + (mean * inverse * slope) ** 2
-        terms = inner**2 + (constant + source**2 * growing) / count**2
-        yield Piece(
-            role="src",
-            cut=cut,
-            value=inverse * (inner - (shift + distance * slope) / count),
-            size=inverse * np.sqrt(terms),
-            terms=count + TRANSCENDENTAL,
-        )
-    rows_in_all = math.prod(layer.shapes()["mean"])
-    for role, value in sums.items():
-        size = np.sqrt(squares[role])
-        yield Piece(role=role, cut=_ALL, value=value, size=size, terms=rows_in_all + TRANSCENDENTAL)
+_ROW_GRADIENTS: Final = {"rmsnorm": _rmsnorm_gradient, "layernorm": _layernorm_gradient}
 
 
 def _whole_rows(layer: Layer) -> Iterator[tuple[slice, ...]]:
@@ -755,8 +723,8 @@ def expected_pieces(layer: Layer, pass_: str, propagation: str, inputs: Inputs) 
     step = layer.op, pass_
     if step == ("batchnorm", "forward"):
         return batchnorm(layer, inputs, propagation)
-    if step == ("layernorm", "forward"):
-        return layernorm(layer, inputs, propagation)
+    if layer.op in _ROW_GRADIENTS:
+        return normalised_rows(layer, inputs, pass_, propagation)
     if layer.op in _SMOOTH:
         return activation(inputs, pass_, _SMOOTH[layer.op])
     if step in _OF_INPUTS:
@@ -792,9 +760,6 @@ _OF_LAYER: Final[Mapping[tuple[str, str], Callable[[Layer, Inputs], Iterator[Pie
     ("softmax", "backward-data"): softmax_slope,
     ("log-softmax", "forward"): softmax,
     ("log-softmax", "backward-data"): softmax_slope,
-    ("layernorm", "backward-data"): layernorm_gradient,
-    ("rmsnorm", "forward"): partial(rmsnorm, pass_="forward"),
-    ("rmsnorm", "backward-data"): partial(rmsnorm, pass_="backward-data"),
     ("dropout", "forward"): partial(dropout, pass_="forward"),
     ("dropout", "backward-data"): partial(dropout, pass_="backward-data"),
     ("l2", "forward"): weight_norm,

@@ -26,71 +26,57 @@ if TYPE_CHECKING:
 
 
 # -----------------------------------------------------------------------------
-# Element-wise arithmetic. Each formula gives the values and the terms whose sum they are.
-
-
-def _sum(*terms: F64) -> tuple[F64, F64, int]:
-    """Return a sum, its size and the number of its terms."""
-    squares = sum(np.square(term) for term in terms)
-    return np.asarray(sum(terms)), np.sqrt(squares), len(terms)
-
-
-def _one(value: F64, terms: int = 1, size: Any = 0.0) -> tuple[F64, F64, int]:
-    """Return a single term, rounded as a sum of so many is.
-
-    Args:
-        value: Of the term.
-        terms: As many.
-        size: Of another one that it is the difference of, or 0.
-    """
-    return value, np.hypot(value, size), terms
+# Element-wise arithmetic: values are the table's, errors those of one term unless said otherwise.
 
 
 #: How much more than a root a logarithm may be off: what oneDNN's own test allows its
 #: (tests/benchdnn/eltwise/eltwise.cpp: 4e-5, and 4e-6).
 _LOGARITHM: Final = 10
 
-#: From the operands and the number to values, sizes, and terms; see :class:`Piece`.
-_FORMULAS: Final[Mapping[str, Callable[..., tuple[F64, F64, int]]]] = {
-    "abs": lambda x, _: _one(np.abs(x), EXACT),
-    "neg": lambda x, _: _one(-x, EXACT),
-    "square": lambda x, _: _one(np.square(x)),
-    "sqrt": lambda x, _: _one(np.sqrt(x), TRANSCENDENTAL),
-    "rsqrt": lambda x, _: _one(1 / np.sqrt(x), TRANSCENDENTAL),
-    "exp": lambda x, _: _one(np.exp(x), TRANSCENDENTAL),
+#: How many terms a value is rounded as a sum of.
+_TERMS: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("abs", "neg", "max", "min", "clamp"), EXACT),
+    **dict.fromkeys(("sqrt", "rsqrt", "exp", "log", "power"), TRANSCENDENTAL),
+    **dict.fromkeys(("add", "add-square", "addcmul", "addcdiv"), 2),
+    "lerp": 3,
+}
+
+
+def _other_term(value: F64, x: F64, *_: Any) -> F64:
+    """Return the size of ``x`` and of what was added to it."""
+    size: F64 = np.hypot(x, value - x)
+    return size
+
+
+#: The size of terms, by value, operands and number, where it is not that of the value.
+_SIZES: Final[Mapping[str, Callable[..., F64]]] = {
     # Near one a logarithm is a difference from that of one.
-    "log": lambda x, _: _one(np.log(x), TRANSCENDENTAL, _LOGARITHM * np.hypot(np.log(x), 1)),
+    "log": lambda value, _x, _: np.hypot(value, _LOGARITHM * np.hypot(value, 1)),
     # The exponential of a product: the logarithm's error is multiplied by the exponent.
-    "power": lambda x, a: _one(x**a, TRANSCENDENTAL, max(1.0, abs(a)) * x**a),
-    "add": lambda x, y, a: _sum(x, a * y),
-    "mul": lambda x, y, _: _one(x * y),
-    "div": lambda x, y, _: _one(x / y),
-    "max": lambda x, y, _: _one(np.maximum(x, y), EXACT),
-    "min": lambda x, y, _: _one(np.minimum(x, y), EXACT),
-    "leaky-relu": lambda x, y, _: _one(np.where(x > 0, x, x * y)),
-    "add-square": lambda x, y, a: _sum(x, a * y * y),
-    "lerp": lambda x, y, z, _: _sum(x, z * y, -z * x),
-    "addcmul": lambda x, y, z, a: _sum(x, a * y * z),
-    "addcdiv": lambda x, y, z, a: _sum(x, a * y / z),
-    "clamp": lambda x, y, z, _: _one(np.minimum(np.maximum(x, y), z), EXACT),
-    "leaky-relu-gradient": lambda x, y, z, _: _one(np.where(y > 0, x, x * z)),
+    "power": lambda value, _x, a: value * math.hypot(1, max(1.0, abs(a))),
+    **dict.fromkeys(("add", "add-square", "addcmul", "addcdiv"), _other_term),
+    "lerp": lambda _value, x, y, z, _: np.sqrt(x**2 + (z * y) ** 2 + (z * x) ** 2),
 }
 
 
 def check_elementwise(layer: Layer, computed: Computed) -> dict[str, Comparison]:
     """Compare all elements of the result."""
-    formula, operands = _FORMULAS[layer.op], layer.reads(computed.pass_)
+    operands, terms = layer.reads(computed.pass_), _TERMS.get(layer.op, 1)
 
     def expected() -> Iterator[Piece]:
         for cut in pieces(computed.results["dst"]):
-            values = []
+            values = {}
             for role in operands:
                 array = computed.inputs[role]
                 along = [
                     slice(None) if n == 1 else at for n, at in zip(array.shape, cut, strict=True)
                 ]
-                values.append(array[tuple(along)].astype(np.float64))
-            value, size, terms = formula(*values, layer.number)
+                values[role] = array[tuple(along)]
+            value = layer.reference(values)["dst"]
+            size = np.abs(value)
+            if layer.op in _SIZES:
+                exact = (one.astype(np.float64) for one in values.values())
+                size = _SIZES[layer.op](value, *exact, layer.number)
             yield Piece(role="dst", cut=cut, value=value, size=size, terms=terms)
 
     return compare(layer, computed, expected())
