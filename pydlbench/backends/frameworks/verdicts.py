@@ -100,6 +100,8 @@ def judge(
         found: Mapping[str, NDArray[Any]],
         sums: str = accumulate,
     ) -> Verdict:
+        # Frameworks add the gradients of a recurrent layer's steps up in the storage format.
+        uncertain = what.kind == "recurrent" and case.precision != "fp32"
         return verify(
             what,
             pass_,
@@ -109,7 +111,7 @@ def judge(
             seed=seed,
             accumulate=sums,
             algorithm=algorithm,
-            extra=found,
+            extra=None if uncertain else found,
             propagation=case.propagation,
         )
 
