@@ -386,6 +386,13 @@ def _inferred(node: Node, *, folds: bool = False) -> tuple[NodeTensor, ...]:
         )
         for one in graph.get_operation_by_name("node").outputs
     ]
+    if node.op == "InvertPermutation" and folds and node.inputs[0].values is not None:
+        # TensorFlow's functions of known values lack this one.
+        order = tuple(np.argsort(node.inputs[0].values).tolist())
+        found[0] = msgspec.structs.replace(found[0], values=order)
+    if node.op == "FusedBatchNormV3" and found[5].shape is None:
+        # What is reserved for cuDNN is empty on a CPU; its function of shapes does not tell.
+        found[5] = msgspec.structs.replace(found[5], shape=(0,))
     if node.op.endswith("FilterWithBias") and found[0].shape:
         # TensorFlow 2.21 gives this one the channels of the images.
         found[1] = msgspec.structs.replace(found[1], shape=found[0].shape[-1:])
