@@ -238,7 +238,7 @@ def command_parser(name: str, subparsers: Any = None) -> argparse.ArgumentParser
 
 
 # It takes its type in brackets while types are checked, not at run time, and has no public name.
-class _Commands(argparse._SubParsersAction):  # type: ignore[type-arg] # noqa: SLF001
+class _Commands(argparse._SubParsersAction):  # type: ignore[type-arg] # noqa: SLF001 - no public name
     """Parsers of commands, each with its line in ``pydlbench --help``."""
 
     def add_parser(self, name: str, **kwargs: Any) -> Any:
