@@ -530,7 +530,7 @@ def _exported(step: StepSpec, path: Path, mode: str) -> StepSpec:
     """Write a model's forward step as an ONNX file, and return the step of that file."""
     import torch
 
-    from pydlbench.steps.torch.own import OwnModel
+    from pydlbench.backends.torch.own import OwnModel
 
     if not path.exists():
         with OwnModel(step) as made:
@@ -681,7 +681,7 @@ _MODELS: Final = {
 
 def record(kept: Meanings, framework: str, until: float, only: Sequence[str]) -> None:
     """Record a framework's models until a moment of ``time.monotonic``; write the file."""
-    from pydlbench.steps import operations
+    from pydlbench.backends.steps import operations
 
     create = importlib.import_module(f"pydlbench.backends.{framework}.backend").create
     backend = create("cpu")

@@ -32,6 +32,7 @@ from typing import Any, Final, NamedTuple
 from forecast import Stage, kept_forecast, work
 from journal import Journal
 
+from pydlbench.backends.steps import operations
 from pydlbench.errors import PydlbenchError
 from pydlbench.ladder.calibration import visited_step
 from pydlbench.ladder.check import check_step
@@ -44,7 +45,6 @@ from pydlbench.records.step import StepSpec
 from pydlbench.report.text import markdown_table
 from pydlbench.runner.options import Options
 from pydlbench.runner.session import Session
-from pydlbench.steps import operations
 from pydlbench.store.store import Store
 from pydlbench.units import Scale, percent
 

@@ -11,13 +11,16 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import functools
 import importlib
+import importlib.util
 import itertools
 import os
 import shutil
 import signal
 import subprocess
 import sysconfig
+import warnings
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -220,3 +223,23 @@ def run_record():
         device={"name": "Invented 9000", "warnings": []},
         environment={"python": "3.11.2"},
     )
+
+
+@functools.cache
+def created(name: str) -> Any:
+    """Return a framework's backend on the CPU; one is imported where a test asks for it."""
+    return importlib.import_module(f"pydlbench.backends.{name}.backend").create("cpu")
+
+
+@pytest.fixture
+def backend_of():
+    """Return a framework's backend by name, or skip where it is not installed."""
+
+    def get(name: str) -> Any:
+        if not importlib.util.find_spec(name):
+            pytest.skip(f"{name} is not installed")
+        return created(name)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TensorFlow's imports are full of deprecations
+        yield get

@@ -329,7 +329,7 @@ def _own(args: argparse.Namespace) -> list[Own]:
 
 def _script_batch(protocol: str, model: str) -> int | None:
     """Return the batch that a script gives a model by itself."""
-    from pydlbench.steps.protocols.scripts import find_protocol
+    from pydlbench.protocols.scripts import find_protocol
 
     try:
         return find_protocol(protocol).settings(model).batch

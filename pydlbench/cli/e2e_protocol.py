@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator
 
+    from pydlbench.protocols.protocol import Protocol
+    from pydlbench.protocols.runner import ProtocolSpec
     from pydlbench.records.run import RunRecord
     from pydlbench.runner.execute import Results
     from pydlbench.runner.tasks import View
-    from pydlbench.steps.protocols.protocol import Protocol
-    from pydlbench.steps.protocols.runner import ProtocolSpec
 
 # A script on a small machine may honestly take days.
 _PATIENCE_S: Final = 30 * 86400.0
@@ -102,8 +102,8 @@ def read_case(args: argparse.Namespace) -> tuple[ProtocolSpec, tuple[str, ...]]:
     Raises:
         UsageError: a value is bad, or the protocol has no such option.
     """
-    from pydlbench.steps.protocols.runner import ProtocolSpec
-    from pydlbench.steps.protocols.scripts import find_protocol
+    from pydlbench.protocols.runner import ProtocolSpec
+    from pydlbench.protocols.scripts import find_protocol
 
     published = find_protocol(args.protocol)
     _refuse_others(args, published)

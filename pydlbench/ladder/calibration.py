@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pydlbench.backends.steps.device import WAYS
 from pydlbench.ladder.rows import undisturbed
 from pydlbench.records.forecast import CalibrationRecord
 from pydlbench.records.step import StepPreparation
-from pydlbench.steps.device import WAYS
 from pydlbench.steps.run import prepare_step
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.statistics import median

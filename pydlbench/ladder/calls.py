@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from pydlbench.backends.steps import operations
+from pydlbench.backends.steps.operators import LoggedOperators
 from pydlbench.ladder.estimate import nameless
 from pydlbench.ladder.laps import fitting
 from pydlbench.ladder.ledger import CONVOLVED, GROUPS, LAYERLESS, MKL, OUTSIDE
@@ -16,8 +18,6 @@ from pydlbench.ladder.rows import batches
 from pydlbench.records.check import OperatorRow, Unreplayed
 from pydlbench.records.measurement import time_summary
 from pydlbench.records.operator import OperatorsFacts
-from pydlbench.steps import operations
-from pydlbench.steps.operators import LoggedOperators
 from pydlbench.timing.statistics import median, middle_rounds
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class ReadyCalls:
         case: how the step runs.
         session: whose worker is asked.
         calls: those of one signature are one.
-        build: makes them ready, see :mod:`pydlbench.steps.operations`.
+        build: makes them ready, see ``backends.steps.operations``.
         parts: values that a sample of each has, the first of which is its time.
         warm: in a process whose C library keeps pages.
         logging: in one of its own, whose libraries are asked what they execute.

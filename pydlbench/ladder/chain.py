@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pydlbench.backends.native.links import list_step, problem_text
+from pydlbench.backends.steps import operations
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError
 from pydlbench.models import build_model
 from pydlbench.records.chain import ChainFacts
-from pydlbench.steps import operations
 from pydlbench.steps.agreement import agree_with
-from pydlbench.steps.native.links import list_step, problem_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from pydlbench.backends.steps import operations
+from pydlbench.backends.steps.device import WAYS
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.ladder.calls import CallLog, CallVisits, group_calls
 from pydlbench.ladder.chain import prepare_native_chain
@@ -51,8 +53,6 @@ from pydlbench.records.measurement import time_summary
 from pydlbench.records.operator import OperatorsFacts
 from pydlbench.records.step import StepPreparation
 from pydlbench.runner.interleaved import random_order, releasing
-from pydlbench.steps import operations
-from pydlbench.steps.device import WAYS
 from pydlbench.steps.run import prepare_step
 from pydlbench.timing.statistics import median
 from pydlbench.units import percent

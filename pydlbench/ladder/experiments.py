@@ -12,6 +12,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pydlbench.backends.frameworks.verbose import parse
+from pydlbench.backends.steps import operations
+from pydlbench.backends.steps.groups import is_group
+from pydlbench.backends.steps.operators import logged_s
 from pydlbench.errors import PydlbenchError
 from pydlbench.ladder.calls import CONVOLUTION, CallLog
 from pydlbench.ladder.laps import fitting
@@ -19,9 +22,6 @@ from pydlbench.ladder.ledger import CONVOLVED, LAYERLESS, MKL, OUTSIDE, Experime
 from pydlbench.ladder.operators import listed
 from pydlbench.records.operator import OperatorsFacts
 from pydlbench.records.step import StepFacts, StepPreparation
-from pydlbench.steps import operations
-from pydlbench.steps.groups import is_group
-from pydlbench.steps.operators import logged_s
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.statistics import median
 

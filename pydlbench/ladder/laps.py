@@ -61,7 +61,7 @@ class Sampled:
     Args:
         name: under which the median stands in the lap.
         kernel: what is timed.
-        timing: of a step on a GPU, see :data:`pydlbench.steps.device.WAYS`.
+        timing: of a step on a GPU, see ``backends.steps.device.WAYS``.
 
     Attributes:
         faults: page faults per execution, visit by visit.

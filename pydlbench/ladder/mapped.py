@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from pydlbench.backends.steps.groups import EQUATION, CallGroup, is_group
 from pydlbench.ladder.estimate import Kernels, Plan, Term, nameless, terms_of
 from pydlbench.ladder.operators import listed
 from pydlbench.ladder.parts import MODEL
@@ -17,7 +18,6 @@ from pydlbench.ops.seen import meaning_of
 from pydlbench.records.check import Known, OperatorRow, Unmapped
 from pydlbench.records.estimate import Recorded
 from pydlbench.records.operator import RecordedCall
-from pydlbench.steps.groups import EQUATION, CallGroup, is_group
 from pydlbench.words import CPU_PRECISIONS, FRAMEWORK_MODES, GPU_PRECISIONS, ONNX_FRAMEWORK
 
 if TYPE_CHECKING:

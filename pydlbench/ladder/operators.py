@@ -2,7 +2,7 @@
 
 They are recorded in the framework's own process: PyTorch's dispatcher tells each call, TensorFlow
 the nodes of the graph that it runs, and of an ONNX file onnxruntime's profile tells them. Where a
-step is compiled, an operator is a group of calls, see :mod:`pydlbench.steps.groups`.
+step is compiled, an operator is a group of calls, see ``backends.steps.groups``.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pydlbench.backends.steps import operations
+from pydlbench.backends.steps.groups import feed_text, is_feed, is_group, runs_library
 from pydlbench.models import build_model
 from pydlbench.ops.seen.tensorflow import Node, is_node
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
-from pydlbench.steps import operations
-from pydlbench.steps.groups import feed_text, is_feed, is_group, runs_library
 
 if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec

@@ -12,9 +12,9 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pydlbench.backends.steps import operations
 from pydlbench.records.forecast import OperatorTime, Place
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
-from pydlbench.steps import operations
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.policy import Policy
 from pydlbench.timing.statistics import median, middle_rounds

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from pydlbench.backends.steps import operations
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, UsageError
 from pydlbench.models.counts import memory
 from pydlbench.records.step import StepFacts, StepPreparation, StepRecord
@@ -15,7 +16,6 @@ from pydlbench.runner.interleaved import (
     sample_interleaved,
 )
 from pydlbench.runner.rows import summary_of
-from pydlbench.steps import operations
 from pydlbench.timing.policy import Policy, gpu_policy
 from pydlbench.timing.visits import VISITS, joined, taken_again, visit_policy
 from pydlbench.units import format_bytes

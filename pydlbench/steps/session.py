@@ -9,9 +9,9 @@ from pydlbench.runner.session import Session
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pydlbench.protocols.runner import ProtocolResult, ProtocolSpec
     from pydlbench.records.agreement import Agreement
     from pydlbench.records.step import StepRecord, StepSpec
-    from pydlbench.steps.protocols.runner import ProtocolResult, ProtocolSpec
 
 
 class StepSession(Session):
@@ -46,6 +46,6 @@ class StepSession(Session):
         self, case: ProtocolSpec, write: Callable[[str], None], note: Callable[[str], None]
     ) -> ProtocolResult:
         """Run a published protocol; ``write`` takes what it prints, ``note`` what is to be said."""
-        from pydlbench.steps.protocols.runner import run_in_worker
+        from pydlbench.protocols.runner import run_in_worker
 
         return run_in_worker(case, self, write, note)

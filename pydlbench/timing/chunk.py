@@ -14,7 +14,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         samples: timed samples to return.
         inner: executions per sample; the sample is their mean.
         untimed: executions before the first sample, to refill caches and wake the threads.
-        timing: how a step on a GPU is timed, see :data:`pydlbench.steps.device.WAYS`; empty is the
+        timing: how a step on a GPU is timed, see ``backends.steps.device.WAYS``; empty is the
             first of these, and the only way of all else.
     """
 

@@ -13,15 +13,15 @@ import msgspec
 import pytest
 from said import says
 
+from pydlbench.backends.steps import operations
 from pydlbench.cli import e2e as command
 from pydlbench.cli import main, steps
 from pydlbench.cli.parser import Parser
 from pydlbench.errors import UsageError
+from pydlbench.protocols.runner import ProtocolResult
 from pydlbench.records.agreement import Agreement
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.step import Check, ProfiledOperator, StepProfile, StepRecord
-from pydlbench.steps import operations
-from pydlbench.steps.protocols.runner import ProtocolResult
 from pydlbench.store.store import Store
 
 if TYPE_CHECKING:

@@ -101,7 +101,7 @@ def test_every_family_has_figures(family):
 
 
 def test_protocols_are_those_that_can_be_played():
-    from pydlbench.steps.protocols.scripts import PROTOCOLS
+    from pydlbench.protocols.scripts import PROTOCOLS
 
     assert {figure.protocol for figure in read_figures()} <= set(PROTOCOLS)
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tiny
 
+from pydlbench.backends.native.model_chain import NativeChain, prepare_model
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.step import StepSpec
-from pydlbench.steps.native.chain import NativeChain, prepare_model
 from pydlbench.timing.chunk import Request
 
 pytestmark = pytest.mark.gpu

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from invented_rows import row_of, time_of
 
+from pydlbench.backends.steps import operations
+from pydlbench.backends.steps.device import DeviceChain, DeviceOperators, StepClock, step_kernel
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.records.measurement import Roofline
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepFacts, StepPreparation, StepSpec
 from pydlbench.runner.options import Options
-from pydlbench.steps import operations
-from pydlbench.steps.device import DeviceChain, DeviceOperators, StepClock, step_kernel
 from pydlbench.timing.chunk import Chunk, GpuReadings
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 from planted_world import KERNEL_S, World, summary
 
+from pydlbench.backends.steps.operations import prepare_logged_calls, record_calls
 from pydlbench.diagnose.run import diagnose
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.models import build_model
@@ -13,7 +14,6 @@ from pydlbench.records.measurement import Correctness, Measurement, Roofline
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepFacts, StepSpec
 from pydlbench.runner.options import Options
-from pydlbench.steps.operations import prepare_logged_calls, record_calls
 from pydlbench.timing.chunk import Chunk
 from pydlbench.workers.channel import Release, Sample
 from pydlbench.workers.host import RemoteKernel

@@ -9,6 +9,8 @@ import time
 import pytest
 from invented_gpu import MODEL, Gpu, GpuSession, Kernel, Work, Worker, convolution
 
+from pydlbench.backends.steps import operations
+from pydlbench.backends.steps.device import DeviceOperators
 from pydlbench.errors import UnsupportedError
 from pydlbench.ladder.check import check_step
 from pydlbench.ladder.device_terms import power_notes
@@ -19,8 +21,6 @@ from pydlbench.records.operator import OperatorsFacts
 from pydlbench.records.step import StepSpec
 from pydlbench.runner.options import Options
 from pydlbench.runner.session import Session
-from pydlbench.steps import operations
-from pydlbench.steps.device import DeviceOperators
 from pydlbench.timing.chunk import GpuReadings
 
 CASE = StepSpec(model=MODEL, device="cuda:0")

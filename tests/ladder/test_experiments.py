@@ -7,6 +7,8 @@ import pytest
 from invented_laps import laps
 
 from pydlbench.backends.frameworks.verbose import parse
+from pydlbench.backends.steps.groups import CallGroup
+from pydlbench.backends.steps.operators import LoggedOperators
 from pydlbench.errors import WorkerError
 from pydlbench.ladder.check import added_up
 from pydlbench.ladder.experiments import OTHERS, Group, LogVisits, StepLog, experiments
@@ -15,8 +17,6 @@ from pydlbench.ladder.ledger import Ladder
 from pydlbench.records.check import Lap
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepSpec
-from pydlbench.steps.groups import CallGroup
-from pydlbench.steps.operators import LoggedOperators
 from pydlbench.timing.chunk import Chunk, Request
 from pydlbench.timing.statistics import median
 

@@ -8,6 +8,7 @@ import pytest
 from invented_calls import CALLS
 from invented_evidence import row
 
+from pydlbench.backends.steps.groups import CallGroup
 from pydlbench.ladder.estimate import nameless, plan
 from pydlbench.ladder.mapped import (
     computes_together,
@@ -22,7 +23,6 @@ from pydlbench.models import build_model
 from pydlbench.records.check import OperatorRow
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.step import StepSpec
-from pydlbench.steps.groups import CallGroup
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ def test_calls_in_types_that_no_precision_of_ours_has_are_told_with_them(dtypes)
 def test_the_native_kernels_of_a_recorded_step_are_those_of_its_graph():
     pytest.importorskip("torch")
     from pydlbench.backends.torch.backend import create
-    from pydlbench.steps.torch.worker import record_calls
+    from pydlbench.backends.torch.worker import record_calls
 
     model = build_model("mnist", 2)
     case = StepSpec(model="mnist", batch=2, phase="training")

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from pydlbench.backends.steps.groups import CallGroup
 from pydlbench.ladder.operators import kind_of, listed
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepSpec
-from pydlbench.steps.groups import CallGroup
 
 GROUP = CallGroup(calls=("a", "b")).text
 

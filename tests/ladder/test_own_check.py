@@ -66,7 +66,7 @@ def test_a_model_of_one_s_own_has_a_ladder_without_a_native_chain(tmp_path, phas
 
 def test_an_onnx_file_has_the_same_ladder_and_a_forecast(tmp_path):
     pytest.importorskip("onnxruntime")
-    catalog = pytest.importorskip("pydlbench.steps.onnxruntime.catalog")
+    catalog = pytest.importorskip("pydlbench.backends.onnxruntime.catalog")
     file = tmp_path / "net.onnx"
     file.write_bytes(catalog.written(build_model("calibration-thin"), 0))
     case = StepSpec(model=str(file), framework="onnxruntime")

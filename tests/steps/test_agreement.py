@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import tiny
 
+from pydlbench.backends.steps.inputs import make_weights
+from pydlbench.backends.steps.serving import build_step, prepare_model
 from pydlbench.records.agreement import Agreement
 from pydlbench.records.step import StepPreparation, StepSpec
 from pydlbench.steps.agreement import compare
-from pydlbench.steps.inputs import make_weights
-from pydlbench.steps.serving import build_step, prepare_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,11 +37,13 @@ def saved(backend: Any, model: Model, folder: Path, **words: Any) -> Path:
 @pytest.mark.parametrize("phase", ["forward", "forward-backward", "training"])
 @pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.parametrize("name", tiny.MODELS)
-def test_frameworks_agree(backend, tmp_path, name, other, phase):
+def test_frameworks_agree(backend_of, tmp_path, name, other, phase):
     model = tiny.MODELS[name]()
     if phase == "training" and model.optimizer.kind == "none":
         pytest.skip("this model is not trained")
-    folders = [saved(backend(one), model, tmp_path / one, phase=phase) for one in ("torch", other)]
+    folders = [
+        saved(backend_of(one), model, tmp_path / one, phase=phase) for one in ("torch", other)
+    ]
     found = compare(*folders)
     trained = [one for one in make_weights(model) if "/running_" not in one]
     assert set(found.tensors) == {"output", *(trained if phase != "forward" else ())}
@@ -59,8 +61,8 @@ def test_frameworks_agree(backend, tmp_path, name, other, phase):
         pytest.param("jax", {"layout": "nchw", "feed": "host"}, marks=pytest.mark.deep),
     ],
 )
-def test_ways_to_run_agree(backend, tmp_path, framework, words):
-    model, own = tiny.branches(), backend(framework)
+def test_ways_to_run_agree(backend_of, tmp_path, framework, words):
+    model, own = tiny.branches(), backend_of(framework)
     folders = [
         saved(own, model, tmp_path / "plain", phase="training"),
         saved(own, model, tmp_path / "other", phase="training", **words),
@@ -69,28 +71,28 @@ def test_ways_to_run_agree(backend, tmp_path, framework, words):
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_running_statistics_differ_from_the_batch(backend, tmp_path, other):
+def test_running_statistics_differ_from_the_batch(backend_of, tmp_path, other):
     model = tiny.branches()
     words = {"phase": "forward-backward", "running_statistics": True}
-    folders = [saved(backend(one), model, tmp_path / one, **words) for one in ("torch", other)]
-    batch = saved(backend("torch"), model, tmp_path / "batch", phase="forward-backward")
+    folders = [saved(backend_of(one), model, tmp_path / one, **words) for one in ("torch", other)]
+    batch = saved(backend_of("torch"), model, tmp_path / "batch", phase="forward-backward")
     running = np.load(folders[0] / "0.npy")
     assert np.abs(np.load(batch / "0.npy") - running).max() > 0.01 * np.abs(running).max()
     assert max(compare(*folders).tensors.values()) < CLOSE
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_updates_agree(backend, other):
+def test_updates_agree(backend_of, other):
     # Momentum shows in the second step only; running statistics in the first.
     model = tiny.branches()
     momentum = dataclasses.replace(model.optimizer, kind="momentum", rate=0.05)
     model = dataclasses.replace(model, optimizer=momentum)
-    from pydlbench.steps.inputs import make_batch
+    from pydlbench.backends.steps.inputs import make_batch
 
     weights, after = make_weights(model), {}
     for name in ("torch", other):
         case = StepSpec(model=model.name, phase="training", framework=name)
-        backend(name)
+        backend_of(name)
         found = build_step(model, weights, case, make_batch(model))
         found.model.initialize()
         for _ in range(3):

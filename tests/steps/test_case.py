@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tiny
 
+from pydlbench.backends.steps.inputs import make_batch, make_weights
 from pydlbench.errors import UsageError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.step import StepSpec, framework_text
-from pydlbench.steps.inputs import make_batch, make_weights
 
 
 def test_a_case_survives_json():

@@ -1,6 +1,6 @@
 """How a recorded call of PyTorch's reads, from its signature, without PyTorch.
 
-How signatures are written: :mod:`pydlbench.steps.torch.signature`.
+How signatures are written: :mod:`pydlbench.backends.torch.signature`.
 """
 
 from __future__ import annotations

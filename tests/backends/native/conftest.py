@@ -5,8 +5,10 @@ import sys
 import fake_cuda
 import pytest
 
-# test_cpu.py imports the native module at its top.
-collect_ignore = [] if importlib.util.find_spec("pydlbench._cpu") else ["test_cpu.py"]
+# These import the native module at their top.
+collect_ignore = (
+    [] if importlib.util.find_spec("pydlbench._cpu") else ["test_cpu.py", "test_chain.py"]
+)
 
 _MODULES = ("cuda", "cuda_plans")
 

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import tiny
 
+from pydlbench.backends.native.links import list_step
+from pydlbench.backends.native.model_chain import prepare_model
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.records.step import StepSpec
-from pydlbench.steps.native.chain import prepare_model
-from pydlbench.steps.native.links import list_step
 from pydlbench.timing.chunk import Request
 
 

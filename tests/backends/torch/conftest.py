@@ -111,3 +111,11 @@ def gpu_backend(runtime, monitor, monkeypatch):
     made.runtime = runtime
     made.watcher = monitor
     return made
+
+
+@pytest.fixture
+def odd():
+    """What makes a training step of a network with what is hard to record, run once."""
+    import odd_network
+
+    return odd_network.make

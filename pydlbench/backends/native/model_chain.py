@@ -1,0 +1,402 @@
+"""A worker's side of native chains: plans one, checks what can be checked here, makes it ready."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from pydlbench.backends.native.chains import ChainLink
+from pydlbench.backends.native.links import LABELS, list_step, problem_text
+from pydlbench.backends.steps.inputs import make_batch, make_weights
+from pydlbench.backends.verification.verify import verify
+from pydlbench.errors import PrimitiveError, UnsupportedError
+from pydlbench.models.graph import INPUT
+from pydlbench.records.agreement import TOLERANCE
+from pydlbench.records.chain import ChainFacts, ChainStep
+from pydlbench.records.specs import KernelSpec
+from pydlbench.records.step import Check
+from pydlbench.timing.statistics import median
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from pydlbench.backends.native.chains import Chain, Chains
+    from pydlbench.backends.native.cpu import CpuBackend, CpuKernel
+    from pydlbench.backends.native.cuda import CudaBackend, CudaKernel
+    from pydlbench.backends.native.links import Link, Listing
+    from pydlbench.backends.verification.verify import Verdict
+    from pydlbench.models.graph import Model
+    from pydlbench.records.step import StepSpec
+
+#: A way is tried so often, after one run that nobody times; or once, if that took so long.
+_TRIES: Final = 5
+_ENOUGH_S: Final = 2.0
+#: Runs with a clock behind each step: so many have an interval at 95 %.
+_RUNS: Final = 6
+#: Largest difference between an update and the one that the gradient says, beyond what storing the
+#: weights rounds off, over the largest update: two roundings in float32.
+_UPDATE_TOLERANCE: Final = 1e-6
+#: Roundings of the sum of a weight and its update, and the unit roundoff of float32.
+_ROUNDINGS: Final = 2
+_UNIT: Final = 2.0**-24
+#: Tensors that are kept at a time to check kernels one by one, in bytes.
+_TOGETHER: Final = 1 << 30
+_LISTED: Final = 3
+
+
+class NativeChain:
+    """A step of native kernels with its tensors, in one way to lay them out.
+
+    Args:
+        model: the graph.
+        phase: ``forward``, ``forward-backward`` or ``training``.
+        layouts: one of the words of :class:`pydlbench.records.chain.ChainFacts`.
+        seed: of weights, images and labels.
+        dropout: whether it drops anything.
+        choices: ``<algorithm> <layout>`` of the fastest kernels alone, by problem.
+        chains: makes it, on its device; None is the CPU of this process.
+        kept: tensors that are read back besides output, gradients and updated weights.
+
+    Raises:
+        UnsupportedError: an operation of which there is no native kernel.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        phase: str,
+        layouts: str,
+        *,
+        seed: int = 0,
+        dropout: bool = True,
+        choices: Mapping[str, str] | None = None,
+        chains: Chains | None = None,
+        kept: Collection[str] = (),
+    ) -> None:
+        if chains is None:
+            from pydlbench.backends.native.cpu import CpuChains
+
+            chains = CpuChains()
+        self._model = model
+        self.phase = phase
+        self._listing = list_step(model, phase, dropout=dropout)
+        self._weights = make_weights(model, seed)
+        self._chains: Chains = chains
+        self._given = _given(model, self._listing, self._weights, seed)
+        self.chain: Chain = chains.make(
+            _links(self._listing, choices or {}),
+            self._given,
+            self._kept() | set(kept) - self._given.keys(),
+            layouts,
+        )
+
+    def output(self) -> NDArray[np.float32]:
+        """Return the output of the last run, NCHW or (batch, features)."""
+        shape = self._model.batch, *self._model.output.shape
+        return self.chain.tensor(self._listing.output).reshape(shape)
+
+    def gradients(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
+        """Yield the last run's gradient of each trained tensor by name."""
+        for name, tensor in self._listing.gradients.items():
+            yield name, self.chain.tensor(tensor).reshape(self._weights[name].shape)
+
+    def check_update(self) -> Check:
+        """Run one step from the first weights and compare what it makes of them; then start anew.
+
+        The first update of a momentum is that of plain descent: velocities begin at zero.
+        """
+        self.chain.load()
+        self.chain.run()
+        worst, where = 0.0, ""
+        for name, gradient in self.gradients():
+            before = self._weights[name].astype(np.float64)
+            update = self._model.optimizer.rate * gradient.astype(np.float64)
+            found = self.chain.tensor(name).reshape(before.shape) - before
+            # What is stored is the sum: a small update of a large weight is rounded to its digits.
+            rounded = _ROUNDINGS * _UNIT * (np.abs(before) + np.abs(update))
+            beyond = max(0.0, float((np.abs(found + update) - rounded).max()))
+            relative = beyond / max(float(np.abs(update).max()), 1e-30)
+            if not relative <= worst:
+                worst, where = relative, name
+        self.chain.load()
+        good = worst <= _UPDATE_TOLERANCE
+        detail = (
+            f"{len(self._listing.gradients)} tensors within {worst:.2g} of their largest update"
+        )
+        if not good:
+            detail = f"{where} off by {worst:.2g} of its largest update"
+        return Check(name="update", status="ok" if good else "failed", detail=detail)
+
+    def verdict(self, link: Link) -> Verdict:
+        """Hold what a kernel has written in the last run against float64 values.
+
+        These are computed from what the kernel itself has read, so that no rounding of the kernels
+        before counts.
+
+        Args:
+            link: whose tensors are kept or given, and written by nobody else.
+        """
+        layer, pass_, propagation = link.work.layer, link.work.pass_, link.work.propagation
+        shapes, role = layer.shapes(), layer.result(pass_)
+
+        def value(tensor: str, as_role: str) -> NDArray[np.float32]:
+            known = self._given.get(tensor)
+            found = self.chain.tensor(tensor) if known is None else known
+            return found.reshape(shapes[as_role])
+
+        algorithms = {one["name"]: one["algorithm"] for one in self.chain.steps}
+        return verify(
+            layer,
+            pass_,
+            "fp32",
+            {one: value(link.reads[one], one) for one in layer.reads(pass_, propagation)},
+            value(link.writes[role], role),
+            0,
+            algorithm=algorithms.get(link.name),
+            extra={
+                one: value(link.writes[one], one)
+                for one in layer.writes(pass_, propagation)
+                if one != role and link.writes.get(one, INPUT) not in self._given
+            },
+            propagation=propagation,
+        )
+
+    def seconds(self, timing: str) -> float:
+        """Return the least time of a few runs.
+
+        Args:
+            timing: one of the ways to time it that its device has.
+
+        Raises:
+            UnsupportedError: it cannot be timed so.
+            PrimitiveError: the same, by the word of a library.
+        """
+        (first,) = self._chains.seconds(self.chain, 1, timing)
+        if first > _ENOUGH_S:
+            return first
+        return min(self._chains.seconds(self.chain, _TRIES, timing))
+
+    def steps(self) -> tuple[tuple[ChainStep, ...], tuple[float, ...]]:
+        """Run a few times with a clock behind each step.
+
+        Returns:
+            All steps with their times, and the seconds of all conversions run by run.
+        """
+        runs = [self.chain.step_seconds() for _ in range(_RUNS)]
+        found = tuple(
+            ChainStep(**step, seconds=median(float(one[number]) for one in runs))
+            for number, step in enumerate(self.chain.steps)
+        )
+        reorders = [number for number, one in enumerate(found) if one.tensor]
+        return found, tuple(sum(float(one[number]) for number in reorders) for one in runs)
+
+    def save(self, folder: Path) -> None:
+        """Run once from the first weights; write output and gradients as numbered files.
+
+        As a framework's step does (``backends.steps.serving``), with their names in that order.
+        """
+        folder.mkdir(exist_ok=True)
+        self.chain.load()
+        self.chain.run()
+        names = ["output"]
+        np.save(folder / "0.npy", self.output())
+        for number, (name, gradient) in enumerate(self.gradients(), start=1):
+            np.save(folder / f"{number}.npy", gradient)
+            names.append(name)
+        (folder / "names.txt").write_text("\n".join(names))
+        self.chain.load()
+
+    def _kept(self) -> set[str]:
+        """Return the names of what is read back."""
+        gradients = self._listing.gradients
+        updated = set(gradients) if self.phase == "training" else set()
+        return {self._listing.output, *gradients.values(), *updated}
+
+
+def check_kernels(model: Model, layouts: str, **how: Any) -> Check:
+    """Hold the kernels of a step's backward passes against float64, each distinct one once.
+
+    Normalisations amplify rounding until, many layers back, gradients of two frameworks that are
+    both right agree to some per cent only: this is the check that still can fail there. It says
+    nothing of which kernel reads what; that is what outputs and gradients of a framework are for.
+    Outputs do not move so far: they tell of the forward kernels.
+
+    Args:
+        model: the graph.
+        layouts: as in :class:`NativeChain`.
+        how: further arguments of it.
+    """
+    every = list_step(model, "forward-backward", dropout=False).links
+    backward = [one for one in every if one.work.pass_ != "forward"]
+    links = list(
+        {
+            problem_text(one.work.layer, one.work.pass_, one.work.propagation): one
+            for one in reversed(backward)
+        }.values()
+    )
+    wrong, worst = [], 0.0
+    for group in _groups(links):
+        kept = {name for one in group for name in (*one.reads.values(), *one.writes.values())}
+        made = NativeChain(model, "forward-backward", layouts, dropout=False, kept=kept, **how)
+        made.chain.load()
+        made.chain.run()
+        for one in group:
+            found = made.verdict(one)
+            error = math.inf if found.rel_error is None else found.rel_error
+            worst = max(worst, error)
+            # The tolerance of a verdict is for operands of random signs; a step's have means.
+            if found.status != "ok" and not error <= TOLERANCE:
+                wrong.append(f"{one.name}: {found.detail}")
+    detail = f"{len(links)} kernels against float64 of what they read, within {worst:.2g}"
+    if wrong:
+        detail = f"{len(wrong)} of {len(links)} kernels are wrong: {'; '.join(wrong[:_LISTED])}"
+    return Check(name="kernels", status="failed" if wrong else "ok", detail=detail)
+
+
+def _groups(links: Sequence[Link]) -> Iterator[list[Link]]:
+    """Yield links whose tensors have room together, in their order."""
+    group: list[Link] = []
+    size = 0
+    for one in links:
+        layer = one.work.layer
+        own = 4 * sum(layer.operands(one.work.pass_).values())
+        if group and size + own > _TOGETHER:
+            yield group
+            group, size = [], 0
+        group.append(one)
+        size += own
+    if group:
+        yield group
+
+
+def _links(listing: Listing, choices: Mapping[str, str]) -> list[ChainLink]:
+    """Return the links as the native backends take them."""
+    found = []
+    for link in listing.links:
+        work = link.work
+        case = KernelSpec(layer=work.layer, pass_=work.pass_, propagation=work.propagation)
+        problem = problem_text(work.layer, work.pass_, work.propagation)
+        found.append(
+            ChainLink(
+                name=link.name,
+                problem=problem,
+                case=case,
+                reads=link.reads,
+                writes=link.writes,
+                workspace=link.workspace,
+                choice=choices.get(problem, ""),
+            )
+        )
+    return found
+
+
+def _given(
+    model: Model, listing: Listing, weights: Mapping[str, NDArray[np.float32]], seed: int
+) -> dict[str, NDArray[np.float32]]:
+    """Return all tensors that no kernel makes, as far as some kernel reads them."""
+    batch = make_batch(model, seed)
+    found = {INPUT: batch.images, **weights}
+    if batch.labels is not None:
+        # The native module stores them as integers.
+        found[LABELS] = batch.labels.reshape(-1).astype(np.float32)
+    for name, (shape, value) in listing.constants.items():
+        found[name] = np.full(shape, value, np.float32)
+    return found
+
+
+def prepare_model(
+    backend: CpuBackend | CudaBackend,
+    model: Model,
+    case: StepSpec,
+    choices: Mapping[str, str] | None = None,
+    save: Path | None = None,
+    timing: str = "auto",
+) -> CpuKernel[ChainFacts] | CudaKernel[ChainFacts]:
+    """Make the native chain of a given graph ready, in the fastest way to lay it out.
+
+    Args:
+        backend: of the worker.
+        model: the graph; the case's name and options are not looked at.
+        case: phase, precision, seed, and whether dropout drops anything.
+        choices: ``<algorithm> <layout>`` of the fastest kernels alone, by
+            :func:`pydlbench.backends.native.links.problem_text`.
+        save: folder to write output and gradients into, dropout off.
+        timing: how it is timed: on a GPU ``cuda-graph`` or ``events``; ``auto`` is the first way
+            that its device has and its libraries allow.
+
+    Raises:
+        UnsupportedError: an operation of which there is no native kernel, another precision, or a
+            way to time it that there is not.
+        PrimitiveError: the library refused or failed.
+    """
+    if case.precision != "fp32":
+        raise UnsupportedError(f"native chains are in fp32 so far, not in {case.precision}")
+    if case.running_statistics and case.backward:
+        raise UnsupportedError("native kernels train normalisations with the batch's statistics")
+    start = time.perf_counter()
+    chains: Chains = backend.chains()
+    if timing not in ("auto", *chains.timings):
+        raise UnsupportedError(f"--timing {timing}: there is {', '.join(chains.timings)}")
+    wanted = chains.timings if timing == "auto" else (timing,)
+    how: dict[str, Any] = {"seed": case.seed, "choices": choices, "chains": chains}
+    tried: dict[str, float] = {}
+    chain: NativeChain | None = None
+    for layouts in chains.ways:
+        made = NativeChain(model, case.phase, layouts, dropout=case.dropout, **how)
+        # All in the same way: times of a graph and of a stream are no choice between layouts.
+        timing, tried[layouts] = _first_time(made, wanted)
+        wanted = (timing,)
+        if tried[layouts] == min(tried.values()):
+            chain = made
+        del made
+    assert chain is not None, "there is more than one way"
+    layouts = min(tried, key=lambda one: tried[one])
+    setup_s = time.perf_counter() - start
+    checks = [chain.check_update()] if case.phase == "training" else []
+    if save is not None and case.backward and any(node.op == "batchnorm" for node in model):
+        checks.append(check_kernels(model, layouts, **how))
+    notes = ["memory stays between executions; images, labels and first weights are loaded before"]
+    notes += chains.notes(chain.chain)
+    if case.backward and case.dropout and any(node.op == "dropout" for node in model):
+        notes.append("checked with dropout off")
+        if save is not None:
+            NativeChain(model, case.phase, layouts, dropout=False, **how).save(save)
+    elif save is not None:
+        chain.save(save)
+    library = backend.describe()
+    steps, reorder_runs = chain.steps()
+    facts = ChainFacts(
+        library=f"{library['name']} {library['version']}",
+        timing=timing,
+        layouts=layouts,
+        tried=tried,
+        steps=steps,
+        reorder_runs=reorder_runs,
+        loaded=tuple(
+            f"{one['tensor']} as {one['layout']}" for one in chain.chain.loads if not one["plain"]
+        ),
+        memory=chain.chain.memory,
+        checks=tuple(checks),
+        setup_s=setup_s,
+        notes=tuple(notes),
+    )
+    chain.chain.load()
+    kernel: CpuKernel[ChainFacts] | CudaKernel[ChainFacts]
+    kernel = chains.kernel(chain.chain, facts, timing)
+    return kernel
+
+
+def _first_time(chain: NativeChain, timings: Sequence[str]) -> tuple[str, float]:
+    """Return the first of some ways to time a chain that is not refused, and the time."""
+    for timing in timings[:-1]:
+        try:
+            return timing, chain.seconds(timing)
+        except (UnsupportedError, PrimitiveError):
+            continue
+    return timings[-1], chain.seconds(timings[-1])

@@ -1,0 +1,345 @@
+"""The nodes that onnxruntime runs in a step, with their shapes and their share of its own profile.
+
+A session writes the graph that it has made of the file. That graph, its nodes numbered, runs once
+more as it is, and the profile of that run tells the shapes of all that its nodes write. What
+onnxruntime fused is one node; a loop or a branch is one, whatever is in it.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import math
+import statistics
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from pydlbench.ops.seen.onnx import Node, Tensor
+from pydlbench.records.operator import RecordedCall
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import onnxruntime
+    from numpy.typing import NDArray
+
+    from pydlbench.backends.onnxruntime.step import OnnxModel
+
+__all__ = ["GRAPHS", "Graph", "Recording", "record", "recorded"]
+
+#: Runs before those that count, and those.
+_UNTIMED: Final = 2
+_STEPS: Final = 5
+_SUFFIX: Final = "_kernel_time"
+#: Before the number of a node, where its name stood: no file has such names by chance.
+_PREFIX: Final = "pydlbench."
+#: What onnxruntime puts behind the name of a node whose maps it lays out in blocks of channels.
+_BLOCKED: Final = "_nchwc"
+#: onnxruntime's names of types that NumPy calls otherwise.
+_NAMES: Final = {"float": "float32", "double": "float64"}
+#: Types of values that say what is computed: shapes, axes, indices, conditions.
+_WHOLE: Final = ("int64", "int32", "bool")
+#: So many values stand in a signature: of whole numbers, and of others (a limit, a scale).
+_VALUES: Final = 64
+_SCALARS: Final = 8
+#: A larger constant among the attributes is not in it.
+_LARGE: Final = 4096
+#: Kinds of attributes that are kept as they are: numbers, texts, and lists of them.
+_FLOAT, _INT = 1, 2
+_PLAIN: Final = (_FLOAT, _INT, 6, 7)
+_TEXT, _TEXTS, _TENSOR, GRAPHS = 3, 8, 4, (5, 10)
+_TOO_LARGE: Final = "a large constant is among its attributes"
+#: Constants of so many bytes lie beside the written graph: it may be larger than a file can be.
+_BESIDE: Final = "1024"
+
+
+def record(made: OnnxModel) -> tuple[RecordedCall, ...]:
+    """Return the distinct nodes of a step, in the order in which the graph has them.
+
+    Args:
+        made: the file with its inputs; it is run several times.
+    """
+    with recorded(made) as found:
+        return found.calls
+
+
+@contextlib.contextmanager
+def recorded(made: OnnxModel) -> Iterator[Recording]:
+    """Yield what is known of a step; within, its large constants lie in a folder.
+
+    Args:
+        made: the file with its inputs; it is run several times.
+    """
+    with tempfile.TemporaryDirectory(prefix="pydlbench-graph-") as name:
+        folder = Path(name)
+        graph = Graph(made, folder)
+        events = _profiled(made, graph, folder)
+        values = _whole_numbers(made, graph, events, folder)
+        calls = _distinct(graph, _Writer(graph, made.feeds, events, values, folder))
+        yield Recording(graph=graph, written=_written(graph, events), folder=folder, calls=calls)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """What is known of a step.
+
+    Attributes:
+        graph: that was run.
+        written: type and shape of what its nodes write, by name.
+        folder: where large constants lie.
+        calls: its distinct nodes, in the order in which the graph has them.
+    """
+
+    graph: Graph
+    written: Mapping[str, tuple[str, tuple[int, ...]]]
+    folder: Path
+    calls: tuple[RecordedCall, ...]
+
+
+class Graph:
+    """The graph that a session has made of a file, its nodes numbered.
+
+    Args:
+        made: the file.
+        folder: to write it into.
+
+    Attributes:
+        model: the graph, large constants left where they are.
+        names: of the nodes, as the user knows them, or by their operators and numbers.
+        constants: by name.
+    """
+
+    def __init__(self, made: OnnxModel, folder: Path) -> None:
+        options = made.options()
+        options.optimized_model_filepath = str(folder / "graph.onnx")
+        place = "session.optimized_model_external_initializers_"
+        options.add_session_config_entry(f"{place}file_name", "weights.bin")
+        options.add_session_config_entry(f"{place}min_size_in_bytes", _BESIDE)
+        made.opened(options)
+        self.model: Any = onnx.load(folder / "graph.onnx", load_external_data=False)
+        self.nodes: Sequence[Any] = self.model.graph.node
+        self.names = []
+        for number, node in enumerate(self.nodes):
+            own = node.name.removesuffix(_BLOCKED).strip("/")
+            self.names.append(own or f"{node.op_type}_{number}")
+            node.name = f"{_PREFIX}{number}"
+        self.constants = {one.name: one for one in self.model.graph.initializer}
+        self.versions = {one.domain: one.version for one in self.model.opset_import}
+
+    def opened(
+        self, made: OnnxModel, options: onnxruntime.SessionOptions, folder: Path
+    ) -> onnxruntime.InferenceSession:
+        """Return a session of this very graph."""
+        path = folder / "numbered.onnx"
+        path.write_bytes(self.model.SerializeToString())
+        return made.opened(options, path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """What a profile says of a node: seconds in a step, and type and shape of what it writes."""
+
+    seconds: float
+    outputs: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+def _profiled(made: OnnxModel, graph: Graph, folder: Path) -> dict[int, _Event]:
+    """Run the graph and return what its profile says of each node, by number."""
+    options = made.options("unoptimized")
+    options.enable_profiling = True
+    options.profile_file_prefix = str(folder / "profile")
+    session = graph.opened(made, options, folder)
+    for _ in range(_UNTIMED + _STEPS):
+        session.run(None, made.feeds)
+    found: dict[int, list[dict[str, Any]]] = {}
+    for one in json.loads(Path(session.end_profiling()).read_bytes()):
+        name = one["name"].removesuffix(_SUFFIX)
+        if name != one["name"] and name.startswith(_PREFIX):
+            found.setdefault(int(name.removeprefix(_PREFIX)), []).append(one)
+    return {
+        number: _Event(
+            seconds=statistics.median(one["dur"] for one in ran[_UNTIMED:]) / 1e6,
+            outputs=tuple(
+                (_NAMES.get(dtype, dtype), tuple(shape))
+                for each in ran[-1]["args"].get("output_type_shape", ())
+                for dtype, shape in each.items()
+            ),
+        )
+        for number, ran in found.items()
+    }
+
+
+def _written(graph: Graph, events: Mapping[int, _Event]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return type and shape of what nodes write, by name; what the profile leaves out is not."""
+    found: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for number, node in enumerate(graph.nodes):
+        names = [one for one in node.output if one]
+        outputs = events[number].outputs if number in events else ()
+        # Of results that are no tensors, or that nobody wants, there is none.
+        if len(names) == len(outputs):
+            found |= dict(zip(names, outputs, strict=True))
+    return found
+
+
+def _whole_numbers(
+    made: OnnxModel, graph: Graph, events: Mapping[int, _Event], folder: Path
+) -> dict[str, NDArray[Any]]:
+    """Return the whole numbers that nodes read and others have computed, by name."""
+    read = {name for node in graph.nodes for name in node.input}
+    kinds = {
+        name: dtype
+        for name, (dtype, _) in _written(graph, events).items()
+        if dtype in _WHOLE and name in read
+    }
+    if not kinds:
+        return {}
+    known = {one.name for one in graph.model.graph.output}
+    for name, dtype in kinds.items():
+        if name not in known:
+            element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+            graph.model.graph.output.append(helper.make_tensor_value_info(name, element, None))
+    session = graph.opened(made, made.options("unoptimized"), folder)
+    names = list(kinds)
+    return dict(zip(names, session.run(names, made.feeds), strict=True))
+
+
+# -----------------------------------------------------------------------------
+# From nodes to their texts.
+
+
+class _Writer:
+    """Writes the signatures of a graph's nodes.
+
+    Args:
+        graph: that has them.
+        feeds: the step's inputs.
+        events: what the profile says.
+        values: whole numbers that nodes read.
+        folder: where large constants lie.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        feeds: Mapping[str, NDArray[Any]],
+        events: Mapping[int, _Event],
+        values: Mapping[str, NDArray[Any]],
+        folder: Path,
+    ) -> None:
+        self._graph, self._folder = graph, folder
+        self._known = {name: (one.dtype.name, one.shape) for name, one in feeds.items()}
+        self._known |= _written(graph, events)
+        self._values = {**feeds, **values}
+        self._events = events
+
+    def node(self, number: int) -> Node:
+        """Return a node's text."""
+        one = self._graph.nodes[number]
+        names = list(one.input)
+        read = tuple(self._read(name, place, names) for place, name in enumerate(names))
+        wrote = tuple(self._plain(name) for name in one.output)
+        lacks = "" if number in self._events else "the profile has no such node"
+        for name, tensor in zip([*names, *one.output], [*read, *wrote], strict=True):
+            if name and tensor is None:
+                lacks = lacks or f"the profile tells no shape of {name}"
+        attributes: dict[str, tuple[int, Any]] = {}
+        for attribute in one.attribute:
+            value = _value(attribute)
+            if value is None:
+                graph = attribute.type in GRAPHS
+                lacks = "it has a graph of its own" if graph else lacks or _TOO_LARGE
+                digest = hashlib.sha256(attribute.SerializeToString(deterministic=True))
+                value = digest.hexdigest()[:16]
+            attributes[attribute.name] = attribute.type, value
+        return Node(
+            operator=one.op_type,
+            domain=one.domain,
+            version=self._graph.versions.get(one.domain, 1),
+            inputs=read,
+            outputs=wrote,
+            attributes=attributes,
+            lacks=lacks,
+        )
+
+    def seconds(self, number: int) -> float:
+        """Return what the profile says of a node; zero of one that it does not have."""
+        return self._events[number].seconds if number in self._events else 0.0
+
+    def _plain(self, name: str) -> Tensor | None:
+        """Return what is written; None where that is nothing, or unknown."""
+        if name not in self._known:
+            return None
+        dtype, shape = self._known[name]
+        return Tensor(dtype=dtype, shape=shape)
+
+    def _read(self, name: str, place: int, names: Sequence[str]) -> Tensor | None:
+        """Return what is read at a place."""
+        first = names.index(name)
+        same = first if first != place else None
+        constant = self._graph.constants.get(name)
+        if constant is None:
+            plain = self._plain(name)
+            if plain is None:
+                return None
+            dtype, shape, values = plain.dtype, plain.shape, self._values.get(name)
+        else:
+            dtype = helper.tensor_dtype_to_np_dtype(constant.data_type).name
+            shape = tuple(constant.dims)
+            small = math.prod(shape) <= _SCALARS and dtype.startswith(("float", "int", "uint"))
+            values = None
+            if dtype in _WHOLE or small:
+                values = numpy_helper.to_array(constant, str(self._folder))
+        how: dict[str, Any] = {}
+        # JSON has no infinity; which value it is changes no time.
+        if values is not None and values.size and np.isfinite(values.astype(float)).all():
+            whole = dtype in _WHOLE
+            if values.size <= (_VALUES if whole else _SCALARS) and (whole or constant is not None):
+                how["values"] = tuple(values.ravel().tolist())
+            elif whole:
+                how["bounds"] = int(values.min()), int(values.max())
+        return Tensor(dtype=dtype, shape=shape, constant=constant is not None, same=same, **how)
+
+
+def _value(attribute: Any) -> Any:
+    """Return an attribute's value as JSON can have it; None of a graph, and of what is large."""
+    found = helper.get_attribute_value(attribute)
+    if attribute.type == _FLOAT:
+        return float(str(np.float32(found)))  # 1e-05, and not 9.999999747378752e-06
+    if attribute.type in _PLAIN:
+        return found if attribute.type == _INT else list(found)
+    if attribute.type == _TEXT:
+        return found.decode("latin-1")
+    if attribute.type == _TEXTS:
+        return [one.decode("latin-1") for one in found]
+    if attribute.type == _TENSOR and found.ByteSize() <= _LARGE:
+        return base64.b64encode(found.SerializeToString(deterministic=True)).decode()
+    return None
+
+
+def _distinct(graph: Graph, writer: _Writer) -> tuple[RecordedCall, ...]:
+    """Return nodes with the same text as one call each."""
+    alike: dict[str, list[int]] = {}
+    nodes: dict[str, Node] = {}
+    for number in range(len(graph.nodes)):
+        node = writer.node(number)
+        nodes.setdefault(node.signature, node)
+        alike.setdefault(node.signature, []).append(number)
+    whole = sum(map(writer.seconds, range(len(graph.nodes))))
+    return tuple(
+        RecordedCall.of(
+            [(graph.names[one],) for one in same],
+            signature=signature,
+            operator=nodes[signature].name,
+            bytes=nodes[signature].bytes,
+            profiled=sum(map(writer.seconds, same)) / whole if whole else 0.0,
+        )
+        for signature, same in alike.items()
+    )

@@ -1,0 +1,376 @@
+"""An ONNX file as a step: one run of an onnxruntime session, on inputs made up from its graph.
+
+The step is what a user's loop does: ``session.run(None, inputs)``, which allocates the outputs.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import statistics
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import onnxruntime
+
+from pydlbench.backends.onnxruntime.file import parameters, read_graph, told, types_of
+from pydlbench.backends.steps.definition import Guarded
+from pydlbench.backends.steps.own import input_texts
+from pydlbench.devices.cpu.affinity import pinned
+from pydlbench.devices.cpu.facts import read_cpu_facts
+from pydlbench.errors import (
+    InsufficientMemoryError,
+    ModelError,
+    UnsupportedError,
+    UsageError,
+    nearest,
+)
+from pydlbench.models import build_model
+from pydlbench.models.own import find_onnx, is_onnx
+from pydlbench.records.own import OwnSpec
+from pydlbench.records.step import Check, ProfiledOperator, StepProfile
+from pydlbench.units import format_bytes
+
+if TYPE_CHECKING:
+    import contextlib
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from pydlbench.backends.onnxruntime.backend import OnnxruntimeBackend
+    from pydlbench.records.own import OwnInput
+    from pydlbench.records.step import StepSpec
+
+
+class OnnxModel(Guarded):
+    """An ONNX file in a session, with its inputs.
+
+    A context manager: within it the calling thread stays on the first of the CPUs, as the others
+    stay on theirs, and what onnxruntime raises names the file.
+
+    Args:
+        backend: has the settings of sessions.
+        case: the step.
+
+    Raises:
+        UsageError: the file is none, or its inputs are not those that were asked for.
+        UnsupportedError: inputs of types that no random values are made of.
+        InsufficientMemoryError: the inputs have no room.
+    """
+
+    def __init__(self, backend: OnnxruntimeBackend, case: StepSpec) -> None:
+        super().__init__()
+        self.case = case
+        self._backend = backend
+        self._source = _source(case)
+        self.session = self.opened(self.options())
+        if not self.session.get_outputs():
+            raise UsageError(f"{case.model}: it has no outputs, so that there is nothing to run")
+        self._profile: StepProfile | None = None
+        #: What a reader has to know.
+        self.notes: list[str] = []
+        if len(backend.cpus) > 1:
+            self.notes.append("its threads spin between operators, as by default")
+        with told(case.model, UsageError):
+            self.feeds = made_inputs(case, self.session.get_inputs())
+
+    def options(self, mode: str | None = None) -> onnxruntime.SessionOptions:
+        """Return the settings of a session in a mode; None is the step's."""
+        return self._backend.options(mode or str(self.case.mode))
+
+    def graph(self) -> Any:
+        """Return the file's graph as it is written."""
+        return read_graph(self.case.model, self._source)
+
+    def opened(
+        self, options: onnxruntime.SessionOptions, path: Path | None = None
+    ) -> onnxruntime.InferenceSession:
+        """Return a session of the file, or of one that was made of it.
+
+        Raises:
+            UsageError: it is no ONNX file, or needs an operator, a version or a file of weights
+                that is not there.
+        """
+        with told(self.case.model, UsageError):
+            return onnxruntime.InferenceSession(
+                self._source if path is None else path, options, providers=["CPUExecutionProvider"]
+            )
+
+    def guards(self) -> tuple[contextlib.AbstractContextManager[None], ...]:
+        """Tell what onnxruntime raises; pin the calling thread."""
+        return told(self.case.model, ModelError), pinned(self._backend.cpus[0])
+
+    @property
+    def batch(self) -> int:
+        """The first number of the first input's shape; 1 without any."""
+        first = next(iter(self.feeds.values()), None)
+        return 1 if first is None or not first.ndim else len(first)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The inputs as ``--input`` takes them, by place; empty where one has no such type."""
+        return input_texts((None, one.shape, one.dtype.name) for one in self.feeds.values())
+
+    def run(self) -> list[Any]:
+        """Run the step once."""
+        found: list[Any] = self.session.run(None, self.feeds)
+        return found
+
+    def synchronize(self) -> None:
+        """Return at once: a run returns with its results."""
+
+    def checks(self, found: list[Any]) -> tuple[Check, ...]:
+        """Say whether the outputs are finite, and have onnxruntime profile the step."""
+        self._profile = profile(self, self.options(), [one.name for one in self._graph.node])
+        wrong = [
+            f"{one.name} is not finite"
+            for one, result in zip(self.session.get_outputs(), found, strict=True)
+            if isinstance(result, np.ndarray)
+            and result.dtype.kind == "f"
+            and not np.isfinite(result).all()
+        ]
+        text = "; ".join(wrong[:3]) or f"{len(found)} of {len(found)} outputs are finite"
+        return (Check(name="output", status="failed" if wrong else "ok", detail=text),)
+
+    def facts(self, found: list[Any]) -> dict[str, Any]:
+        """Return what is known of the file; see ``steps.definition.StepModel``."""
+        shapes = [one.shape for one in found if isinstance(one, np.ndarray)]
+        return {
+            "batch": self.batch,
+            "output": shapes[0] if shapes else (),
+            "inputs": self.inputs,
+            "parameters": parameters(self._graph),
+            "types": types_of(self._graph),
+            "environment": {"module": self._graph.name or "a graph"},
+            "profile": self._profile,
+        }
+
+    @functools.cached_property
+    def _graph(self) -> Any:
+        return self.graph()
+
+
+def _source(case: StepSpec) -> str | bytes:
+    """Return the path of a file; of a network of the catalogue what would be in one.
+
+    Raises:
+        UsageError: no such file or network.
+        UnsupportedError: a network that is not written as a file here.
+    """
+    if is_onnx(case.model):
+        return str(find_onnx(case.model))
+    from pydlbench.backends.onnxruntime.catalog import written
+
+    return written(build_model(case.model, case.batch, **case.options), case.seed)
+
+
+# -----------------------------------------------------------------------------
+# The inputs of an ONNX file: from the graph's own description, from --batch and from --input.
+
+# By onnxruntime's words.
+_DTYPES: Final = {
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+    "tensor(float16)": "float16",
+    "tensor(int64)": "int64",
+    "tensor(int32)": "int32",
+    "tensor(uint8)": "uint8",
+    "tensor(int8)": "int8",
+    "tensor(bool)": "bool",
+}
+
+
+def made_inputs(case: StepSpec, wanted: Sequence[Any]) -> dict[str, NDArray[Any]]:
+    """Return random inputs by name: floating-point in [-1, 1), others 0 or 1.
+
+    Args:
+        case: with its batch, and what ``--input`` says.
+        wanted: name, shape and type of each, as onnxruntime describes them; a dimension that is no
+            number is dynamic.
+
+    Raises:
+        UsageError: a dimension is open or nothing, or what was asked for contradicts the file.
+        UnsupportedError: a type that no random values are made of.
+        InsufficientMemoryError: they have no room.
+    """
+    given = _by_name(case, wanted)
+    stream = np.random.default_rng(case.seed)
+    shapes = {one.name: _shape(case, one, given.get(one.name)) for one in wanted}
+    for name, shape in list(shapes.items())[:1]:
+        if case.batch not in (None, *shape[:1]):
+            raise UsageError(
+                f"--batch {case.batch}: the input {name} of {case.model} is "
+                f"{'x'.join(map(str, shape))}; nearest: leave it out"
+            )
+    dtypes = {one.name: _dtype(case, one) for one in wanted}
+    _check_room(case, shapes, dtypes)
+    return {name: _random(dtypes[name], shape, stream) for name, shape in shapes.items()}
+
+
+def _check_room(
+    case: StepSpec, shapes: Mapping[str, Sequence[int]], dtypes: Mapping[str, str]
+) -> None:
+    """Refuse inputs that are larger than the memory that is free.
+
+    Raises:
+        InsufficientMemoryError: with what they would take.
+    """
+    size = sum(math.prod(shape) * np.dtype(dtypes[name]).itemsize for name, shape in shapes.items())
+    available = read_cpu_facts().memory_available_bytes
+    if available is not None and size > available:
+        raise InsufficientMemoryError(
+            f"{case.model}: its inputs take {format_bytes(size)} of the {format_bytes(available)} "
+            "that are free; try a smaller --batch or --input"
+        )
+
+
+def _by_name(case: StepSpec, wanted: Sequence[Any]) -> dict[str, OwnInput]:
+    """Return what ``--input`` says by the graph's names; those without one go by their place."""
+    names = [one.name for one in wanted]
+    found: dict[str, OwnInput] = {}
+    inputs = (case.own or OwnSpec()).inputs
+    for one in inputs:
+        if one.name is None:
+            continue
+        if one.name not in names:
+            near = nearest(one.name, names, 1) or names[:1]
+            raise UsageError(
+                f"--input {one.text}: {case.model} has no input {one.name}; nearest: {near[0]}"
+            )
+        found[one.name] = one
+    left = [name for name in names if name not in found]
+    plain = [one for one in inputs if one.name is None]
+    if len(plain) > len(left):
+        raise UsageError(
+            f"--input {plain[len(left)].text}: {case.model} has {len(names)} inputs only: "
+            f"{', '.join(names)}; nearest: leave it out"
+        )
+    return found | dict(zip(left, plain, strict=False))
+
+
+def _dtype(case: StepSpec, wanted: Any) -> str:
+    if wanted.type not in _DTYPES:
+        raise UnsupportedError(
+            f"{case.model}: its input {wanted.name} is a {wanted.type}; random ones are made of "
+            f"{', '.join(_DTYPES)}"
+        )
+    return _DTYPES[wanted.type]
+
+
+def _shape(case: StepSpec, wanted: Any, given: OwnInput | None) -> tuple[int, ...]:
+    """Return the shape of an input; the batch is the first dimension, if that is dynamic."""
+    if 0 in wanted.shape:
+        said = "x".join(map(str, wanted.shape))
+        raise UsageError(f"{case.model}: its input {wanted.name} is {said}, without any element")
+    known = [size if isinstance(size, int) and size > 0 else None for size in wanted.shape]
+    said = "x".join(str(size or "?") for size in wanted.shape)
+    dtype = _dtype(case, wanted)
+    # What would do: numbers where the file has them.
+    usual = [case.batch or 8] + [128] * len(known)
+    sizes = "x".join(str(size or other) for size, other in zip(known, usual, strict=False))
+    near = f"--input {sizes}" + (f":{dtype}" if dtype != "float32" else "")
+    if given is not None:
+        fits = len(given.shape) == len(known) and all(
+            size in (None, asked) for size, asked in zip(known, given.shape, strict=True)
+        )
+        if not fits or given.dtype != dtype:
+            raise UsageError(
+                f"--input {given.text}: the input {wanted.name} of {case.model} is {said} of "
+                f"{dtype}; nearest: {near}"
+            )
+        return given.shape
+    if case.batch is not None and known and known[0] is None:
+        known[0] = case.batch
+    if None in known:
+        batched = known[0] is None and None not in known[1:]
+        raise UsageError(
+            f"{case.model}: its input {wanted.name} is {said}, which leaves dimensions open; "
+            f"nearest: {'--batch 8' if batched else near}"
+        )
+    return tuple(size for size in known if size is not None)
+
+
+def _random(dtype: str, shape: Sequence[int], stream: np.random.Generator) -> NDArray[Any]:
+    if np.dtype(dtype).kind == "f":
+        return stream.uniform(-1, 1, shape).astype(dtype)
+    return stream.integers(0, 2, shape).astype(dtype)
+
+
+# -----------------------------------------------------------------------------
+# onnxruntime's own profile of a step: which operators it runs, and what each takes by its clock.
+#
+# A session that profiles writes a file of events in Chrome's format, their times in whole
+# microseconds: ``model_run`` for each call, and one of category ``Node`` for each operator in it.
+
+#: Steps before those that count: the first allocate.
+_UNTIMED: Final = 3
+_STEPS: Final = 11
+_SUFFIX: Final = "_kernel_time"
+
+
+def profile(
+    made: OnnxModel, options: onnxruntime.SessionOptions, nodes: Iterable[str]
+) -> StepProfile:
+    """Run steps of a session of their own that profiles itself, and read what it has written.
+
+    Args:
+        made: the file with its inputs.
+        options: of the session that is timed.
+        nodes: names of the file's nodes.
+    """
+    with tempfile.TemporaryDirectory(prefix="pydlbench-profile-") as folder:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(Path(folder) / "profile")
+        session = made.opened(options)
+        for _ in range(_UNTIMED + _STEPS):
+            session.run(None, made.feeds)
+        events = json.loads(Path(session.end_profiling()).read_bytes())
+    return read_profile(events, nodes, untimed=_UNTIMED)
+
+
+def read_profile(
+    events: Sequence[dict[str, Any]], nodes: Iterable[str], *, untimed: int
+) -> StepProfile:
+    """Return what a profile's events say of a step.
+
+    Args:
+        events: of the whole file.
+        nodes: names of the user's nodes.
+        untimed: steps that do not count.
+    """
+    runs = [one for one in events if one["name"] == "model_run"][untimed:]
+    ran = [one for one in events if one.get("cat") == "Node" and one["name"].endswith(_SUFFIX)]
+    # By node: its times in each step; a node of a loop's body runs several times in one.
+    times: dict[tuple[str, str], list[float]] = {}
+    first: dict[tuple[str, str], dict[str, Any]] = {}
+    for step, run in enumerate(runs):
+        begin, end = run["ts"], run["ts"] + run["dur"]
+        for one in ran:
+            if begin <= one["ts"] <= end:
+                key = one["args"].get("node_index", ""), one["name"]
+                first.setdefault(key, one)
+                times.setdefault(key, [0.0] * len(runs))[step] += one["dur"] / 1e6
+    operators = tuple(
+        ProfiledOperator(
+            name=one["name"].removesuffix(_SUFFIX),
+            operator=one["args"].get("op_name", ""),
+            inputs=tuple(
+                f"{dtype} {'x'.join(map(str, shape)) or 'scalar'}"
+                for each in one["args"].get("input_type_shape", ())
+                for dtype, shape in each.items()
+            ),
+            time_s=statistics.median(times[key]),
+        )
+        for key, one in first.items()
+    )
+    seen = {one.name for one in operators}
+    return StepProfile(
+        source=f"onnxruntime {onnxruntime.__version__}",
+        steps=len(runs),
+        step_s=statistics.median(one["dur"] for one in runs) / 1e6,
+        operators=operators,
+        absent=tuple(name for name in nodes if name and name not in seen),
+    )

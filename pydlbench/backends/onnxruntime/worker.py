@@ -1,0 +1,21 @@
+"""What onnxruntime's worker is asked for; see ``steps.registry.FrameworkWorker``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydlbench.backends.onnxruntime.chain import prepare_chain
+from pydlbench.backends.onnxruntime.replay import prepare_allocation, prepare_calls, record_calls
+from pydlbench.backends.onnxruntime.step import OnnxModel as own_model  # noqa: N813 - as others call it
+
+__all__ = [
+    "own_model",
+    "prepare_allocation",
+    "prepare_calls",
+    "prepare_chain",
+    "record_calls",
+    "runs_files",
+]
+
+#: Files are run, and no modules: a network of the catalogue is written as one.
+runs_files: Final = True

@@ -1,0 +1,349 @@
+"""What one step does and what of it comes back to the host, whatever framework runs it."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias
+
+from pydlbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from pydlbench.backends.steps.inputs import Batch
+    from pydlbench.models.graph import Model
+    from pydlbench.records.step import Check, StepSpec
+
+Phase: TypeAlias = Literal[
+    "forward", "forward-backward", "training", "backward-data", "backward-weights"
+]
+Fetch: TypeAlias = Literal["output", "predictions", "loss", "gradients"]
+LossKind: TypeAlias = Literal["model", "unregularised", "l2", "sum", "output", "none"]
+
+#: The phases in which gradients arise.
+BACKWARD: Final = ("forward-backward", "training", "backward-data", "backward-weights")
+
+_LOSSES: Final[dict[LossKind, str]] = {
+    "model": "the model's loss",
+    "unregularised": "the model's loss without its L2 terms",
+    "l2": "loss: half the sum of squares of the output",
+    "sum": "loss: sum of the output",
+    "output": "no loss: the output is its own gradient",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDefinition:
+    """A step, as a framework has to build it so that its time is that of whoever defined it.
+
+    Attributes:
+        name: of the step within its protocol: ``Forward``, ``train``.
+        phase: how far it goes. ``backward-data`` and ``backward-weights`` are one pass through all
+            nodes, of one kind of gradient, the activations being there already.
+        propagation: whether batch normalisation and dropout train.
+        loss: ``model`` (with its L2 terms), ``unregularised`` (the same without them), ``l2`` (half
+            the sum of squares of the output), ``sum`` (of the output), ``output`` (no loss: the
+            output itself is taken as the gradient of the output), or ``none``.
+        keep_loss: whether the loss is a result of the step even where nobody fetches it: a graph
+            does not compute what no result depends on.
+        optimizer: ``model``, or ``none``: the step ends with the gradients.
+        fetch: what is copied to the host within the step: the network's ``output``,
+            ``predictions`` (its softmax), the ``loss``, all weights' ``gradients``.
+        feed: ``host`` where images and labels are handed over with every step, ``device`` where
+            they lie there already.
+        input_gradient: whether the images' gradient is computed too (the first layer's
+            backward-data pass).
+        dropout: False leaves dropout out even where the propagation is training.
+        running_statistics: batch normalisation with the running statistics even there.
+        zero_fill: whether the step first writes zeros over all gradients and then adds to them.
+        weights: ``host`` where they live there and cross to the device with every step.
+        cast: below float32: ``mixed`` keeps the weights in float32, ``whole`` narrows everything.
+        averages: decay of moving averages kept of all weights within the step; None for none.
+    """
+
+    name: str
+    phase: Phase
+    propagation: Literal["training", "inference"] = "training"
+    loss: LossKind = "none"
+    keep_loss: bool = False
+    optimizer: Literal["model", "none"] = "none"
+    fetch: tuple[Fetch, ...] = ()
+    feed: Literal["device", "host"] = "device"
+    input_gradient: bool = False
+    dropout: bool = True
+    running_statistics: bool = False
+    zero_fill: bool = False
+    weights: Literal["device", "host"] = "device"
+    cast: Literal["mixed", "whole"] = "mixed"
+    averages: float | None = None
+
+    def __post_init__(self) -> None:
+        """Reject what contradicts itself: whoever wrote the definition is wrong then."""
+        trains = self.phase == "training"
+        wrong = [
+            words
+            for words, found in (
+                (
+                    "gradients without a backward pass",
+                    "gradients" in self.fetch and not self.backward,
+                ),
+                ("a backward pass of nothing", self.backward and self.loss == "none"),
+                ("a loss that is not computed", "loss" in self.fetch and self.loss == "none"),
+                ("an optimizer outside training", (self.optimizer == "model") != trains),
+                (
+                    "an input gradient without a backward pass",
+                    self.input_gradient and not self.backward,
+                ),
+                ("averages outside training", self.averages is not None and not trains),
+            )
+            if found
+        ]
+        if wrong:
+            raise ValueError(f"step {self.name}: {wrong[0]}")
+
+    @property
+    def backward(self) -> bool:
+        """Whether gradients arise."""
+        return self.phase in BACKWARD
+
+    @property
+    def drops(self) -> bool:
+        """Whether dropout drops anything."""
+        return self.propagation == "training" and self.dropout
+
+    @property
+    def batch_statistics(self) -> bool:
+        """Whether batch normalisation takes the minibatch's statistics and moves the running ones.
+
+        That is how it trains.
+        """
+        return self.propagation == "training" and not self.running_statistics
+
+    def includes(self) -> str:
+        """Say in one line what the step's time includes."""
+        parts = [f"{self.phase}, {self.propagation} propagation"]
+        if self.feed == "host":
+            parts.append("images and labels from the host")
+        if self.weights == "host":
+            parts.append("weights from the host")
+        if self.loss != "none":
+            parts.append(_LOSSES[self.loss])
+        if self.zero_fill:
+            parts.append("gradients zeroed first")
+        if self.backward:
+            parts.append(f"{'with' if self.input_gradient else 'no'} gradient of the images")
+            parts.append("optimizer" if self.optimizer == "model" else "no optimizer")
+        if self.averages is not None:
+            parts.append(f"moving averages of the weights ({self.averages:g})")
+        if self.propagation == "training" and not self.dropout:
+            parts.append("no dropout")
+        parts.append(f"to the host: {', '.join(self.fetch)}" if self.fetch else "nothing fetched")
+        return "; ".join(parts)
+
+
+# What ``fetch`` brings to the host in each phase of a user's step, as ``session.run`` did.
+_FETCHED: Final[dict[str, tuple[Fetch, ...]]] = {
+    "forward": ("output",),
+    "forward-backward": ("gradients",),
+    "training": ("loss",),
+}
+_LOSS_OF_PHASE: Final[dict[str, LossKind]] = {
+    "forward": "none",
+    "forward-backward": "unregularised",
+    "training": "model",
+}
+
+
+def definition_of(case: StepSpec, model: Model | None) -> StepDefinition:
+    """Return the step that a case of ``e2e``, ``check`` or ``diagnose`` measures.
+
+    Args:
+        case: phase, feed, fetch, and how layers work that have two ways.
+        model: whether its images have a gradient, and whether it can be trained; None of a model of
+            the user's own.
+
+    Raises:
+        UsageError: a training phase without an optimizer.
+    """
+    trains = case.phase == "training"
+    if trains and model is not None:
+        check_trainable(model, "--phase forward-backward")
+    phase: Phase = "forward"
+    if case.backward:
+        phase = "training" if trains else "forward-backward"
+    return StepDefinition(
+        name=case.phase,
+        phase=phase,
+        propagation="training" if case.backward else "inference",
+        loss=_LOSS_OF_PHASE[case.phase],
+        keep_loss=case.backward,
+        optimizer="model" if trains else "none",
+        fetch=_FETCHED[case.phase] if case.fetch else (),
+        feed="host" if case.feed == "host" else "device",
+        input_gradient=case.backward and model is not None and model.input_gradient,
+        dropout=case.dropout,
+        running_statistics=case.running_statistics,
+    )
+
+
+def check_trainable(model: Model, instead: str) -> None:
+    """Make sure that a model has an optimizer to train with.
+
+    Args:
+        model: its graph.
+        instead: the option that does without, or names one.
+
+    Raises:
+        UsageError: it has none.
+    """
+    if model.optimizer.kind == "none":
+        raise UsageError(f"{model.name}: has no optimizer to train with; nearest: {instead}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a step brought to the host, as its ``fetch`` says; None is what nobody asked for.
+
+    Attributes:
+        output: of the network, arranged as the framework has it.
+        predictions: ``(batch, classes)``; any increasing function of the logits will do.
+        loss: with its L2 terms where the definition has them.
+        gradients: of all trained tensors in their order, arranged as the framework has them.
+    """
+
+    output: NDArray[np.float32] | None = None
+    predictions: NDArray[np.float32] | None = None
+    loss: float | None = None
+    gradients: tuple[NDArray[np.float32], ...] | None = None
+
+
+class Step(Protocol):
+    """One kind of step, built and ready."""
+
+    def __call__(self, batch: Batch | None = None, rate: float | None = None) -> Outcome:
+        """Run it once; may return before the device has finished unless something is fetched.
+
+        Args:
+            batch: what is fed where ``StepDefinition.feed`` is ``host``; None is the images and
+                labels that the model was made with.
+            rate: learning rate from this step on; None leaves it as it is.
+        """
+        ...
+
+
+class FrameworkModel(Protocol):
+    """A model in a framework. All its steps share one set of weights.
+
+    A context manager: within it the framework computes in the precision that was asked for.
+    """
+
+    def prepare(self, definition: StepDefinition) -> Step:
+        """Build a step.
+
+        Raises:
+            UnsupportedError: the framework cannot do what is defined.
+            UsageError: training without an optimizer.
+        """
+        ...
+
+    def initialize(self) -> None:
+        """Give all weights their starting values, and forget what training has left."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until the device has finished all steps; nothing to do on a CPU."""
+        ...
+
+    def __enter__(self) -> Self:
+        """Choose the precision."""
+        ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Choose what was chosen before."""
+        ...
+
+
+class Guarded(abc.ABC):
+    """A model that is run within contexts of its own: settings, and what tells an error."""
+
+    def __init__(self) -> None:
+        self._contexts = contextlib.ExitStack()
+
+    @abc.abstractmethod
+    def guards(self) -> Iterable[contextlib.AbstractContextManager[Any]]:
+        """Return the contexts that it is run in, the outermost first."""
+
+    def __enter__(self) -> Self:
+        """Enter them."""
+        for one in self.guards():
+            self._contexts.enter_context(one)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave them, the innermost first; one may turn what was raised into another error."""
+        self._contexts.__exit__(kind, error, trace)
+
+
+class StepModel(Protocol):
+    """A model with inputs, loss and optimizer in a framework, whose case's step is built.
+
+    A context manager; see :class:`Guarded`.
+
+    Attributes:
+        notes: what a reader has to know.
+    """
+
+    notes: list[str]
+
+    def run(self) -> Any:
+        """Run the step once and return what it computes; a device may not have finished."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until the device has finished."""
+        ...
+
+    def checks(self, found: Any) -> tuple[Check, ...]:
+        """Check the step.
+
+        Args:
+            found: what it has computed.
+        """
+        ...
+
+    def facts(self, found: Any) -> dict[str, Any]:
+        """Return what :class:`~pydlbench.records.step.StepFacts` has of a model.
+
+        Args:
+            found: what its step has computed.
+        """
+        ...
+
+    def __enter__(self) -> Self:
+        """Enter its contexts."""
+        ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave them."""
+        ...

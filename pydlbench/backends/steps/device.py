@@ -1,0 +1,275 @@
+"""Steps and their calls on a GPU: what the device needs for each, and what the host.
+
+A call is launched several times behind a sleep of the device's, which finds all of them in its
+queue: between two events lie the device's seconds of a call, the gap to the next one included, and
+the host's clock tells meanwhile what enqueueing one takes. A step is timed in three ways, of which
+none is computed from another.
+
+Knows no framework: what it needs of one comes as a runtime, and tests put in a device of their own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+
+from pydlbench.backends.frameworks.events import EventClock
+from pydlbench.backends.host_clock import HostClock, watched
+from pydlbench.errors import UnsupportedError
+from pydlbench.records.step import StepKernel
+from pydlbench.timing.chunk import Chunk, Request
+from pydlbench.timing.statistics import median
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    from pydlbench.backends.frameworks.backend import FrameworkBackend
+    from pydlbench.backends.frameworks.events import EventRuntime, GraphRuntime
+    from pydlbench.backends.host_clock import Operator, Watcher
+    from pydlbench.records.operator import OperatorsFacts
+    from pydlbench.records.step import StepFacts
+
+#: The ways in which a step on a GPU is timed: by the host, which waits for the device behind the
+#: last of several; one by one, from the first kernel to the last, with the host's own time beside
+#: it; and replayed from a graph, in which the host launches nothing.
+WAYS: Final = ("host-sync", "events", "cuda-graph")
+#: How calls are timed, in words.
+HOW: Final = (
+    "each call alone behind a sleep of the device's, between two events, whose own span is taken "
+    "off; its first tensor is read before; the host's seconds are those of enqueueing it meanwhile"
+)
+
+# What is timed between two events takes about so long, in calls of one to so many: an event's own
+# microsecond is little beside it, and the queue has room for all of them.
+_SPAN_S: Final = 200e-6
+_MOST: Final = 20
+# Spans of nothing whose median is what two events take.
+_EMPTY: Final = 9
+
+
+class DeviceCall(Protocol):
+    """A call with its operands in the device's memory."""
+
+    def call(self) -> Any:
+        """Make it; returns when it is enqueued."""
+
+    def settle(self) -> None:
+        """Bring operands and caches into the state that it is to find."""
+
+
+class DeviceOperators:
+    """Calls that are ready to be timed; see ``backends.steps.operators.OperatorsKernel``.
+
+    A chunk has the device's seconds of each call and round, and beside them the host's.
+
+    Args:
+        calls: in the order of the facts' ``names``.
+        facts: what is known of them.
+        runtime: of the framework.
+        guard: makes the context in which they are to be called.
+        watcher: reads the GPU meanwhile; None where nobody does.
+    """
+
+    def __init__(
+        self,
+        calls: Sequence[DeviceCall],
+        facts: OperatorsFacts,
+        runtime: EventRuntime,
+        guard: Callable[[], AbstractContextManager[Any]],
+        watcher: Watcher | None = None,
+    ) -> None:
+        self.facts = facts
+        self._runtime, self._guard, self._watcher = runtime, guard, watcher
+        self._timers = [_Timer(one, runtime) for one in calls]
+        nothing: Any = SimpleNamespace(call=lambda: None, wait=runtime.wait)
+        # Behind a sleep, too: else the host's time between the two records is what lies there.
+        self._empty_s = median(EventClock(nothing, runtime).seconds(_EMPTY, 1, 0))
+
+    def sample(self, request: Request) -> Chunk:
+        """Time the requested rounds, after those that are not timed."""
+        return watched(lambda: self._timed(request), self._guard, self._watcher)
+
+    def _timed(self, request: Request) -> Chunk:
+        begin = self._runtime.now()
+        for _ in range(request.untimed):
+            for one in self._timers:
+                one.time(self._empty_s)
+        found = [one.time(self._empty_s) for _ in range(request.samples) for one in self._timers]
+        return Chunk(
+            seconds=tuple(device_s for device_s, _ in found),
+            enqueue_s=tuple(host_s for _, host_s in found),
+            wall_s=self._runtime.now() - begin,
+        )
+
+
+class _Timer:
+    """Times one call; the first time tells how often it is to be launched between two events."""
+
+    def __init__(self, call: DeviceCall, runtime: EventRuntime) -> None:
+        operator: Any = SimpleNamespace(call=call.call, wait=runtime.wait)
+        self._clock = EventClock(operator, runtime)
+        self._settle = call.settle
+        self._inner = 0
+
+    def time(self, empty_s: float) -> tuple[float, float]:
+        """Return seconds of the device and of the host."""
+        self._settle()
+        inner = self._inner or 1
+        chunk = self._clock.timed(Request(samples=1, inner=inner))
+        device_s = max(0.0, chunk.seconds[0] - empty_s / inner)
+        if not self._inner:
+            self._inner = min(_MOST, math.ceil(_SPAN_S / max(device_s, _SPAN_S / _MOST)))
+        (host_s,) = chunk.enqueue_s
+        if host_s * inner >= self._clock.pause_s(inner):  # it waited for the device, asleep
+            host_s = max(0.0, self._clock.launch_s - device_s)
+        return device_s, host_s
+
+
+class StepClock(EventClock):
+    """Times a step on a GPU in one of the :data:`WAYS`, which the request names.
+
+    Args:
+        operator: the step.
+        runtime: of the framework.
+        cpus: those that the process is pinned to.
+        guard: makes the context in which it is to be called.
+        watcher: reads the GPU meanwhile; None where nobody does.
+    """
+
+    def __init__(
+        self,
+        operator: Operator,
+        runtime: GraphRuntime,
+        cpus: Sequence[int],
+        guard: Callable[[], AbstractContextManager[Any]],
+        watcher: Watcher | None = None,
+    ) -> None:
+        super().__init__(operator, runtime, watcher, guard)
+        self._device, self._cpus, self._now = runtime, tuple(cpus), runtime.now
+        self._graph: Any = None
+
+    def ungraphed(self) -> str:
+        """Capture the step into a graph, and return why that is not possible; empty if it is."""
+        try:
+            with self._guard():
+                self._graph = self._device.capture(self._call, 1)
+                self._device.wait()
+        except Exception as error:  # noqa: BLE001 - capturing raises what the step's code raises then
+            return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return ""
+
+    def timed(self, request: Request) -> Chunk:
+        """Do what :meth:`sample` does, within the guard.
+
+        Raises:
+            UnsupportedError: there is no such way, or no graph.
+        """
+        match request.timing or WAYS[0]:
+            case "host-sync":
+                for _ in range(request.untimed):
+                    self._call()
+                before = self._device.allocations()
+                chunk = HostClock.timed(self, msgspec.structs.replace(request, untimed=0))
+                blocks = self._device.allocations() - before
+                steps = request.samples * request.inner
+                return msgspec.structs.replace(chunk, allocations=blocks / steps)
+            case "events":
+                return self._spanned(request)
+            case "cuda-graph" if self._graph is not None:
+                return self._replayed(request)
+        raise UnsupportedError(f"a step is not timed by {request.timing} here")
+
+    def _spanned(self, request: Request) -> Chunk:
+        """Time steps one by one, the queue being empty before each."""
+        device = self._device
+        begin = device.now()
+        for _ in range(request.untimed):
+            self._call()
+        seconds, enqueue_s = [], []
+        for _ in range(request.samples):
+            device.wait()
+            start, called = device.record(), device.now()
+            self._call()
+            enqueue_s.append(device.now() - called)
+            end = device.record()
+            device.wait()
+            seconds.append(device.between(start, end))
+        wall_s = device.now() - begin
+        return Chunk(seconds=tuple(seconds), enqueue_s=tuple(enqueue_s), wall_s=wall_s)
+
+    def _replayed(self, request: Request) -> Chunk:
+        """Time replays, each sample so many in a row."""
+        device = self._device
+        begin = device.now()
+        for _ in range(1 + request.untimed):
+            self._graph.replay()
+        events = [device.record()]
+        for _ in range(request.samples):
+            for _ in range(request.inner):
+                self._graph.replay()
+            events.append(device.record())
+        device.wait()
+        spans = [device.between(*pair) for pair in itertools.pairwise(events)]
+        seconds = tuple(one / request.inner for one in spans)
+        return Chunk(seconds=seconds, wall_s=device.now() - begin)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceChain:
+    """A recorded step that is ready to be timed, as a step is.
+
+    Attributes:
+        clock: of the chain.
+        facts: what is known of it.
+    """
+
+    clock: StepClock
+    facts: OperatorsFacts
+
+    def sample(self, request: Request) -> Chunk:
+        """Time the requested samples."""
+        return self.clock.sample(request)
+
+
+def runtime_of(backend: FrameworkBackend) -> GraphRuntime:
+    """Return the runtime of a backend on a GPU.
+
+    Raises:
+        UnsupportedError: it has none that can be asked for events and graphs.
+    """
+    if backend.runtime is None:
+        raise UnsupportedError(
+            f"{backend.name}: calls and chains on a GPU are timed in PyTorch only; nearest: "
+            "--framework torch"
+        )
+    return backend.runtime
+
+
+def step_kernel(
+    backend: FrameworkBackend,
+    operator: Operator,
+    guard: Callable[[], AbstractContextManager[Any]],
+    facts: StepFacts,
+    *,
+    graph: bool,
+) -> StepKernel:
+    """Return a step that is ready to be timed: by the host's clock, on a GPU in other ways, too.
+
+    Args:
+        backend: of the worker.
+        operator: the step.
+        guard: makes the context in which it is to be called.
+        facts: what is known of it.
+        graph: capture it into a graph, where there are graphs.
+    """
+    if backend.runtime is None:
+        return StepKernel(HostClock(operator, backend.cpus, guard, backend.watcher), facts)
+    clock = StepClock(operator, backend.runtime, backend.cpus, guard, backend.watcher)
+    why = clock.ungraphed() if graph else ""
+    return StepKernel(clock, msgspec.structs.replace(facts, ungraphed=why))

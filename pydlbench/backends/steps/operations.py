@@ -1,0 +1,204 @@
+"""What a host can ask a framework's process for: steps, operators, replays of blocks, logs.
+
+Each operation is a function that the host names and the worker calls with its backend (see
+``Worker.build``); its arguments cross as JSON and are read into structs here. Frameworks,
+and NumPy with them, are imported where the work is done, so that a host may import this module.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydlbench.backends.steps.registry import worker_of
+from pydlbench.errors import UnsupportedError
+from pydlbench.models import build_model
+from pydlbench.records.step import StepPreparation, StepSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pydlbench.backends.base import Backend
+    from pydlbench.backends.frameworks.backend import FrameworkBackend
+    from pydlbench.backends.native.cpu import CpuBackend, CpuKernel
+    from pydlbench.backends.native.cuda import CudaBackend, CudaKernel
+    from pydlbench.backends.steps.device import DeviceChain, DeviceOperators
+    from pydlbench.backends.steps.operators import LoggedOperators, OperatorsKernel
+    from pydlbench.records.chain import ChainFacts
+    from pydlbench.records.step import StepKernel
+
+
+def find_framework(
+    backend: Backend, tell: Callable[[dict[str, Any]], None], case: dict[str, Any]
+) -> str:
+    """Return the framework of a model of the user's own, whose callable is called for it.
+
+    Args:
+        backend: not asked.
+        tell: likewise.
+        case: a :class:`StepSpec`; its framework is returned where the callable gives no model.
+    """
+    from pydlbench.backends.steps.own import call_own, framework_of
+
+    del backend, tell
+    step = StepSpec.from_dict(case)
+    made = call_own(step.model, step.options)
+    first = made[0] if isinstance(made, (tuple, list)) and made else made
+    return framework_of(first) or step.framework
+
+
+def prepare_step(
+    backend: FrameworkBackend, case: dict[str, Any], preparation: dict[str, Any]
+) -> StepKernel:
+    """Make a step ready to be timed.
+
+    Args:
+        backend: of the worker.
+        case: a :class:`StepSpec`.
+        preparation: a :class:`StepPreparation`.
+
+    Raises:
+        UsageError: no such model or option, or the worker is another framework's.
+        UnsupportedError: the framework has not what is asked for.
+    """
+    from pydlbench.backends.steps import serving
+
+    return serving.prepare_step(backend, StepSpec.from_dict(case), StepPreparation(**preparation))
+
+
+def prepare_native_chain(
+    backend: CpuBackend | CudaBackend,
+    case: dict[str, Any],
+    choices: dict[str, str],
+    save: str | None,
+    timing: str = "auto",
+) -> CpuKernel[ChainFacts] | CudaKernel[ChainFacts]:
+    """Make the native kernels of a step ready, to be run in order on each other's outputs.
+
+    Args:
+        backend: of the native worker of the case's device.
+        case: a :class:`StepSpec`; framework, mode and feed are not looked at.
+        choices: ``<algorithm> <layout>`` of the fastest kernels alone, by problem.
+        save: folder to write output and gradients into, dropout off; None writes nothing.
+        timing: on a GPU ``cuda-graph`` or ``events``; ``auto`` is a graph where it can be captured.
+
+    Raises:
+        UnsupportedError: an operation of which there is no native kernel, another precision, or a
+            way to time it that there is not.
+    """
+    from pydlbench.backends.native.model_chain import prepare_model
+
+    step = StepSpec.from_dict(case)
+    if step.own is not None:
+        raise UnsupportedError(f"{step.model}: a model of one's own has no graph of layers")
+    model = build_model(step.model, batch=step.batch, **step.options)
+    folder = None if save is None else Path(save)
+    return prepare_model(backend, model, step, choices, folder, timing)
+
+
+def record_calls(backend: FrameworkBackend, case: dict[str, Any]) -> OperatorsKernel:
+    """List the calls of a step that is not timed; there is nothing to be sampled.
+
+    PyTorch's dispatcher tells them, TensorFlow's and onnxruntime's graphs have them as nodes. Where
+    a framework compiles a step, they are the groups of calls that it runs as one
+    (``backends.steps.groups``). In PyTorch a step of a model of the catalogue computes nothing
+    meanwhile on a CPU; all others run.
+
+    Args:
+        backend: of the worker.
+        case: a :class:`StepSpec`.
+
+    Returns:
+        A kernel whose facts have ``calls``, and ``blocks`` where they are known.
+
+    Raises:
+        UnsupportedError: the framework has not what is asked for.
+    """
+    step = StepSpec.from_dict(case)
+    return worker_of(step.framework).record_calls(backend, step)
+
+
+def prepare_calls(
+    backend: FrameworkBackend, case: dict[str, Any], signatures: list[str]
+) -> OperatorsKernel | DeviceOperators:
+    """Make calls ready, each to be timed alone, on operands made up from their signatures.
+
+    Each has run once. One that cannot be made ready is in the facts' ``refused`` and costs no
+    other; the facts' ``names`` are the signatures of those that are timed.
+
+    Args:
+        backend: of the worker.
+        case: a :class:`StepSpec`, of whose step the calls are; of a model of the user's own its
+            file may define operators.
+        signatures: of :class:`RecordedCall`.
+    """
+    step = StepSpec.from_dict(case)
+    return worker_of(step.framework).prepare_calls(backend, step, signatures)
+
+
+def prepare_logged_calls(
+    backend: FrameworkBackend, case: dict[str, Any], signatures: list[str]
+) -> LoggedOperators:
+    """Make calls of PyTorch ready whose libraries log what they execute, as they are timed.
+
+    The facts' ``executions`` say what was logged of each; ``names`` and ``refused`` are those of
+    :func:`prepare_calls`.
+
+    Args:
+        backend: of the worker.
+        case: a :class:`StepSpec`, see :func:`prepare_calls`.
+        signatures: of :class:`RecordedCall`; nothing that is fed.
+    """
+    step = StepSpec.from_dict(case)
+    return worker_of(step.framework).prepare_logged_calls(backend, step, signatures)
+
+
+def prepare_chain(backend: FrameworkBackend, case: dict[str, Any]) -> OperatorsKernel | DeviceChain:
+    """Make all calls of a step ready to be run in their order, on each other's results.
+
+    Its one time is that of the whole chain; on a GPU it is sampled as a step is. The facts'
+    ``checks`` say what of it was compared with the step, ``calls`` what it consists of, and
+    ``dispatch_s`` what starting one call costs in it.
+
+    Args:
+        backend: of the worker.
+        case: a :class:`StepSpec`.
+
+    Raises:
+        UnsupportedError: the framework and mode have no such chain; says why.
+        PrimitiveError: the chain does not compute what the step does.
+    """
+    step = StepSpec.from_dict(case)
+    make = getattr(worker_of(step.framework), "prepare_chain", None)
+    if make is None:
+        raise UnsupportedError(
+            f"{step.framework} {step.mode}: a step is one call of the graph's executor, which runs "
+            "the operators with neither Python nor autograd: their chain is the step itself"
+        )
+    found: OperatorsKernel | DeviceChain = make(backend, step)
+    return found
+
+
+def prepare_allocation(backend: FrameworkBackend, framework: str, size: int) -> OperatorsKernel:
+    """Make a call ready whose result is a new block, to see whether its pages are new too.
+
+    Args:
+        backend: of the worker.
+        framework: its name.
+        size: of the block, in bytes.
+    """
+    return worker_of(framework).prepare_allocation(backend, size)
+
+
+def prepare_lifetimes(backend: Backend, blocks: list[int], freed: int = 0) -> OperatorsKernel:
+    """Make a replay of a step's blocks in its order ready, in any process.
+
+    Args:
+        backend: not asked.
+        blocks: see :class:`OperatorsFacts`.
+        freed: bytes of a block that the process gives back before; 0 is none.
+    """
+    from pydlbench.backends.steps.operators import lifetimes
+
+    del backend
+    return lifetimes(blocks, freed)

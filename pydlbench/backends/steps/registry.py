@@ -1,0 +1,83 @@
+"""What each framework can, asked of its folder: a module ``worker`` in ``backends/<framework>``.
+
+It is imported in that framework's process only. What it does not define, the framework has not.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from pydlbench.backends.steps.checks import Inspection
+    from pydlbench.backends.steps.definition import FrameworkModel, StepModel
+    from pydlbench.backends.steps.device import DeviceOperators
+    from pydlbench.backends.steps.inputs import Batch
+    from pydlbench.backends.steps.operators import LoggedOperators, OperatorsKernel
+    from pydlbench.models.graph import Model
+    from pydlbench.records.step import StepSpec
+
+
+class FrameworkWorker(Protocol):
+    """The module of a framework; its functions say what of ``backends.steps.operations`` is.
+
+    Attributes:
+        runs_files: whether it runs files, models of the catalogue among them, and no modules.
+    """
+
+    runs_files: bool
+
+    def own_model(self, backend: Any, case: StepSpec) -> StepModel:
+        """Build a model of the user's own with the step of a case."""
+        ...
+
+    def catalogue_model(
+        self,
+        model: Model,
+        weights: Mapping[str, NDArray[Any]],
+        case: StepSpec,
+        batch: Batch,
+        *,
+        separate: bool = False,
+    ) -> tuple[FrameworkModel, type[Inspection[Any]]]:
+        """Build a model of the catalogue; return it, and what looks at its steps.
+
+        Args:
+            model: the graph.
+            weights: to start from, by name.
+            case: how it is run.
+            batch: images and labels.
+            separate: whether there will be passes of one kind of gradient.
+        """
+        ...
+
+    def record_calls(self, backend: Any, case: StepSpec) -> OperatorsKernel:
+        """List the calls of a step; see ``operations.record_calls``."""
+        ...
+
+    def prepare_calls(
+        self, backend: Any, case: StepSpec, signatures: Sequence[str]
+    ) -> OperatorsKernel | DeviceOperators:
+        """Make calls ready; see ``operations.prepare_calls``."""
+        ...
+
+    def prepare_logged_calls(
+        self, backend: Any, case: StepSpec, signatures: Sequence[str]
+    ) -> LoggedOperators:
+        """Make logged calls ready; see ``operations.prepare_logged_calls``."""
+        ...
+
+    def prepare_allocation(self, backend: Any, size: int) -> OperatorsKernel:
+        """Make a call ready whose result is a new block; see ``operations.prepare_allocation``."""
+        ...
+
+
+def worker_of(framework: str) -> FrameworkWorker:
+    """Return the module of a framework; only in its own process can it be imported."""
+    return cast(
+        "FrameworkWorker", importlib.import_module(f"pydlbench.backends.{framework}.worker")
+    )

@@ -1,0 +1,523 @@
+"""A model in TensorFlow and its steps: each one ``tf.function`` from images to what is wanted."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pydlbench.backends.frameworks.layouts import arranged
+from pydlbench.backends.steps.definition import (
+    Guarded,
+    Outcome,
+    StepDefinition,
+    check_trainable,
+    definition_of,
+)
+from pydlbench.backends.steps.inputs import trained
+from pydlbench.backends.tensorflow.backend import translated
+from pydlbench.backends.tensorflow.forward import descend, descend_with_momentum
+from pydlbench.backends.tensorflow.graph import (
+    LOSS,
+    OPTIMIZER,
+    controls,
+    executed,
+    grouped_nodes,
+    inlined,
+    listed,
+)
+from pydlbench.backends.tensorflow.net import Net, scope_of
+from pydlbench.backends.tensorflow.settings import arithmetic, tf
+from pydlbench.backends.tensorflow.trace import node_runs
+from pydlbench.devices.cpu.facts import read_cpu_facts
+from pydlbench.errors import UnsupportedError
+from pydlbench.models.graph import INPUT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from pydlbench.backends.steps.definition import LossKind, Step
+    from pydlbench.backends.steps.inputs import Batch
+    from pydlbench.models.graph import Model, Node
+    from pydlbench.records.operator import RecordedCall
+    from pydlbench.records.step import StepSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Tracer:
+    """Makes functions of tensors as a mode has them: a graph, or XLA's program.
+
+    Attributes:
+        device: by TensorFlow's name.
+        mode: ``graph`` or ``xla``.
+    """
+
+    device: str
+    mode: str
+
+    def __call__(self, body: Callable[..., Any]) -> Any:
+        """Return a ``tf.function``."""
+
+        def placed(*tensors: Any) -> Any:
+            with tf.device(self.device):
+                return body(*tensors)
+
+        # Autograph translates Python's `if` and `for`; here they are the graph's making.
+        return tf.function(placed, autograph=False, jit_compile=self.mode == "xla")
+
+
+class TracedModel(Guarded):
+    """A model in TensorFlow whose step is one function, whoever has written it.
+
+    Args:
+        case: the step.
+
+    Raises:
+        UnsupportedError: TensorFlow has no such precision on this device.
+    """
+
+    def __init__(self, case: StepSpec) -> None:
+        super().__init__()
+        self._precision = arithmetic(case.precision, case.on_gpu, frozenset(read_cpu_facts().isa))
+        self.case = case
+        #: What a reader has to know.
+        self.notes: list[str] = []
+        self.device = "/GPU:0" if case.on_gpu else "/CPU:0"  # the only visible one
+        #: Makes functions of tensors.
+        self.traced = Tracer(self.device, str(case.mode))
+
+    def switch_tf32(self) -> None:
+        """Compute in TF32 where that is the precision: the process has the switch, and keeps it."""
+        if self._precision.tf32 is not None:
+            tf.config.experimental.enable_tensor_float_32_execution(self._precision.tf32)
+
+    def synchronize(self) -> None:
+        """Return when all calls are done; on a CPU each returns with its results."""
+        if self.case.on_gpu:
+            with tf.device(self.device):
+                tf.raw_ops.SyncDevice()
+
+    @abc.abstractmethod
+    def body(self, *operands: Any) -> dict[str, Any]:
+        """Return what the step computes, as a part of a graph."""
+
+    @abc.abstractmethod
+    def operands(self) -> Sequence[Any]:
+        """Return what the step is called with."""
+
+    @property
+    @abc.abstractmethod
+    def scopes(self) -> dict[str, str]:
+        """The names of the model's layers by the scopes that their nodes are in."""
+
+    def record(self) -> tuple[RecordedCall, ...]:
+        """Return the nodes of the step's graph as it is run; of a compiled one their groups."""
+        operands = self.operands()
+        # A function that has run before tells nothing any more.
+        function = Tracer(self.device, "graph")(self.body)
+        if self.case.mode == "xla":
+            return grouped_nodes(*inlined(function, operands), self.scopes)
+        graphs = executed(function, operands)
+        runs = None
+        if controls(graphs):
+            runs = node_runs(lambda: function(*operands))
+            self.notes.append(
+                "nodes in loops and branches count as often as TensorFlow's own trace of a step "
+                "has them; which run may depend on data"
+            )
+        return listed(graphs, self.scopes, runs)
+
+
+class TensorflowModel(TracedModel):
+    """A model with its variables and a minibatch; see ``steps.definition.FrameworkModel``.
+
+    Args:
+        model: the graph.
+        weights: to start from, by name.
+        case: precision, cast, layout, mode and device; the rest is not looked at.
+        batch: images and labels, for steps that are handed none.
+
+    Raises:
+        UnsupportedError: TensorFlow has no such precision or layout on this device.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        weights: Mapping[str, NDArray[Any]],
+        case: StepSpec,
+        batch: Batch,
+    ) -> None:
+        if case.layout == "nchw" and not case.on_gpu:
+            raise UnsupportedError("TensorFlow on a CPU has poolings and gradients in nhwc only")
+        super().__init__(case)
+        self.model = model
+        self._weights = weights
+        self._home = self.device
+        self._net: Net | None = None
+        self.data_format = case.layout.upper()
+        self.host = self.arrays(batch)
+        with tf.device(self.device):
+            #: Images and labels on the device.
+            self.resident = tuple(tf.identity(tf.constant(one)) for one in self.host)
+        self._passes: _Passes | None = None
+        self._steps: list[TensorflowStep] = []
+
+    def guards(self) -> Iterator[contextlib.AbstractContextManager[None]]:
+        """Yield the process-wide switch for TF32, and what says in one line what was refused."""
+        yield self._switched()
+
+    @contextlib.contextmanager
+    def _switched(self) -> Iterator[None]:
+        self.switch_tf32()
+        try:
+            yield
+        except tf.errors.OpError as error:
+            raise translated(error, f"{self.case.model} ({self.case.mode})") from error
+
+    @property
+    def net(self) -> Net:
+        """The network; its variables are made where the first step wants them."""
+        if self._net is None:
+            precision = self._precision.dtype
+            self._net = Net(
+                self.model,
+                self._weights,
+                data_format=self.data_format,
+                stored=precision if self.case.cast == "whole" else "float32",
+                computed=precision,
+                device=self._home,
+            )
+        return self._net
+
+    def prepare(self, definition: StepDefinition) -> Step:
+        """Build and trace a step.
+
+        Raises:
+            UnsupportedError: TensorFlow cannot do what is defined.
+            UsageError: training without an optimizer.
+        """
+        if definition.zero_fill:
+            raise UnsupportedError(
+                f"step {definition.name}: TensorFlow keeps no gradients that zeros could be "
+                "written over"
+            )
+        if definition.weights == "host" and self.case.on_gpu:
+            if self.case.mode == "xla":
+                raise UnsupportedError(
+                    f"step {definition.name}: XLA on a GPU does not read variables of the host; "
+                    "nearest: --quirk variables-on-cpu=off"
+                )
+            self._home = "/CPU:0"
+        if definition.loss == "output":
+            return self._prepare_pass(definition)
+        step = TensorflowStep(self, definition)
+        step.trace()
+        self._steps.append(step)
+        return step
+
+    def initialize(self) -> None:
+        """Give all weights their starting values, and forget what training has left."""
+        if self._net is not None:  # else they are about to be made with these values
+            self._net.load(self._weights)
+        for step in self._steps:
+            step.reset()
+
+    def body(self, *operands: Any) -> dict[str, Any]:
+        """Return what the case's step computes."""
+        return self._step.body(*operands)
+
+    @functools.cached_property
+    def _step(self) -> TensorflowStep:
+        return TensorflowStep(self, definition_of(self.case, self.model))
+
+    def operands(self) -> Sequence[Any]:
+        """Return images and labels; the step has its variables then, which no function makes."""
+        assert self._step is not None, "it has been made"
+        return self.resident
+
+    @property
+    def scopes(self) -> dict[str, str]:
+        """The names of the nodes by scope."""
+        return {scope_of(node.name): node.name for node in self.model}
+
+    def arrays(self, batch: Batch) -> tuple[NDArray[Any], ...]:
+        """Return images and labels as TensorFlow takes them from the host."""
+        images = arranged(batch.images, self.case.layout)
+        return (images,) if batch.labels is None else (images, batch.labels.astype(np.int32))
+
+    def loss(self, kind: LossKind, output: Any, labels: Any = None) -> Any:
+        """Return the loss of an output as part of a graph, in float32; ``model`` has L2 terms."""
+        own = kind in ("model", "unregularised")
+        output = tf.cast(output, tf.float32)
+        if own and labels is not None:
+            if len(output.shape) == 4 and self.net.data_format == "NCHW":
+                output = tf.transpose(output, [0, 2, 3, 1])  # classes are the last for it
+            each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=output)
+            total = tf.reduce_mean(each)
+        elif (self.model.loss.kind if own else kind) == "l2":
+            total = tf.nn.l2_loss(output)
+        else:
+            total = tf.reduce_sum(output)
+        for one in self.model.decays if kind == "model" else ():
+            tensor = self.net.variables[f"{one.node}/{one.tensor}"]
+            total += one.factor * tf.nn.l2_loss(tf.cast(tensor, tf.float32))
+        return total
+
+    def _prepare_pass(self, definition: StepDefinition) -> Step:
+        """Return a pass through all nodes of one kind of gradient."""
+        if self._passes is None:
+            self._passes = _Passes(self.net, definition, self.resident[0], self.traced)
+        run = self._passes.data if definition.phase == "backward-data" else self._passes.weights
+
+        def step(batch: Batch | None = None, rate: float | None = None) -> Outcome:
+            del batch, rate
+            run()
+            return Outcome()
+
+        return step
+
+
+class TensorflowStep:
+    """A step as one function; see ``steps.definition.Step``.
+
+    Args:
+        owner: the model and its variables.
+        definition: what the step does.
+
+    Raises:
+        UsageError: training without an optimizer.
+    """
+
+    def __init__(self, owner: TensorflowModel, definition: StepDefinition) -> None:
+        self.owner, self.definition = owner, definition
+        self._net = owner.net
+        optimizer = owner.model.optimizer
+        updates = definition.optimizer == "model"
+        if updates:
+            check_trainable(owner.model, "--option optimizer=sgd")
+        variables = self._net.trained
+        momentum = updates and optimizer.kind == "momentum"
+        self._velocity = [_beside(one, tf.zeros_like(one)) for one in variables if momentum]
+        averaged = definition.averages is not None
+        self._averages = [_beside(one, one) for one in variables if averaged]
+        with tf.device(owner.device):
+            self._rate = tf.Variable(optimizer.rate, dtype="float32", trainable=False)
+        self._last_rate = optimizer.rate
+        self.function = owner.traced(self.body)
+
+    def __call__(self, batch: Batch | None = None, rate: float | None = None) -> Outcome:
+        """Run it once; returns when it is done, unless that is on a GPU and nothing is fetched."""
+        owner, fetch = self.owner, self.definition.fetch
+        if rate is not None and rate != self._last_rate:
+            self._rate.assign(rate)
+            self._last_rate = rate
+        operands = owner.resident
+        if self.definition.feed == "host":
+            operands = owner.host if batch is None else owner.arrays(batch)
+        found = self.function(*operands)
+        if not fetch:
+            return Outcome()
+        # Copies, as session.run made them: a result of a CPU's would be a view.
+        there = {name: [np.array(one) for one in tf.nest.flatten(found[name])] for name in fetch}
+        return Outcome(
+            output=there["output"][0] if "output" in there else None,
+            predictions=there["predictions"][0] if "predictions" in there else None,
+            loss=float(there["loss"][0]) if "loss" in there else None,
+            gradients=tuple(there["gradients"]) if "gradients" in there else None,
+        )
+
+    def trace(self) -> None:
+        """Build the graph: scripts have done so before they look at the clock."""
+        self.function.get_concrete_function(
+            *(tf.TensorSpec(one.shape, one.dtype) for one in self.owner.resident)
+        )
+
+    def reset(self) -> None:
+        """Forget what training has left: velocities, averages, the rate."""
+        for one in self._velocity:
+            one.assign(tf.zeros_like(one))
+        for average, variable in zip(self._averages, self._net.trained, strict=False):
+            average.assign(variable)
+        self._last_rate = self.owner.model.optimizer.rate
+        self._rate.assign(self._last_rate)
+
+    def update(self, gradients: list[Any]) -> None:
+        """Apply the gradients of all weights as the optimizers of version 1 did."""
+        mu = self.owner.model.optimizer.mu
+        pairs = zip(self._net.trained, gradients, strict=True)
+        for number, (variable, gradient) in enumerate(pairs):
+            rate = tf.cast(self._rate, variable.dtype)
+            if self._velocity:
+                descend_with_momentum(variable, self._velocity[number], gradient, rate, mu=mu)
+            else:
+                descend(variable, gradient, rate)
+        share = 1 - (self.definition.averages or 0.0)
+        for average, variable in zip(self._averages, self._net.trained, strict=False):
+            average.assign_sub((average - variable) * tf.cast(share, variable.dtype))
+
+    def body(self, images: Any, labels: Any = None) -> dict[str, Any]:
+        """Return what must be computed; what nobody asks for, the graph drops as session.run did.
+
+        Gradients of a sum do not depend on the loss, so the last layer's forward pass is dropped
+        too, unless the loss is kept.
+        """
+        owner, definition = self.owner, self.definition
+        if not definition.backward:
+            output = self._net(images, definition)
+            return self._wanted(output, labels, {"output": output})
+        variables = list(self._net.trained)
+        sources = [*variables, images] if definition.input_gradient else variables
+        with tf.GradientTape() as tape:
+            if definition.input_gradient:
+                tape.watch(images)
+            output = self._net(images, definition)
+            with tf.name_scope(LOSS):
+                loss = owner.loss(definition.loss, output, labels)
+        gradients = tape.gradient(loss, sources)
+        count = len(variables)
+        # The images' gradient too has to be returned, or the graph would drop it.
+        found: dict[str, Any] = {"images": gradients[count:]}
+        if definition.optimizer == "model":
+            with tf.name_scope(OPTIMIZER):
+                self.update(gradients[:count])
+        else:
+            found["gradients"] = gradients[:count]
+        return self._wanted(output, labels, found, loss)
+
+    def _wanted(
+        self, output: Any, labels: Any, found: dict[str, Any], loss: Any = None
+    ) -> dict[str, Any]:
+        """Add what is fetched or kept."""
+        definition = self.definition
+        if "output" in definition.fetch:
+            found["output"] = output
+        if "loss" in definition.fetch or definition.keep_loss:
+            if loss is None:
+                loss = self.owner.loss(definition.loss, output, labels)
+            found["loss"] = loss
+        if "predictions" in definition.fetch:
+            found["predictions"] = tf.nn.softmax(tf.cast(output, tf.float32))
+        return found
+
+
+def _beside(variable: Any, value: Any) -> Any:
+    """Return another variable in the same place."""
+    with tf.device(variable.device):
+        return tf.Variable(value, trainable=False)
+
+
+# -----------------------------------------------------------------------------
+# Backward passes of one kind: data gradients, or weight gradients, of all nodes.
+#
+# Two graphs that take the activations as they lie there. A graph computes what its results depend
+# on: asked for a convolution's gradient of data alone, it runs neither the convolution nor the
+# other gradient. Where a gradient reads the node's own output (ReLU, maxima), it is given the one
+# that is there, so that nothing is computed forward again.
+
+
+class _Passes:
+    """The passes of a network, its activations and gradients kept between them.
+
+    Args:
+        net: with its variables.
+        definition: of one of the passes.
+        images: on the device.
+        traced: makes a graph (or XLA's function) of a Python function of tensors.
+
+    Raises:
+        UnsupportedError: a node whose gradient cannot be had without its forward pass.
+    """
+
+    def __init__(
+        self,
+        net: Net,
+        definition: StepDefinition,
+        images: Any,
+        traced: Callable[[Callable[..., Any]], Any],
+    ) -> None:
+        self._net, self._definition, self._images = net, definition, images
+        for node in net.model:
+            if net.calls(node).entangled:
+                raise UnsupportedError(
+                    f"{net.model.name}/{node.name}: TensorFlow has the gradient of {node.op} only "
+                    "together with its forward pass; nearest: --framework torch"
+                )
+        self._tensors = trained(net.model)
+        self._behind = self._behind_weights()
+        self._activations = traced(self._forward)(images)
+        self._data = traced(self._data_gradients)
+        self._weights = traced(self._weight_gradients)
+        self._sums = [tf.Variable(tf.zeros_like(one), trainable=False) for one in net.trained]
+        self._gradients = self._data(self._images, self._activations)
+
+    def data(self) -> None:
+        """Compute the gradients of all nodes' outputs, the last one taken as its own."""
+        self._gradients = self._data(self._images, self._activations)
+
+    def weights(self) -> None:
+        """Add the gradients of all weights to those that are there."""
+        self._weights(self._images, self._activations, self._gradients)
+
+    def _behind_weights(self) -> set[str]:
+        """Return the nodes whose outputs depend on weights: gradients of others are of no use."""
+        owners = {name.rpartition("/")[0] for name in self._tensors}
+        found: set[str] = set()
+        for node in self._net.model:
+            if node.name in owners or found.intersection(node.inputs):
+                found.add(node.name)
+        return found
+
+    def _forward(self, images: Any) -> dict[str, Any]:
+        values = self._net.values(images, self._definition)
+        del values[INPUT]
+        return values
+
+    def _data_gradients(self, images: Any, activations: dict[str, Any]) -> dict[str, Any]:
+        values = {INPUT: self._net.cast(images), **activations}
+        last = self._net.model.output.name
+        found = {last: activations[last]}
+        for node in reversed(self._net.model.nodes):
+            wanted = [name for name in node.inputs if name in self._behind]
+            if not wanted:
+                continue
+            gradients = self._through(node, values, wanted, found[node.name])
+            for name, gradient in zip(wanted, gradients, strict=True):
+                found[name] = found[name] + gradient if name in found else gradient
+        return found
+
+    def _weight_gradients(
+        self, images: Any, activations: dict[str, Any], gradients: dict[str, Any]
+    ) -> None:
+        values = {INPUT: self._net.cast(images), **activations}
+        names = dict(zip(self._tensors, self._sums, strict=True))
+        for node in self._net.model:
+            own = [name for name in names if name.rpartition("/")[0] == node.name]
+            if not own:
+                continue
+            variables = [self._net.variables[name] for name in own]
+            with tf.GradientTape() as tape:
+                inputs = [values[name] for name in node.inputs]
+                output = self._net.apply(node, inputs, self._definition)
+            found = tape.gradient(output, variables, gradients[node.name])
+            for name, gradient in zip(own, found, strict=True):
+                names[name].assign_add(gradient)
+
+    def _through(self, node: Node, values: dict[str, Any], wanted: list[str], given: Any) -> Any:
+        """Return the gradients of a node's inputs from that of its output."""
+        inputs = [values[name] for name in node.inputs]
+        found = self._net.calls(node).gradient(inputs[0], values[node.name], given)
+        if found is not None:
+            return [found]
+        sources = [values[name] for name in wanted]
+        with tf.GradientTape() as tape:
+            for one in sources:
+                tape.watch(one)
+            again = self._net.apply(node, inputs, self._definition)
+        return tape.gradient(again, sources, given)

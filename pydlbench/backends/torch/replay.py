@@ -1,0 +1,332 @@
+"""Calls of PyTorch's operators, each alone, on operands that are made up from their signatures.
+
+Floating-point operands are uniform in [-1, 1), seeded. What must fit together does: indices lie in
+the range that they index, and what a backward pass reads of its forward pass (indices of a pooling,
+statistics of a normalisation, a softmax) is made by running that forward pass. Other integers are
+zeros, which are valid wherever there is an element.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from pydlbench.backends.base import is_out_of_memory
+from pydlbench.backends.torch.chain import below_autograd
+from pydlbench.backends.torch.signature import parse
+from pydlbench.errors import UnsupportedError
+from pydlbench.ops.meaning import Value
+from pydlbench.ops.seen.aten import leaves, mapped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from pydlbench.backends.torch.signature import ParsedCall
+
+_aten: Any = torch.ops.aten
+
+#: What is timed, in words.
+HOW: Final = (
+    "each call alone, on operands made up from its signature; what it overwrites is restored and "
+    "its first tensor read before the clock starts, as if the call before had just written it"
+)
+
+
+class CallOperator:
+    """A call with its operands; see ``backends.steps.operators.TimedOperator``.
+
+    Args:
+        parsed: the call.
+        device: that it runs on.
+        seed: of the operands.
+        wait: returns when the device has done everything that was called.
+
+    Raises:
+        UnsupportedError: its operands cannot be made up.
+    """
+
+    def __init__(
+        self,
+        parsed: ParsedCall,
+        device: str,
+        seed: int = 0,
+        wait: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.function, self._wait = parsed.function, wait
+        texts = list(leaves([parsed.arguments, parsed.keywords], Value))
+        made = _tensors(texts, device, seed)
+
+        def put(value: Any) -> Any:
+            return made[value.number] if isinstance(value, Value) else value
+
+        self.arguments = mapped(parsed.arguments, put)
+        self.keywords = mapped(parsed.keywords, put)
+        with torch.no_grad():
+            _fit(parsed.function, self.arguments, self.keywords)
+        written = _written(parsed.function, self.arguments, self.keywords)
+        self._restored = [
+            (one, one.clone(), (one.shape, one.stride(), one.storage_offset())) for one in written
+        ]
+        floats = [one for one in made if one.dtype.is_floating_point]
+        self._first = floats[0] if floats and floats[0].numel() else None
+
+    def call(self) -> Any:
+        """Make the call."""
+        return self.function(*self.arguments, **self.keywords)
+
+    def settle(self) -> None:
+        """Restore what it overwrites, the shape that it turns too, and read its first tensor."""
+        for one, values, place in self._restored:
+            one.as_strided_(*place).copy_(values)
+        if self._first is not None:
+            self._first.sum()
+
+    def run(self) -> float:
+        """Make it once and return the seconds, :meth:`settle` before."""
+        with below_autograd():
+            self.settle()
+            self._wait()
+            start = time.perf_counter()
+            found = self.call()
+            self._wait()
+            seconds = time.perf_counter() - start
+            del found
+        return seconds
+
+
+def make_ready(
+    signatures: Iterable[str],
+    device: str,
+    seed: int = 0,
+    wait: Callable[[], None] = lambda: None,
+) -> tuple[dict[str, CallOperator], dict[str, str]]:
+    """Make calls ready and run each once.
+
+    Args:
+        signatures: of the calls.
+        device: that they run on.
+        seed: of the operands.
+        wait: returns when the device has done everything that was called.
+
+    Returns:
+        The calls that ran, and the reasons of those that did not, by signature.
+    """
+    ready: dict[str, CallOperator] = {}
+    refused: dict[str, str] = {}
+    for text in signatures:
+        try:
+            made = CallOperator(parse(text), device, seed, wait)
+            made.run()
+            made.settle()  # as before each later run
+        except UnsupportedError as error:
+            refused[text] = str(error)
+        except Exception as error:  # noqa: BLE001 - an operator raises what it likes; it costs this call only
+            memory = "not enough memory: " if is_out_of_memory(error) else ""
+            said = " ".join(str(error).split())
+            refused[text] = f"{memory}{type(error).__name__}: {said[:200]}"
+        else:
+            ready[text] = made
+    return ready, refused
+
+
+# -----------------------------------------------------------------------------
+# Operands: memory, and values.
+
+
+def _tensors(texts: Sequence[Value], device: str, seed: int) -> list[torch.Tensor]:
+    """Return the tensors of a call, in the order of their numbers."""
+    stream = torch.Generator().manual_seed(seed)
+    memory: dict[int, torch.Tensor] = {}
+    found = []
+    for one in texts:
+        if one.storage not in memory:
+            sharing = [other for other in texts if other.storage == one.storage]
+            size = max(other.end for other in sharing)
+            memory[one.storage] = _filled(one, size, one.device or device, stream)
+        block = memory[one.storage].view(getattr(torch, one.dtype))
+        start, rest = divmod(one.offset, one.itemsize)
+        if rest:
+            raise UnsupportedError(f"a tensor of {one.dtype} at byte {one.offset} of its memory")
+        found.append(block.as_strided(one.shape, one.strides, start))
+    return found
+
+
+def _filled(text: Value, size: int, device: str, stream: torch.Generator) -> torch.Tensor:
+    """Return memory of at least so many bytes, filled with values of a tensor's type."""
+    dtype: torch.dtype = getattr(torch, text.dtype)
+    count = max(1, -(-size // dtype.itemsize))
+    if dtype.is_floating_point:
+        values = torch.rand(count, generator=stream).mul_(2).sub_(1).to(dtype)
+    elif dtype.is_complex:
+        values = torch.view_as_complex(torch.rand(count, 2, generator=stream)).to(dtype)
+    elif dtype == torch.bool:
+        values = torch.rand(count, generator=stream) < 0.5
+    else:
+        values = torch.zeros(count, dtype=dtype)
+    return values.to(device)
+
+
+def _written(function: Any, arguments: Any, keywords: dict[str, Any]) -> list[torch.Tensor]:
+    """Return the tensors that an operator says it writes into."""
+    schema = function._schema.arguments
+    bound = _bound(function, arguments, keywords)
+    names = [one.name for one in schema if one.alias_info is not None and one.alias_info.is_write]
+    return list(leaves([bound.get(name) for name in names], torch.Tensor))
+
+
+def _bound(function: Any, arguments: Any, keywords: dict[str, Any]) -> dict[str, Any]:
+    """Return all arguments by the names that the operator's schema gives them."""
+    names = [one.name for one in function._schema.arguments]
+    return {**dict(zip(names, arguments, strict=False)), **keywords}
+
+
+# -----------------------------------------------------------------------------
+# Values that must fit together, by operator.
+
+
+def _fit(function: Any, arguments: Any, keywords: dict[str, Any]) -> None:
+    """Give operands the values without which an operator would fail, or compute another thing."""
+    rule = _RULES.get(str(function.overloadpacket).removeprefix("aten."))
+    if rule is not None:
+        rule(_bound(function, arguments, keywords))
+
+
+def _below(indices: torch.Tensor | None, limit: int) -> None:
+    """Fill with random indices from 0 on, each below a limit."""
+    if indices is None or indices.dtype == torch.bool:
+        return
+    stream = torch.Generator().manual_seed(limit)
+    for dim, stride in enumerate(indices.stride()):
+        if stride == 0:  # repeated: its memory has room for one
+            indices = indices[(slice(None),) * dim + (slice(1),)]
+    indices.copy_(torch.randint(0, max(1, limit), indices.shape, generator=stream))
+
+
+def _labels(call: dict[str, Any]) -> None:
+    """Labels of a negative log-likelihood lie below the number of classes."""
+    scores = call["self"]
+    _below(call["target"], scores.shape[1] if scores.ndim > 1 else scores.shape[0])
+
+
+def _labels_backward(call: dict[str, Any]) -> None:
+    _labels(call)
+    call["total_weight"].fill_(float(call["target"].numel()))
+
+
+def _along(call: dict[str, Any]) -> None:
+    """Indices lie within the dimension that they index."""
+    shape = call["self"].shape
+    _below(call["index"], shape[call["dim"]] if shape else 1)
+
+
+def _by_each(call: dict[str, Any]) -> None:
+    """Index tensors lie within a dimension each."""
+    for index, size in zip(call["indices"], call["self"].shape, strict=False):
+        _below(index, size)
+
+
+def _positive(*names: str) -> Callable[[dict[str, Any]], None]:
+    """Return what makes operands positive."""
+
+    def rule(call: dict[str, Any]) -> None:
+        for one in leaves([call.get(name) for name in names], torch.Tensor):
+            one.abs_().add_(0.1)
+
+    return rule
+
+
+def _pooled(call: dict[str, Any]) -> None:
+    """The indices of a maximum pooling are those of its forward pass."""
+    window = [call[name] for name in ("kernel_size", "stride", "padding", "dilation", "ceil_mode")]
+    call["indices"].copy_(_aten.max_pool2d_with_indices(call["self"], *window)[1])
+
+
+def _pooled_to_size(call: dict[str, Any]) -> None:
+    size = call["grad_output"].shape[-2:]
+    call["indices"].copy_(_aten.adaptive_max_pool2d(call["self"], size)[1])
+
+
+def _batch_normalised(call: dict[str, Any]) -> None:
+    """Statistics are those of the batch; without training nothing reads them."""
+    _positive("running_var")(call)
+    if call["train"]:
+        weight = call["weight"]
+        _, mean, scale = _aten.native_batch_norm(
+            call["input"], weight, None, None, None, True, 0.1, call["eps"]
+        )
+        call["save_mean"].copy_(mean)
+        call["save_invstd"].copy_(scale)
+
+
+def _layer_normalised(call: dict[str, Any]) -> None:
+    _, mean, scale = _aten.native_layer_norm(
+        call["input"], call["normalized_shape"], call["weight"], call["bias"], 1e-5
+    )
+    call["mean"].copy_(mean)
+    call["rstd"].copy_(scale)
+
+
+def _group_normalised(call: dict[str, Any]) -> None:
+    sizes = [call[name] for name in ("N", "C", "HxW", "group")]
+    _, mean, scale = _aten.native_group_norm(call["input"], call["weight"], None, *sizes, 1e-5)
+    call["mean"].copy_(mean)
+    call["rstd"].copy_(scale)
+
+
+def _softmax(forward: Callable[..., torch.Tensor]) -> Callable[[dict[str, Any]], None]:
+    """Return what makes an output one of a softmax."""
+
+    def rule(call: dict[str, Any]) -> None:
+        call["output"].copy_(forward(call["output"].float(), call["dim"]))
+
+    return rule
+
+
+def _attended(call: dict[str, Any]) -> None:
+    """Output and sums of an attention are those of its forward pass."""
+    operands = [call[name] for name in ("query", "key", "value", "dropout_p", "is_causal")]
+    more = {name: call[name] for name in ("attn_mask", "scale") if name in call}
+    forward = _aten._scaled_dot_product_flash_attention_for_cpu
+    output, sums = forward(*operands, **more)[:2]
+    call["out"].copy_(output)
+    call["logsumexp"].copy_(sums)
+
+
+_RULES: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
+    "nll_loss_forward": _labels,
+    "nll_loss_backward": _labels_backward,
+    "nll_loss2d_forward": _labels,
+    "nll_loss2d_backward": _labels_backward,
+    "embedding": lambda call: _below(call["indices"], call["weight"].shape[0]),
+    "embedding_dense_backward": lambda call: _below(call["indices"], call["num_weights"]),
+    "gather": _along,
+    "scatter": _along,
+    "scatter_": _along,
+    "scatter_add": _along,
+    "scatter_add_": _along,
+    "index_select": _along,
+    "index_add": _along,
+    "index_add_": _along,
+    "index": _by_each,
+    "index_put": _by_each,
+    "index_put_": _by_each,
+    "_index_put_impl_": _by_each,
+    "max_pool2d_with_indices_backward": _pooled,
+    "adaptive_max_pool2d_backward": _pooled_to_size,
+    "native_batch_norm": _positive("running_var"),
+    "_native_batch_norm_legit": _positive("running_var"),
+    "_native_batch_norm_legit_no_training": _positive("running_var"),
+    "native_batch_norm_backward": _batch_normalised,
+    "native_layer_norm_backward": _layer_normalised,
+    "native_group_norm_backward": _group_normalised,
+    "_softmax_backward_data": _softmax(torch.softmax),
+    "_log_softmax_backward_data": _softmax(torch.log_softmax),
+    "_scaled_dot_product_flash_attention_for_cpu_backward": _attended,
+    "sqrt": _positive("self"),
+    "sqrt_": _positive("self"),
+    "rsqrt": _positive("self"),
+    "log": _positive("self"),
+    "log_": _positive("self"),
+}

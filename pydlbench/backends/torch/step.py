@@ -1,0 +1,603 @@
+"""A model in PyTorch and its steps, as the loop of a user's or a published script runs them."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
+from torch import fx, nn
+
+from pydlbench.backends import base
+from pydlbench.backends.steps.definition import (
+    Guarded,
+    Outcome,
+    StepDefinition,
+    check_trainable,
+    definition_of,
+)
+from pydlbench.backends.torch import settings
+from pydlbench.backends.torch.net import Net, by_node
+from pydlbench.backends.torch.operator import compiled
+from pydlbench.backends.torch.recording import RecordedStep, record
+from pydlbench.backends.torch.settings import DTYPES
+from pydlbench.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.typing import NDArray
+
+    from pydlbench.backends.steps.definition import LossKind, Step
+    from pydlbench.backends.steps.inputs import Batch
+    from pydlbench.backends.torch.recording import Naming, Recording
+    from pydlbench.models.graph import Model
+    from pydlbench.records.step import StepSpec
+
+
+def autocast(case: StepSpec) -> contextlib.AbstractContextManager[Any]:
+    """Return a new context in which the forward phase runs: autocast, or none."""
+    narrow = DTYPES[case.precision]
+    if case.cast == "whole" or narrow == torch.float32:
+        return contextlib.nullcontext()
+    context: contextlib.AbstractContextManager[None] = torch.autocast(
+        "cuda" if case.on_gpu else "cpu", narrow
+    )
+    return context
+
+
+class TorchSubject(Guarded):
+    """A model in PyTorch with its inputs, loss and optimizer, whoever has written it.
+
+    A context manager: within it PyTorch computes in the case's precision.
+
+    Args:
+        case: the step.
+
+    Raises:
+        UnsupportedError: PyTorch has no such precision on this device.
+    """
+
+    #: What is trained, or else has gradients.
+    parameters: list[torch.Tensor]
+    #: What the step is called with, on the device.
+    resident: tuple[Any, ...]
+    #: What the step calls.
+    module: nn.Module
+
+    def __init__(self, case: StepSpec) -> None:
+        super().__init__()
+        base.check_precision(case.precision, case.on_gpu)
+        settings.check_precision(case.precision, case.on_gpu)
+        if case.precision == "fp8-tc":
+            raise UnsupportedError("torch runs no whole models in fp8-tc; nearest: bf16-tc")
+        self.case = case
+        #: What a reader has to know.
+        self.notes: list[str] = []
+        #: Says at which line of the user's own code the step is; None at none of it.
+        self.line: Callable[[], str | None] = lambda: None
+
+    def guards(self) -> tuple[contextlib.AbstractContextManager[Any], ...]:
+        """Compute in TF32 where that is the precision."""
+        return (settings.tf32(self.case.precision),)
+
+    def synchronize(self) -> None:
+        """Return when the device has done everything that was called."""
+        if self.case.on_gpu:
+            torch.cuda.synchronize(self.case.device)
+
+    @property
+    @abc.abstractmethod
+    def definition(self) -> StepDefinition:
+        """The step of the case."""
+
+    @abc.abstractmethod
+    def set_layers(self, definition: StepDefinition) -> None:
+        """Let layers that work in two ways work as a step has them, unless they do already."""
+
+    @abc.abstractmethod
+    def fed(self, batch: Batch | None = None) -> tuple[Any, ...]:
+        """Return what the step is called with, brought from the host.
+
+        Args:
+            batch: None for what the model was made with.
+        """
+
+    @abc.abstractmethod
+    def computation(self, kind: LossKind, keeps: bool, eager: bool) -> Callable[..., Any]:
+        """Return the function of what the step is called with to output and loss, as the mode says.
+
+        Args:
+            kind: of the loss.
+            keeps: whether the output is a result beside a loss.
+            eager: compile nothing.
+        """
+
+    @abc.abstractmethod
+    def made_optimizer(self, weights: list[Any]) -> torch.optim.Optimizer:
+        """Return the optimizer of weights.
+
+        Raises:
+            UsageError: the model has none.
+        """
+
+    @property
+    @abc.abstractmethod
+    def names(self) -> dict[torch.Tensor, str]:
+        """What has a gradient, by the module or node that it is of."""
+
+    @property
+    @abc.abstractmethod
+    def naming(self) -> Naming:
+        """Names calls while a step is recorded."""
+
+    def record(self) -> RecordedStep:
+        """Record a step that is not the first one, as the eager mode makes it."""
+        step = TorchStep(self, self.definition, eager=True)
+        step.run()  # makes what later steps find: gradients to drop, an optimizer's state
+
+        def results() -> list[torch.Tensor]:
+            return list(tensors_in(step.run()))
+
+        def again() -> Recording:
+            # The optimizer counts it as no step, so that the next one is the same.
+            states = step.optimizer.state.values() if step.optimizer is not None else ()
+            counts = [(state["step"], state["step"].clone()) for state in states if "step" in state]
+            found = record(
+                results,
+                naming=self.naming,
+                parameters=self.names,
+                optimizer=step.optimizer,
+                device=self.case.device,
+                line=self.line,
+            )
+            for count, before in counts:
+                count.copy_(before)
+            return found
+
+        return RecordedStep(step=results, parameters=self.names, recording=again(), again=again)
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in what a module takes or gives, mappings and dataclasses included."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from tensors_in(one)
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from tensors_in(one)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from tensors_in(getattr(value, field.name))
+
+
+class TorchModel(TorchSubject):
+    """A network of the catalogue with its weights; see ``steps.definition.FrameworkModel``.
+
+    Args:
+        model: the graph.
+        weights: to start from, by name.
+        case: precision, cast, layout, mode and device; the rest is not looked at.
+        batch: images and labels, for steps that are handed none.
+        separate: whether there will be passes of one kind of gradient, for which no node may
+            overwrite its input.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        weights: Mapping[str, NDArray[Any]],
+        case: StepSpec,
+        batch: Batch,
+        *,
+        separate: bool = False,
+    ) -> None:
+        super().__init__(case)
+        self.model = model
+        self._weights = weights
+        self.place = torch.device(case.device)
+        self._format: Any = (
+            torch.channels_last if case.layout == "nhwc" else torch.contiguous_format
+        )
+        self._dtype = DTYPES[case.precision] if case.cast == "whole" else torch.float32
+        self.net = Net(model, overwriting=not separate)
+        module: Any = self.net.module.to(self.place, self._dtype)
+        module.to(memory_format=self._format)
+        self.module = module
+        self.net.load(weights)
+        self.parameters = [one for one in module.parameters() if one.requires_grad]
+        self._host = _tensors(batch, pin=case.on_gpu)
+        images, labels = self.fed()
+        #: Images and labels on the device: memory of their own, as what a step before this one has
+        #: left; a GPU's are copies anyway.
+        self.resident = (images.clone(memory_format=torch.preserve_format), labels)
+        self._computations: dict[tuple[LossKind, bool], Callable[..., Any]] = {}
+        self._layers: tuple[bool, bool, bool] | None = None
+        self._passes: _Passes | None = None
+        self._steps: list[TorchStep] = []
+
+    @property
+    def definition(self) -> StepDefinition:
+        """The step of the case."""
+        return definition_of(self.case, self.model)
+
+    @property
+    def names(self) -> dict[torch.Tensor, str]:
+        """What is trained, by its node."""
+        tensors = self.net.tensors().items()
+        return {one: name.rpartition("/")[0] for name, one in tensors if one.requires_grad}
+
+    @property
+    def naming(self) -> Naming:
+        """Names calls after nodes."""
+        return by_node(self.net)
+
+    def prepare(self, definition: StepDefinition, *, eager: bool = False) -> Step:
+        """Build a step.
+
+        Args:
+            definition: what it does.
+            eager: compile nothing, whatever the mode is.
+
+        Raises:
+            UnsupportedError: PyTorch cannot do what is defined.
+            UsageError: training without an optimizer.
+        """
+        if definition.loss == "output":
+            return self._prepare_pass(definition)
+        step = TorchStep(self, definition, eager=eager)
+        self._steps.append(step)
+        return step
+
+    def initialize(self) -> None:
+        """Give all weights their starting values, and forget what training has left."""
+        self.net.load(self._weights)
+        for one in self.parameters:
+            one.grad = None
+        for step in self._steps:
+            step.reset()
+
+    def set_layers(self, definition: StepDefinition) -> None:
+        """Let dropout and normalisations work as a step has them, unless they do already."""
+        trains = definition.propagation == "training"
+        wanted = trains, definition.drops, definition.batch_statistics
+        if wanted == self._layers:
+            return
+        self._layers = wanted
+        module = self.net.module
+        module.train(trains)
+        for one in module.modules():
+            if isinstance(one, nn.Dropout):
+                one.train(definition.drops)
+            elif isinstance(one, nn.BatchNorm2d):
+                one.train(definition.batch_statistics)
+
+    def fed(self, batch: Batch | None = None) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return images and labels of the host's on the device, in its type and format.
+
+        Args:
+            batch: None for those that the model was made with.
+        """
+        images, labels = self._host if batch is None else _tensors(batch)
+        moved = images.to(self.place, self._dtype, non_blocking=True, memory_format=self._format)
+        return moved, None if labels is None else labels.to(self.place, non_blocking=True)
+
+    def loss(
+        self, kind: LossKind, output: torch.Tensor, labels: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Return the loss of an output, in float32; ``model`` has its L2 terms."""
+        return _loss(self._form(kind), self.decays(kind), output, labels)
+
+    def decays(self, kind: LossKind) -> list[tuple[torch.Tensor, float]]:
+        """Return the L2 terms of a loss: tensors and factors."""
+        if kind != "model":
+            return []
+        tensors = self.net.tensors()
+        return [(tensors[f"{one.node}/{one.tensor}"], one.factor) for one in self.model.decays]
+
+    def computation(self, kind: LossKind, keeps: bool, eager: bool) -> Callable[..., Any]:
+        """Return the function of images and labels to output and loss, compiled as one."""
+        module, form, decays = self.net.module, self._form(kind), self.decays(kind)
+        nothing = kind == "none"
+
+        def computed(images: torch.Tensor, labels: torch.Tensor | None) -> tuple[Any, Any]:
+            output = module(images)
+            if nothing:
+                return output, None
+            return (output if keeps else None), _loss(form, decays, output, labels)
+
+        if eager or self.case.mode != "compiled":
+            return computed
+        # Steps that compute the same share what was compiled, which takes minutes.
+        if (kind, keeps) not in self._computations:
+            self._computations[kind, keeps] = compiled(computed)
+        return self._computations[kind, keeps]
+
+    def made_optimizer(self, weights: list[Any]) -> torch.optim.Optimizer:
+        """Return gradient descent as the model has it."""
+        check_trainable(self.model, "--option optimizer=sgd")
+        chosen = self.model.optimizer
+        momentum = chosen.mu if chosen.kind == "momentum" else 0.0
+        return torch.optim.SGD(weights, lr=chosen.rate, momentum=momentum)
+
+    def _form(self, kind: LossKind) -> str:
+        return self.model.loss.kind if kind in ("model", "unregularised") else kind
+
+    def _prepare_pass(self, definition: StepDefinition) -> Step:
+        """Return a pass through all nodes of one kind of gradient."""
+        if self.case.mode != "eager":
+            raise UnsupportedError(
+                f"{definition.phase}: PyTorch compiles a backward pass as a whole, not one kind of "
+                "gradient; nearest: --mode eager"
+            )
+        self.set_layers(definition)
+        if self._passes is None:
+            self._passes = _Passes(self.net, autocast(self.case))
+        passes = self._passes
+        # Activations are there before the loop, gradients of outputs before that of weights.
+        passes.forward(self.resident[0])
+        passes.data()
+        run = passes.data if definition.phase == "backward-data" else passes.weights
+
+        def step(batch: Batch | None = None, rate: float | None = None) -> Outcome:
+            del batch, rate
+            run()
+            return Outcome()
+
+        return step
+
+
+class TorchStep:
+    """A step as its author would write it in PyTorch; see ``steps.definition.Step``.
+
+    Args:
+        owner: the model and its weights.
+        definition: what the step does.
+        eager: compile nothing.
+
+    Raises:
+        UsageError: training without an optimizer.
+    """
+
+    def __init__(
+        self, owner: TorchSubject, definition: StepDefinition, *, eager: bool = False
+    ) -> None:
+        self.owner, self.definition = owner, definition
+        # A compiler need not write an output that nobody reads.
+        keeps = bool({"output", "predictions"}.intersection(definition.fetch))
+        #: Of images and labels to output and loss.
+        self.computed = owner.computation(definition.loss, keeps, eager)
+        #: Where the weights live: on the device itself, or on the host and crossing each time.
+        self._crosses = definition.weights == "host" and owner.case.on_gpu
+        self._masters: list[Any] = (
+            [one.detach().cpu().clone() for one in owner.parameters]
+            if self._crosses
+            else list(owner.parameters)
+        )
+        averaged = self._masters if definition.averages is not None else []
+        self._averages = [one.detach().clone() for one in averaged]
+        self.optimizer: torch.optim.Optimizer | None = None
+        self._rates: list[float] = []
+        if definition.optimizer == "model":
+            self.optimizer = owner.made_optimizer(self._masters)
+            self._rates = [group["lr"] for group in self.optimizer.param_groups]
+
+    def __call__(self, batch: Batch | None = None, rate: float | None = None) -> Outcome:
+        """Run it once; may return before the device has finished unless something is fetched."""
+        return self._outcome(*self.run(batch, rate))
+
+    def run(
+        self, batch: Batch | None = None, rate: float | None = None
+    ) -> tuple[Any, torch.Tensor | None]:
+        """Run it once and return output and loss, as the loop of a script would hold them."""
+        owner, definition = self.owner, self.definition
+        owner.set_layers(definition)
+        operands = owner.fed(batch) if definition.feed == "host" else owner.resident
+        if not definition.backward:
+            with torch.no_grad(), autocast(owner.case):
+                output, loss = self.computed(*operands)
+            return output, loss
+        if self._crosses:
+            for one, master in zip(owner.parameters, self._masters, strict=True):
+                one.data.copy_(master, non_blocking=True)
+        self._clear()
+        if definition.input_gradient:
+            images, *others = operands
+            operands = images.detach().requires_grad_(), *others
+        with autocast(owner.case):
+            output, loss = self.computed(*operands)
+        loss.backward()
+        if self.optimizer is not None:
+            self._update(self.optimizer, rate)
+        return output, loss
+
+    def reset(self) -> None:
+        """Forget what training has left: velocities, rates, averages, weights of the host's."""
+        if self._crosses:
+            for master, one in zip(self._masters, self.owner.parameters, strict=True):
+                master.copy_(one.detach())
+        if self.optimizer is not None:
+            self.optimizer.state.clear()
+            for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+                group["lr"] = rate
+        for average, master in zip(self._averages, self._masters, strict=False):
+            average.copy_(master.detach())
+
+    def _clear(self) -> None:
+        gradients = [one.grad for one in self.owner.parameters]
+        if self.definition.zero_fill and all(one is not None for one in gradients):
+            torch._foreach_zero_(gradients)
+            return
+        for one in self.owner.parameters:
+            one.grad = None
+
+    def _update(self, optimizer: torch.optim.Optimizer, rate: float | None) -> None:
+        if self._crosses:
+            for master, one in zip(self._masters, self.owner.parameters, strict=True):
+                master.grad = None if one.grad is None else one.grad.cpu()
+        for group in optimizer.param_groups if rate is not None else ():
+            group["lr"] = rate
+        optimizer.step()
+        if self._averages:
+            decay = self.definition.averages or 0.0
+            with torch.no_grad():
+                torch._foreach_lerp_(self._averages, self._masters, 1 - decay)
+
+    def _outcome(self, output: torch.Tensor | None, loss: torch.Tensor | None) -> Outcome:
+        """Bring to the host what the definition brings there."""
+        fetch = self.definition.fetch
+        if not fetch:
+            return Outcome()
+        gradients = [one.grad for one in self.owner.parameters if one.grad is not None]
+        predictions = None
+        if "predictions" in fetch and output is not None:
+            predictions = _fetched(torch.softmax(output.detach().float(), 1))
+        return Outcome(
+            output=_fetched(output) if "output" in fetch and output is not None else None,
+            predictions=predictions,
+            loss=float(loss) if "loss" in fetch and loss is not None else None,
+            gradients=tuple(_fetched(one) for one in gradients) if "gradients" in fetch else None,
+        )
+
+
+def _loss(
+    form: str,
+    decays: list[tuple[torch.Tensor, float]],
+    output: torch.Tensor,
+    labels: torch.Tensor | None,
+) -> torch.Tensor:
+    """Return the loss of an output in float32: ``cross-entropy``, ``l2`` or ``sum``."""
+    wide = output.float()
+    if form == "cross-entropy" and labels is not None:
+        total = F.cross_entropy(wide, labels)
+    else:
+        total = wide.square().sum() / 2 if form == "l2" else wide.sum()
+    for tensor, factor in decays:
+        total = total + factor * (tensor.float().square().sum() / 2)
+    return total
+
+
+def _tensors(batch: Batch, *, pin: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return the host's arrays as tensors; pinned, a GPU can read them by itself."""
+    images = torch.from_numpy(batch.images)
+    labels = None if batch.labels is None else torch.from_numpy(batch.labels)
+    if pin:
+        images = images.pin_memory()
+        labels = None if labels is None else labels.pin_memory()
+    return images, labels
+
+
+def _fetched(tensor: torch.Tensor) -> Any:
+    """Return a NumPy array of the host's own, as ``session.run`` would: never a view."""
+    tensor = tensor.detach()
+    if tensor.dtype == torch.bfloat16:  # NumPy has no such type
+        tensor = tensor.float()
+    return tensor.to("cpu", copy=True).numpy()
+
+
+# -----------------------------------------------------------------------------
+# Backward passes of one kind only: data gradients, or weight gradients, of all nodes.
+#
+# Each node has a small autograd graph of its own, from detached inputs to its output, which is
+# kept: asked for the inputs' gradient PyTorch computes nothing of the weights', and the other way
+# round.
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """A node that has been run: what it read, its parameters, and its output."""
+
+    node: fx.Node
+    sources: tuple[fx.Node, ...]
+    leaves: tuple[torch.Tensor, ...]
+    parameters: tuple[torch.Tensor, ...]
+    output: torch.Tensor
+
+
+class _Passes:
+    """The passes of a network.
+
+    Args:
+        net: with its weights, overwriting nothing.
+        context: in which the forward phase runs.
+    """
+
+    def __init__(self, net: Net, context: contextlib.AbstractContextManager[Any]) -> None:
+        self._module = net.module
+        self._context = context
+        self._records: list[_Record] = []
+        self._gradients: dict[fx.Node, torch.Tensor] = {}
+
+    def forward(self, images: torch.Tensor) -> None:
+        """Run all nodes and keep what they read and return."""
+        values: dict[fx.Node, torch.Tensor] = {}
+        # What lies behind a weight: only there is the gradient of data of any use.
+        behind: set[fx.Node] = set()
+        self._records = []
+        with torch.enable_grad(), self._context:
+            for node in self._module.graph.nodes:
+                if node.op == "placeholder":
+                    values[node] = images
+                elif node.op != "output":
+                    passed = self._run(node, values, behind)
+                    values[node] = passed.output.detach()
+                    if passed.parameters or behind.intersection(passed.sources):
+                        behind.add(node)
+                    self._records.append(passed)
+
+    def data(self) -> None:
+        """Compute the gradients of all nodes' inputs, the output taken as its own gradient."""
+        last = self._records[-1]
+        found = {last.node: last.output.detach()}
+        for passed in reversed(self._records):
+            wanted = {
+                source: leaf
+                for source, leaf in zip(passed.sources, passed.leaves, strict=True)
+                if leaf.requires_grad
+            }
+            if not wanted:
+                continue
+            gradients = torch.autograd.grad(
+                passed.output, list(wanted.values()), found[passed.node], retain_graph=True
+            )
+            for source, gradient in zip(wanted, gradients, strict=True):
+                present = found.get(source)
+                found[source] = gradient if present is None else present + gradient
+        self._gradients = found
+
+    def weights(self) -> None:
+        """Add the gradients of all weights to those that are there."""
+        for passed in self._records:
+            if not passed.parameters:
+                continue
+            gradients = torch.autograd.grad(
+                passed.output, passed.parameters, self._gradients[passed.node], retain_graph=True
+            )
+            for parameter, gradient in zip(passed.parameters, gradients, strict=True):
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                parameter.grad += gradient
+
+    def _run(
+        self, node: fx.Node, values: dict[fx.Node, torch.Tensor], behind: set[fx.Node]
+    ) -> _Record:
+        leaves = {
+            source: values[source].detach().requires_grad_(source in behind)
+            for source in node.all_input_nodes
+        }
+        arguments = fx.node.map_arg(node.args, lambda source: leaves[source])
+        parameters: tuple[torch.Tensor, ...] = ()
+        function: Any = node.target
+        if node.op == "call_module":
+            function = self._module.get_submodule(str(node.target))
+            parameters = tuple(one for one in function.parameters() if one.requires_grad)
+        return _Record(
+            node, tuple(leaves), tuple(leaves.values()), parameters, function(*arguments)
+        )

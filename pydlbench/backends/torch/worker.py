@@ -1,0 +1,307 @@
+"""What PyTorch's worker is asked for: models, and steps as recorded calls.
+
+Calls are listed, timed one by one, in groups that a compiler runs as one, and as a chain.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from pydlbench.backends.frameworks.verbose import parse
+from pydlbench.backends.steps import device
+from pydlbench.backends.steps.groups import is_feed, is_group
+from pydlbench.backends.steps.inputs import make_batch, make_weights, weight_shapes
+from pydlbench.backends.steps.operators import (
+    LoggedOperators,
+    OperatorsKernel,
+    TimedCall,
+    check_on_cpu,
+)
+from pydlbench.backends.steps.own import load_own
+from pydlbench.backends.torch import chain, compiled, replay, settings
+from pydlbench.backends.torch.compiled import groups_of
+from pydlbench.backends.torch.inspection import TorchInspection
+from pydlbench.backends.torch.own import OwnModel
+from pydlbench.backends.torch.step import TorchModel
+from pydlbench.backends.torch.trace import library_output
+from pydlbench.errors import UnsupportedError
+from pydlbench.models import build_model
+from pydlbench.records.operator import OperatorsFacts
+from pydlbench.timing.statistics import median
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from pydlbench.backends.frameworks.backend import FrameworkBackend
+    from pydlbench.backends.frameworks.verbose import Execution
+    from pydlbench.backends.steps.device import DeviceCall, DeviceChain, DeviceOperators
+    from pydlbench.backends.steps.inputs import Batch
+    from pydlbench.backends.steps.operators import TimedOperator
+    from pydlbench.backends.torch.recording import Recording
+    from pydlbench.backends.torch.step import TorchSubject
+    from pydlbench.models.graph import Model
+    from pydlbench.records.step import StepSpec
+
+#: Whether files are run, and no modules.
+runs_files: Final = False
+
+
+def own_model(backend: FrameworkBackend, case: StepSpec) -> OwnModel:
+    """Build a model of the user's own; see ``frameworks.FrameworkWorker``."""
+    del backend
+    return OwnModel(case)
+
+
+def catalogue_model(
+    model: Model,
+    weights: Mapping[str, NDArray[Any]],
+    case: StepSpec,
+    batch: Batch,
+    *,
+    separate: bool = False,
+) -> tuple[TorchModel, type[TorchInspection]]:
+    """Build a model of the catalogue; see ``frameworks.FrameworkWorker``."""
+    return TorchModel(model, weights, case, batch, separate=separate), TorchInspection
+
+
+def record_calls(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel:
+    """List the calls of a step that is not timed; see ``operations.record_calls``.
+
+    Of a compiled one, the groups of the calls that the eager mode makes.
+    """
+    if case.on_gpu:
+        _check_eager(case)
+    begin = time.perf_counter()
+    notes: tuple[str, ...] = ()
+    if case.own is None:
+        recording, batch = _listed(case)
+    else:
+        with OwnModel(case) as own:
+            recording, notes = own.record().twice()
+        batch, notes = own.batch, (*own.notes, *notes)
+    eager = case.mode == "eager"
+    facts = OperatorsFacts(
+        setup_s=time.perf_counter() - begin,
+        library=backend.library,
+        calls=recording.distinct() if eager else groups_of(recording),
+        order=recording.order() if eager else (),
+        # What a compiler's code asks for is not what these calls ask for.
+        blocks=() if case.on_gpu or not eager else recording.blocks(),
+        batch=batch,
+        lines=recording.lines,
+        notes=notes,
+    )
+    return OperatorsKernel([], facts, backend.cpus)
+
+
+def _listed(case: StepSpec) -> tuple[Recording, int]:
+    """Record a step of the catalogue that computes nothing; return its batch, too.
+
+    All tensors are fake ones, which have shapes and strides and no memory. What is fetched for the
+    host has no values then, so that it is left out. On a GPU a step is run: optimizers join what
+    they do with real tensors there, and not with fake ones.
+    """
+    model = build_model(case.model, batch=case.batch, **case.options)
+    unfetched = msgspec.structs.replace(case, fetch=False)
+    if case.on_gpu:
+        batch = make_batch(model, case.seed)
+        with TorchModel(model, make_weights(model, case.seed), unfetched, batch) as real:
+            return real.record().recording, model.batch
+    weights = {
+        f"{node.name}/{role}": np.empty(shape, np.float32)
+        for node in model
+        for role, shape in weight_shapes(node).items()
+    }
+    made = TorchModel(model, weights, unfetched, make_batch(model, case.seed))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        _empty(made, mode.from_tensor)
+        with made:
+            return made.record().recording, model.batch
+
+
+def _empty(made: TorchModel, fake: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Put fake tensors in the place of all of a model's."""
+    for module in made.net.module.modules():
+        for name, one in module._parameters.items():
+            if one is not None:
+                plain = fake(one.detach())
+                module._parameters[name] = nn.Parameter(plain, requires_grad=one.requires_grad)
+        for name, one in module._buffers.items():
+            module._buffers[name] = None if one is None else fake(one)
+    made.parameters = [one for one in made.net.module.parameters() if one.requires_grad]
+    images, labels = made.resident
+    made.resident = fake(images), None if labels is None else fake(labels)
+
+
+def prepare_calls(
+    backend: FrameworkBackend, case: StepSpec, signatures: Sequence[str]
+) -> OperatorsKernel | DeviceOperators:
+    """Make calls ready; see ``operations.prepare_calls``."""
+    if case.mode != "eager":
+        check_on_cpu(case)
+    begin = time.perf_counter()
+    feeding = {one: TimedCall(_feed(case)) for one in signatures if is_feed(one)}
+    groups = [one for one in signatures if is_group(one)]
+    single = [one for one in signatures if one not in feeding and not is_group(one)]
+    calls, refused = _made_ready(case, single)
+    if case.on_gpu:
+        facts = OperatorsFacts(
+            names=(*feeding, *calls),
+            how=device.HOW,
+            setup_s=time.perf_counter() - begin,
+            library=backend.library,
+            refused=refused,
+        )
+        every: list[DeviceCall] = [*feeding.values(), *calls.values()]
+        runtime = device.runtime_of(backend)
+        return device.DeviceOperators(every, facts, runtime, _guard(case), backend.watcher)
+    together, not_together, once_s = compiled.make_ready(groups, case.seed)
+    refused |= not_together
+    ready: dict[str, TimedOperator] = {**feeding, **calls, **together}
+    dispatch = chain.call_cost(case.device)
+    how = f"{replay.HOW}; dispatch: {chain.HOW}"
+    facts = OperatorsFacts(
+        names=tuple(ready),
+        once_s=once_s,
+        dispatch_s=median(dispatch),
+        dispatch_samples=dispatch,
+        how=f"{how}; {compiled.HOW}" if groups else how,
+        setup_s=time.perf_counter() - begin,
+        library=backend.library,
+        refused=refused,
+    )
+    return OperatorsKernel(list(ready.values()), facts, backend.cpus)
+
+
+def _feed(case: StepSpec) -> Callable[[], Any]:
+    """Return what brings images and labels of a model of the catalogue from the host."""
+    model = build_model(case.model, batch=case.batch, **case.options)
+    batch = make_batch(model, case.seed)
+    return TorchModel(model, make_weights(model, case.seed), case, batch).fed
+
+
+def _made_ready(
+    case: StepSpec, signatures: Sequence[str]
+) -> tuple[dict[str, replay.CallOperator], dict[str, str]]:
+    """Return the calls that ran, and why others did not, by signature."""
+    if case.own is not None:
+        load_own(case.model)  # its file may define operators
+    with settings.tf32(case.precision):
+        return replay.make_ready(signatures, case.device, case.seed, _waiting(case))
+
+
+def prepare_logged_calls(
+    backend: FrameworkBackend, case: StepSpec, signatures: Sequence[str]
+) -> LoggedOperators:
+    """Make logged calls ready; see ``operations.prepare_logged_calls``."""
+    _check_eager(case)
+    begin = time.perf_counter()
+    calls, refused = _made_ready(case, signatures)
+    executions = {
+        name: Counter(f"{one.library} {one.primitive}" for one in _logged(call.run))
+        for name, call in calls.items()
+    }
+    facts = OperatorsFacts(
+        names=tuple(calls),
+        executions={name: dict(one) for name, one in executions.items()},
+        setup_s=time.perf_counter() - begin,
+        library=backend.library,
+        refused=refused,
+    )
+    return LoggedOperators(list(calls.values()), _logged, facts, backend.cpus)
+
+
+def _logged(run: Callable[[], float]) -> list[Execution]:
+    """Run something and return what PyTorch's libraries logged of it."""
+    return parse(library_output(run))
+
+
+def prepare_chain(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel | DeviceChain:
+    """Make the chain of a step ready; see ``operations.prepare_chain``."""
+    _check_eager(case)
+    begin = time.perf_counter()
+    made: TorchSubject
+    if case.own is not None:
+        made = OwnModel(case)
+        batch = made.batch
+    else:
+        model = build_model(case.model, batch=case.batch, **case.options)
+        images, batch = make_batch(model, case.seed), model.batch
+        made = TorchModel(model, make_weights(model, case.seed), case, images)
+    with made:
+        recorded = made.record()
+        recording = recorded.recording
+        checks = chain.verify(recording, recorded.step, recorded.parameters, case.seed)
+    for one in recorded.parameters:
+        one.grad = None  # the chain has its own
+    number = f"{sum(not one.implied for one in recording.calls)} calls"
+    facts = OperatorsFacts(
+        names=("chain",),
+        # On a GPU the device's time counts, in which nothing is started from Python.
+        dispatch_s=0.0 if case.on_gpu else median(chain.call_cost(case.device)),
+        how=number if case.on_gpu else f"{number}; dispatch: {chain.HOW}",
+        setup_s=time.perf_counter() - begin,
+        library=backend.library,
+        calls=recording.distinct(),
+        blocks=() if case.on_gpu else recording.blocks(),
+        allocates=not case.on_gpu,
+        checks=checks,
+        batch=batch,
+    )
+    chained = chain.Chain(recording, _waiting(case))
+    if not case.on_gpu:
+        return OperatorsKernel([chained], facts, backend.cpus)
+    operator: Any = SimpleNamespace(call=chained.call, wait=_waiting(case))
+    runtime = device.runtime_of(backend)
+    clock = device.StepClock(operator, runtime, backend.cpus, _guard(case), backend.watcher)
+    return device.DeviceChain(clock, msgspec.structs.replace(facts, ungraphed=clock.ungraphed()))
+
+
+def _check_eager(case: StepSpec) -> None:
+    """Refuse modes whose calls are not the dispatcher's.
+
+    Raises:
+        UnsupportedError: a compiled mode.
+    """
+    if case.mode != "eager":
+        raise UnsupportedError(
+            f"torch {case.mode}: its kernels are the compiler's own, which PyTorch's dispatcher "
+            "does not see; nearest: --mode eager"
+        )
+
+
+def _guard(case: StepSpec) -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """Return what makes the context of calls: in the step's precision, below autograd."""
+
+    @contextlib.contextmanager
+    def context() -> Iterator[None]:
+        with settings.tf32(case.precision), chain.below_autograd():
+            yield
+
+    return context
+
+
+def _waiting(case: StepSpec) -> Callable[[], None]:
+    """Return what waits for the case's device."""
+    if not case.on_gpu:
+        return lambda: None
+    return lambda: torch.cuda.synchronize(case.device)
+
+
+def prepare_allocation(backend: FrameworkBackend, size: int) -> OperatorsKernel:
+    """Make a call ready; see ``operations.prepare_allocation``."""
+    source = torch.ones(size // 4)
+    call = TimedCall(lambda: torch.add(source, 1.0))
+    return OperatorsKernel([call], OperatorsFacts(names=("call",)), backend.cpus)

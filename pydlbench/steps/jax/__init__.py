@@ -1,1 +1,0 @@
-"""A model's graph as functions of JAX; imported by JAX's worker only."""

@@ -1,0 +1,157 @@
+"""Checks, phases and the ways to feed and fetch, in both frameworks."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import tiny
+
+from pydlbench.backends.steps.inputs import Batch, make_batch
+from pydlbench.backends.steps.operations import prepare_step
+from pydlbench.backends.steps.serving import build_step, prepare_model
+from pydlbench.devices.cpu.facts import read_cpu_facts
+from pydlbench.errors import UnsupportedError, UsageError
+from pydlbench.records.step import StepPreparation, StepSpec
+from pydlbench.timing.chunk import Request
+from pydlbench.workers.channel import encode
+
+# XLA compiles each of JAX's steps.
+FRAMEWORKS = ("torch", "tensorflow", pytest.param("jax", marks=pytest.mark.deep))
+BF16 = {"avx512_bf16", "amx_bf16"} & set(read_cpu_facts().isa)
+
+
+@pytest.mark.product
+@pytest.mark.parametrize("phase", ["forward", "forward-backward", "training"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("name", tiny.MODELS)
+def test_every_check_passes(backend_of, name, framework, phase):
+    model = tiny.MODELS[name]()
+    if phase == "training" and model.optimizer.kind == "none":
+        pytest.skip("this model is not trained")
+    case = StepSpec(model=name, phase=phase, framework=framework)
+    kernel = prepare_model(backend_of(framework), model, case, StepPreparation())
+    checks = {one.name: one for one in kernel.facts.checks}
+    wanted = ["shapes", "parameters", "flops", "gradients", "descent"]
+    assert list(checks) == wanted[: 5 if case.backward else 3]
+    assert {one.detail for one in checks.values() if one.status != "ok"} == set()
+    assert json.loads(encode(kernel.facts))["output"] == [
+        model.batch,
+        *model.output.shape,
+    ]
+    chunk = kernel.sample(Request(samples=2, untimed=1))
+    assert len(chunk.seconds) == 2
+    assert chunk.faults is not None
+    assert chunk.cpu_s is not None
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_step_that_is_not_the_graph_is_found(backend_of, framework, monkeypatch):
+    model, wrong = tiny.chain(), tiny.chain()
+    nodes = [
+        dataclasses.replace(node, bias=False) if node.name == "conv1" else node for node in wrong
+    ]
+    wrong = dataclasses.replace(wrong, nodes=tuple(nodes[:-1]))
+    case = StepSpec(model="chain", framework=framework)
+    from pydlbench.backends.steps import serving
+
+    own = serving.run_checks
+    monkeypatch.setattr(
+        serving, "run_checks", lambda _, case, inspection: own(model, case, inspection)
+    )
+    batch = Batch(make_batch(model).images, None)
+    found = prepare_model(backend_of(framework), wrong, case, StepPreparation(), batch).facts.checks
+    assert [one.status for one in found] == ["failed", "failed", "failed"]
+    assert "fc2 None and not (4, 5)" in found[0].detail
+    assert found[1].detail.endswith("and not 1,531")
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_model_that_cannot_learn_is_found(backend_of, framework):
+    # All units of the last hidden layer are dead: nothing behind them gets a gradient.
+    model = tiny.chain()
+    dead = tiny.Init(kind="constant", value=-1e4)
+    nodes = [
+        dataclasses.replace(node, bias_init=dead) if node.name == "fc1" else node for node in model
+    ]
+    model = dataclasses.replace(model, nodes=tuple(nodes), decays=())
+    case = StepSpec(model="chain", phase="forward-backward", framework=framework)
+    kernel = prepare_model(backend_of(framework), model, case, StepPreparation())
+    checks = {one.name: one for one in kernel.facts.checks}
+    assert checks["gradients"].status == "failed"
+    assert "conv1/weights is zero" in checks["gradients"].detail
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(
+    ("phase", "expected"),
+    [("forward", [(4, 5)]), ("training", [()])],
+)
+def test_fetched_results_are_arrays_of_the_hosts(backend_of, framework, phase, expected):
+    found = fetched(backend_of(framework), tiny.chain(), phase=phase)
+    assert [one.shape for one in found] == expected
+    assert all(np.isfinite(one).all() for one in found)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_all_gradients_are_fetched(backend_of, framework):
+    model = tiny.chain()
+    found = fetched(backend_of(framework), model, phase="forward-backward")
+    assert sum(one.size for one in found) == 1531
+
+
+def fetched(own: Any, model: Any, **words: Any) -> list[Any]:
+    from pydlbench.backends.steps.inputs import make_weights
+
+    case = StepSpec(model=model.name, framework=own.name, fetch=True, feed="host", **words)
+    outcome = build_step(model, make_weights(model), case, make_batch(model)).step()
+    found = outcome.gradients or (outcome.output,)
+    if words["phase"] == "training":
+        assert isinstance(outcome.loss, float)
+        return [np.array(outcome.loss)]
+    assert all(type(one) is np.ndarray for one in found)
+    return list(found)
+
+
+@pytest.mark.product
+@pytest.mark.parametrize("cast", ["mixed", "whole"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_narrow_types_learn_too(backend_of, framework, cast):
+    case = StepSpec(
+        model="branches", phase="training", framework=framework, precision="bf16", cast=cast
+    )
+    if not BF16 or framework == "jax":
+        with pytest.raises(UnsupportedError, match="bf16"):
+            prepare_model(backend_of(framework), tiny.branches(), case, StepPreparation())
+        return
+    kernel = prepare_model(backend_of(framework), tiny.branches(), case, StepPreparation())
+    assert {one.name for one in kernel.facts.checks if one.status != "ok"} == set()
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_what_a_framework_has_not_is_refused(backend_of, framework):
+    own, none = backend_of(framework), StepPreparation(checks=False)
+    case = StepSpec(model="maps", phase="training", framework=framework)
+    with pytest.raises(UsageError, match="no optimizer to train with; nearest: --phase forward-"):
+        prepare_model(own, tiny.maps(), case, none)
+    with pytest.raises(UnsupportedError, match="tf32"):
+        prepare_model(own, tiny.maps(), msgspec.structs.replace(case, precision="tf32"), none)
+
+
+def test_a_workers_framework_is_the_cases(backend_of):
+    case = StepSpec(model="mnist", framework="tensorflow", batch=1)
+    with pytest.raises(UsageError, match="asked of a worker of torch"):
+        prepare_step(backend_of("torch"), case.to_dict(), {})
+    with pytest.raises(UsageError, match="nearest: mnist"):
+        prepare_step(backend_of("torch"), {**case.to_dict(), "model": "mnits"}, {})
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_sum_is_a_loss(backend_of, framework):
+    case = StepSpec(model="maps", phase="forward-backward", framework=framework)
+    kernel = prepare_model(backend_of(framework), tiny.maps("sum"), case, StepPreparation())
+    assert {one.name for one in kernel.facts.checks if one.status != "ok"} == set()

@@ -1,0 +1,92 @@
+"""Calls as a GPU's worker times them: in which order, settings and state; no GPU is needed."""
+
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from invented_gpu import Gpu  # noqa: E402 - not without PyTorch
+
+from pydlbench.backends.steps import operations  # noqa: E402
+from pydlbench.backends.torch import (  # noqa: E402
+    replay,
+    settings,
+    worker,
+)
+from pydlbench.errors import UnsupportedError  # noqa: E402
+from pydlbench.records.step import StepSpec  # noqa: E402
+from pydlbench.timing.chunk import Request  # noqa: E402
+
+ADD = "aten.add_.Tensor(float32[4](1,), float32[4](1,))"
+
+
+@pytest.fixture
+def backend(monkeypatch):
+    """A GPU's backend, whose tensors live on the CPU and whose time is invented."""
+    made = replay.make_ready
+
+    def on_the_cpu(signatures, _device, seed, _wait):
+        return made(signatures, "cpu", seed)
+
+    monkeypatch.setattr(replay, "make_ready", on_the_cpu)
+    gpu = Gpu({})
+    return SimpleNamespace(runtime=gpu, watcher=gpu, library="torch 2", cpus=(0,), name="torch")
+
+
+def case(**words):
+    return StepSpec(model="mnist", device="cuda:0", **words)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+def test_calls_are_made_below_autograd_and_in_the_precision_of_the_step(backend, precision):
+    settings.choose(torch.get_num_threads())
+    kernel = worker.prepare_calls(backend, case(precision=precision), [ADD])
+    seen = []
+
+    def call(_):
+        switches = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+        seen.append((*switches, torch.is_grad_enabled()))
+        backend.runtime.launch(1e-5, 1e-6)
+
+    for timer in kernel._timers:
+        timer._clock._call = lambda: call(None)
+    chunk = kernel.sample(Request(samples=2))
+    allowed = precision == "tf32"
+    assert set(seen) == {(allowed, allowed, False)}
+    assert not torch.backends.cudnn.allow_tf32
+    assert chunk.seconds == pytest.approx((1e-6, 1e-6))
+    assert chunk.enqueue_s == pytest.approx((1e-5, 1e-5))
+    assert len(chunk.clock_hz) == 1
+
+
+def test_what_a_call_overwrites_is_restored_before_each_sample(backend):
+    kernel = worker.prepare_calls(backend, case(), [ADD, "no.such.op()"])
+    assert kernel.facts.names == (ADD,)
+    assert kernel.facts.refused.keys() == {"no.such.op()"}
+    (ready,) = replay.make_ready([ADD], "cuda:0", 0, None)[0].values()
+    first, second = ready.arguments
+    ready.settle()
+    before = first.clone()
+    ready.call()
+    assert torch.equal(first, before + second)
+    ready.settle()
+    assert torch.equal(first, before)
+
+
+@pytest.mark.parametrize(
+    ("framework", "way"), [("torch", "compiled"), ("tensorflow", "graph"), ("tensorflow", "xla")]
+)
+def test_other_modes_have_no_operators_on_a_gpu(framework, way):
+    step = case(framework=framework, mode=way)
+    with pytest.raises(UnsupportedError, match="--mode eager"):
+        operations.prepare_calls(SimpleNamespace(), step.to_dict(), ["{}"])
+
+
+def test_the_order_of_a_step_is_that_of_its_calls(odd):
+    recording = odd().record()
+    distinct, order = recording.distinct(), recording.order()
+    own = [one for one in recording.calls if not one.implied]
+    assert [distinct[place].signature for place in order] == [one.signature for one in own]
+    assert [distinct[place].direction for place in order] == [one.direction for one in own]
+    assert [order.count(place) for place in range(len(distinct))] == [one.count for one in distinct]
