@@ -244,7 +244,7 @@ def _judged(found: Comparison, threshold: float) -> int:
         count = "1 row is" if len(slow) == 1 else f"{len(slow)} rows are"
         tell(
             f"--fail-on: {count} slower by more than {100 * threshold:g} %: "
-            f"{names_of(row.b for row in slow)}; the most: {change(worst.counts.ratio)}"
+            f"{names_of(row.b for row in slow)}; the most: {change(worst.estimate.ratio)}"
         )
         sys.stdout.flush()
         return FOUND

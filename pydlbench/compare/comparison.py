@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -56,63 +55,30 @@ class Settings:
 
     alpha: float = 0.01
     margin: float = 0.02
-    confidence: float = 0.95
-
-
-class Drift(NamedTuple):
-    """What most rows of two runs have in common.
-
-    Attributes:
-        ratio: of B over A.
-        reading: ``machine`` where two runs of this machine differ by as much anyhow: it is taken
-            off. ``either`` where it may be the machine's, or of all rows: a verdict holds with it
-            and without it. ``change`` where it is more than the machine's runs differ by.
-    """
-
-    ratio: float
-    reading: str
+    confidence: float = 0.9
 
 
 class ComparedRow(NamedTuple):
-    """A row of both sides.
-
-    ``time`` is the ratio of seconds; ``cycles`` that of seconds times clock, None where a clock is
-    not known. ``verdict`` is the one that counts: of the cycles where nothing but the clock
-    differs between the two runs. ``passes`` are the ratios of each pass, in time and in cycles,
-    where both sides were measured interleaved.
-    """
+    """A row of both sides with its ratio, and where they were interleaved that of each pass."""
 
     a: Row
     b: Row
-    time: Estimate
-    cycles: Estimate | None
-    in_cycles: bool = False
-    passes: tuple[Sequence[float], Sequence[float]] | None = None
-
-    @property
-    def counts(self) -> Estimate:
-        """The estimate whose verdict counts."""
-        return self.cycles if self.in_cycles and self.cycles is not None else self.time
+    estimate: Estimate
+    passes: Sequence[float] | None = None
 
     @property
     def verdict(self) -> str:
         """SAME, FASTER, SLOWER or UNCLEAR."""
-        return self.counts.verdict
+        return self.estimate.verdict
 
     def document(self) -> ComparisonRow:
         """Return what stands in the JSON document."""
-        counts = self.counts
         return ComparisonRow(
             **{name: getattr(self.b, name) for name in _OF_ROW},
-            **{name: getattr(counts, name) for name in _OF_ESTIMATE},
+            **{name: getattr(self.estimate, name) for name in _OF_ESTIMATE},
             a=_side(self.a),
             b=_side(self.b),
-            verdict_in="cycles" if counts is self.cycles else "time",
-            time=self.time,
-            cycles=self.cycles,
-            by_pass=None
-            if self.passes is None
-            else {"time": list(self.passes[0]), "cycles": list(self.passes[1])},
+            by_pass=None if self.passes is None else tuple(self.passes),
         )
 
 
@@ -126,16 +92,13 @@ class Comparison:
         matching: what belongs together, and what does not.
         rows: of both, timed on both.
         geomean: of all rows that a verdict could be given on; None without such a row.
-        geomean_cycles: likewise in cycles.
         differences: between the two environments.
-        drift: what most rows have in common; None where that is not known: of few rows, and of runs
-            that differ in more than their code.
         settings: what a verdict took.
-        replicates: of how many runs the scatter between runs was learnt.
-        run_sd: standard deviation of what a whole run of this machine is faster or slower.
+        replicates: how many runs of the same code as either side the store has.
+        assumed_sd: what two runs were assumed to differ by, as a standard deviation of logarithms;
+            None where replicates told it, and of interleaved sides.
         passes: how often both sides were prepared anew and measured; 0 for stored runs.
         notes: what a reader has to know.
-        in_cycles: whether the verdicts are those of the cycles.
     """
 
     a: Side
@@ -143,15 +106,12 @@ class Comparison:
     matching: Matching
     rows: Sequence[ComparedRow]
     geomean: Estimate | None
-    geomean_cycles: Estimate | None = None
     differences: Sequence[Difference] = ()
-    drift: Drift | None = None
     settings: Settings = Settings()
     replicates: int = 0
-    run_sd: float | None = None
+    assumed_sd: float | None = None
     passes: int = 0
     notes: tuple[str, ...] = ()
-    in_cycles: bool = False
 
     @property
     def itself(self) -> bool:
@@ -167,36 +127,30 @@ class Comparison:
             found[row.verdict] += 1
         return found
 
-    @property
-    def main_geomean(self) -> Estimate | None:
-        """The geometric mean in what the verdicts are given in."""
-        return self.geomean_cycles if self.in_cycles else self.geomean
-
     def slower(self, threshold: float) -> list[ComparedRow]:
         """Return the rows that are SLOWER by more than a fraction, the slowest first."""
-        found = [
-            row for row in self.rows if row.verdict == SLOWER and row.counts.ratio > 1 + threshold
+        rows = [
+            row for row in self.rows if row.verdict == SLOWER and row.estimate.ratio > 1 + threshold
         ]
-        return sorted(found, key=lambda row: -row.counts.ratio)
+        return sorted(rows, key=lambda row: -row.estimate.ratio)
 
     def undecided(self, threshold: float) -> list[ComparedRow]:
         """Return the rows of which it is not known whether they are slower by a fraction.
 
         Those without a verdict; and those whose interval reaches beyond it, where a change of that
-        size would not have been found in four of five comparisons. What is within the margin is no
-        change, whatever is asked.
+        size could not be told. What is within the margin is no change, whatever is asked.
         """
         limit = 1 + max(threshold, self.settings.margin)
-        found = []
+        rows = []
         for row in self.rows:
-            one = row.counts
-            if one.verdict == SLOWER and one.ratio > 1 + threshold:
+            estimate = row.estimate
+            if row.verdict == SLOWER and estimate.ratio > 1 + threshold:
                 continue
-            within = one.ci_high is not None and one.ci_high <= limit
-            seen = one.resolution is not None and one.resolution <= limit
-            if one.reason is not None or not (within or seen):
-                found.append(row)
-        return found
+            within = estimate.ci_high is not None and estimate.ci_high <= limit
+            seen = estimate.resolution is not None and estimate.resolution <= limit
+            if estimate.reason is not None or not (within or seen):
+                rows.append(row)
+        return rows
 
     @property
     def lost(self) -> list[Row]:
@@ -212,7 +166,7 @@ class Comparison:
 
     def document(self) -> CompareDocument:
         """Return the JSON document."""
-        geomean = self.main_geomean
+        geomean = self.geomean
         settings = self.settings
         return CompareDocument(
             schema_version=SCHEMA_VERSION,
@@ -226,10 +180,7 @@ class Comparison:
             geomean=None if geomean is None else geomean.ratio,
             geomean_ci=None if geomean is None else (geomean.ci_low, geomean.ci_high),
             geomean_verdict=None if geomean is None else geomean.verdict,
-            geomean_in={"time": self.geomean, "cycles": self.geomean_cycles},
             counts=self.counted,
-            drift=None if self.drift is None else self.drift.ratio,
-            drift_reading=None if self.drift is None else self.drift.reading,
             only_a=tuple(map(_name, self.matching.only_a)),
             only_b=tuple(map(_name, self.matching.only_b)),
             untimed=tuple(
@@ -243,9 +194,9 @@ class Comparison:
                 "alpha": settings.alpha,
                 "margin": settings.margin,
                 "confidence": settings.confidence,
-                "correction": "Holm",
+                "correction": "Bonferroni",
                 "replicates": self.replicates,
-                "run_sd": self.run_sd,
+                "assumed_sd": self.assumed_sd,
             },
         )
 
@@ -253,11 +204,6 @@ class Comparison:
         """Return the same as a plain object; of 100,000 rows in a second."""
         found: dict[str, Any] = msgspec.to_builtins(self.document())
         return found
-
-
-def bounded(log_value: float) -> float:
-    """Return the ratio of a logarithm; infinity where it has none that a float can hold."""
-    return math.exp(log_value) if log_value < 700 else math.inf
 
 
 def _side(row: Row) -> ComparisonSide:

@@ -3,23 +3,22 @@
 Within a pass both kernels are sampled alternately, round by round: whatever the machine does to
 both cancels. It does not cancel what the preparation did: other pages of memory, another choice
 among kernels of nearly the same speed. So every pass prepares both anew, in new processes, and only
-the passes count as independent: the interval is Student's for their mean, with the variance between
-passes made steadier by that of the other rows of a kind, as visits' is
-(:func:`pydlbench.compare.scatter.moderated`).
+the passes count as independent: the interval is Student's for their mean, with a variance between
+passes of at least that of the rows of its kind (:func:`pydlbench.compare.statistics.pooled`).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from pydlbench.compare.comparison import ComparedRow, Comparison, Estimate, Settings
 from pydlbench.compare.environment import differences
-from pydlbench.compare.scatter import kinds_of, moderated
-from pydlbench.compare.statistics import MOST_FREEDOM, Evidence, judge
+from pydlbench.compare.match import kinds_of
+from pydlbench.compare.statistics import Scatter, judge, pooled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,21 +77,24 @@ def compare_interleaved(
     settings = settings or Settings()
     if finished is None:
         finished = max((len(one.logs) for one in measured), default=0)
-    reasons = [one.reason for one in measured]
-    kinds = kinds_of(matching.pairs)
-    times = judge(_evidence([one.logs for one in measured], kinds, reasons), settings)
-    cycles = judge(_evidence([one.cycles for one in measured], kinds, reasons), settings)
+    logs = [one.logs for one in measured]
+    against = [
+        None if len(one.logs) >= LEAST_PASSES else one.reason or _lacking(len(one.logs))
+        for one in measured
+    ]
+    cycles = np.array([_mean(one.cycles) if one.cycles else math.nan for one in measured])
+    means = np.array([_mean(one) for one in logs])
+    estimates = judge(means, _scatter(logs, kinds_of(matching.pairs)), against, settings, cycles)
     rows = [
-        ComparedRow(pair.a, pair.b, time, cycle if one.cycles else None, passes=_ratios(one))
-        for pair, one, time, cycle in zip(matching.pairs, measured, times, cycles, strict=True)
+        ComparedRow(*pair, estimate, passes=[math.exp(log) for log in one.logs])
+        for pair, one, estimate in zip(matching.pairs, measured, estimates, strict=True)
     ]
     return Comparison(
         a=a,
         b=b,
         matching=matching,
         rows=rows,
-        geomean=_geomean([one.logs for one in measured], settings),
-        geomean_cycles=_geomean([one.cycles for one in measured], settings),
+        geomean=_geomean(logs, settings),
         differences=differences(a, b, matching.pairs),
         settings=settings,
         passes=finished,
@@ -100,30 +102,16 @@ def compare_interleaved(
     )
 
 
-def _ratios(measured: Passes) -> tuple[list[float], list[float]]:
-    return [math.exp(x) for x in measured.logs], [math.exp(x) for x in measured.cycles]
-
-
-def _evidence(
-    logs: Sequence[Sequence[float]], kinds: NDArray[Any], reasons: Sequence[str | None]
-) -> Evidence:
-    """Return means of passes; their few passes know the scatter badly, rows of a kind better."""
+def _scatter(logs: Sequence[Sequence[float]], kinds: NDArray[Any]) -> Scatter:
+    """Return the scatter of means of passes."""
     counts = np.array([len(one) for one in logs])
-    means = np.array([_mean(one) for one in logs], dtype=float)
-    sums = np.array(
-        [math.fsum((x - mean) ** 2 for x in one) for one, mean in zip(logs, means, strict=True)]
-    )
-    variance, freedom = moderated(sums, np.maximum(counts - 1.0, 0), kinds)
-    against = [
-        None if len(one) >= LEAST_PASSES else _lacking(len(one), reason)
-        for one, reason in zip(logs, reasons, strict=True)
-    ]
-    sd = np.sqrt(variance / np.maximum(counts, 1))
-    return Evidence(means, means, sd, np.clip(freedom, 1, MOST_FREEDOM), against)
+    sums = np.array([math.fsum((x - _mean(one)) ** 2 for x in one) for one in logs])
+    sd, freedom = pooled(sums, np.maximum(counts - 1, 0), kinds)
+    return Scatter(sd / np.sqrt(np.maximum(counts, 1)), freedom)
 
 
-def _lacking(count: int, reason: str | None) -> str:
-    return reason or f"{count} passes; a verdict takes {LEAST_PASSES}"
+def _lacking(count: int) -> str:
+    return f"{count} passes; a verdict takes {LEAST_PASSES}"
 
 
 def _mean(logs: Sequence[float]) -> float:
@@ -142,5 +130,4 @@ def _geomean(logs: Sequence[Sequence[float]], settings: Settings) -> Estimate | 
     least = min(len(one) for one in kept)
     of_passes = [_mean([one[number] for one in kept]) for number in range(least)]
     middle = np.array([_mean([_mean(one) for one in kept])])
-    evidence = replace(_evidence([of_passes], np.array(["all"]), [None]), log=middle, rest=middle)
-    return judge(evidence, settings)[0]
+    return judge(middle, _scatter([of_passes], np.array(["all"])), [None], settings)[0]

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
+
 from pydlbench.compare.rows import Row
 from pydlbench.errors import UsageError
 from pydlbench.ops.table import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from pydlbench.compare.rows import Side
 
@@ -322,3 +326,10 @@ def _values(axis: str, pairs: Sequence[Pair]) -> tuple[str, str]:
     first = dict.fromkeys(axis_value(axis, pair.a) for pair in pairs)
     second = dict.fromkeys(axis_value(axis, pair.b) for pair in pairs)
     return "/".join(first), "/".join(second)
+
+
+def kinds_of(pairs: Sequence[Pair]) -> NDArray[Any]:
+    """Return which rows scatter alike: the same kind of layer or step, on the same backend."""
+    return np.array(
+        [f"{pair.a.kind} {pair.a.backend} {pair.a.mode} {pair.a.cache}" for pair in pairs]
+    )

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import msgspec
-
-from pydlbench.ladder.ledger import Ladder
-from pydlbench.records.check import Lap
 from pydlbench.store.documents import load
-from pydlbench.store.entry import LAYER_COLUMNS, pack_samples
+from pydlbench.store.entry import LAYER_COLUMNS
 from pydlbench.units import printable
 
 if TYPE_CHECKING:
-    import builtins
     from collections.abc import Mapping, Sequence
 
     from pydlbench.store.documents import Loaded
@@ -26,7 +20,6 @@ if TYPE_CHECKING:
 # Seconds of an execution, far beyond what any kernel can take and any clock can tell.
 _LEAST_S: Final = 1e-15
 _MOST_S: Final = 1e15
-_FLOAT64: Final = 8
 # Of a check; the limit is computed, and the step is what was measured.
 _RUNGS: Final = ("native", "native_chain", "operators", "operator_chain")
 _COLUMNS: Final = tuple("pass_" if name == "pass" else name for name in LAYER_COLUMNS)
@@ -37,8 +30,7 @@ class Row(NamedTuple):
 
     Of a step ``layer`` is the model, ``pass_`` the phase, ``backend`` the framework, ``kind`` what
     it is (``step``, ``estimate``, ``check measured``, ``check native`` and so on) and ``problem``
-    everything else that tells it from others, as text. Times in seconds; the medians of
-    the visits are the bytes of :func:`pydlbench.store.entry.pack_samples`.
+    everything else that tells it from others, as text. Times in seconds.
     """
 
     layer: str
@@ -67,12 +59,6 @@ class Row(NamedTuple):
     flops: float | None
     flops_executed: float | None
     bytes: float | None
-    visit_s: builtins.bytes | None = None
-
-    @property
-    def visits(self) -> int:
-        """How often it was visited."""
-        return 1 if self.visit_s is None else len(self.visit_s) // _FLOAT64
 
     @property
     def ok(self) -> bool:
@@ -234,7 +220,6 @@ def _step(document: Mapping[str, Any]) -> Row:
         problem=json.dumps({name: document.get(name) for name in told}, sort_keys=True),
         layout_request=document.get("layout"),
         n=time.get("n"),
-        visit_s=pack_samples(time.get("visit_s") or None),
     )
 
 
@@ -249,19 +234,9 @@ def _check(document: Mapping[str, Any]) -> list[Row]:
         "problem": json.dumps(told, sort_keys=True),
         "layout_request": document.get("layout") or "nhwc",  # older checks know no other
     }
-    laps = _laps(document)
-    ladder = Ladder.of(laps)
     ends = ("median", "ci_low", "ci_high")
     rungs = document.get("rungs") or {}
     found = {"measured": time, **{name: rungs[name] for name in _RUNGS if rungs.get(name)}}
-    visits = {
-        "measured": [lap.seconds.get("step", math.nan) for lap in laps],
-        # As of the rung itself, laps in which the machine was another one beside it are left out.
-        **{
-            name: [seconds.get(lap, math.nan) for lap in range(len(laps))]
-            for name, seconds in ladder.values.items()
-        },
-    }
     return [
         _whole(
             document,
@@ -269,16 +244,7 @@ def _check(document: Mapping[str, Any]) -> list[Row]:
             *map(one.get, ends),
             n=one.get("n"),
             contended=document.get("disturbed"),
-            visit_s=pack_samples(visits.get(name) or None),
             **same,
         )
         for name, one in found.items()
     ]
-
-
-def _laps(document: Mapping[str, Any]) -> list[Lap]:
-    """Return a check's laps; none where they are not as a check writes them."""
-    try:
-        return msgspec.convert(document.get("laps") or [], list[Lap])
-    except msgspec.ValidationError:  # of a file from anywhere: it has its rungs, and one visit
-        return []

@@ -1,11 +1,10 @@
-"""From logarithmic ratios and their scatter to verdicts that hold for all rows together."""
+"""From logarithmic ratios and their standard deviations to intervals and verdicts."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -16,13 +15,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+#: With as many degrees of freedom, Student's t is the normal distribution within 2 %.
+MOST_FREEDOM: Final = 200
+# The largest logarithm whose exponential a float can hold, nearly.
+_MOST: Final = 700.0
+
 
 # -----------------------------------------------------------------------------
-# Student's t for whole degrees of freedom, and Holm's correction; arrays in, arrays out.
-
-
-# Of the density of an angle; with as many its mean is exact to three digits.
-_ANGLES: Final = 24
+# Student's t for whole degrees of freedom; arrays in, arrays out.
 
 
 def two_sided(t: NDArray[Any], freedom: NDArray[Any]) -> NDArray[Any]:
@@ -35,11 +35,11 @@ def two_sided(t: NDArray[Any], freedom: NDArray[Any]) -> NDArray[Any]:
         t: values, any sign; NaN gives NaN.
         freedom: degrees of freedom, whole, at least 1; as many.
     """
-    found = np.full(t.shape, np.nan)
+    result = np.full(t.shape, np.nan)
     for n in np.unique(freedom):
         rows = freedom == n
-        found[rows] = _tail(np.abs(t[rows]), int(n))
-    return found
+        result[rows] = _tail(np.abs(t[rows]), int(n))
+    return result
 
 
 def _tail(t: NDArray[Any], n: int) -> NDArray[Any]:
@@ -84,188 +84,113 @@ def quantile(p: float, n: int) -> float:
 
 def quantiles(p: float, freedom: NDArray[Any]) -> NDArray[Any]:
     """Return :func:`quantile` for each of many degrees of freedom."""
-    found = np.empty(freedom.shape)
+    result = np.empty(freedom.shape)
     for n in np.unique(freedom):
-        found[freedom == n] = quantile(p, int(n))
-    return found
+        result[freedom == n] = quantile(p, int(n))
+    return result
 
 
-def detectable(
-    p: float, margin: float, sd: NDArray[Any], freedom: NDArray[Any], power: float
-) -> NDArray[Any]:
-    """Return which true distance from zero a test finds in another sample with a probability.
+# -----------------------------------------------------------------------------
+# The scatter of rows.
 
-    Who asks has an estimate of the standard deviation, and so will the test: each is by chance too
-    small or too large, and the test's threshold with its own. With the true one as the unit, S the
-    estimate at hand, S' that of the test, Z the error of what is tested and t the quantile, a
-    distance of k S is found where
 
-        Z + k S > max(t S', m S),
+class Scatter(NamedTuple):
+    """Standard deviation of each row's logarithm, and the degrees of freedom that it is known by.
 
-    with m S the margin. S = sqrt(2) R sin(a) and S' = sqrt(2) R cos(a) make R^2 a chi-squared of
-    twice the degrees of freedom n, independent of the angle, whose density is that of a beta
-    distribution, in proportion to sin(2a)^(n - 1). So the probability is the mean over the angles
-    of Student's distribution with 2n degrees of freedom.
+    NaN and 0 where nothing tells it.
+    """
+
+    sd: NDArray[Any]
+    freedom: NDArray[Any]
+
+
+def pooled(sums: NDArray[Any], freedom: NDArray[Any], kinds: NDArray[Any]) -> Scatter:
+    """Return the scatter of rows of which each is known by a few values only.
+
+    A row's few values may be near each other by chance, so that a row counts as no steadier than
+    rows of its kind are together. One that scatters more than its kind keeps its own scatter.
 
     Args:
-        p: of the test, both tails together.
-        margin: what has to be exceeded besides.
-        sd: estimates of the standard deviation.
-        freedom: their degrees of freedom, whole.
-        power: the probability.
+        sums: sums of squared deviations of logarithms.
+        freedom: their degrees of freedom.
+        kinds: which rows scatter alike.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        margins = margin / sd
-    found = np.empty(sd.shape)
-    for n in np.unique(freedom):
-        rows = freedom == n
-        known, factors = _factors(p, int(n), power)
-        beyond = np.maximum(margins[rows] - known[-1], 0)
-        # Far beyond the quantile a margin is all that counts, and adds what it is.
-        found[rows] = (np.interp(margins[rows], known, factors) + beyond) * sd[rows]
-    return found
-
-
-@lru_cache(maxsize=4096)
-def _factors(p: float, n: int, power: float) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return margins and what is detectable beyond them, in estimated standard deviations."""
-    t = quantile(1 - p, n)
-    margins = t * np.array([0, 0.6, 0.8, 0.9, 1, 1.15, 1.4, 2])
-    # Of the density, five standard deviations on either side of equal estimates.
-    half = min(math.pi / 2, 5 / math.sqrt(n))
-    places = half * (2 * (np.arange(_ANGLES) + 0.5) / _ANGLES - 1)
-    weights = np.cos(places) ** (n - 1)
-    weights /= weights.sum()
-    own, other = np.sin(math.pi / 4 + places / 2), np.cos(math.pi / 4 + places / 2)
-    threshold = np.maximum(t * other, margins[:, None] * own)
-
-    def found(factors: NDArray[Any]) -> NDArray[Any]:
-        beyond = math.sqrt(2) * (factors[:, None] * own - threshold)
-        tails = two_sided(beyond, np.full(beyond.shape, 2 * n)) / 2
-        total: NDArray[Any] = np.where(beyond > 0, 1 - tails, tails) @ weights
-        return total
-
-    low = np.maximum(t, margins)
-    high = low + 1
-    while (short := found(high) < power).any():
-        low, high = np.where(short, high, low), np.where(short, 3 * high, high)
-    for _ in range(12):
-        middle = (low + high) / 2
-        short = found(middle) < power
-        low, high = np.where(short, middle, low), np.where(short, high, middle)
-    return margins, high
-
-
-def holm(p: NDArray[Any]) -> NDArray[Any]:
-    """Return p-values corrected for their number by Holm's step-down method.
-
-    Whoever is called below ``alpha`` then: the chance that any of them is called wrongly is at most
-    ``alpha``, however they depend on each other (Holm, Scand. J. Statist. 6 (1979) 65). NaN is not
-    counted and stays NaN.
-    """
-    found = np.full(p.shape, np.nan)
-    known = np.flatnonzero(~np.isnan(p))
-    order = known[np.argsort(p[known], kind="stable")]
-    steps = p[order] * np.arange(len(order), 0, -1)
-    found[order] = np.minimum(np.maximum.accumulate(steps), 1) if len(order) else steps
-    return found
+        own = np.where(freedom > 0, sums / freedom, np.nan)
+    variance, known = own.copy(), freedom.astype(float)
+    for kind in np.unique(kinds):
+        rows = np.flatnonzero(kinds == kind)
+        total = float(freedom[rows].sum())
+        if not total:
+            continue
+        shared = float(sums[rows].sum()) / total
+        usual = rows[~(own[rows] > shared)]
+        variance[usual], known[usual] = shared, total
+    return Scatter(np.sqrt(variance), known)
 
 
 # -----------------------------------------------------------------------------
 # Verdicts.
 
-#: As many degrees of freedom are as good as all: Student's t is the normal distribution within 2 %.
-MOST_FREEDOM: Final = 200
-# A change of the size of the resolution is found in so many comparisons.
-_POWER: Final = 0.8
-# The largest logarithm of a ratio that a float can hold, nearly.
-_MOST: Final = 700.0
 
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What is known of each row.
-
-    Attributes:
-        log: logarithm of B over A.
-        rest: the same without what all rows have in common, where that may be the machine's or not;
-            else equal to ``log``.
-        sd: standard deviation of ``rest``, everything counted that differs between two runs; NaN
-            where it is not known.
-        freedom: degrees of freedom of ``sd``.
-        against: why a row can have no verdict; None where it can.
-        adverse: in what fraction of comparisons like this one what all rows have in common hides
-            a change, because a verdict has to hold without it and with it.
-    """
-
-    log: NDArray[Any]
-    rest: NDArray[Any]
-    sd: NDArray[Any]
-    freedom: NDArray[Any]
-    against: Sequence[str | None]
-    adverse: float = 0.0
-
-
-def judge(evidence: Evidence, settings: Settings) -> list[Estimate]:
+def judge(
+    log: NDArray[Any],
+    scatter: Scatter,
+    against: Sequence[str | None],
+    settings: Settings,
+    cycles: NDArray[Any] | None = None,
+) -> list[Estimate]:
     """Return an estimate for each row.
 
-    FASTER and SLOWER take a ratio that differs from one at ``alpha``, corrected by Holm for all
-    rows that can have a verdict, and by more than the margin, with the common part and without it.
-    SAME takes an interval within the margin. All else is UNCLEAR.
+    FASTER and SLOWER take a ratio that chance reaches in one of 1 / ``alpha`` comparisons, all
+    rows of a comparison together (Bonferroni), and that is beyond the margin: the resolution. SAME
+    takes an interval within the margin. All else is UNCLEAR. The interval holds for a single row.
 
-    The interval holds for a single row. It spans both readings, with and without the common part.
-    The resolution is the smallest change that these rules find in four of five comparisons like
-    this one, see :func:`detectable`; where the two readings differ, by so much more.
+    Args:
+        log: logarithms of B over A.
+        scatter: of these logarithms where nothing has changed.
+        against: why a row can have no verdict; None where it can.
+        settings: levels and margin.
+        cycles: logarithms of the ratios in cycles, NaN where a clock is not known.
     """
-    usable = np.array([reason is None for reason in evidence.against], dtype=bool)
-    sd, freedom = evidence.sd, evidence.freedom
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = np.where(sd > 0, evidence.rest / sd, np.where(evidence.rest == 0, 0.0, np.inf))
-    p = holm(np.where(usable, two_sided(t, freedom), np.nan))
-    reach = quantiles(settings.confidence, freedom) * sd
-    low = np.minimum(evidence.log, evidence.rest) - reach
-    high = np.maximum(evidence.log, evidence.rest) + reach
-    margin = math.log1p(settings.margin)
+    usable = np.array([reason is None for reason in against], dtype=bool)
+    freedom = np.clip(np.nan_to_num(scatter.freedom, nan=1.0), 1, MOST_FREEDOM).astype(int)
+    reach = quantiles(settings.confidence, freedom) * scatter.sd
     each = settings.alpha / max(1, int(usable.sum()))
-    seen = detectable(each, margin, sd, freedom, _POWER / (1 - evidence.adverse))
-    seen = seen + np.abs(evidence.log - evidence.rest)
-    up = np.minimum(evidence.log, evidence.rest) > margin
-    down = np.maximum(evidence.log, evidence.rest) < -margin
-    far = p < settings.alpha
-    same = (low > -margin) & (high < margin)
-    known = np.isfinite(low) & np.isfinite(high)
-    verdicts = np.select(
-        [usable & far & up, usable & far & down, usable & same], [SLOWER, FASTER, SAME], UNCLEAR
-    )
-    columns = (
-        _ratios(evidence.log),
-        _or_none(_ratios(low), known),
-        _or_none(_ratios(high), known),
-        verdicts.tolist(),
-        _or_none(p.tolist(), ~np.isnan(p)),
-        _or_none(_ratios(seen), usable & (seen < _MOST)),
-        evidence.against,
+    margin = math.log1p(settings.margin)
+    least = np.maximum(quantiles(1 - each, freedom) * scatter.sd, margin)
+    with np.errstate(invalid="ignore"):
+        verdicts = np.select(
+            [
+                usable & (log > least),
+                usable & (log < -least),
+                usable & (np.abs(log) + reach < margin),
+            ],
+            [SLOWER, FASTER, SAME],
+            UNCLEAR,
+        ).tolist()
+    columns = zip(
+        *(_ratios(log), _ratios(log - reach), _ratios(log + reach), verdicts),
+        _ratios(np.where(usable & (least < _MOST), least, np.nan)),
+        _ratios(np.full(log.shape, np.nan) if cycles is None else cycles),
+        against,
+        strict=True,
     )
     return [
         Estimate(
             ratio=ratio,
-            ci_low=lower,
-            ci_high=upper,
+            ci_low=low,
+            ci_high=high,
             verdict=verdict,
-            p=chance,
             resolution=resolution,
+            cycles=in_cycles,
             reason=reason,
         )
-        for ratio, lower, upper, verdict, chance, resolution, reason in zip(*columns, strict=True)
+        for ratio, low, high, verdict, resolution, in_cycles, reason in columns
     ]
 
 
-def _ratios(logs: NDArray[Any]) -> list[float]:
+def _ratios(logs: NDArray[Any]) -> list[Any]:
     with np.errstate(over="ignore"):
-        return np.exp(logs).tolist()  # type: ignore[no-any-return]  # of floats
-
-
-def _or_none(values: list[Any], known: NDArray[Any]) -> list[Any]:
-    if known.all():
-        return values
-    return [value if one else None for value, one in zip(values, known.tolist(), strict=True)]
+        ratios = np.exp(logs)
+    return [None if math.isnan(ratio) else ratio for ratio in ratios.tolist()]

@@ -56,12 +56,13 @@ class ComparisonEstimate(Record, frozen=True, kw_only=True):
     """A ratio with what is said of it.
 
     Attributes:
-        ratio: b over A, without the drift where that is taken for the machine's.
-        ci_low: lower end of the interval of this row by itself.
+        ratio: B's time over A's.
+        ci_low: lower end of the interval of this row by itself: of stored runs the prediction
+            interval in which another pair of runs would lie, of interleaved ones that of the mean.
         ci_high: upper end.
         verdict: what can be said of B.
-        p: of a ratio of one, corrected for the number of rows.
-        resolution: the smallest ratio above one that four of five comparisons like this find.
+        resolution: the smallest ratio above one that could be told; null where none could.
+        cycles: the ratio in seconds times clock; null where a clock is not known.
         reason: why there can be no verdict.
     """
 
@@ -69,13 +70,13 @@ class ComparisonEstimate(Record, frozen=True, kw_only=True):
     ci_low: float | None
     ci_high: float | None
     verdict: Verdict
-    p: float | None = None
     resolution: float | None = None
+    cycles: float | None = None
     reason: str | None = None
 
 
 class ComparisonRow(ComparisonEstimate, frozen=True, kw_only=True, rename={"pass_": "pass"}):
-    """A row of both runs. ratio, interval and verdict are those that count: see verdict_in.
+    """A row of both runs, with the ratio of its times.
 
     Attributes:
         layer: name of the layer, or the model.
@@ -94,11 +95,7 @@ class ComparisonRow(ComparisonEstimate, frozen=True, kw_only=True, rename={"pass
         propagation: inference or training.
         a: one side of a row.
         b: one side of a row.
-        by_pass: of sides measured in turn, the ratio of each pass: lists time and cycles;
-            null for stored runs.
-        verdict_in: what the verdict is given in.
-        time: in seconds.
-        cycles: in seconds times clock; null where a clock is not known.
+        by_pass: of sides measured interleaved, the ratio of each pass; null for stored runs.
     """
 
     layer: str
@@ -117,14 +114,11 @@ class ComparisonRow(ComparisonEstimate, frozen=True, kw_only=True, rename={"pass
     propagation: str | None = None
     a: ComparisonSide | None = None
     b: ComparisonSide | None = None
-    by_pass: Mapping[str, Any] | None = None
-    verdict_in: Annotated[str, one_of("time", "cycles")] = ""
-    time: ComparisonEstimate | None = None
-    cycles: ComparisonEstimate | None = None
+    by_pass: tuple[float, ...] | None = None
 
 
 class CompareDocument(Document, frozen=True, kw_only=True):
-    """Two runs row by row. Ratios are B's time (or cycles) over A's.
+    """Two runs row by row. Ratios are B's time over A's.
 
     Attributes:
         a: the first run.
@@ -137,19 +131,15 @@ class CompareDocument(Document, frozen=True, kw_only=True):
         geomean: geometric mean of the ratios of rows that a verdict could be given on.
         geomean_ci: its interval: low and high.
         geomean_verdict: its verdict.
-        geomean_in: the geometric mean in time and in cycles.
         counts: how many rows have each verdict.
-        drift: what most rows have in common, as a ratio; null where that is not known.
-        drift_reading: machine where two runs differ by as much anyhow, and it is taken off;
-            either where it may be the machine's or of all rows; change where it is more.
         only_a: rows of A without a partner.
         only_b: rows of B without a partner.
         untimed: pairs that are not timed on both sides.
         warnings: in what the runs differ, in sentences.
         differences: the same as objects.
         notes: what a reader has to know.
-        settings: what a verdict took: alpha, margin, confidence, correction; of how many
-            replicates the scatter was learnt, and run_sd: what whole runs differ by.
+        settings: what a verdict took: alpha, margin, confidence, correction; how many replicates
+            the store has, and assumed_sd: what runs were assumed to differ by where these are few.
     """
 
     a: Mapping[str, Any] = msgspec.field(default_factory=dict)
@@ -162,10 +152,7 @@ class CompareDocument(Document, frozen=True, kw_only=True):
     geomean: float | None
     geomean_ci: tuple[float | None, ...] | None = None
     geomean_verdict: str | None = None
-    geomean_in: Mapping[str, Any] = msgspec.field(default_factory=dict)
     counts: Mapping[str, int] = msgspec.field(default_factory=dict)
-    drift: float | None = None
-    drift_reading: Annotated[str, one_of("machine", "either", "change")] | None = None
     only_a: tuple[Mapping[str, Any], ...] = ()
     only_b: tuple[Mapping[str, Any], ...] = ()
     untimed: tuple[Mapping[str, Any], ...] = ()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydlbench.compare.comparison import FASTER, SAME, SLOWER, UNCLEAR
 from pydlbench.compare.match import LAYER_KINDS, describe
-from pydlbench.compare.stored import CONTENDED, NO_SCATTER
+from pydlbench.compare.stored import CONTENDED
 from pydlbench.records.metrics import Column
 from pydlbench.report.text import Heading, Lines, Table, some_names
 from pydlbench.units import number, percent, time_in, time_unit
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 _SHOWN: Final = 6
 # Beyond this a ratio is said as a factor.
 _FACTOR: Final = 2.0
-# Less than half a percent in common is nothing to speak of.
-_WORTH_SAYING: Final = 0.005
-# More visits than this nobody waits for.
-_MOST_VISITS: Final = 60
 
 
 def ratio_text(value: float) -> str:
@@ -105,8 +101,8 @@ def unclear_reasons(found: Comparison) -> list[str]:
     """Say why rows have no verdict where it is not the scatter between runs."""
     reasons: dict[str, list[Row]] = {}
     for row in found.rows:
-        if row.counts.reason is not None:
-            reasons.setdefault(row.counts.reason, []).append(row.b)
+        if row.estimate.reason is not None:
+            reasons.setdefault(row.estimate.reason, []).append(row.b)
     return [
         f"no verdict, {_rows(len(rows))}: {reason}: {names_of(rows)}"
         for reason, rows in reasons.items()
@@ -117,39 +113,26 @@ def legend(found: Comparison) -> list[str]:
     """Explain the columns and what a verdict takes."""
     settings = found.settings
     beyond = f"{100 * settings.margin:g} %"
-    if found.passes:
-        spread = f"the scatter between {found.passes} preparations"
-    elif found.replicates:
-        spread = f"the scatter between visits, and between {found.replicates} replicates"
-    else:
-        spread = "the scatter between visits; no replicates tell more"
     level = f"{100 * settings.confidence:g} %"
-    whole = found.drift is not None and found.drift.reading == "machine"
-    less = " without what most rows have in common" if whole else ""
-    chance = f"the chance of any false one among all rows is {100 * settings.alpha:g} % (Holm)"
-    lines = [
-        f"ratio: B over A{less}; its {level} interval counts {spread}",
-        "resolves: the smallest change that is found in four of five comparisons",
-        f"SLOWER, FASTER: beyond {beyond}, and {chance}; SAME: within {beyond}; UNCLEAR: neither",
+    if found.passes:
+        interval_of = f"its {level} interval is that of {found.passes} preparations"
+    elif found.assumed_sd is None:
+        interval_of = (
+            f"its {level} prediction interval counts what {found.replicates} runs of the same code "
+            "differ by"
+        )
+    else:
+        interval_of = (
+            f"its {level} prediction interval assumes that runs of the same code differ by "
+            f"{100 * found.assumed_sd:g} % (standard deviation), as the store has too few of them"
+        )
+    chance = f"the chance of any false one among all rows is {100 * settings.alpha:g} %"
+    return [
+        f"ratio: B over A; {interval_of}",
+        "resolves: a smaller change cannot be told",
+        f"SLOWER, FASTER: beyond what it resolves; {chance}",
+        f"SAME: the interval lies within {beyond}; UNCLEAR: neither",
     ]
-    if found.in_cycles:
-        lines.append("verdicts are those of the cycles: nothing but the clock differs")
-    return lines
-
-
-def drift_lines(found: Comparison) -> list[str]:
-    """Say what most rows have in common, and how it is read."""
-    drift = found.drift
-    if drift is None or found.run_sd is None or abs(drift.ratio - 1) < _WORTH_SAYING:
-        return []
-    known = "as replicates say" if found.replicates else "as is assumed without replicates"
-    anyhow = f"two runs here differ by {percent(math.sqrt(2) * found.run_sd)} in common, {known}"
-    what = {
-        "machine": f"it is taken for the machine's ({anyhow})",
-        "either": f"the machine, or all rows ({anyhow}): verdicts hold with it and without it",
-        "change": f"more than the machine explains ({anyhow})",
-    }
-    return [f"most rows are {change(drift.ratio)}: {what[drift.reading]}"]
 
 
 # -----------------------------------------------------------------------------
@@ -169,7 +152,7 @@ def what_would_decide(found: Comparison, threshold: float) -> list[str]:
     causes: dict[str, list[Row]] = {}
     coarse: list[ComparedRow] = []
     for row in found.undecided(threshold):
-        reason = row.counts.reason
+        reason = row.estimate.reason
         if reason is None:
             coarse.append(row)
         else:
@@ -179,17 +162,11 @@ def what_would_decide(found: Comparison, threshold: float) -> list[str]:
         causes[f"{where}; measure again"] = lost
     lines = [f"{_rows(len(rows))} ({names_of(rows)}): {cause}" for cause, rows in causes.items()]
     if coarse:
-        told = [row.counts.resolution for row in coarse if row.counts.resolution is not None]
+        told = [row.estimate.resolution for row in coarse if row.estimate.resolution is not None]
         much = f"resolve no less than {_least(min(told))}" if told else "have no resolution"
         names = names_of(row.b for row in coarse)
-        finer = _finer(found, coarse, min(told, default=_FACTOR), threshold)
-        lines.append(f"{_rows(len(coarse))} ({names}): {much}; {finer}")
-    drift = found.drift
-    if drift is not None and drift.reading == "machine" and drift.ratio > 1 + threshold:
-        lines.append(
-            f"most rows are {change(drift.ratio)}, which may be the machine's or all of them; "
-            "replicates of both sides"
-        )
+        ways = _either(_ways(found, [row.b for row in coarse]))
+        lines.append(f"{_rows(len(coarse))} ({names}): {much}; {ways}")
     return lines
 
 
@@ -201,55 +178,20 @@ def _least(value: float) -> str:
 def _remedy(reason: str, found: Comparison, row: Row) -> str:
     if reason == CONTENDED:
         return "measure again when nothing else runs"
+    return _either(_ways(found, [row]))
+
+
+def _ways(found: Comparison, rows: Sequence[Row]) -> list[str]:
+    """Return what would tell smaller changes."""
     if found.passes:
-        return "more --passes"
-    return _either([*_interleave(found, [row]), *_visits([row], 6), "a replicate of both"])
-
-
-def _interleave(found: Comparison, rows: Sequence[Row]) -> list[str]:
-    """Return what measures rows interleaved: layers only, whose sides differ in their settings."""
+        return ["more --passes"]
     layers = any(row.kind in LAYER_KINDS for row in rows)
-    return ["--interleave"] if layers and found.matching.axis else []
-
-
-def _visits(rows: Sequence[Row], count: int) -> list[str]:
-    """Return what gives rows so many visits; of an estimate nothing does."""
-    found = {
-        "--laps" if row.kind.startswith("check") else "--visits"
-        for row in rows
-        if row.kind != "estimate"
-    }
-    return [f"{option} {count} on both sides" for option in sorted(found)]
+    interleave = ["--interleave"] if layers and found.matching.axis else []
+    return [*interleave, "more runs of both sides in the store"]
 
 
 def _either(ways: Sequence[str]) -> str:
     return ", or ".join(filter(None, [", ".join(ways[:-1]), ways[-1]]))
-
-
-def _finer(
-    found: Comparison, coarse: Sequence[ComparedRow], resolution: float, threshold: float
-) -> str:
-    """Say what would bring a resolution down: how many visits, where these are what it is of.
-
-    They are not where the common part of the runs is in each row's scatter, because nothing tells
-    it from the rows; nor where replicates scatter more than visits do.
-    """
-    if found.passes:
-        return f"more --passes, some {_times(resolution, threshold)} times as many"
-    rows = [row.b for row in coarse]
-    few = max(6, max(row.visits for row in rows) * _times(resolution, threshold))
-    ways = _interleave(found, rows)
-    if few <= _MOST_VISITS and found.drift is not None and not found.replicates:
-        ways += _visits(rows, few)
-    return _either(
-        [*ways, "replicates of both sides" if not found.replicates else "more replicates"]
-    )
-
-
-def _times(resolution: float, threshold: float) -> int:
-    """How many times as many values have half an error as small as is needed: the square."""
-    wanted = math.log1p(max(threshold, 0.001))
-    return math.ceil((math.log(max(resolution, 1.001)) / wanted) ** 2)
 
 
 def _side(side: Side) -> str:
@@ -307,11 +249,10 @@ def conclude(found: Comparison) -> list[str]:
         for verdict, words in ((SAME, "the same"), (UNCLEAR, "unclear"))
         if verdict in groups and changed
     ]
-    overall = found.main_geomean
+    overall = found.geomean
     mean = ""
     if overall is not None and total > 1:
-        unit = " cycles" if found.in_cycles else ""
-        mean = f"; all in all B takes {ratio_text(overall.ratio)}x A's{unit or ' time'}"
+        mean = f"; all in all B takes {ratio_text(overall.ratio)}x A's time"
         mean += f" ({interval(overall)}, {overall.verdict})"
     lines = [f"{sentence}{''.join(f', {one}' for one in rest)}{mean}."]
     return [*lines, *_next(found, groups)]
@@ -319,12 +260,12 @@ def conclude(found: Comparison) -> list[str]:
 
 def _changed(rows: list[ComparedRow], total: int) -> str:
     """``4 % slower in 2 of 11 rows (conv1, conv2)``; a range where they differ."""
-    ratios = sorted(row.counts.ratio for row in rows)
+    ratios = sorted(row.estimate.ratio for row in rows)
     slow = ratios[0] > 1
     least, most = (ratios[0], ratios[-1]) if slow else (ratios[-1], ratios[0])
     first, second = change(least), change(most)
     much = first if first == second else _range(first, second)
-    ordered = sorted(rows, key=lambda row: -row.counts.ratio if slow else row.counts.ratio)
+    ordered = sorted(rows, key=lambda row: -row.estimate.ratio if slow else row.estimate.ratio)
     names = list(dict.fromkeys(row.b.layer for row in ordered))
     more = ", ..." if len(names) > _NAMED else ""
     return f"{much} in {len(rows)} of {_rows(total)} ({', '.join(names[:_NAMED])}{more})"
@@ -341,14 +282,8 @@ def _next(found: Comparison, groups: dict[str, list[ComparedRow]]) -> list[str]:
     """Say what would tell more."""
     if UNCLEAR not in groups:
         return []
-    if found.passes:
-        return ["more --passes would tell smaller differences."]
-    rows = groups[UNCLEAR]
-    once = [row.b for row in rows if row.counts.reason == NO_SCATTER]
-    ways = _visits(once, 6)
-    ways += ["a replicate of both sides"] if not found.replicates else []
-    ways += _interleave(found, [row.b for row in rows])
-    return [f"what would tell more: {'; '.join(ways)}."] if ways else []
+    ways = _ways(found, [row.b for row in groups[UNCLEAR]])
+    return [f"what would tell more: {'; '.join(ways)}."]
 
 
 def _margin(found: Comparison) -> str:
@@ -401,7 +336,7 @@ def comparison_report(found: Comparison, *, everything: bool = True) -> list[Blo
         Lines(conclude(found), bold=1),
         Heading(side_lines(found), bold=0),
         Lines(
-            [*drift_lines(found), *(f"warning: {one.text}" for one in found.differences)],
+            [f"warning: {one.text}" for one in found.differences],
             listed=True,
         ),
         Table.of(comparison_columns(found, shown), shown, alarms=slower),
@@ -430,17 +365,21 @@ def comparison_columns(found: Comparison, rows: Sequence[ComparedRow]) -> list[C
         *map(setting, _varying(found, rows)),
         Column(f"A {unit[1]}", lambda row: time(row.a)),
         Column(f"B {unit[1]}", lambda row: time(row.b)),
-        Column("ratio", lambda row: ratio_text(row.time.ratio)),
-        Column(f"{100 * found.settings.confidence:g} % CI", lambda row: interval(row.time)),
-        Column("resolves", lambda row: resolution(row.time)),
-        Column("verdict", lambda row: row.time.verdict, right=False),
+        Column("ratio", lambda row: ratio_text(row.estimate.ratio)),
+        Column(
+            f"{100 * found.settings.confidence:g} % interval", lambda row: interval(row.estimate)
+        ),
+        Column("resolves", lambda row: resolution(row.estimate)),
+        Column("verdict", lambda row: row.verdict, right=False),
     ]
-    if any(row.cycles is not None for row in rows):
-        columns += [
-            Column("in cycles", lambda row: ratio_text(row.cycles.ratio) if row.cycles else "-"),
-            Column("verdict", lambda row: row.cycles.verdict if row.cycles else "", right=False),
-        ]
+    if any(row.estimate.cycles is not None for row in rows):
+        columns.append(Column("in cycles", _cycles))
     return columns
+
+
+def _cycles(row: ComparedRow) -> str:
+    cycles = row.estimate.cycles
+    return "-" if cycles is None else ratio_text(cycles)
 
 
 def _shown(rows: Sequence[ComparedRow], everything: bool) -> Sequence[ComparedRow]:
@@ -449,8 +388,7 @@ def _shown(rows: Sequence[ComparedRow], everything: bool) -> Sequence[ComparedRo
         return rows
 
     def weight(at: int) -> tuple[bool, float]:
-        counts = rows[at].counts
-        return counts.verdict in (SLOWER, FASTER), abs(math.log(counts.ratio))
+        return rows[at].verdict in (SLOWER, FASTER), abs(math.log(rows[at].estimate.ratio))
 
     kept = heapq.nlargest(LIMIT, range(len(rows)), key=weight)
     return [rows[at] for at in sorted(kept)]

@@ -79,7 +79,7 @@ TABLES: Final = (
         backend TEXT, mode TEXT, cache TEXT, timing TEXT, threads INTEGER, fuse TEXT,
         layout_request TEXT, propagation TEXT, status TEXT, median REAL, ci_low REAL, ci_high REAL,
         n INTEGER, clock_hz REAL, contended INTEGER, algorithm TEXT, flops INTEGER,
-        flops_executed INTEGER, bytes INTEGER, visit_s BLOB
+        flops_executed INTEGER, bytes INTEGER
     )
     """,
     """

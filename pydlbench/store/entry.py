@@ -153,16 +153,15 @@ def unpack_samples(data: bytes | None, crc: int | None = None) -> tuple[float, .
 # The columns of a layer's row that can be read without its document.
 
 #: Names, in the order of ``Store.columns``'s tuples: the fields of the JSON document, but
-#: ``median``, ``ci_low``, ``ci_high``, ``n`` and ``visit_s``, which are those of its ``time_s``.
-#: Seconds, Hz, FLOPs, bytes; the visits are the bytes of :func:`pack_samples`. None is what the
-#: document has not.
+#: ``median``, ``ci_low``, ``ci_high`` and ``n``, which are those of its ``time_s``. Seconds, Hz,
+#: FLOPs, bytes. None is what the document has not.
 LAYER_COLUMNS: Final = (
     *("layer", "kind", "problem", "batch", "pass", "precision", "device", "backend", "mode"),
     *("cache", "timing", "threads", "fuse", "layout_request", "propagation", "status"),
     *("median", "ci_low", "ci_high", "n", "clock_hz", "contended", "algorithm"),
-    *("flops", "flops_executed", "bytes", "visit_s"),
+    *("flops", "flops_executed", "bytes"),
 )
-_OF_TIME: Final = frozenset(("median", "ci_low", "ci_high", "n", "visit_s"))
+_OF_TIME: Final = frozenset(("median", "ci_low", "ci_high", "n"))
 _LARGEST: Final = (1 << 63) - 1
 
 
@@ -185,9 +184,6 @@ def _cell(value: Any) -> Any:
         return value if -_LARGEST <= value <= _LARGEST else float(value)
     if isinstance(value, float):
         return None if math.isnan(value) else value
-    if isinstance(value, (list, tuple)):
-        numbers = [one for one in value if isinstance(one, (int, float)) and math.isfinite(one)]
-        return pack_samples(numbers) if numbers and len(numbers) == len(value) else None
     # Names may hold bytes of the command line that are no text.
     return value if value is None else str(value).encode("utf-8", "backslashreplace").decode()
 

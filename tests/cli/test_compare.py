@@ -56,7 +56,7 @@ def write(tmp_path, measurement, run_record):
 def test_the_conclusion_comes_first_and_the_table_is_narrow(write, capsys):
     assert main(["compare", write("a"), write("b", (1, 1, 2.5, 1, 1, 1))]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert says(lines[0], "2.5x as slow", "1 of 6 rows", "net/conv2", "5 the same")
+    assert says(lines[0], "2.5x as slow", "1 of 6 rows", "net/conv2", "5 unclear")
     assert any("net/conv2" in line and "SLOWER" in line for line in lines)
     assert max(map(len, lines)) <= 150
 
@@ -66,16 +66,8 @@ def test_a_repeat_says_that_nothing_is_known_and_what_would_tell(write, capsys):
     assert main(["compare", a, b]) == 0
     out = capsys.readouterr().out
     assert says(out.splitlines()[0], "nothing", "6 rows")
-    assert "--visits" in out
+    assert "more runs" in out
     assert "--interleave" not in out  # both sides would be the same kernels
-
-
-def test_a_repeat_of_steady_visits_is_the_same(write, capsys):
-    a, b = write("a"), write("b", (1.001, 0.999, 1, 1.002, 1, 1))
-    assert main(["compare", a, b, "--fail-on", "slower:5%", "--json", "-"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["counts"]["SAME"] == 6
-    assert all(1.02 < row["resolution"] < 1.05 for row in found["rows"])
 
 
 @pytest.mark.parametrize(
@@ -95,7 +87,7 @@ def test_a_gate_that_cannot_tell_ends_with_4_and_says_what_would_decide(
     assert main(["compare", a, b, "--fail-on", "slower:3%", *options]) == 4
     err = capsys.readouterr().err
     assert err.count("--fail-on") == 1
-    assert any(word in err for word in ("--visits", "replicate", "measure again"))
+    assert any(word in err for word in ("more runs", "measure again"))
     assert "--interleave" not in err
 
 
@@ -117,7 +109,7 @@ def test_what_is_slower_beyond_doubt_outweighs_what_cannot_be_told(write, capsys
 
 def test_a_gate_does_not_pass_rows_that_b_has_lost(write, capsys):
     nothing = {0: {"status": "failed", "time": None}}
-    gate = ["--fail-on", "slower:5%", "--quiet"]
+    gate = ["--fail-on", "slower:50%", "--quiet"]
     assert main(["compare", write("a"), write("b", changes=nothing), *gate]) == 4
     assert says(capsys.readouterr().err, "1 row", "net/conv0", "not in B")
     # What A never had has not become slower.
@@ -147,14 +139,15 @@ def test_bad_numbers_are_answered_with_the_nearest(write, capsys, words, near):
         ("slower:3%", 2.5, 3),
         ("slower", 2.5, 3),
         ("slower:200%", 2.5, 0),
-        ("slower:3%", 1.0, 0),
-        ("slower:3%", 0.4, 0),
+        ("slower:3%", 1.0, 4),
+        ("slower:40%", 1.0, 0),
+        ("slower:40%", 0.4, 0),
     ],
 )
 def test_fail_on_is_for_rows_that_are_slower_beyond_doubt(write, capsys, text, factor, code):
     files = write("a"), write("b", (1, 1, factor, 1, 1, 1))
     assert main(["compare", *files, "--fail-on", text]) == code
-    assert ("net/conv2" in capsys.readouterr().err) == (code == 3)
+    assert ("net/conv2" in capsys.readouterr().err) == (code != 0)
 
 
 @pytest.mark.parametrize(
@@ -189,10 +182,10 @@ def test_json_has_rows_geomean_and_warnings(write, capsys):
     assert row["layer"] == "net/conv2"
     assert row["ratio"] == pytest.approx(2.5)
     assert row["ci_low"] < 2.5 < row["ci_high"]
-    assert row["verdict"] == row["cycles"]["verdict"] == "SLOWER"
+    assert row["verdict"] == "SLOWER"
     assert found["geomean"] == pytest.approx(2.5 ** (1 / 6))
     assert any("kernel" in one for one in found["warnings"])
-    assert found["counts"] == {"SLOWER": 1, "FASTER": 0, "SAME": 5, "UNCLEAR": 0}
+    assert found["counts"] == {"SLOWER": 1, "FASTER": 0, "SAME": 0, "UNCLEAR": 5}
 
 
 def test_markdown_has_the_conclusion_and_all_rows(write, tmp_path, capsys):
@@ -312,7 +305,7 @@ def test_replicates_of_either_side_count_for_themselves(store, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["settings"]["replicates"] == 12
     # Row 3 took longer in run11 only: it differs from its own replicates by as much as from A.
-    assert [row["verdict"] for row in found["rows"]] == [*["SAME"] * 3, "UNCLEAR", *["SAME"] * 2]
+    assert {row["verdict"] for row in found["rows"]} == {"UNCLEAR"}
     assert [one["what"] for one in found["differences"]] == ["code"]
 
 
@@ -322,7 +315,7 @@ def test_a_single_earlier_run_tells_nothing_and_is_not_said_not_to_exist(store, 
             opened.delete(f"run{number}")
     assert main(["compare", "last~1", "last"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "no replicate" in out
+    assert "assumes" in out
 
 
 def test_without_the_earlier_runs_the_same_two_say_nothing(store, write, capsys):  # noqa: ARG001
@@ -463,7 +456,7 @@ def test_a_kernel_slowed_by_three_percent_is_found_when_interleaved(write, capsy
     (row,) = found["rows"]
     assert row["verdict"] == "SLOWER"
     assert row["ratio"] == pytest.approx(1.03, abs=0.01)
-    by_pass = row["by_pass"]["time"]
+    by_pass = row["by_pass"]
     assert len(by_pass) == found["passes"] == 6
     assert row["ratio"] == pytest.approx(math.exp(sum(map(math.log, by_pass)) / 6))
 

@@ -1,4 +1,4 @@
-"""Invented runs: what every row takes, and how far runs, rows and visits scatter, is known."""
+"""Invented runs: what every row takes, and how far runs and rows scatter, is known."""
 
 import math
 import random
@@ -8,8 +8,6 @@ import pytest
 
 from pydlbench.compare.match import key
 from pydlbench.compare.rows import Row, Side
-from pydlbench.store.entry import pack_samples
-from pydlbench.timing.statistics import median
 
 DEVICE = {"name": "Invented 9000", "threads": 2, "cpus": [0, 1], "facts": {"cores": 2}}
 ENVIRONMENT = {
@@ -21,7 +19,7 @@ ENVIRONMENT = {
 }
 
 
-def make_row(layer="net/conv", median=10e-3, half_width=0.003, visits=None, **changes):
+def make_row(layer="net/conv", median=10e-3, half_width=0.003, **changes):
     """A row of a convolution: 100 FLOP per byte, known to 0.3 % within its run."""
     known = half_width is not None and median is not None
     values = dict.fromkeys(Row._fields)
@@ -51,15 +49,8 @@ def make_row(layer="net/conv", median=10e-3, half_width=0.003, visits=None, **ch
         flops=1e9,
         flops_executed=1e9,
         bytes=1e7,
-        visit_s=pack_samples(visits),
     )
     return Row(**{**values, **changes})
-
-
-def visited(layer, seconds, spread=0.01, **changes):
-    """A row of six visits around a time, as far apart as the spread."""
-    visits = [seconds * (1 + spread * x) for x in (-1, -0.5, -0.2, 0.2, 0.5, 1)]
-    return make_row(layer, median(visits), visits=visits, **changes)
 
 
 def make_side(name, rows, device=None, environment=None):
@@ -77,11 +68,8 @@ def scaled(side, factor, clock=1.0):
     """A run all of whose times are longer by a factor, at another clock."""
     rows = []
     for one in side.rows:
-        visits = None
-        if one.visit_s is not None:
-            visits = pack_samples([factor * x for x in memoryview(one.visit_s).cast("d")])
         times = {name: factor * getattr(one, name) for name in ("median", "ci_low", "ci_high")}
-        rows.append(one._replace(**times, visit_s=visits, clock_hz=clock * one.clock_hz))
+        rows.append(one._replace(**times, clock_hz=clock * one.clock_hz))
     return make_side(side.name, rows)
 
 
@@ -91,46 +79,28 @@ class Machine:
 
     Attributes:
         run_sd: of what a run has in common: its hour.
-        lap_sd: of what the visits of one lap over the rows have in common: its minute.
         row_sd: of what a row has on its own in each run.
-        visit_sd: of what a visit has on its own.
         rows: how many.
-        visits: of each row.
         clock_sd: of the clock of a run; times follow it.
-        episodes: probability of each visit to take up to twice as long.
     """
 
     run_sd: float = 0.05
-    lap_sd: float = 0.0
-    row_sd: float = 0.0
-    visit_sd: float = 0.01
+    row_sd: float = 0.01
     rows: int = 11
-    visits: int = 6
     clock_sd: float = 0.0
-    episodes: float = 0.0
     rng: random.Random = field(default_factory=lambda: random.Random(2))
 
     def run(self, name="run", slow=None):
         """Return a run; ``slow`` has factors by row number."""
         clock = math.exp(self.rng.gauss(0, self.clock_sd))
         common = self.rng.gauss(0, self.run_sd)
-        laps = [self.rng.gauss(0, self.lap_sd) for _ in range(self.visits)]
         rows = []
         for number in range(self.rows):
             own = self.rng.gauss(0, self.row_sd)
-            factor = (number + 1) * 5e-3 * math.exp(common + own) / clock
-            factor *= (slow or {}).get(number, 1.0)
-            visits = [
-                factor * math.exp(lap + self.rng.gauss(0, self.visit_sd)) * self._episode()
-                for lap in laps
-            ]
-            many = visits if self.visits > 1 else None
-            row = make_row(f"net/conv{number}", median(visits), visits=many, clock_hz=4e9 * clock)
-            rows.append(row)
+            seconds = (number + 1) * 5e-3 * math.exp(common + own) / clock
+            seconds *= (slow or {}).get(number, 1.0)
+            rows.append(make_row(f"net/conv{number}", seconds, clock_hz=4e9 * clock))
         return make_side(name, rows)
-
-    def _episode(self):
-        return self.rng.uniform(1.2, 2.0) if self.rng.random() < self.episodes else 1.0
 
     def replicates(self, count):
         """Return so many runs more, as the store gives them."""
@@ -139,14 +109,8 @@ class Machine:
 
 @pytest.fixture
 def row():
-    """Build a row that was visited once."""
+    """Build a row."""
     return make_row
-
-
-@pytest.fixture
-def six_visits():
-    """Build a row that was visited six times."""
-    return visited
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from pydlbench.compare.statistics import detectable, holm, quantile, quantiles, two_sided
+from pydlbench.compare.statistics import pooled, quantile, quantiles, two_sided
 
 
 @pytest.mark.parametrize(
@@ -50,40 +50,11 @@ def test_an_infinite_distance_is_improbable_not_impossible():
     assert math.isnan(p[2])
 
 
-@pytest.mark.parametrize("freedom", [3, 10, 60])
-@pytest.mark.parametrize("margin", [0.0, 1.1, 2.5])
-def test_what_is_detectable_is_found_as_often_as_it_says(freedom, margin):
-    """With estimates of the scatter of its own in each of two samples, like in reality."""
-    rng = np.random.default_rng(5)
-    p, power, count = 0.001, 0.8, 100_000
-    t = quantile(1 - p, freedom)
-    own, other = np.sqrt(rng.chisquare(freedom, (2, count)) / freedom)
-    sd, margin = 0.01 * own, 0.01 * margin * t
-    distance = detectable(p, margin, sd, np.full(count, freedom), power)
-    measured = distance + rng.normal(0, 0.01, count)
-    found = np.mean(measured > np.maximum(t * 0.01 * other, margin))
-    # A margin that is given, whatever the estimate, is the easier one where the estimate is large.
-    assert power - 0.006 < found < power + (0.1 if margin else 0.006)
-
-
-def test_far_beyond_the_quantile_the_margin_is_what_has_to_be_exceeded():
-    sd, freedom = np.array([0.001]), np.array([20])
-    found = detectable(0.01, 0.1, sd, freedom, 0.8)[0]
-    assert found == pytest.approx(0.1 + quantile(0.6, 20) * 0.001, rel=1e-3)
-
-
-def test_holm_steps_down():
-    # The example of the method: the smallest times n, the next times n - 1, never decreasing.
-    p = np.array([0.01, 0.04, 0.03, 0.005])
-    assert holm(p) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-
-
-def test_holm_counts_only_what_is_known():
-    found = holm(np.array([0.01, math.nan, 0.2]))
-    assert found[0] == pytest.approx(0.02)
-    assert math.isnan(found[1])
-    assert holm(np.array([math.nan])).shape == (1,)
-
-
-def test_holm_never_passes_one():
-    assert holm(np.array([0.9, 0.8])).tolist() == [1.0, 1.0]
+def test_a_row_is_no_steadier_than_its_kind_and_may_be_less_steady():
+    sums, freedom = np.array([0.0, 0.02, 0.16, 0.0]), np.array([1, 2, 1, 0])
+    kinds = np.array(["a", "a", "a", "b"])
+    sd, known = pooled(sums, freedom, kinds)
+    shared = math.sqrt(0.18 / 4)
+    assert sd[:3] == pytest.approx([shared, shared, 0.4])
+    assert known[:3].tolist() == [4, 4, 1]
+    assert math.isnan(sd[3])

@@ -19,7 +19,6 @@ from pydlbench.report.columns import columns, heading, label, varying
 from pydlbench.report.compare import (
     comparison_columns,
     conclude,
-    drift_lines,
     legend,
     unclear_reasons,
 )
@@ -103,7 +102,7 @@ def _comparison(first: PageRun, second: PageRun) -> Iterator[Any]:
         return
     lead, *rest = conclude(found)
     yield Text(lead, "first")
-    yield from map(sentence, [*rest, *drift_lines(found), *unclear_reasons(found)])
+    yield from map(sentence, [*rest, *unclear_reasons(found)])
     shown = [
         Column(one.title, one.cell, right=one.right)
         for one in comparison_columns(found, found.rows)

@@ -65,9 +65,8 @@ def test_cycles_are_told_where_both_clocks_are_read(machine):
         noise_sd=0.001,
     )
     (row,) = judged(here.measure([("native", "torch")])).rows
-    assert row.time.verdict == "SLOWER"
-    assert row.cycles.verdict == "SAME"
-    assert row.cycles.ratio == pytest.approx(1.0, abs=0.01)
+    assert row.verdict == "SLOWER"
+    assert row.estimate.cycles == pytest.approx(1.0, abs=0.01)
 
 
 def test_every_pass_prepares_anew_in_new_processes(machine):
@@ -96,14 +95,14 @@ def test_what_cannot_be_prepared_costs_its_own_pair(machine):
     # What was prepared of the lost pair is let go of, too.
     assert {kernel.released for kernel in here.kernels} == {1}
     row = judged([lost]).rows[0]
-    assert (row.verdict, row.time.reason) == ("UNCLEAR", lost.found.reason)
+    assert (row.verdict, row.estimate.reason) == ("UNCLEAR", lost.found.reason)
 
 
 def test_too_few_passes_have_no_verdict(machine):
     here = machine(seconds={"torch": 2e-3})
     (row,) = judged(here.measure([("native", "torch")], passes=3)).rows
     assert row.verdict == "UNCLEAR"
-    assert "3 passes" in row.time.reason
+    assert "3 passes" in row.estimate.reason
 
 
 def test_a_pass_is_worth_the_median_of_its_rounds(machine):
@@ -125,7 +124,7 @@ def test_rows_that_lack_a_pass_are_in_the_geometric_mean(machine):
     measured = here.measure([("native", "native"), ("native", "torch")])
     measured[1].found.logs.pop()
     found = judged(measured)
-    ratios = [row.time.ratio for row in found.rows]
+    ratios = [row.estimate.ratio for row in found.rows]
     assert ratios == pytest.approx([1.0, 1.21], rel=0.01)
     assert found.geomean.ratio == pytest.approx(math.sqrt(ratios[0] * ratios[1]))
     assert found.geomean.ci_low < 1.1 < found.geomean.ci_high
