@@ -31,10 +31,10 @@ from typing import Any, Final, NamedTuple
 
 from forecast import Stage, kept_forecast, work
 from journal import Journal
+from pydlbench.ladder.fresh import visited_step
 
 from pydlbench.backends.steps import operations
 from pydlbench.errors import PydlbenchError
-from pydlbench.ladder.calibration import visited_step
 from pydlbench.ladder.check import check_step
 from pydlbench.ladder.operators import listed
 from pydlbench.ladder.rows import batches
@@ -283,7 +283,7 @@ def forecast(step: StepSpec, session: Session, store: Store, visits: int) -> dic
     """Forecast a step from what is measured for it now, and kept; return what is said of it."""
     begin = time.monotonic()
     told = kept_forecast(step, session, store, visits).to_dict()
-    del told["terms"], told["calibration"]
+    del told["terms"]
     return {**told, "took_s": time.monotonic() - begin}
 
 

@@ -1,4 +1,4 @@
-"""``pydlbench forecast``: a step's time from stored rows of its operators; it is not run."""
+"""``pydlbench forecast``: a step's time from stored rows of its operators; it is not timed."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Describe the command."""
     parser = subparsers.add_parser(
         "forecast",
-        description="List a step's operators without running it, and sum their times: from rows "
-        "of the store, whatever model they were measured for, and of those that it lacks measured "
-        "alone, in processes of their own.",
+        description="Sum the times of a step's operators and of its page faults, without timing "
+        "it. The operators' rows come from the store, whatever model they were measured for; "
+        "those that it lacks are measured alone, in processes of their own.",
     )
     parser.add_argument(
         "model",
@@ -78,7 +78,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     add(
         parser.add_argument_group("what is shown"),
         *("explain", "json", "md", "quiet", "verbose", "store"),
-        explain={"help": "all operators, and how calls were calibrated"},
+        explain={"help": "all operators"},
     )
 
 
@@ -224,7 +224,7 @@ def show(
         documents: the forecasts, or why there are none.
         outputs: where to.
         early: more was asked for.
-        explain: all operators, and how calls were calibrated.
+        explain: all operators.
 
     Raises:
         PydlbenchError: a file could not be written after all; the report is printed before.

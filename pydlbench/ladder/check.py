@@ -716,8 +716,7 @@ def _of(laps: Sequence[Any], name: str) -> list[float]:
 
 
 def _forecast_parts(said: ForecastRecord) -> dict[str, float]:
-    parts = {"operators": said.operators_s, "overhead": said.overhead_s}
-    return {**parts, "faults": said.faults_s or 0.0}
+    return {"operators": said.operators_s, "faults": said.faults_s or 0.0}
 
 
 # How many layers a difference's detail names, and the share of the step below which none is worth

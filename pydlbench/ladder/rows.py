@@ -8,7 +8,6 @@ up from its signature; no step is run.
 from __future__ import annotations
 
 import datetime as dt
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -18,7 +17,6 @@ from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.policy import Policy
 from pydlbench.timing.statistics import median, middle_rounds
-from pydlbench.workers.environment import SWITCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,19 +27,15 @@ if TYPE_CHECKING:
     from pydlbench.timing.chunk import Chunk
     from pydlbench.workers.host import RemoteKernel
 
-#: The operator that stands for the page faults of a step.
-BLOCKS: Final = "page faults"
+#: The operator that stands for a page fault; its row has seconds of one.
+FAULT: Final = RecordedCall(signature="page fault", operator="page fault")
 
 _POLICY = Policy()
 # Seconds of sampling for each operator in a visit, on the average.
 _EACH_S = 0.04
 _LEAST, _MOST = 3, 15
-# How often a step's blocks are played in a visit.
-_PLAYED = 9
-# glibc takes a block from the system, and gives the end of its heap back, beyond thresholds that it
-# raises to the size of any such block that is freed (and to twice that), up to 32 MiB on 64 bits
-# (mallopt(3), M_MMAP_THRESHOLD). A block just below raises them as far as they go.
-_FREED = (1 << 25) - (1 << 16)
+# How often fresh blocks are asked for in a visit of page faults.
+_REPLAYS = 9
 # No allocator of glibc's keeps a block beyond 32 MiB: each of these has fresh pages.
 _FRESH = tuple(n for number in range(1, 9) for n in (36 << 20, -number))
 # Operands that lie in memory together take no more than this share of what is available: what is
@@ -65,44 +59,10 @@ class Rows:
     fresh: set[str] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)
 
-    def joined(self, other: Rows) -> Rows:
-        """Return these rows and others."""
-        return Rows(
-            self.times | other.times, self.fresh | other.fresh, self.refused | other.refused
-        )
-
 
 def now_utc() -> str:
     """Return the time of day in ISO 8601."""
     return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-
-
-def blocks_call(blocks: Sequence[int]) -> RecordedCall:
-    """Return the call that stands for the page faults of a step's blocks."""
-    return RecordedCall(
-        signature=json.dumps({"blocks": list(blocks), "freed": _FREED}, separators=(",", ":")),
-        operator=BLOCKS,
-    )
-
-
-def faults_call() -> RecordedCall:
-    """Return the call that stands for page faults that were counted, whatever blocks they are of.
-
-    Large blocks, all of whose pages are fresh, say what one costs; see
-    :meth:`~pydlbench.records.forecast.OperatorTime.of_faults`.
-    """
-    return blocks_call(_FRESH)
-
-
-def huge_pages_always() -> bool:
-    """Whether the kernel gives huge pages to whoever asks for memory, asked for or not.
-
-    A fault of a large block is one of 2 MiB then, and tells nothing of those of small ones.
-    """
-    try:
-        return "[always]" in SWITCH.read_text(encoding="ascii")
-    except OSError:
-        return False
 
 
 def stored_rows(
@@ -155,8 +115,6 @@ def measure_rows(
     together = list(batches(once, int(_ROOM * available) if available else _TOGETHER))
     found: dict[str, list[float]] = {}
     enqueued: dict[str, list[float]] = {}
-    raised: dict[str, list[float]] = {}
-    faults: dict[str, list[float]] = {}
     samples: dict[str, int] = {}
     disturbed: dict[str, int] = {}
     for visit in range(visits):
@@ -169,10 +127,6 @@ def measure_rows(
                 disturbed[signature] = disturbed.get(signature, 0) + (not visited.ours)
             for signature, seconds in visited.enqueued.items():
                 enqueued.setdefault(signature, []).append(seconds)
-            for signature, seconds in visited.raised.items():
-                raised.setdefault(signature, []).append(seconds)
-            for signature, many in visited.faults.items():
-                faults.setdefault(signature, []).append(many)
             if visit + 1 < visits:
                 continue
             when = now_utc()
@@ -187,8 +141,6 @@ def measure_rows(
                     created_utc=when,
                     visits_s=tuple(found[one.signature]),
                     enqueue_s=tuple(enqueued.get(one.signature, ())),
-                    raised_s=tuple(raised.get(one.signature, ())),
-                    faults=median(faults[one.signature]) if one.signature in faults else None,
                     samples=samples[one.signature],
                     disturbed=disturbed[one.signature],
                 )
@@ -198,7 +150,7 @@ def measure_rows(
 
 
 def batches(calls: Sequence[RecordedCall], room: int = _TOGETHER) -> Iterator[list[RecordedCall]]:
-    """Yield calls whose operands have room together; page faults come alone.
+    """Yield calls whose operands have room together; that of page faults comes alone.
 
     Args:
         calls: any.
@@ -207,7 +159,7 @@ def batches(calls: Sequence[RecordedCall], room: int = _TOGETHER) -> Iterator[li
     batch: list[RecordedCall] = []
     size = 0
     for one in calls:
-        if one.operator == BLOCKS:
+        if one == FAULT:
             yield [one]
             continue
         each = one.bytes or room // _NUMBER
@@ -228,16 +180,12 @@ class _Visit(NamedTuple):
         samples: of each.
         ours: nobody else used the cores.
         enqueued: on a GPU, the host's seconds by signature.
-        raised: of page faults, seconds by signature after a large block was given back.
-        faults: of page faults, how many ``seconds`` are of.
     """
 
     seconds: dict[str, float]
     samples: int
     ours: bool
     enqueued: Mapping[str, float] = {}
-    raised: Mapping[str, float] = {}
-    faults: Mapping[str, float] = {}
 
 
 def _visit(
@@ -248,9 +196,10 @@ def _visit(
     rows: Rows,
 ) -> _Visit:
     """Time calls in a new process."""
-    if batch[0].operator == BLOCKS:
-        return _visit_blocks(session, batch[0])
-    worker = session.worker(place.framework, place.device, warm=place.pages == "kept")
+    if batch[0] == FAULT:
+        return _visit_faults(session)
+    # A row has no page faults: how many there are is a property of the step, not of the call.
+    worker = session.worker(place.framework, place.device, warm=place.device == "cpu")
     # Other addresses and other pages than the last visit had.
     worker.close()
     try:
@@ -277,39 +226,28 @@ def _visit(
     return _Visit(times, count, ours, enqueued)
 
 
-def _visit_blocks(session: Session, call: RecordedCall) -> _Visit:
-    """Play a step's blocks in new processes: how much longer they take where pages are fresh.
-
-    What a process keeps of freed memory depends on the largest block that it has given back so far.
-    They are played in one that has given none back but these, and in one that gave back a large one
-    before: a step that runs stands anywhere between the two.
-    """
-    said = json.loads(call.signature)
+def _visit_faults(session: Session) -> _Visit:
+    """Ask for large blocks, with fresh pages and with kept ones: the difference is faults."""
     seconds, faults = [], []
     ours = True
-    for warm, freed in ((False, 0), (False, said["freed"]), (True, 0)):
+    for warm in (False, True):
         worker = session.worker("native", "cpu", warm=warm)
         worker.close()
         try:
-            kernel = worker.build(
-                operations.prepare_lifetimes, OperatorsFacts, blocks=said["blocks"], freed=freed
-            )
+            kernel = worker.build(operations.prepare_lifetimes, OperatorsFacts, blocks=[*_FRESH])
             # The allocator learns from the first ones what it gives back.
             kernel.sample(Request(samples=1, untimed=_LEAST))
-            chunk, alone = undisturbed(kernel, Request(samples=_PLAYED), session)
+            chunk, alone = undisturbed(kernel, Request(samples=_REPLAYS), session)
             ours = ours and alone
             seconds.append(median(chunk.seconds))
             faults.append(chunk.faults or 0.0)
         finally:
             worker.close()
-    fresh_s, raised_s, kept_s = seconds
-    return _Visit(
-        seconds={call.signature: max(0.0, fresh_s - kept_s)},
-        samples=2 * _PLAYED,
-        ours=ours,
-        raised={call.signature: max(0.0, raised_s - kept_s)},
-        faults={call.signature: max(0.0, faults[0] - faults[-1])},
-    )
+    number = faults[0] - faults[1]
+    if number <= 0:
+        return _Visit({}, 0, ours)
+    each = max(0.0, seconds[0] - seconds[1]) / number
+    return _Visit({FAULT.signature: each}, _REPLAYS, ours)
 
 
 def undisturbed(

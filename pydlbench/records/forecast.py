@@ -1,11 +1,10 @@
-"""What a forecast is made of, and what it says: operators' times, a calibration, their sum."""
+"""What a forecast is made of, and what it says: operators' times, page faults, their sum."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -16,7 +15,7 @@ from pydlbench.records.specs import Framework, Phase, Precision
 from pydlbench.timing.statistics import median, median_interval
 
 # Raised when times are taken in another way: older rows are not used then.
-_METHOD: Final = 2
+_METHOD: Final = 3
 
 
 class Place(Record, frozen=True, kw_only=True):
@@ -30,7 +29,6 @@ class Place(Record, frozen=True, kw_only=True):
         threads: that computed.
         processor: the CPU's name; the GPU's before it where the calls run on one.
         library: name and version of the framework.
-        pages: ``kept`` (the C library's allocator kept pages that were freed) or ``default``.
     """
 
     framework: Framework
@@ -40,13 +38,12 @@ class Place(Record, frozen=True, kw_only=True):
     threads: int = 1
     processor: str = ""
     library: str = ""
-    pages: str = "default"
 
     def key(self, table: str, what: str) -> str:
         """Return what a row of this place is found by.
 
         Args:
-            table: ``operator`` or ``calibration``.
+            table: ``operator`` or ``faults``.
             what: the signature, or what else tells rows of one place apart.
         """
         text = json.dumps([_METHOD, self.to_dict(), what], sort_keys=True)
@@ -64,9 +61,6 @@ class OperatorTime(Record, frozen=True, kw_only=True):
         visits_s: seconds of an execution in each visit, a process of its own each: the mean of the
             rounds in the middle, see :func:`~pydlbench.timing.statistics.middle_rounds`.
         enqueue_s: on a GPU, what the host needs to enqueue one, likewise.
-        raised_s: of page faults, the same in processes that gave a large block back before, whose
-            allocator keeps more of what is freed; empty of operators. The interval reaches there.
-        faults: of page faults, how many ``visits_s`` are of, the median; None of operators.
         samples: of all visits together.
         disturbed: visits during which somebody else used the cores, although taken twice.
     """
@@ -77,8 +71,6 @@ class OperatorTime(Record, frozen=True, kw_only=True):
     created_utc: str
     visits_s: tuple[float, ...]
     enqueue_s: tuple[float, ...] = ()
-    raised_s: tuple[float, ...] = ()
-    faults: float | None = None
     samples: int = 0
     disturbed: int = 0
 
@@ -114,28 +106,8 @@ class OperatorTime(Record, frozen=True, kw_only=True):
         ends = _ends(self.enqueue_s) or [self.host_s]
         return min(ends), max(ends)
 
-    def of_faults(self, signature: str, counts: Sequence[float]) -> OperatorTime:
-        """Return the row of page faults that were counted, each as long as one of these.
-
-        Args:
-            signature: of the row.
-            counts: in runs of a step, each in a process of its own.
-
-        Raises:
-            ValueError: this is no row of page faults.
-        """
-        if not self.faults:
-            raise ValueError(f"{self.operator}: no page faults were timed")
-        cost_s = self.seconds / self.faults
-        visits = tuple(number * cost_s for number in counts)
-        return msgspec.structs.replace(
-            self, signature=signature, visits_s=visits, raised_s=(), faults=median(counts)
-        )
-
     def _interval(self) -> tuple[float | None, float | None]:
         ends = _ends(self.visits_s)
-        if self.raised_s:
-            ends += [self.seconds, median(self.raised_s)]
         return (min(ends), max(ends)) if ends else (None, None)
 
 
@@ -147,71 +119,25 @@ def _ends(visits: tuple[float, ...]) -> list[float]:
     return [*visits] if found is None else [found.low, found.high]
 
 
-class CalibratedStep(Record, frozen=True, kw_only=True):
-    """A network of ours whose step was run to calibrate forecasts of others.
+class StepFaults(Record, frozen=True, kw_only=True):
+    """How many page faults a step has, counted in processes of their own.
 
     Attributes:
-        model: its name.
-        calls: operators of a step.
-        operators_s: their sum; on a GPU of what the host needs to enqueue them, as in a step.
-        faults_s: of page faults; None where they are not known.
-        visits_s: of the step: the median of each visit.
-        residual: of the calibrated sum: (forecast - measured) / measured.
-    """
-
-    model: str
-    calls: int
-    operators_s: float
-    faults_s: float | None
-    visits_s: tuple[float, ...]
-    residual: float = 0.0
-
-
-class CalibrationRecord(Record, frozen=True, kw_only=True):
-    """What a step takes beside its operators, from steps of networks that nobody forecasts.
-
-    Attributes:
-        place: where they ran.
-        phase: of the steps.
+        place: where it ran.
+        step: the step, as JSON.
         created_utc: when, in ISO 8601.
-        call_s: seconds that each call of a step takes besides its operator's own time.
-        step_s: seconds that a step has once.
-        residual: the largest of the networks' residuals, without its sign.
-        steps: the networks.
+        counts: page faults of a step, one of each process.
     """
 
     place: Place
-    phase: Phase
+    step: str
     created_utc: str
-    call_s: float
-    step_s: float
-    residual: float
-    steps: tuple[CalibratedStep, ...]
+    counts: tuple[float, ...]
 
     @property
     def key(self) -> str:
         """What it is found by in a store."""
-        return self.key_of(self.place, self.phase, [one.model for one in self.steps])
-
-    def residual_of(self, call_s: float) -> float:
-        """Return the residual, without its sign, of the network most like a step.
-
-        What calls cost beside their operators' times is a multiple of a call of microseconds, and
-        next to nothing of one of milliseconds: networks of either are no evidence for the other.
-
-        Args:
-            call_s: mean seconds of a call of the step, positive.
-        """
-
-        def unlike(one: CalibratedStep) -> float:
-            return abs(math.log(median(one.visits_s) / one.calls / call_s))
-
-        return abs(min(self.steps, key=unlike).residual)
-
-    @staticmethod
-    def key_of(place: Place, phase: str, models: list[str]) -> str:
-        """Return the key of the calibration of a place and phase by some networks."""
-        return place.key("calibration", json.dumps([phase, sorted(models)]))
+        return self.place.key("faults", self.step)
 
 
 class ForecastTerm(Record, frozen=True, kw_only=True):
@@ -249,7 +175,7 @@ class ForecastTerm(Record, frozen=True, kw_only=True):
 
 
 class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "forecast_s"}):
-    """A step's time from operators that were timed before, or apart; the step was not run.
+    """A step's time from operators that were timed before, or apart; the step was not timed.
 
     Attributes:
         model: its name.
@@ -263,15 +189,18 @@ class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "fore
             object itself.
         created_utc: when the forecast was made, in ISO 8601.
         seconds: of a step (JSON: ``forecast_s``).
-        ci_low: lower end of its interval, from those of the rows and a residual of the calibration.
+        ci_low: lower end of its 90 % interval: by so much were earlier forecasts off, or where
+            fewer than nine were scored, :data:`pydlbench.ladder.scores.ASSUMED`.
         ci_high: upper end.
         operators_s: sum of the operators.
-        overhead_s: of calls and of the step as a whole, by the calibration; on a GPU of the host.
-        host_s: on a GPU, what the host needs to enqueue a step, ``overhead_s`` included; the step
-            is the makespan of host and device. None of a CPU.
+        host_s: on a GPU, what the host needs to enqueue a step; the step is the makespan of host
+            and device. None of a CPU.
         graph_s: the same step in a CUDA graph: the device's seconds, and nothing of the host's.
-        faults_s: of page faults, by a replay of the blocks that the step asks for; where a step was
-            run to record its calls, of as many faults as it had. None where nobody knows them.
+        faults: page faults of a step, counted where it ran untimed; None where nobody counted.
+        faults_s: of these; None where they, or what one costs, are not known.
+        scored: how many earlier forecasts the interval is of.
+        factors: by class of operators (``cache``, ``memory``), by what their stored rows were
+            multiplied, as some of them took now over what is stored; empty where none was timed.
         calls: operators of a step, each as often as it occurs.
         stored: distinct operators whose rows came from the store.
         measured: distinct operators that were timed for this forecast.
@@ -281,9 +210,8 @@ class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "fore
             are not known.
         oldest_utc: when the oldest row was timed.
         newest_utc: when the newest row was timed.
-        calibration: that was used; None where there is none.
         terms: the distinct operators, the slowest first.
-        status: ``ok``; ``failed`` where operators or the calibration are missing.
+        status: ``ok``; ``failed`` where operators are missing.
         reason: what is missing.
         types: what an ONNX file computes in, see ``StepFacts``; None of all else.
         notes: what a reader has to know.
@@ -302,8 +230,10 @@ class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "fore
     ci_low: float
     ci_high: float
     operators_s: float
-    overhead_s: float = 0.0
+    faults: float | None = None
     faults_s: float | None = None
+    scored: int = 0
+    factors: Mapping[str, float] = msgspec.field(default_factory=dict)
     host_s: float | None = None
     graph_s: float | None = None
     calls: int = 0
@@ -314,7 +244,6 @@ class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "fore
     missing_bytes: float | None = None
     oldest_utc: str | None = None
     newest_utc: str | None = None
-    calibration: CalibrationRecord | None = None
     terms: tuple[ForecastTerm, ...] = ()
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
     own: OwnSpec | None = None

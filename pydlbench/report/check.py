@@ -306,13 +306,10 @@ def forecast_line(record: CheckRecord) -> list[str]:
     scale = Scale.of(step_s)
     known = sum(one.forecast_s is not None for one in record.operators)
     words = f"its operators ({known} of these {len(record.operators)}) are "
-    words += f"{percent(operators, signed=True)} of the step off those timed here, its "
+    words += f"{percent(operators, signed=True)} of the step off those timed here"
     if record.device == "cpu":
-        words += f"{scale.text(parts['overhead'])} of calls and {scale.text(parts['faults'])} of "
-        words += f"page faults {percent(rest, signed=True)} off the rest"
-    else:
-        words += f"makespan with {scale.text(parts['overhead'])} of the host's for modules and "
-        words += f"autograd {percent(rest, signed=True)} off the rest"
+        words += f", its {scale.text(parts['faults'])} of page faults"
+    words += f"; the rest is {percent(rest, signed=True)} off"
     return [f"forecast error {percent(record.forecast_error, signed=True)}: {words}"]
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.ladder.scores import LEAST
 from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.metrics import Column, cut
 from pydlbench.report.columns import device_name
 from pydlbench.report.text import Heading, Lines, Table
-from pydlbench.units import Scale, format_seconds, percent
+from pydlbench.units import Scale, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pydlbench.records.forecast import CalibrationRecord, ForecastTerm
+    from pydlbench.records.forecast import ForecastTerm
     from pydlbench.records.run import RunRecord
     from pydlbench.report.text import Block
 
@@ -36,7 +37,7 @@ def forecast_report(
     Args:
         run: for the device's name.
         documents: forecasts, or why there are none.
-        explain: all operators, and how calls were calibrated.
+        explain: all operators.
     """
     blocks: list[Block] = []
     for one in documents:
@@ -58,15 +59,12 @@ def _one(run: RunRecord, record: ForecastRecord, explain: bool) -> list[Block]:
         lines.insert(0, f"{left} more operators make up {percent(share)}; --explain shows them")
     if record.reason:
         lines.append(f"not whole: {record.reason}")
-    blocks: list[Block] = [
+    return [
         Heading([*summary_parts(record), _where(run, record)], bold=2),
-        Lines([sources(record), parts(record, scale)]),
+        Lines([sources(record), parts(record, scale), interval_line(record)]),
         Table.of(_columns(scale, record.created_utc), terms),
         Lines(lines),
     ]
-    if explain and record.calibration is not None:
-        blocks.append(Lines(_calibrated(record.calibration)))
-    return blocks
 
 
 def refused_line(document: Mapping[str, Any]) -> str:
@@ -99,8 +97,7 @@ def _what(record: ForecastRecord) -> str:
 def _figures(record: ForecastRecord, scale: Scale) -> str:
     whole = "forecast" if record.status == "ok" else "sum of what is known"
     between = f"{scale.bare(record.ci_low)} .. {scale.text(record.ci_high)}"
-    untimed = "the step was not run" if record.own is None else "the step was not timed"
-    return f"{whole} {scale.text(record.seconds)}   interval {between}   {untimed}"
+    return f"{whole} {scale.text(record.seconds)}   interval {between}   the step was not timed"
 
 
 def _where(run: RunRecord, record: ForecastRecord) -> str:
@@ -129,17 +126,24 @@ def parts(record: ForecastRecord, scale: Scale) -> str:
     """Return what the forecast is the sum of, or on a GPU the makespan."""
     if record.host_s is not None and record.graph_s is not None:
         return (
-            f"makespan of the host's {scale.text(record.host_s)} (modules and autograd "
-            f"{scale.text(record.overhead_s)}) and the device's {scale.text(record.graph_s)}, "
-            "which is the step in a CUDA graph"
+            f"makespan of the host's {scale.text(record.host_s)} and the device's "
+            f"{scale.text(record.graph_s)}, which is the step in a CUDA graph"
         )
-    found = [
-        f"operators {scale.text(record.operators_s)}",
-        f"calls and step {scale.text(record.overhead_s)}",
-    ]
+    terms = [f"operators {scale.text(record.operators_s)}"]
     if record.faults_s is not None:
-        found.append(f"page faults {scale.text(record.faults_s)}")
-    return " + ".join(found)
+        terms.append(f"{record.faults:,.0f} page faults {scale.text(record.faults_s)}")
+    scaled = ", ".join(f"{name} {factor:.3f}" for name, factor in record.factors.items())
+    return " + ".join(terms) + (f"   stored rows scaled to now: {scaled}" if scaled else "")
+
+
+def interval_line(record: ForecastRecord) -> str:
+    """Return what the interval is of."""
+    if record.scored >= LEAST:
+        return f"the 90 % interval is what {record.scored} earlier forecasts here were off by"
+    return (
+        f"the interval is assumed: {record.scored} earlier forecasts here were scored, "
+        f"{LEAST} tell what they are off by"
+    )
 
 
 def dominating(record: ForecastRecord) -> str:
@@ -190,19 +194,7 @@ def _columns(scale: Scale, now: str) -> list[Column[ForecastTerm]]:
         Column("direction", lambda one: one.direction, right=False),
         Column("calls", lambda one: str(one.count)),
         Column("each", lambda one: scale.text(one.seconds)),
-        Column("visits", interval),
+        Column("processes", interval),
         Column("share", lambda one: percent(one.share, decimal=True)),
         Column("row", source, right=False),
     ]
-
-
-def _calibrated(found: CalibrationRecord) -> list[str]:
-    residual = percent(found.residual, decimal=True)
-    lines = [
-        f"calls: {format_seconds(found.call_s)} each, {format_seconds(found.step_s)} once a step",
-        f"  calibrated {found.created_utc}, largest residual {residual}",
-    ]
-    for one in found.steps:
-        residual = percent(one.residual, decimal=True, signed=True)
-        lines.append(f"  {one.model}: {one.calls} calls, {len(one.visits_s)} visits, {residual}")
-    return lines

@@ -36,7 +36,7 @@ APPLICATION_ID: Final = 0x70646C62
 VERSION: Final = 2
 
 #: Which entries are found by their keys alone; a query has to say it in the same words.
-OF_OPERATORS: Final = "kind IN ('operator', 'calibration')"
+OF_OPERATORS: Final = "kind IN ('operator', 'faults')"
 
 #: Runs, their entries and tags. Documents are compressed JSON, samples float64 (seconds). What a
 #: list of runs shows stands in columns of its own, as do the numbers of layers: reading a hundred

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 #: Kinds of entries: a timed layer; the estimate of a step (computed, not measured); a timed
 #: framework step, two frameworks' results held against each other, a published script's numbers;
-#: a check; what ``diagnose`` found; a forecast (computed), the operators timed for it, and steps
-#: that it is calibrated with. Another command may have a table of its own.
+#: a check; what ``diagnose`` found; a forecast (computed), the operators timed for it, and counts
+#: of page faults of a step. Another command may have a table of its own.
 TABLES: Final = (
     *("layer", "estimate", "step", "agreement", "protocol", "check", "findings"),
-    *("forecast", "operator", "calibration"),
+    *("forecast", "operator", "faults"),
 )
 #: Those that were not timed.
 UNTIMED: Final = ("estimate", "agreement", "forecast")

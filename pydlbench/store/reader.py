@@ -238,8 +238,22 @@ class Reader:
             (run_id,),
         )
 
+    def documents(self, table: str, limit: int) -> list[tuple[int, dict[str, Any]]]:
+        """Return the newest entries of a table with their numbers, whatever run they are from.
+
+        Args:
+            table: one of ``TABLES``.
+            limit: no more than these, the newest first.
+        """
+        rows = self._read(
+            "SELECT number, document FROM entries WHERE kind = ? ORDER BY number DESC LIMIT ?",
+            (table, limit),
+        )
+        with self._undamaged(table):
+            return [(number, unpack(document)) for number, document in rows]
+
     def newest(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Return the newest operator or calibration of each key, whatever run it is from.
+        """Return the newest operator or count of page faults of each key, whatever run it is from.
 
         Args:
             keys: those without an entry are left out.

@@ -4,6 +4,7 @@ import inspect
 import json
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from invented_session import InventedSession
 from said import says
@@ -13,14 +14,8 @@ from pydlbench.cli import main
 from pydlbench.cli.parser import Parser
 from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.ladder.forecast import conclude, forecasting
-from pydlbench.ladder.rows import Rows
-from pydlbench.records.forecast import (
-    CalibratedStep,
-    CalibrationRecord,
-    ForecastTerm,
-    OperatorTime,
-    Place,
-)
+from pydlbench.ladder.rows import FAULT, Rows
+from pydlbench.records.forecast import ForecastTerm, OperatorTime, Place, StepFaults
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.report.forecast import dominating
 from pydlbench.store.store import Store
@@ -45,22 +40,14 @@ def invented(case, session, store, **settings):
         signature="{}", operator="conv", place=place, created_utc=WHEN, visits_s=(0.010, 0.014)
     )
     yield row
-    steps = (CalibratedStep(model="n", calls=1, operators_s=1.0, faults_s=None, visits_s=(1.0,)),)
-    calibration = CalibrationRecord(
-        place=place,
-        phase=case.phase,
-        created_utc=WHEN,
-        call_s=1e-3,
-        step_s=0.0,
-        residual=0.0,
-        steps=steps,
-    )
-    yield calibration
+    faults = StepFaults(place=place, step="{}", created_utc=WHEN, counts=(1000.0,))
+    yield faults
     calls = [RecordedCall(signature="{}", operator="conv", count=5, names=("conv1", "conv2"))]
     if not settings["measures"]:
         calls.append(RecordedCall(signature="[]", operator="lrn"))
     found = OperatorsFacts(calls=tuple(calls), batch=4, notes=("loss: invented",))
-    return conclude(case, place, found, [], Rows(times={"{}": row}), calibration)
+    cost = msgspec.structs.replace(row, signature=FAULT.signature, visits_s=(5e-6,))
+    return conclude(case, place, found, Rows(times={"{}": row, FAULT.signature: cost}), faults)
 
 
 @pytest.fixture
@@ -74,16 +61,16 @@ def test_a_forecast_is_printed_kept_and_shown_again(session, tmp_path, capsys):
     assert command.run(parse(*words), session.open, invented) == 0
     out, _ = capsys.readouterr()
     assert "forecast 65.00 ms" in out
-    assert "55.00 .. 75.00 ms" in out
+    assert "55.56 .. 76.05 ms" in out
     assert says(out, "5 calls", "1 distinct")
     document = json.loads(path.read_text())
     (one,) = document["forecasts"]
     assert one["forecast_s"] == pytest.approx(0.065)
     assert one["framework"] == "torch"
-    assert [term["share"] for term in one["terms"]] == [pytest.approx(0.06 / 0.065)]
+    assert [term["share"] for term in one["terms"]] == pytest.approx([0.06 / 0.065, 0.005 / 0.065])
     with Store.open(readonly=True) as store:
         entries = store.entries(document["run"]["id"])
-        assert [entry.table for entry in entries] == ["operator", "calibration", "forecast"]
+        assert [entry.table for entry in entries] == ["operator", "faults", "forecast"]
         keys = [entry.key for entry in entries[:1]]
         assert list(store.newest(keys)) == keys
     assert main(["runs", "show", "last"]) == 0

@@ -22,9 +22,7 @@ def _no_rest(monkeypatch):
 def session(run_record):
     """A step that is bound by its launches."""
     calls = [convolution(8 + place, 20e-6, 4e-6) for place in range(12)]
-    names = ("thin", "short", "plain", "units")
-    others = {f"calibration-{name}": calls[: 2 + 3 * n] for n, name in enumerate(names)}
-    return GpuSession(Gpu({"mnist": calls, **others}), run=run_record)
+    return GpuSession(Gpu({"mnist": calls}), run=run_record)
 
 
 def run(command, session, name, *words):
@@ -48,6 +46,7 @@ def test_a_check_on_a_gpu_names_what_the_host_costs(session, capsys):
 
 
 def test_a_check_finds_its_forecast_in_the_store(session, capsys):
+    session.gpu.besides_s = session.gpu.once_s = 0.0
     assert run(forecast, session, "forecast", *BRIEF, "--json", "-") == 0
     (found,) = json.loads(capsys.readouterr().out)["forecasts"]
     assert found["status"] == "ok"

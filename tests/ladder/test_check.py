@@ -26,7 +26,7 @@ FORECAST = ForecastRecord(
     ci_low=0.4,
     ci_high=0.6,
     operators_s=0.25,
-    overhead_s=0.25,
+    faults_s=0.25,
     calls=1,
     stored=0,
     measured=0,
@@ -106,7 +106,7 @@ def test_a_tiny_check_closes_its_ledger(session, native, framework, phase):
             *("limit", "difference", "experiment", "unexplained"),
         }
     assert (found.forecast_s, found.forecast_utc) == (0.5, FORECAST.created_utc)
-    assert found.forecast_parts == {"operators": 0.25, "overhead": 0.25, "faults": 0.0}
+    assert found.forecast_parts == {"operators": 0.25, "faults": 0.25}
     assert found.forecast_error == pytest.approx(0.5 / found.measured.median - 1)
     assert all(one.seconds >= 0 and one.count >= 1 for one in found.operators)
     assert ("optimizer" in [one.kind for one in found.operators]) == (phase == "training")
