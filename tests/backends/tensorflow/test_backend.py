@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import pytest
@@ -134,9 +135,8 @@ def test_resized_images_are_right(backend, how):
 @pytest.mark.product
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
-    "layer", [DILATED, GROUPED, DEPTHWISE], ids=["dilated", "grouped", "depthwise"]
+    ("layer", "pass_"), list(itertools.product([DILATED, GROUPED, DEPTHWISE], PASSES))
 )
-@pytest.mark.parametrize("pass_", PASSES)
 def test_special_convolutions_are_right(backend, layer, pass_, mode):
     facts = prepare(backend, layer, pass_, mode).facts
     assert facts.correct.status == "ok"
