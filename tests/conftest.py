@@ -163,9 +163,11 @@ def cpp_build(pytestconfig):
     headers = sorted(Path(sysconfig.get_path("purelib")).glob("nvidia/*/include"))
     configure = ["-S", str(Path(__file__).parent / "cpp"), "-B", str(build)]
     configure.append(f"-DPYDLBENCH_HEADERS={';'.join(map(str, headers))}")
+    # Without a number make starts all of them at once, whatever memory they take.
+    compile_ = ["--build", str(build), "--parallel", str(len(os.sched_getaffinity(0)))]
     with (build / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for arguments in (configure, ["--build", str(build), "--parallel"]):
+        for arguments in (configure, compile_):
             done = subprocess.run([cmake, *arguments], capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 pytest.fail(f"{' '.join(arguments)}\n{done.stdout}{done.stderr}", pytrace=False)
