@@ -327,8 +327,8 @@ _POOLS = 2
 def check_memory(processes: Sequence[KernelSpec], available: int, cold_bytes: int) -> None:
     """Make sure that processes of one problem have room beside each other.
 
-    Rows of a GPU are not refused: what they need of the host is little beside what a virtual machine
-    whose memory grows on demand calls available. Where there is too little, the row fails alone.
+    Rows of a GPU are not refused: what is available where a virtual machine's memory grows on
+    demand says little. Where there is too little, the row fails alone.
 
     Args:
         processes: the case of each; those of one problem are prepared one after another, and all

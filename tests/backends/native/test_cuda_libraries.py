@@ -71,7 +71,8 @@ def test_pythons_own_libraries_come_behind_the_wheels(site):
     assert cuda_libraries.find("cudnn", "13") == wheel
 
 
-def test_what_is_in_no_wheel_is_left_to_the_loader(site):
+@pytest.mark.usefixtures("site")
+def test_what_is_in_no_wheel_is_left_to_the_loader():
     module = FakeModule()
     cuda_libraries.load(module)
     assert module.asked == [(None, None)]
