@@ -77,7 +77,7 @@ def test_the_libraries_of_the_wheels_are_loaded():
     said = in_a_process_without_gpus(
         "from pydlbench.backends.native import cuda_libraries\n"
         "found = cuda_libraries.load()\n"
-        "print(found['cudnn']['path'], found['cublasLt']['path'], sep='\\n')"
+        "print(found['cudnn']['path'], found['cublaslt']['path'], sep='\\n')"
     )
     cudnn, cublaslt = map(Path, said.splitlines())
     folder = Path(wheel.__path__[0]).resolve()
