@@ -245,6 +245,8 @@ class CallVisits(ReadyCalls):
         calls: of the step.
         order: of the step, each call by its place among ``calls``; used on a GPU only.
         warm: in a process whose C library keeps pages; else the framework does that by itself.
+        besides_s: host seconds that a step on a GPU needs for each call besides its own: Python's
+            modules, autograd.
 
     Attributes:
         calls: of the step.
@@ -260,8 +262,10 @@ class CallVisits(ReadyCalls):
         *,
         order: Sequence[int] = (),
         warm: bool,
+        besides_s: float = 0.0,
     ) -> None:
         self.calls = tuple(calls)
+        self._besides_s = besides_s
         self.groups: Mapping[str, Sequence[RecordedCall]] = {}
         self._order = tuple(order)
         self._seconds: dict[str, list[float]] = {}
@@ -291,7 +295,7 @@ class CallVisits(ReadyCalls):
                 {name: one[-1] for name, one in taken.items()}
                 for taken in (self._enqueues, self._seconds)
             )
-            step = enqueued(self.calls, self._order, host_s, device_s)
+            step = enqueued(self.calls, self._order, host_s, device_s, self._besides_s)
             found["enqueue"] = sum(one.host_s for one in step)
             found["pipeline"] = period(step)
         return found

@@ -200,6 +200,7 @@ class _Check:
         self._time_limit_s: float
         self._facts: StepFacts
         self._laps: RungLaps
+        self._coreless = False
         self._step_utc = ""
         self._ended = "laps"
         self._log: StepLog | CallLog | None = None
@@ -210,6 +211,15 @@ class _Check:
         self._notes.append(text)
 
     # --- what is visited ----------------------------------------------------------------------
+
+    def _besides_s(self) -> float:
+        """Return what autograd and modules need of the host for each call, as calibrated."""
+        said = self._forecast
+        if said is not None and said.calibration is not None:
+            return said.calibration.call_s
+        if self._case.on_gpu:
+            self.note("additivity is without autograd's and modules' time, which is not calibrated")
+        return 0.0
 
     def list_calls(self) -> None:
         """List the step's calls, or say why there is no list."""
@@ -302,7 +312,14 @@ class _Check:
             return
         keeps = case.on_gpu or keeps_pages(case, session)
         try:
-            operators = CallVisits(case, session, self._calls, order=self._order, warm=not keeps)
+            operators = CallVisits(
+                case,
+                session,
+                self._calls,
+                order=self._order,
+                warm=not keeps,
+                besides_s=self._besides_s(),
+            )
         except UnsupportedError as error:
             self._absent["operators"] = " ".join(str(error).split())
             return
@@ -442,9 +459,12 @@ class _Check:
         self._tell(f"lap {lap}: {what}")
 
     def _core(self) -> Core:
+        if self._coreless:
+            return Core()
         try:
             found = self._session.worker("native", "cpu").probe("canary")
         except PydlbenchError:
+            self._coreless = True  # each try would start one more process that ends at once
             return Core()
         return Core(found.get("share"), found.get("clock_hz"))
 

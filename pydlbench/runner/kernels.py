@@ -327,6 +327,9 @@ _POOLS = 2
 def check_memory(processes: Sequence[KernelSpec], available: int, cold_bytes: int) -> None:
     """Make sure that processes of one problem have room beside each other.
 
+    Rows of a GPU are not refused: what is available where a virtual machine's memory grows on
+    demand says little. Where there is too little, the row fails alone.
+
     Args:
         processes: the case of each; those of one problem are prepared one after another, and all
             of them hold their operands until the last one is timed.
@@ -337,7 +340,7 @@ def check_memory(processes: Sequence[KernelSpec], available: int, cold_bytes: in
         UsageError: there is too little memory.
     """
     processes = [case for case in processes if case.pass_ in case.layer.passes]
-    if not processes:
+    if all(case.on_gpu for case in processes):
         return
     layer = processes[0].layer
 
@@ -369,11 +372,9 @@ def group_memory(processes: Sequence[KernelSpec], layer: Layer, cold_bytes: int)
     """
     total, most = 0, 0
     for case in processes:
-        # Of a GPU's row the host holds the originals; the card is asked when it takes its part.
-        cold = 0 if case.on_gpu else cold_bytes
-        held = memory_held(case, layer, cold)
+        held = memory_held(case, layer, cold_bytes)
         total += held
-        most = max(most, memory_needed(case, layer, cold) - held)
+        most = max(most, memory_needed(case, layer, cold_bytes) - held)
     return total + most
 
 
@@ -382,7 +383,8 @@ def memory_needed(case: KernelSpec, layer: Layer, cold_bytes: int) -> int:
 
     The float32 originals; every operand in up to three layouts in the storage type; a float32 copy
     of the output; where caches are cold, two pools of rotating copies, each of which spans
-    ``cold_bytes`` and ends with whole copies.
+    ``cold_bytes`` and ends with whole copies. Of a GPU's row the host holds the inputs and the
+    output in float32 only.
 
     Args:
         case: what is to be measured.
@@ -392,6 +394,8 @@ def memory_needed(case: KernelSpec, layer: Layer, cold_bytes: int) -> int:
     operands = layer.operands(case.pass_)
     output = layer.result(case.pass_)
     elements = sum(operands.values())
+    if case.on_gpu:
+        return 4 * elements
     stored = elements * ITEM_BYTES[case.precision]
     needed = 4 * elements + _LAYOUTS * stored + 4 * operands[output]
     return needed if case.cache == "hot" else needed + _POOLS * (cold_bytes + 2 * stored)

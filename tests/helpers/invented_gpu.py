@@ -209,6 +209,7 @@ class Worker:
         """Nothing is held."""
 
     def probe(self, name: str) -> dict[str, Any]:
+        self.session.probed.append(name)
         raise PydlbenchError(f"no {name} here")
 
     def build(self, operation: Any, _facts: Any, **words: Any) -> Kernel:
@@ -302,6 +303,7 @@ class GpuSession:
         self.cpus = (0,)
         self.recorded: dict[bytes, Any] = {}
         self.built: list[Any] = []
+        self.probed: list[str] = []
 
     def beside(self) -> GpuSession:
         return self

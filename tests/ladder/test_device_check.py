@@ -94,6 +94,12 @@ def test_the_ladder_on_a_gpu_is_the_device_s_time_and_above_it_the_host_s(gpu, m
     assert found.faults == {"allocations": 0.0}
 
 
+def test_without_the_cpus_module_its_process_is_not_started_for_each_reading():
+    session = GpuSession(launch_bound())
+    check_step(CASE, session, laps=6, time_limit_s=1e-9)
+    assert session.probed == ["canary"]
+
+
 def test_a_check_takes_from_when_its_native_rows_were_begun_with():
     gpu = launch_bound()
     case = StepSpec(model=MODEL, device="cuda:0")
@@ -111,6 +117,15 @@ def test_parts_add_up_to_the_makespan_and_not_to_a_sum(gpu):
     own = sum(one.host_s for one in gpu.steps[MODEL])
     assert host_s == pytest.approx(own, rel=1e-6)
     assert all(lap.seconds["enqueue"] == pytest.approx(own) for lap in found.laps)
+
+
+def test_the_makespan_has_autograd_s_and_modules_time_where_it_is_calibrated(gpu):
+    session = GpuSession(gpu)
+    forecast = forecast_step(CASE, session, None)
+    found = check_step(CASE, session, laps=6, time_limit_s=1e-9, forecast=lambda _: forecast)
+    bare = dataclasses.replace(gpu, once_s=0.0)
+    assert found.additivity_s == pytest.approx(bare.true_step_s(), rel=0.02)
+    assert gpu.besides_s > 0
 
 
 def test_a_step_is_timed_in_three_ways():

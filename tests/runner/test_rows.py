@@ -9,11 +9,12 @@ from pydlbench.backends.base import KernelFacts
 from pydlbench.devices.cpu.facts import Cache, CpuFacts, LogicalCpu
 from pydlbench.devices.cpu.record import DeviceRecord
 from pydlbench.devices.findings import Bandwidth, PrecisionPeak
+from pydlbench.errors import UsageError
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import Correctness
 from pydlbench.records.specs import KernelSpec
-from pydlbench.runner.kernels import memory_held, memory_needed
+from pydlbench.runner.kernels import check_memory, memory_held, memory_needed
 from pydlbench.runner.rows import measured_row, with_limits
 from pydlbench.timing.procedure import Round, Samples
 from pydlbench.timing.stopping import WarmupOutcome
@@ -226,6 +227,16 @@ def test_cold_caches_need_two_pools():
     )
     assert hot == elements * (4 + 3 * 2) + 4 * layer.operands("forward")["dst"]
     assert cold - hot == 2 * (1000 + 2 * elements * 2)
+
+
+@pytest.mark.parametrize("cache", ["hot", "all-cold"])
+def test_a_gpu_row_needs_inputs_and_output_of_the_host_and_is_not_refused(cache):
+    layer = build_layer("gemm", m=1, k=200, n=4)  # 1004 elements
+    case = KernelSpec(layer=layer, device="cuda:0", precision="tf32", cache=cache)
+    assert memory_needed(case, layer, 1 << 40) == 4 * 1004
+    check_memory([case, case], 1, 1 << 40)
+    with pytest.raises(UsageError, match="are available"):
+        check_memory([KernelSpec(layer=layer, cache=cache)], 1, 1 << 40)
 
 
 def test_memory_that_is_held_until_the_last_one_is_timed():

@@ -18,7 +18,9 @@ inline constexpr double kGateTimeoutSeconds = 1.0;
 // loaded behind a closed gate would wait for it.
 class RealCalls final : public Calls {
  public:
-  // `device` must outlive it. Throws Unsupported where launches wait for the device.
+  // `device` must outlive it. Throws Unsupported where launches wait for the device. Where the
+  // environment has PYDLBENCH_GATE=0 there is no gate: under a profiler that runs kernels one by
+  // one, or a driver whose launches wait, times then include the host's.
   explicit RealCalls(const Device& device, double gate_timeout_seconds = kGateTimeoutSeconds);
   ~RealCalls() override;
 
@@ -26,6 +28,7 @@ class RealCalls final : public Calls {
   double host_seconds() override;
   void flush_l2() override;
   void prefetch(const Prefetch& prefetch) override;
+  bool has_gate() const noexcept override;
   void close_gate() override;
   void open_gate() noexcept override;
   bool gate_timed_out() override;

@@ -37,5 +37,5 @@ CAPABILITIES = Capabilities(
     ),
     # Where compilers keep what they have made is a matter of disks.
     kept_settings=("TORCHINDUCTOR_CACHE_DIR",),
-    recorded=("TORCH_LOGS", "PYTORCH_CUDA_ALLOC_CONF"),
+    recorded=("TORCH_LOGS", "PYTORCH_CUDA_ALLOC_CONF", "PYDLBENCH_PROFILER"),
 )

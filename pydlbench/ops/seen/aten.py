@@ -519,6 +519,12 @@ def _batch_gradient(call: Call) -> Meaning:
     return replace(made, dtypes=ours.dtypes_of(call.arguments[:2]))
 
 
+def _cudnn_batch_gradient(call: Call) -> Meaning:
+    """Source, outer gradient, weights, running and saved statistics, epsilon."""
+    made = ours.batch_normalisation(call[0], epsilon=call[7], training=True, backward=True)
+    return replace(made, dtypes=ours.dtypes_of(call.arguments[:2]))
+
+
 def _layer_gradient(call: Call) -> Meaning:
     """Outer gradient, source, shape, mean, scale, weights, bias, which gradients are wanted."""
     factors = None not in call.arguments[5:7]
@@ -545,10 +551,14 @@ def _norm(call: Call) -> Meaning:
 
 _SUMS: Final[Mapping[str, Callable[[Call], Meaning]]] = {
     **dict.fromkeys(
-        ("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training"),
+        (
+            *("native_batch_norm", "_native_batch_norm_legit"),
+            *("_native_batch_norm_legit_no_training", "cudnn_batch_norm"),
+        ),
         _batch_normalisation,
     ),
     "native_batch_norm_backward": _batch_gradient,
+    "cudnn_batch_norm_backward": _cudnn_batch_gradient,
     "native_layer_norm": lambda c: ours.rows(
         "layernorm", c[0], len(c[1]), factors=None not in c.arguments[2:4], epsilon=c[4]
     ),

@@ -69,6 +69,14 @@ def test_samples_that_waited_behind_the_gate_are_counted(native, backend, monkey
     assert any("waits (" in note for note in kernel.facts.notes)
 
 
+def test_a_row_says_that_there_was_no_gate(native, backend, monkeypatch):
+    native.offer = [fake_cuda.Plan("plain")]
+    assert prepare(backend).facts.notes == []
+    monkeypatch.setenv("PYDLBENCH_GATE", "0")
+    (note,) = prepare(backend).facts.notes
+    assert "PYDLBENCH_GATE=0" in note
+
+
 @pytest.mark.parametrize("fate", ["build", "memory"])
 def test_a_plan_that_fails_costs_itself_only(native, backend, fate):
     native.offer = [fake_cuda.Plan("bad", 1e-6, fails=fate), fake_cuda.Plan("good")]
