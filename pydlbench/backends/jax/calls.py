@@ -17,12 +17,12 @@ import numpy as np
 from jax.extend.core import Literal
 
 from pydlbench.backends.frameworks.backend import translated
-from pydlbench.backends.jax.net import LOSS, OPTIMIZER, scope_of
 from pydlbench.backends.jax.settings import jax, place_of
 from pydlbench.backends.jax.step import JaxModel, JaxStep
 from pydlbench.backends.steps.definition import definition_of
 from pydlbench.backends.steps.groups import EQUATION, CallGroup, Member, grouped, groups_of, is_feed
 from pydlbench.backends.steps.inputs import make_batch, make_weights
+from pydlbench.backends.steps.network import LOSS, OPTIMIZER, scope_of
 from pydlbench.backends.steps.operators import CallCost, OperatorsKernel, TimedCall, check_on_cpu
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import PydlbenchError

@@ -58,7 +58,7 @@ class JaxInspection(Inspection[JaxModel]):
         self, arrays: tuple[NDArray[np.float32], ...]
     ) -> Iterator[tuple[str, NDArray[np.float32]]]:
         for name, array in zip(trained(self.model.model), arrays, strict=True):
-            yield name, self.model.net.plain(array)
+            yield name, self.model.net.plain(name, array)
 
     def _move_against_gradients(self, rate: float) -> None:
         gradients = self._step.run()["gradients"]

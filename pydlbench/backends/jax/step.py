@@ -13,10 +13,11 @@ import numpy as np
 
 from pydlbench.backends.frameworks.backend import translated
 from pydlbench.backends.frameworks.layouts import arranged
-from pydlbench.backends.jax.net import LOSS, OPTIMIZER, Net, Run
+from pydlbench.backends.jax.net import Net
 from pydlbench.backends.jax.settings import jax, place_of
 from pydlbench.backends.steps.definition import Guarded, Outcome, StepDefinition, check_trainable
 from pydlbench.backends.steps.inputs import trained
+from pydlbench.backends.steps.network import LOSS, OPTIMIZER, Run
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -139,10 +140,9 @@ class JaxModel(Guarded):
         return total
 
     def _tensor(self, name: str, array: NDArray[Any]) -> Any:
-        node = self.model[name.rpartition("/")[0]]
-        exact = node.layer is not None and node.layer.in_float32(name.rpartition("/")[2])
+        kind = "float32" if self.net.is_exact(name) else self._stored
         # A copy of its own, which may be given away.
-        put = self.place.put(self.net.arranged(array), "float32" if exact else self._stored)
+        put = self.place.put(self.net.arranged(name, array), kind)
         return jnp.array(put, copy=True)
 
 
@@ -262,7 +262,7 @@ class JaxStep:
             key, following = jax.random.split(changed["key"])
 
         def differentiated(weights: dict[str, Any], source: Any) -> Any:
-            run = Run({**state["buffers"], **weights}, definition, key, {})
+            run = Run({**state["buffers"], **weights}, definition, key)
             output = self.owner.net.output(source, run)
             if not definition.backward and definition.loss == "none":
                 return jnp.zeros(()), (output, run.moved)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import keras
 import numpy as np
 
+from pydlbench.backends.steps.network import LOSS, OPTIMIZER
 from pydlbench.backends.steps.own import (
     batch_of,
     call_own,
@@ -23,7 +24,6 @@ from pydlbench.backends.steps.own import (
     own_code,
     parts_of,
 )
-from pydlbench.backends.tensorflow.graph import LOSS, OPTIMIZER
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.backends.tensorflow.step import TracedModel
 from pydlbench.errors import UnsupportedError, UsageError

@@ -6,10 +6,11 @@ import abc
 import contextlib
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from pydlbench.backends.frameworks.backend import op_of
 from pydlbench.backends.frameworks.layouts import arranged
 from pydlbench.backends.steps.definition import (
     Guarded,
@@ -19,18 +20,18 @@ from pydlbench.backends.steps.definition import (
     definition_of,
 )
 from pydlbench.backends.steps.inputs import trained
+from pydlbench.backends.steps.network import LOSS, OPTIMIZER, Run, scope_of
 from pydlbench.backends.tensorflow.backend import translated
 from pydlbench.backends.tensorflow.forward import descend, descend_with_momentum
+from pydlbench.backends.tensorflow.gradients import Traced
 from pydlbench.backends.tensorflow.graph import (
-    LOSS,
-    OPTIMIZER,
     controls,
     executed,
     grouped_nodes,
     inlined,
     listed,
 )
-from pydlbench.backends.tensorflow.net import Net, scope_of
+from pydlbench.backends.tensorflow.net import Net
 from pydlbench.backends.tensorflow.settings import arithmetic, tf
 from pydlbench.backends.tensorflow.trace import node_runs
 from pydlbench.devices.cpu.facts import read_cpu_facts
@@ -161,7 +162,6 @@ class TensorflowModel(TracedModel):
         self._weights = weights
         self._home = self.device
         self._net: Net | None = None
-        self.data_format = case.layout.upper()
         self.host = self.arrays(batch)
         with tf.device(self.device):
             #: Images and labels on the device.
@@ -189,7 +189,7 @@ class TensorflowModel(TracedModel):
             self._net = Net(
                 self.model,
                 self._weights,
-                data_format=self.data_format,
+                images=self.case.layout,
                 stored=precision if self.case.cast == "whole" else "float32",
                 computed=precision,
                 device=self._home,
@@ -257,7 +257,7 @@ class TensorflowModel(TracedModel):
         own = kind in ("model", "unregularised")
         output = tf.cast(output, tf.float32)
         if own and labels is not None:
-            if len(output.shape) == 4 and self.net.data_format == "NCHW":
+            if len(output.shape) == 4 and self.net.images == "nchw":
                 output = tf.transpose(output, [0, 2, 3, 1])  # classes are the last for it
             each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=output)
             total = tf.reduce_mean(each)
@@ -370,14 +370,14 @@ class TensorflowStep:
         """
         owner, definition = self.owner, self.definition
         if not definition.backward:
-            output = self._net(images, definition)
+            output = self._net.output(images, Run(self._net.variables, definition))
             return self._wanted(output, labels, {"output": output})
         variables = list(self._net.trained)
         sources = [*variables, images] if definition.input_gradient else variables
         with tf.GradientTape() as tape:
             if definition.input_gradient:
                 tape.watch(images)
-            output = self._net(images, definition)
+            output = self._net.output(images, Run(self._net.variables, definition))
             with tf.name_scope(LOSS):
                 loss = owner.loss(definition.loss, output, labels)
         gradients = tape.gradient(loss, sources)
@@ -422,6 +422,12 @@ def _beside(variable: Any, value: Any) -> Any:
 # that is there, so that nothing is computed forward again.
 
 
+# Whose gradients read what only the forward pass leaves behind.
+_ENTANGLED: Final = ("lrn", "batchnorm")
+# Whose gradients read the result: they are given the one that is there.
+_OF_RESULT: Final = ("relu", "relu6", "pool")
+
+
 class _Passes:
     """The passes of a network, its activations and gradients kept between them.
 
@@ -442,9 +448,9 @@ class _Passes:
         images: Any,
         traced: Callable[[Callable[..., Any]], Any],
     ) -> None:
-        self._net, self._definition, self._images = net, definition, images
+        self._net, self._run, self._images = net, Run(net.variables, definition), images
         for node in net.model:
-            if net.calls(node).entangled:
+            if node.op in _ENTANGLED:
                 raise UnsupportedError(
                     f"{net.model.name}/{node.name}: TensorFlow has the gradient of {node.op} only "
                     "together with its forward pass; nearest: --framework torch"
@@ -475,7 +481,7 @@ class _Passes:
         return found
 
     def _forward(self, images: Any) -> dict[str, Any]:
-        values = self._net.values(images, self._definition)
+        values = self._net.values(images, self._run)
         del values[INPUT]
         return values
 
@@ -504,7 +510,7 @@ class _Passes:
             variables = [self._net.variables[name] for name in own]
             with tf.GradientTape() as tape:
                 inputs = [values[name] for name in node.inputs]
-                output = self._net.apply(node, inputs, self._definition)
+                output = self._net.apply(node, inputs, self._run)
             found = tape.gradient(output, variables, gradients[node.name])
             for name, gradient in zip(own, found, strict=True):
                 names[name].assign_add(gradient)
@@ -512,12 +518,14 @@ class _Passes:
     def _through(self, node: Node, values: dict[str, Any], wanted: list[str], given: Any) -> Any:
         """Return the gradients of a node's inputs from that of its output."""
         inputs = [values[name] for name in node.inputs]
-        found = self._net.calls(node).gradient(inputs[0], values[node.name], given)
-        if found is not None:
-            return [found]
+        if node.layer is not None and op_of(node.layer) in _OF_RESULT:
+            (source,) = inputs
+            function = self._net.function(node.layer)
+            traced = Traced(function, [(source.shape, source.dtype.name)], [0])
+            return traced.gradients_from_result()(source, values[node.name], given)
         sources = [values[name] for name in wanted]
         with tf.GradientTape() as tape:
             for one in sources:
                 tape.watch(one)
-            again = self._net.apply(node, inputs, self._definition)
+            again = self._net.apply(node, inputs, self._run)
         return tape.gradient(again, sources, given)

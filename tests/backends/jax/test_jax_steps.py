@@ -40,13 +40,13 @@ def test_an_update_takes_the_memory_of_what_it_replaces():
     assert not any(one.is_deleted() for one in made.state["trained"].values())
     made.initialize()
     np.testing.assert_array_equal(
-        made.net.plain(np.asarray(made.state["trained"]["conv1/weights"])),
+        made.net.plain("conv1/weights", np.asarray(made.state["trained"]["conv1/weights"])),
         make_weights(made.model)["conv1/weights"],
     )
 
 
 def test_dropout_draws_anew_in_each_step_and_scales_what_it_keeps():
-    from pydlbench.backends.jax.net import Run
+    from pydlbench.backends.steps.network import Run
 
     made, definition = built(tiny.chain(), phase="forward-backward")
     from pydlbench.backends.jax.settings import jax
@@ -54,8 +54,8 @@ def test_dropout_draws_anew_in_each_step_and_scales_what_it_keeps():
     ones = jax.numpy.ones((64, 16))
 
     def dropped(seed: int) -> Any:
-        run = Run({}, definition, jax.random.key(seed), {})
-        return np.asarray(made.net._apply(made.model["drop1"], [ones], run))
+        run = Run({}, definition, jax.random.key(seed))
+        return np.asarray(made.net.apply(made.model["drop1"], [ones], run))
 
     kept = dropped(1)
     assert set(np.unique(kept)) == {0.0, 2.0}
