@@ -19,14 +19,12 @@ from jax.extend.core import Literal
 from pydlbench.backends.frameworks.backend import translated
 from pydlbench.backends.jax.settings import jax, place_of
 from pydlbench.backends.jax.step import JaxModel, JaxStep
-from pydlbench.backends.steps.definition import definition_of
 from pydlbench.backends.steps.groups import EQUATION, CallGroup, Member, grouped, groups_of, is_feed
-from pydlbench.backends.steps.inputs import make_batch, make_weights
 from pydlbench.backends.steps.network import LOSS, OPTIMIZER, scope_of
 from pydlbench.backends.steps.operators import CallCost, OperatorsKernel, TimedCall, check_on_cpu
+from pydlbench.backends.steps.serving import model_of
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import PydlbenchError
-from pydlbench.models import build_model
 from pydlbench.records.operator import OperatorsFacts
 
 if TYPE_CHECKING:
@@ -214,17 +212,17 @@ _ROOM = 1 / 8
 _HOW = "empty calls of as many operands, after each part"
 
 
-def _program(case: StepSpec) -> tuple[JaxStep, Program]:
-    model = build_model(case.model, batch=case.batch, **case.options)
-    weights, batch = make_weights(model, case.seed), make_batch(model, case.seed)
-    step = JaxStep(JaxModel(model, weights, case, batch), definition_of(case, model))
+def _program(backend: FrameworkBackend, case: StepSpec) -> tuple[JaxStep, Program]:
+    made = model_of(backend, case)
+    assert isinstance(made, JaxModel), "all models of this worker are"
+    step = JaxStep(made, made.definition)
     return step, traced(step)
 
 
 def record_calls(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel:
     """List the groups of a step's equations; see ``operations.record_calls``."""
     begin = time.perf_counter()
-    step, program = _program(case)
+    step, program = _program(backend, case)
     facts = OperatorsFacts(
         setup_s=time.perf_counter() - begin,
         library=backend.library,
@@ -241,7 +239,7 @@ def prepare_calls(
     check_on_cpu(case)
     begin = time.perf_counter()
     room = _ROOM * (read_cpu_facts().memory_total_bytes or 0) / max(1, len(signatures))
-    step, program = _program(case)
+    step, program = _program(backend, case)
     costs = _Costs(step.owner.place)
     costs.operands = len(step.owner.resident)
     groups = dict(groups_of(program.members, program.kept))

@@ -17,7 +17,7 @@ import numpy as np
 import onnxruntime
 
 from pydlbench.backends.onnxruntime.file import parameters, read_graph, told, types_of
-from pydlbench.backends.steps.definition import Guarded
+from pydlbench.backends.steps.definition import StepModel
 from pydlbench.backends.steps.own import input_texts
 from pydlbench.devices.cpu.affinity import pinned
 from pydlbench.devices.cpu.facts import read_cpu_facts
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
 
 
-class OnnxModel(Guarded):
+class OnnxModel(StepModel):
     """An ONNX file in a session, with its inputs.
 
     A context manager: within it the calling thread stays on the first of the CPUs, as the others
@@ -62,16 +62,13 @@ class OnnxModel(Guarded):
     """
 
     def __init__(self, backend: OnnxruntimeBackend, case: StepSpec) -> None:
-        super().__init__()
-        self.case = case
+        super().__init__(case)
         self._backend = backend
         self._source = _source(case)
         self.session = self.opened(self.options())
         if not self.session.get_outputs():
             raise UsageError(f"{case.model}: it has no outputs, so that there is nothing to run")
         self._profile: StepProfile | None = None
-        #: What a reader has to know.
-        self.notes: list[str] = []
         if len(backend.cpus) > 1:
             self.notes.append("its threads spin between operators, as by default")
         with told(case.model, UsageError):
@@ -122,22 +119,22 @@ class OnnxModel(Guarded):
     def synchronize(self) -> None:
         """Return at once: a run returns with its results."""
 
-    def checks(self, found: list[Any]) -> tuple[Check, ...]:
+    def checks(self, result: list[Any]) -> tuple[Check, ...]:
         """Say whether the outputs are finite, and have onnxruntime profile the step."""
         self._profile = profile(self, self.options(), [one.name for one in self._graph.node])
         wrong = [
             f"{one.name} is not finite"
-            for one, result in zip(self.session.get_outputs(), found, strict=True)
-            if isinstance(result, np.ndarray)
-            and result.dtype.kind == "f"
-            and not np.isfinite(result).all()
+            for one, array in zip(self.session.get_outputs(), result, strict=True)
+            if isinstance(array, np.ndarray)
+            and array.dtype.kind == "f"
+            and not np.isfinite(array).all()
         ]
-        text = "; ".join(wrong[:3]) or f"{len(found)} of {len(found)} outputs are finite"
+        text = "; ".join(wrong[:3]) or f"{len(result)} of {len(result)} outputs are finite"
         return (Check(name="output", status="failed" if wrong else "ok", detail=text),)
 
-    def facts(self, found: list[Any]) -> dict[str, Any]:
+    def facts(self, result: list[Any]) -> dict[str, Any]:
         """Return what is known of the file; see ``steps.definition.StepModel``."""
-        shapes = [one.shape for one in found if isinstance(one, np.ndarray)]
+        shapes = [one.shape for one in result if isinstance(one, np.ndarray)]
         return {
             "batch": self.batch,
             "output": shapes[0] if shapes else (),

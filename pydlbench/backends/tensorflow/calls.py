@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pydlbench.backends.frameworks.backend import translated
-from pydlbench.backends.frameworks.layouts import arranged
+from pydlbench.backends.steps.catalogue import host_arrays
 from pydlbench.backends.steps.groups import CallGroup, is_feed, is_group
 from pydlbench.backends.steps.inputs import make_batch
 from pydlbench.backends.steps.operators import CallCost, OperatorsKernel, TimedCall, check_on_cpu
@@ -190,8 +190,7 @@ def _made_ready(signature: str, case: StepSpec, empty: _Empty, room: float) -> T
     if is_feed(signature):
         model = build_model(case.model, batch=case.batch, **case.options)
         batch = make_batch(model, case.seed)
-        images = [arranged(batch.images, case.layout)]
-        host = images if batch.labels is None else [*images, batch.labels.astype(np.int32)]
+        host = host_arrays(batch, case.layout)
         return TimedCall(lambda: [tf.convert_to_tensor(one) for one in host])
     alone: Replayed | ReplayedGroup
     if is_group(signature):

@@ -110,14 +110,14 @@ class OwnModel(TracedModel):
         """Run the step once; return output, gradients and loss, or what of these the phase has."""
         return self._function(*self.operands())
 
-    def checks(self, found: Any) -> tuple[Check, ...]:
+    def checks(self, result: Any) -> tuple[Check, ...]:
         """Say whether what the step has computed is finite."""
         trained = {"weights": self.variables} if self.case.phase == "training" else {}
-        return tuple(_finite(name, one) for name, one in {**found, **trained}.items())
+        return tuple(_finite(name, one) for name, one in {**result, **trained}.items())
 
-    def facts(self, found: Any) -> dict[str, Any]:
+    def facts(self, result: Any) -> dict[str, Any]:
         """Return what is known of the model; see ``steps.definition.StepModel``."""
-        del found
+        del result
         first = next(iter(_Losses().tensors(self.output)), None)
         return {
             "batch": self.batch,

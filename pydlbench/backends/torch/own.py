@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
 from torch.utils import _pytree as pytree
 
-from pydlbench.backends.steps.definition import definition_of
 from pydlbench.backends.steps.own import (
     batch_of,
     call_own,
@@ -110,11 +109,6 @@ class OwnModel(TorchSubject):
         """Tell what the user's code raises; compute in TF32 where that is the precision."""
         return own_code(self._name), *super().guards()
 
-    @property
-    def definition(self) -> StepDefinition:
-        """The step of the case: what the user's code computes is its own matter."""
-        return definition_of(self.case, None)
-
     def set_layers(self, definition: StepDefinition) -> None:
         """Leave them as they are: the user says how they work."""
 
@@ -155,9 +149,9 @@ class OwnModel(TorchSubject):
         """Run the step once and return output and loss."""
         return self.step.run()
 
-    def checks(self, found: Any) -> tuple[Check, ...]:
+    def checks(self, result: Any) -> tuple[Check, ...]:
         """Say whether what a step has computed is finite."""
-        results = {f"tensor {n}": one for n, one in enumerate(tensors_in(found), start=1)}
+        results = {f"tensor {n}": one for n, one in enumerate(tensors_in(result), start=1)}
         checks = [_finite("output", results)]
         if self.case.backward:
             named = {name: one.grad for name, one in self.module.named_parameters()}
@@ -168,9 +162,9 @@ class OwnModel(TorchSubject):
             checks.append(_finite("gradients", known))
         return tuple(checks)
 
-    def facts(self, found: Any) -> dict[str, Any]:
+    def facts(self, result: Any) -> dict[str, Any]:
         """Return what is known of the model; see ``steps.definition.StepModel``."""
-        first = next(tensors_in(found), None)
+        first = next(tensors_in(result), None)
         return {
             "batch": self.batch,
             "output": () if first is None else tuple(first.shape),

@@ -28,11 +28,11 @@ from pydlbench.backends.steps.operators import (
     check_on_cpu,
 )
 from pydlbench.backends.steps.own import load_own
+from pydlbench.backends.steps.serving import model_of
 from pydlbench.backends.torch import chain, compiled, replay, settings
 from pydlbench.backends.torch.compiled import groups_of
-from pydlbench.backends.torch.inspection import TorchInspection
 from pydlbench.backends.torch.own import OwnModel
-from pydlbench.backends.torch.step import TorchModel
+from pydlbench.backends.torch.step import TorchModel, TorchSubject
 from pydlbench.backends.torch.trace import library_output
 from pydlbench.errors import UnsupportedError
 from pydlbench.models import build_model
@@ -40,40 +40,24 @@ from pydlbench.records.operator import OperatorsFacts
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Callable, Iterator, Sequence
 
     from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.backends.frameworks.verbose import Execution
     from pydlbench.backends.steps.device import DeviceCall, DeviceChain, DeviceOperators
-    from pydlbench.backends.steps.inputs import Batch
     from pydlbench.backends.steps.operators import TimedOperator
     from pydlbench.backends.torch.recording import Recording
-    from pydlbench.backends.torch.step import TorchSubject
-    from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
 
 #: Whether files are run, and no modules.
 runs_files: Final = False
+catalogue_model: Final = TorchModel
 
 
 def own_model(backend: FrameworkBackend, case: StepSpec) -> OwnModel:
     """Build a model of the user's own; see ``frameworks.FrameworkWorker``."""
     del backend
     return OwnModel(case)
-
-
-def catalogue_model(
-    model: Model,
-    weights: Mapping[str, NDArray[Any]],
-    case: StepSpec,
-    batch: Batch,
-    *,
-    separate: bool = False,
-) -> tuple[TorchModel, type[TorchInspection]]:
-    """Build a model of the catalogue; see ``frameworks.FrameworkWorker``."""
-    return TorchModel(model, weights, case, batch, separate=separate), TorchInspection
 
 
 def record_calls(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel:
@@ -152,7 +136,7 @@ def prepare_calls(
     if case.mode != "eager":
         check_on_cpu(case)
     begin = time.perf_counter()
-    feeding = {one: TimedCall(_feed(case)) for one in signatures if is_feed(one)}
+    feeding = {one: TimedCall(_subject(backend, case).fed) for one in signatures if is_feed(one)}
     groups = [one for one in signatures if is_group(one)]
     single = [one for one in signatures if one not in feeding and not is_group(one)]
     calls, refused = _made_ready(case, single)
@@ -185,11 +169,10 @@ def prepare_calls(
     return OperatorsKernel(list(ready.values()), facts, backend.cpus)
 
 
-def _feed(case: StepSpec) -> Callable[[], Any]:
-    """Return what brings images and labels of a model of the catalogue from the host."""
-    model = build_model(case.model, batch=case.batch, **case.options)
-    batch = make_batch(model, case.seed)
-    return TorchModel(model, make_weights(model, case.seed), case, batch).fed
+def _subject(backend: FrameworkBackend, case: StepSpec) -> TorchSubject:
+    made = model_of(backend, case)
+    assert isinstance(made, TorchSubject), "all models of this worker are"
+    return made
 
 
 def _made_ready(
@@ -232,14 +215,7 @@ def prepare_chain(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel 
     """Make the chain of a step ready; see ``operations.prepare_chain``."""
     _check_eager(case)
     begin = time.perf_counter()
-    made: TorchSubject
-    if case.own is not None:
-        made = OwnModel(case)
-        batch = made.batch
-    else:
-        model = build_model(case.model, batch=case.batch, **case.options)
-        images, batch = make_batch(model, case.seed), model.batch
-        made = TorchModel(model, make_weights(model, case.seed), case, images)
+    made = _subject(backend, case)
     with made:
         recorded = made.record()
         recording = recorded.recording
@@ -258,7 +234,7 @@ def prepare_chain(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel 
         blocks=() if case.on_gpu else recording.blocks(),
         allocates=not case.on_gpu,
         checks=checks,
-        batch=batch,
+        batch=made.batch,
     )
     chained = chain.Chain(recording, _waiting(case))
     if not case.on_gpu:
