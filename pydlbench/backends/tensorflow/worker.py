@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from pydlbench.backends.steps.operators import OperatorsKernel
 from pydlbench.backends.steps.serving import model_of
 from pydlbench.backends.tensorflow.calls import prepare_allocation, prepare_calls
-from pydlbench.backends.tensorflow.own import OwnModel
+from pydlbench.backends.tensorflow.own import OwnTensorflowModel
 from pydlbench.backends.tensorflow.step import TensorflowModel, TracedModel
 from pydlbench.records.operator import OperatorsFacts
 
@@ -28,12 +28,7 @@ __all__ = [
 #: Whether files are run, and no modules.
 runs_files: Final = False
 catalogue_model: Final = TensorflowModel
-
-
-def own_model(backend: FrameworkBackend, case: StepSpec) -> OwnModel:
-    """Build a model of the user's own."""
-    del backend
-    return OwnModel(case)
+own_model: Final = OwnTensorflowModel
 
 
 def record_calls(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel:

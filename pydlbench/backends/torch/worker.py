@@ -31,7 +31,7 @@ from pydlbench.backends.steps.own import load_own
 from pydlbench.backends.steps.serving import model_of
 from pydlbench.backends.torch import chain, compiled, replay, settings
 from pydlbench.backends.torch.compiled import groups_of
-from pydlbench.backends.torch.own import OwnModel
+from pydlbench.backends.torch.own import OwnTorchModel
 from pydlbench.backends.torch.step import TorchModel, TorchSubject
 from pydlbench.backends.torch.trace import library_output
 from pydlbench.errors import UnsupportedError
@@ -52,12 +52,7 @@ if TYPE_CHECKING:
 #: Whether files are run, and no modules.
 runs_files: Final = False
 catalogue_model: Final = TorchModel
-
-
-def own_model(backend: FrameworkBackend, case: StepSpec) -> OwnModel:
-    """Build a model of the user's own; see ``frameworks.FrameworkWorker``."""
-    del backend
-    return OwnModel(case)
+own_model: Final = OwnTorchModel
 
 
 def record_calls(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel:
@@ -72,7 +67,7 @@ def record_calls(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel:
     if case.own is None:
         recording, batch = _listed(case)
     else:
-        with OwnModel(case) as own:
+        with OwnTorchModel(backend, case) as own:
             recording, notes = own.record().twice()
         batch, notes = own.batch, (*own.notes, *notes)
     eager = case.mode == "eager"
