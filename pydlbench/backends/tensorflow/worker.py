@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.backends.steps.operators import OperatorsKernel
@@ -33,14 +32,11 @@ own_model: Final = OwnTensorflowModel
 
 def record_calls(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel:
     """List the nodes of a step's graph as it is run, or the groups that XLA makes of them."""
-    begin = time.perf_counter()
     made = model_of(backend, case)
     assert isinstance(made, TracedModel), "all models of this worker are"
     with made:
         calls = made.record()
     facts = OperatorsFacts(
-        setup_s=time.perf_counter() - begin,
-        library=backend.library,
         calls=calls,
         batch=made.batch,
         notes=tuple(made.notes),

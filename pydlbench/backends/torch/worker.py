@@ -6,7 +6,6 @@ Calls are listed, timed one by one, in groups that a compiler runs as one, and a
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import Counter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
@@ -62,7 +61,6 @@ def record_calls(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel:
     """
     if case.on_gpu:
         _check_eager(case)
-    begin = time.perf_counter()
     notes: tuple[str, ...] = ()
     if case.own is None:
         recording, batch = _listed(case)
@@ -72,8 +70,6 @@ def record_calls(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel:
         batch, notes = own.batch, (*own.notes, *notes)
     eager = case.mode == "eager"
     facts = OperatorsFacts(
-        setup_s=time.perf_counter() - begin,
-        library=backend.library,
         calls=recording.distinct() if eager else groups_of(recording),
         order=recording.order() if eager else (),
         # What a compiler's code asks for is not what these calls ask for.
@@ -130,7 +126,6 @@ def prepare_calls(
     """Make calls ready; see ``operations.prepare_calls``."""
     if case.mode != "eager":
         check_on_cpu(case)
-    begin = time.perf_counter()
     feeding = {one: TimedCall(_subject(backend, case).fed) for one in signatures if is_feed(one)}
     groups = [one for one in signatures if is_group(one)]
     single = [one for one in signatures if one not in feeding and not is_group(one)]
@@ -139,8 +134,6 @@ def prepare_calls(
         facts = OperatorsFacts(
             names=(*feeding, *calls),
             how=device.HOW,
-            setup_s=time.perf_counter() - begin,
-            library=backend.library,
             refused=refused,
         )
         every: list[DeviceCall] = [*feeding.values(), *calls.values()]
@@ -157,8 +150,6 @@ def prepare_calls(
         dispatch_s=median(dispatch),
         dispatch_samples=dispatch,
         how=f"{how}; {compiled.HOW}" if groups else how,
-        setup_s=time.perf_counter() - begin,
-        library=backend.library,
         refused=refused,
     )
     return OperatorsKernel(list(ready.values()), facts, backend.cpus)
@@ -185,7 +176,6 @@ def prepare_logged_calls(
 ) -> LoggedOperators:
     """Make logged calls ready; see ``operations.prepare_logged_calls``."""
     _check_eager(case)
-    begin = time.perf_counter()
     calls, refused = _made_ready(case, signatures)
     executions = {
         name: Counter(f"{one.library} {one.primitive}" for one in _logged(call.run))
@@ -194,8 +184,6 @@ def prepare_logged_calls(
     facts = OperatorsFacts(
         names=tuple(calls),
         executions={name: dict(one) for name, one in executions.items()},
-        setup_s=time.perf_counter() - begin,
-        library=backend.library,
         refused=refused,
     )
     return LoggedOperators(list(calls.values()), _logged, facts, backend.cpus)
@@ -209,7 +197,6 @@ def _logged(run: Callable[[], float]) -> list[Execution]:
 def prepare_chain(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel | DeviceChain:
     """Make the chain of a step ready; see ``operations.prepare_chain``."""
     _check_eager(case)
-    begin = time.perf_counter()
     made = _subject(backend, case)
     with made:
         recorded = made.record()
@@ -223,8 +210,6 @@ def prepare_chain(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel 
         # On a GPU the device's time counts, in which nothing is started from Python.
         dispatch_s=0.0 if case.on_gpu else median(chain.call_cost(case.device)),
         how=number if case.on_gpu else f"{number}; dispatch: {chain.HOW}",
-        setup_s=time.perf_counter() - begin,
-        library=backend.library,
         calls=recording.distinct(),
         blocks=() if case.on_gpu else recording.blocks(),
         allocates=not case.on_gpu,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import tiny
 from pydlbench.backends.steps.definition import StepDefinition, definition_of
 from pydlbench.backends.steps.groups import CallGroup, groups_of
 from pydlbench.backends.steps.inputs import make_batch, make_weights
+from pydlbench.backends.steps.repeated import CallCosts
 from pydlbench.backends.steps.serving import prepare_model
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.step import StepPreparation, StepSpec
@@ -82,7 +84,7 @@ def test_a_group_computes_what_its_equations_do():
     assert operators[calls[0]] == "conv_general_dilated"
     group = CallGroup.read(text)
     images, filters, bias = operands = _operands(program.equations, calls, group)
-    (found,) = _function(program.equations, calls, group)({}, *operands)
+    (found,) = _function(program.equations, calls, group)(*operands)
     convolution = program.equations[calls[0]]
     expected = convolution.primitive.bind(images, filters, **convolution.params) + bias
     np.testing.assert_allclose(found, jax.nn.relu(expected), rtol=1e-5, atol=1e-5)
@@ -95,17 +97,20 @@ def test_repetitions_have_operands_of_their_own_and_share_a_call(monkeypatch):
 
     seen: list[Any] = []
 
-    def body(state: dict[str, Any], value: Any) -> list[Any]:
+    def body(value: Any) -> list[Any]:
         seen.append(value)
-        return [value * state["two"]]
+        return [value * 2.0]
 
     operand = jax.numpy.ones(3)
-    place = place_of("cpu", "fp32")
-    cost = calls.CallCost(lambda: 1.0)
-    part = calls.RepeatedOperator(
-        place, body, {"two": jax.numpy.asarray(2.0)}, [[operand], [operand]], cost
-    )
+    asked: list[tuple[int, int]] = []
+
+    def empty(operands: int, results: int) -> Any:
+        asked.append((operands, results))
+        return SimpleNamespace(run=lambda: 1.0)
+
+    part = calls.repeated(place_of("cpu", "fp32"), body, [[operand], [operand]], CallCosts(empty))
     assert len(seen) == 2
+    assert asked == [(2, 1)]
     monkeypatch.setattr(calls.TimedCall, "run", lambda _: 5.0)
     assert part.run() == (5.0 - 1.0) / 2
 
