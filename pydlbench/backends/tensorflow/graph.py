@@ -21,6 +21,7 @@ from tensorflow.python.framework.convert_to_constants import (  # nor puts funct
 )
 
 from pydlbench.backends.steps.groups import CallGroup, Member, grouped
+from pydlbench.backends.steps.network import LOSS, OPTIMIZER
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.seen.tensorflow import Node, NodeTensor
@@ -31,10 +32,7 @@ if TYPE_CHECKING:
 
     from pydlbench.records.operator import Direction
 
-#: Scopes that a step puts what is not forward into.
-LOSS: Final = "step_loss"
-OPTIMIZER: Final = "step_optimizer"
-#: And TensorFlow what is backward.
+#: The scope that TensorFlow puts into what is backward.
 _TAPE: Final = "gradient_tape"
 #: Scopes that say nothing of whose a node is.
 _INLINED: Final = re.compile(

@@ -10,7 +10,6 @@ import tiny
 import pydlbench._cpu as _cpu
 from pydlbench.backends.native.cpu import CpuChains
 from pydlbench.backends.native.model_chain import NativeChain, check_kernels
-from pydlbench.backends.steps.inputs import make_batch, make_weights
 from pydlbench.models.builder import Builder
 from pydlbench.models.graph import Optimizer
 from pydlbench.ops.table import build_layer
@@ -49,7 +48,7 @@ MODELS = {
 def expected():
     """What PyTorch computes of a model and phase: output and gradients; made once."""
     pytest.importorskip("torch")
-    from pydlbench.backends.steps.serving import build_step
+    from pydlbench.backends.steps.serving import catalogue_model
 
     known = {}
 
@@ -57,10 +56,10 @@ def expected():
         if (name, phase) not in known:
             model = MODELS[name]()
             case = StepSpec(model=name, phase=phase, dropout=False)
-            seen = build_step(model, make_weights(model), case, make_batch(model))
-            seen.model.initialize()
-            gradients = dict(seen.gradients()) if case.backward else {}
-            known[name, phase] = model, seen.output(), gradients
+            with catalogue_model(model, case) as made:
+                gradients = dict(made.gradients()) if case.backward else {}
+                made.initialize()
+                known[name, phase] = model, made.output(), gradients
         return known[name, phase]
 
     return get

@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 
+from pydlbench.backends.steps import serving
 from pydlbench.backends.steps.groups import CallGroup, feed_text
 from pydlbench.models.builder import Builder
 from pydlbench.models.graph import Decay, Optimizer
@@ -63,7 +64,7 @@ def test_every_operator_is_made_of_its_signature_and_has_a_time(
         operators = importlib.import_module(
             f"pydlbench.backends.{framework}.{'worker' if framework == 'torch' else 'calls'}"
         )
-    for module in (worker, operators):
+    for module in (worker, operators, serving):
         monkeypatch.setattr(module, "build_model", lambda *_, **__: tiny(), raising=False)
     case = StepSpec(model="tiny", phase=phase, framework=framework, mode=mode)
     calls = worker.record_calls(backend, case).facts.calls
