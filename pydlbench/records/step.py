@@ -14,6 +14,7 @@ from pydlbench.records.measurement import Status, TimeSummary
 from pydlbench.records.own import OPTIMIZERS, OwnSpec
 from pydlbench.records.record import Record, one_of
 from pydlbench.records.specs import Framework, Phase, Precision
+from pydlbench.records.trace import TRACES, TraceFacts
 from pydlbench.words import (
     CASTS,
     FEEDS,
@@ -28,6 +29,7 @@ from pydlbench.words import (
 
 if TYPE_CHECKING:
     from pydlbench.backends.host_clock import HostClock
+    from pydlbench.backends.steps.trace import TracedSteps
     from pydlbench.timing.chunk import Chunk, Request
 
 
@@ -226,12 +228,14 @@ class StepPreparation(Record, frozen=True, kw_only=True):
             another framework's; None for none.
         graph: on a GPU, capture the step into a graph, too.
         disturbance: relative change of every weight, of random size up to this and either sign.
+        trace: record the step, so that it can be traced, too; says in the facts why not, if not.
     """
 
     checks: bool = True
     save: str | None = None
     graph: bool = False
     disturbance: float = 0.0
+    trace: bool = False
 
 
 class ProfiledOperator(Record, frozen=True, kw_only=True):
@@ -296,6 +300,8 @@ class StepFacts(Record, frozen=True, kw_only=True):
         profile: the framework's own, where it has one and checks were asked for.
         types: what an ONNX file computes in, by its tensors: ``fp32``, ``int8 QDQ``, ``mixed (fp16,
             fp32)``; empty of all else, which computes in the precision that was asked for.
+        trace: of a step that can be traced; None where it cannot, or was not asked for.
+        untraced: why it cannot be traced; empty if it can, or was not asked for.
     """
 
     library: str
@@ -312,24 +318,32 @@ class StepFacts(Record, frozen=True, kw_only=True):
     ungraphed: str = ""
     profile: StepProfile | None = None
     types: str = ""
+    trace: TraceFacts | None = None
+    untraced: str = ""
 
 
 class StepKernel:
     """A step that is ready to be timed, sampled exactly as a layer's kernel is.
 
-    On a GPU a request may name another way than the usual one: see ``steps.device.WAYS``.
+    A request may name another way than the usual one: on a GPU see ``steps.device.WAYS``; one of
+    :data:`~pydlbench.records.trace.TRACES` runs the step traced, see ``steps.trace.TracedSteps``.
 
     Args:
         clock: times the step.
         facts: what is known of it.
+        traced: runs it traced; None where it cannot be.
     """
 
-    def __init__(self, clock: HostClock, facts: StepFacts) -> None:
-        self._clock = clock
+    def __init__(
+        self, clock: HostClock, facts: StepFacts, traced: TracedSteps | None = None
+    ) -> None:
+        self._clock, self._traced = clock, traced
         self.facts = facts
 
     def sample(self, request: Request) -> Chunk:
         """Time the requested samples."""
+        if self._traced is not None and request.timing in TRACES:
+            return self._traced.sample(request)
         return self._clock.sample(request)
 
 

@@ -7,16 +7,17 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias
 
-from pydlbench.errors import UsageError
+from pydlbench.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
 
     import numpy as np
     from numpy.typing import NDArray
 
     from pydlbench.backends.steps.inputs import Batch
+    from pydlbench.backends.steps.trace import Tracer
     from pydlbench.models.graph import Model
     from pydlbench.records.step import Check, StepSpec
 
@@ -260,6 +261,17 @@ class FrameworkModel(Protocol):
         """Wait until the device has finished all steps; nothing to do on a CPU."""
         ...
 
+    def tracer(self, run: Callable[[], Any]) -> Tracer:
+        """Return what runs the case's step traced; it may run the step meanwhile.
+
+        Args:
+            run: runs it once without a trace.
+
+        Raises:
+            UnsupportedError: nothing tells its calls apart; says why.
+        """
+        ...
+
     def __enter__(self) -> Self:
         """Choose the precision."""
         ...
@@ -275,7 +287,10 @@ class FrameworkModel(Protocol):
 
 
 class Guarded(abc.ABC):
-    """A model that is run within contexts of its own: settings, and what tells an error."""
+    """A model that is run within contexts of its own: settings, and what tells an error.
+
+    Its steps are not traced, unless it says how.
+    """
 
     def __init__(self) -> None:
         self._contexts = contextlib.ExitStack()
@@ -283,6 +298,11 @@ class Guarded(abc.ABC):
     @abc.abstractmethod
     def guards(self) -> Iterable[contextlib.AbstractContextManager[Any]]:
         """Return the contexts that it is run in, the outermost first."""
+
+    def tracer(self, run: Callable[[], Any]) -> Tracer:
+        """Refuse to trace the step; see :class:`FrameworkModel`."""
+        del run
+        raise UnsupportedError("the framework has no profile here that names the calls of a step")
 
     def __enter__(self) -> Self:
         """Enter them."""
@@ -317,6 +337,10 @@ class StepModel(Protocol):
 
     def synchronize(self) -> None:
         """Wait until the device has finished."""
+        ...
+
+    def tracer(self, run: Callable[[], Any]) -> Tracer:
+        """Return what runs the step traced; see :class:`FrameworkModel`."""
         ...
 
     def checks(self, found: Any) -> tuple[Check, ...]:

@@ -14,7 +14,8 @@ from pydlbench.backends.steps.definition import Guarded, definition_of
 from pydlbench.backends.steps.device import step_kernel
 from pydlbench.backends.steps.inputs import make_batch, make_weights
 from pydlbench.backends.steps.registry import worker_of
-from pydlbench.errors import UsageError
+from pydlbench.backends.steps.trace import TracedSteps, facts_of
+from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.models import build_model
 from pydlbench.models.counts import parameters
 from pydlbench.records.step import StepFacts
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.steps.checks import Inspection
     from pydlbench.backends.steps.definition import StepModel
     from pydlbench.backends.steps.inputs import Batch
+    from pydlbench.backends.steps.trace import Tracer
     from pydlbench.models.graph import Model
     from pydlbench.records.step import Check, StepKernel, StepPreparation, StepSpec
 
@@ -88,6 +90,7 @@ def _prepared(
         checks = made.checks(found) if preparation.checks else ()
         known = made.facts(found)
         del found
+        tracer, untraced = _tracer(made, case) if preparation.trace else (None, "")
     environment = {**backend.describe(), **known.pop("environment")}
     facts = StepFacts(
         library=backend.library,
@@ -97,12 +100,29 @@ def _prepared(
         checks_s=time.perf_counter() - start,
         notes=tuple(made.notes),
         environment=environment,
+        trace=None if tracer is None else facts_of(tracer),
+        untraced=untraced,
         **known,
     )
     # It has no outputs by role, which the clock never asks for.
     operator: Any = SimpleNamespace(call=made.run, wait=made.synchronize)
     # Meanwhile the framework computes in the step's precision.
-    return step_kernel(backend, operator, lambda: made, facts, graph=preparation.graph)
+    traced = None if tracer is None else TracedSteps(tracer, made.run, backend.cpus, lambda: made)
+    return step_kernel(
+        backend, operator, lambda: made, facts, graph=preparation.graph, traced=traced
+    )
+
+
+def _tracer(made: StepModel, case: StepSpec) -> tuple[Tracer | None, str]:
+    """Return what runs a step traced; None, and why, where nothing does."""
+    try:
+        if case.on_gpu:
+            raise UnsupportedError(
+                "on a GPU calls return before their kernels run; nearest: --device cpu"
+            )
+        return made.tracer(made.run), ""
+    except UnsupportedError as error:
+        return None, str(error)
 
 
 class _Catalogue(Guarded):
@@ -132,6 +152,12 @@ class _Catalogue(Guarded):
     def synchronize(self) -> None:
         """Wait until the device has finished."""
         self._inspection.model.synchronize()
+
+    def tracer(self, run: Callable[[], Any]) -> Tracer:
+        """Return what runs the step traced."""
+        found: Tracer = self._inspection.model.tracer(run)
+        self._restore()
+        return found
 
     def checks(self, found: Any) -> tuple[Check, ...]:
         """Hold the step against its graph."""

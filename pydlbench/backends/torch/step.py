@@ -21,7 +21,7 @@ from pydlbench.backends.steps.definition import (
     check_trainable,
     definition_of,
 )
-from pydlbench.backends.torch import settings
+from pydlbench.backends.torch import profiled, settings
 from pydlbench.backends.torch.net import Net, by_node
 from pydlbench.backends.torch.operator import compiled
 from pydlbench.backends.torch.recording import RecordedStep, record
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.steps.definition import LossKind, Step
     from pydlbench.backends.steps.inputs import Batch
+    from pydlbench.backends.steps.trace import Tracer
     from pydlbench.backends.torch.recording import Naming, Recording
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
@@ -90,6 +91,11 @@ class TorchSubject(Guarded):
         """Return when the device has done everything that was called."""
         if self.case.on_gpu:
             torch.cuda.synchronize(self.case.device)
+
+    def tracer(self, run: Callable[[], Any]) -> Tracer:
+        """Return what runs the case's step traced; see ``steps.definition.FrameworkModel``."""
+        profiled.check_traceable(str(self.case.mode))
+        return profiled.tracer(self.record().recording, run)
 
     @property
     @abc.abstractmethod
