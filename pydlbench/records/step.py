@@ -14,7 +14,14 @@ from pydlbench.records.measurement import Status, TimeSummary
 from pydlbench.records.own import OPTIMIZERS, OwnSpec
 from pydlbench.records.record import Record, one_of
 from pydlbench.records.specs import Framework, Phase, Precision
-from pydlbench.records.trace import TRACES, TraceFacts
+from pydlbench.records.trace import (
+    TRACES,
+    CallInContext,
+    Dominant,
+    ModuleInContext,
+    TraceFacts,
+    Tracing,
+)
 from pydlbench.words import (
     CASTS,
     FEEDS,
@@ -375,6 +382,12 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
         environment: what the framework says of itself.
         profile: the framework's own of such a step, by its own clock; None where there is none.
         types: what an ONNX file computes in, see :class:`StepFacts`; None of all else.
+        calls: in a traced step, the longest first; None where none was traced, likewise below.
+        modules: whose calls they are, the longest first.
+        between_calls_s: what a traced step takes besides its calls.
+        dominant: the module that takes most of it.
+        trace: how calls were timed.
+        untraced: why the step was not traced; None where it was, or nobody asked.
         notes: what a reader has to know.
         warnings: what makes this row less reliable.
         contended: other work disturbed most samples; the time is an upper bound.
@@ -404,6 +417,12 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
     environment: Mapping[str, Any] = msgspec.field(default_factory=dict)
     profile: StepProfile | None = None
     types: str | None = None
+    calls: tuple[CallInContext, ...] | None = None
+    modules: tuple[ModuleInContext, ...] | None = None
+    between_calls_s: float | None = None
+    dominant: Dominant | None = None
+    trace: Tracing | None = None
+    untraced: str | None = None
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     contended: bool = False
@@ -414,7 +433,10 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
 
     embedded = ("case",)
     promised = ("time",)
-    omitted = ("profile", "types")
+    omitted = (
+        *("profile", "types"),
+        *("calls", "modules", "between_calls_s", "dominant", "trace", "untraced"),
+    )
 
     @property
     def ok(self) -> bool:

@@ -21,12 +21,14 @@ class ProgramCall(Record, frozen=True, kw_only=True):
             of several or of none its direction, as an optimizer's call over all weights.
         direction: ``forward``, ``loss``, ``backward`` or ``optimizer``.
         signature: see :class:`~pydlbench.records.operator.RecordedCall`.
+        bytes: of its operands and results together; 0 where nobody has counted them.
     """
 
     operator: str
     module: str
     direction: Annotated[str, one_of(*DIRECTIONS)]
     signature: str
+    bytes: int = 0
 
 
 class TraceFacts(Record, frozen=True, kw_only=True):
@@ -49,3 +51,81 @@ def module_of(names: tuple[str, ...], direction: str) -> str:
         direction: of the call.
     """
     return names[0] if len(names) == 1 else direction
+
+
+class CallInContext(Record, frozen=True, kw_only=True):
+    """Calls of one operator, module and direction in a step. Times in seconds.
+
+    Attributes:
+        operator: see :class:`ProgramCall`.
+        module: likewise.
+        direction: likewise.
+        count: how many there are in a step.
+        in_context_s: of all of them together, in the traced step itself.
+        share: of the step.
+        limit_s: their roofline: the higher of FLOPs over the measured peak and least bytes over the
+            measured bandwidths; None where what they compute or what the machine can is not known.
+    """
+
+    operator: str
+    module: str
+    direction: Annotated[str, one_of(*DIRECTIONS)]
+    count: int
+    in_context_s: float
+    share: float
+    limit_s: float | None = None
+
+
+class ModuleInContext(Record, frozen=True, kw_only=True):
+    """A module's calls in a step, of all directions. Times in seconds.
+
+    Attributes:
+        module: see :class:`ProgramCall`.
+        seconds: of its calls together, in the traced step itself.
+        share: of the step.
+        limit_s: the sum of its calls' rooflines; None where calls without one take more than a
+            tenth of it.
+    """
+
+    module: str
+    seconds: float
+    share: float
+    limit_s: float | None = None
+
+
+class Dominant(Record, frozen=True, kw_only=True):
+    """The module that takes most of a step.
+
+    Attributes:
+        name: of the module.
+        share: of the step.
+        ci_low: lower end of the distribution-free 95 % interval over the rounds; None below 6.
+        ci_high: upper end.
+    """
+
+    name: str
+    share: float
+    ci_low: float | None = None
+    ci_high: float | None = None
+
+
+class Tracing(Record, frozen=True, kw_only=True):
+    """How calls were timed in their step. Times in seconds.
+
+    Attributes:
+        source: whose times they are.
+        rounds: traced steps, in one process.
+        calls: in a step.
+        traced_s: the traced step's median.
+        untraced_s: that of the steps that ran beside them without a trace.
+        cost: the traced step over the other one of its round: the median; 1 costs nothing.
+        notes: what was not as usual: why it was not the profiler, or that seconds are scaled.
+    """
+
+    source: str
+    rounds: int
+    calls: int
+    traced_s: float
+    untraced_s: float
+    cost: float
+    notes: tuple[str, ...] = ()

@@ -58,6 +58,7 @@ class _Traced:
                 module=module_of(one.names, one.direction),
                 direction=one.direction,
                 signature=one.signature,
+                bytes=one.bytes,
             )
             for one in made
         ]
