@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.steps.inputs import Batch
-    from pydlbench.backends.steps.trace import Tracer
+    from pydlbench.backends.steps.trace import StepTracer
     from pydlbench.models.graph import Model
     from pydlbench.records.step import Check, StepSpec
 
@@ -261,7 +261,7 @@ class FrameworkModel(Protocol):
         """Wait until the device has finished all steps; nothing to do on a CPU."""
         ...
 
-    def tracer(self, run: Callable[[], Any]) -> Tracer:
+    def tracer(self, run: Callable[[], Any]) -> StepTracer:
         """Return what runs the case's step traced; it may run the step meanwhile.
 
         Args:
@@ -299,7 +299,7 @@ class Guarded(abc.ABC):
     def guards(self) -> Iterable[contextlib.AbstractContextManager[Any]]:
         """Return the contexts that it is run in, the outermost first."""
 
-    def tracer(self, run: Callable[[], Any]) -> Tracer:
+    def tracer(self, run: Callable[[], Any]) -> StepTracer:
         """Refuse to trace the step; see :class:`FrameworkModel`."""
         del run
         raise UnsupportedError("the framework has no profile here that names the calls of a step")
@@ -339,7 +339,7 @@ class StepModel(Protocol):
         """Wait until the device has finished."""
         ...
 
-    def tracer(self, run: Callable[[], Any]) -> Tracer:
+    def tracer(self, run: Callable[[], Any]) -> StepTracer:
         """Return what runs the step traced; see :class:`FrameworkModel`."""
         ...
 

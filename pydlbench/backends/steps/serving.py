@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.steps.checks import Inspection
     from pydlbench.backends.steps.definition import StepModel
     from pydlbench.backends.steps.inputs import Batch
-    from pydlbench.backends.steps.trace import Tracer
+    from pydlbench.backends.steps.trace import StepTracer
     from pydlbench.models.graph import Model
     from pydlbench.records.step import Check, StepKernel, StepPreparation, StepSpec
 
@@ -113,7 +113,7 @@ def _prepared(
     )
 
 
-def _tracer(made: StepModel, case: StepSpec) -> tuple[Tracer | None, str]:
+def _tracer(made: StepModel, case: StepSpec) -> tuple[StepTracer | None, str]:
     """Return what runs a step traced; None, and why, where nothing does."""
     try:
         if case.on_gpu:
@@ -153,9 +153,9 @@ class _Catalogue(Guarded):
         """Wait until the device has finished."""
         self._inspection.model.synchronize()
 
-    def tracer(self, run: Callable[[], Any]) -> Tracer:
+    def tracer(self, run: Callable[[], Any]) -> StepTracer:
         """Return what runs the step traced."""
-        found: Tracer = self._inspection.model.tracer(run)
+        found: StepTracer = self._inspection.model.tracer(run)
         self._restore()
         return found
 

@@ -4,7 +4,7 @@ A framework's profiler tells when its operators ran. Which of its events is whic
 recorded step follows from order and name, and nothing else: :func:`align` refuses a profile in
 which they differ, for all calls behind the first difference would be taken for others.
 
-Knows no framework: what it needs of one is a :class:`Tracer`.
+Knows no framework: what it needs of one is a :class:`StepTracer`.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class Tracer:
+class StepTracer:
     """What runs a step traced.
 
     Attributes:
@@ -177,7 +177,7 @@ class Tracer:
     ways: Mapping[str, tuple[str, Callable[[], Trace]]]
 
 
-def facts_of(tracer: Tracer) -> TraceFacts:
+def facts_of(tracer: StepTracer) -> TraceFacts:
     """Return what is known of a step that a tracer runs."""
     sources = {way: source for way, (source, _) in tracer.ways.items()}
     return TraceFacts(calls=tuple(tracer.calls), sources=sources)
@@ -199,7 +199,7 @@ class TracedSteps:
 
     def __init__(
         self,
-        tracer: Tracer,
+        tracer: StepTracer,
         run: Callable[[], Any],
         cpus: Sequence[int],
         guard: Callable[[], AbstractContextManager[Any]],

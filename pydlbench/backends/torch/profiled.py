@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from pydlbench.backends.steps.trace import Event, Trace, Tracer, align
+from pydlbench.backends.steps.trace import Event, StepTracer, Trace, align
 from pydlbench.backends.torch import chain
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.trace import ProgramCall, module_of
@@ -27,7 +27,7 @@ _VIEWS: Final = ("aten::_reshape_alias",)
 _OPERATOR: Final = re.compile(r"\w+::\w+")
 
 
-def tracer(recording: Recording, run: Callable[[], Any]) -> Tracer:
+def tracer(recording: Recording, run: Callable[[], Any]) -> StepTracer:
     """Return what runs a step traced.
 
     Args:
@@ -36,7 +36,7 @@ def tracer(recording: Recording, run: Callable[[], Any]) -> Tracer:
     """
     traced = _Traced(recording, run)
     stamped = "time stamps around each recorded call, run without modules and autograd"
-    return Tracer(
+    return StepTracer(
         calls=traced.calls,
         ways={
             "profile": (f"PyTorch {torch.__version__}'s profiler", traced.profiled),

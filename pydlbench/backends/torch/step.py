@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.steps.definition import LossKind, Step
     from pydlbench.backends.steps.inputs import Batch
-    from pydlbench.backends.steps.trace import Tracer
+    from pydlbench.backends.steps.trace import StepTracer
     from pydlbench.backends.torch.recording import Naming, Recording
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
@@ -92,7 +92,7 @@ class TorchSubject(Guarded):
         if self.case.on_gpu:
             torch.cuda.synchronize(self.case.device)
 
-    def tracer(self, run: Callable[[], Any]) -> Tracer:
+    def tracer(self, run: Callable[[], Any]) -> StepTracer:
         """Return what runs the case's step traced; see ``steps.definition.FrameworkModel``."""
         profiled.check_traceable(str(self.case.mode))
         return profiled.tracer(self.record().recording, run)

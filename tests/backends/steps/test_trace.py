@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 
-from pydlbench.backends.steps.trace import Event, Trace, TracedSteps, Tracer, align
+from pydlbench.backends.steps.trace import Event, StepTracer, Trace, TracedSteps, align
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.records.trace import ProgramCall
 from pydlbench.timing.chunk import Request
@@ -94,7 +94,7 @@ def invented(log):
         log.append("traced")
         return Trace(0.5, [0.1, 0.2, 0.05])
 
-    return Tracer(calls=calls, ways={"profile": ("an invented profiler", traced)})
+    return StepTracer(calls=calls, ways={"profile": ("an invented profiler", traced)})
 
 
 def test_each_round_has_a_traced_step_and_another_in_random_order():
