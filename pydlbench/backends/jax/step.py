@@ -20,13 +20,14 @@ from pydlbench.backends.steps.inputs import trained
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
 
     from pydlbench.backends.steps.definition import LossKind
     from pydlbench.backends.steps.inputs import Batch
+    from pydlbench.backends.steps.trace import StepTracer
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
 
@@ -110,6 +111,14 @@ class JaxModel(Guarded):
         """Return when all calls are done; on a CPU each returns with its results."""
         for step in self._steps:
             step.wait()
+
+    def tracer(self, run: Callable[[], Any]) -> StepTracer:
+        """Refuse to trace the step; see ``steps.definition.FrameworkModel``."""
+        del run
+        raise UnsupportedError(
+            "jax xla: XLA's profile has its fusions, of many operations each, and no calls of the "
+            "step; nearest: --framework torch"
+        )
 
     def arrays(self, batch: Batch) -> tuple[NDArray[Any], ...]:
         """Return images and labels as JAX takes them from the host."""

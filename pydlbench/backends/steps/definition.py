@@ -7,7 +7,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias
 
-from pydlbench.errors import UnsupportedError, UsageError
+from pydlbench.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -287,10 +287,7 @@ class FrameworkModel(Protocol):
 
 
 class Guarded(abc.ABC):
-    """A model that is run within contexts of its own: settings, and what tells an error.
-
-    Its steps are not traced, unless it says how.
-    """
+    """A model that is run within contexts of its own: settings, and what tells an error."""
 
     def __init__(self) -> None:
         self._contexts = contextlib.ExitStack()
@@ -298,11 +295,6 @@ class Guarded(abc.ABC):
     @abc.abstractmethod
     def guards(self) -> Iterable[contextlib.AbstractContextManager[Any]]:
         """Return the contexts that it is run in, the outermost first."""
-
-    def tracer(self, run: Callable[[], Any]) -> StepTracer:
-        """Refuse to trace the step; see :class:`FrameworkModel`."""
-        del run
-        raise UnsupportedError("the framework has no profile here that names the calls of a step")
 
     def __enter__(self) -> Self:
         """Enter them."""
