@@ -42,6 +42,8 @@ FUSIONS: Final = ("none", "bias-relu", "bias")
 
 #: The images' way through; and back to each weight; and the weights' update.
 PHASES: Final = ("forward", "forward-backward", "training")
+#: Where in a step a call is made.
+DIRECTIONS: Final = ("forward", "loss", "backward", "optimizer")
 #: The backends that run whole steps of the catalogue's models where none is named.
 FRAMEWORKS: Final = ("torch", "tensorflow")
 #: That of them whose steps on a GPU are recorded and timed call by call.

@@ -8,12 +8,11 @@ import msgspec
 
 from pydlbench.records.record import Record, one_of
 from pydlbench.records.step import Check
+from pydlbench.words import DIRECTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Where in a step a call is made.
-DIRECTIONS = ("forward", "loss", "backward", "optimizer")
 Direction = Annotated[str, one_of(*DIRECTIONS)]
 
 # Parts of calls sum to their number but for rounding.

@@ -13,6 +13,7 @@ from pydlbench.models.counts import macs
 from pydlbench.records.metrics import Metric, columns_of
 from pydlbench.records.step import options_text
 from pydlbench.report.columns import device_name
+from pydlbench.report.context import context_blocks
 from pydlbench.report.csv import flat_lines
 from pydlbench.report.json import dump
 from pydlbench.report.text import Heading, Lines, Table, csv_text
@@ -173,7 +174,7 @@ _AXES = ("precision", "phase", "batch", "device")
 
 
 def steps_report(run: RunRecord, rows: Sequence[StepRow], conclusion: Sequence[str]) -> list[Block]:
-    """Return heading, table, rows without a time, notes, and conclusion.
+    """Return heading, table, modules, rows without a time, notes, and conclusion.
 
     Args:
         run: for the device's name.
@@ -183,9 +184,13 @@ def steps_report(run: RunRecord, rows: Sequence[StepRow], conclusion: Sequence[s
     timed = [row for row in rows if row.record.time is not None]
     differing = _differing(rows)
     notes = dict.fromkeys(f"{row.who}: {note}" for row in rows for note in row.record.notes)
+    context = [block for row in timed for block in context_blocks(row.record, row.who)]
+    table = Table.of(columns_of(METRICS, StepTable(timed, differing)), timed)
+    # Of a single step its modules are what was asked for; several are held against each other.
+    first = [*context, table] if len(timed) == 1 else [table, *context]
     return [
         Heading(heading(run, rows)),
-        Table.of(columns_of(METRICS, StepTable(timed, differing)), timed),
+        *first,
         *(block for row in timed for block in _profile(row)),
         *(
             Lines(_refused(rows, status, differing), alarm=status == "failed", listed=True)

@@ -121,16 +121,39 @@ def run_in_turn(
     Args:
         cases: the steps.
         session: whose workers and settings are used.
-        preparation: with which checks; None is all of them.
+        preparation: with which checks; None is all of them. With ``trace`` steps are traced, too,
+            in the processes that timed them last.
         progress: called with steps made ready, steps in all and the next one's label.
 
     Returns:
         A record for each, in the order given.
     """
-    turns = _Turns(cases, session, preparation or StepPreparation())
+    how = preparation or StepPreparation()
+    turns = _Turns(cases, session, msgspec.structs.replace(how, trace=False))
     while not turns.finished:
         turns.visit(progress)
-    return turns.records()
+    records = turns.records()
+    return _traced(cases, records, session, progress) if how.trace else records
+
+
+def _traced(
+    cases: Sequence[StepSpec],
+    records: Sequence[StepRecord],
+    session: Session,
+    progress: Callable[[int, int, str], None] | None,
+) -> list[StepRecord]:
+    """Return records of steps with what their calls take, of those that have a time."""
+    from pydlbench.steps.traced import trace_step
+
+    found = []
+    for place, (case, record) in enumerate(zip(cases, records, strict=True)):
+        if record.time is None:
+            found.append(record)
+            continue
+        if progress:
+            progress(place, len(cases), f"{case.label}: traced step")
+        found.append(msgspec.structs.replace(record, **trace_step(case, session)))
+    return found
 
 
 class _Turns:

@@ -23,13 +23,14 @@ from pydlbench.backends.steps.network import LOSS, OPTIMIZER, Run
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
 
     from pydlbench.backends.steps.definition import LossKind
     from pydlbench.backends.steps.inputs import Batch
+    from pydlbench.backends.steps.trace import StepTracer
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
 
@@ -116,6 +117,14 @@ class JaxModel(CatalogueModel):
         """Return when all calls are done; on a CPU each returns with its results."""
         for step in self.steps:
             step.wait()
+
+    def tracer(self, run: Callable[[], Any]) -> StepTracer:
+        """Refuse to trace the step; see ``steps.definition.FrameworkModel``."""
+        del run
+        raise UnsupportedError(
+            "jax xla: XLA's profile has its fusions, of many operations each, and no calls of the "
+            "step; nearest: --framework torch"
+        )
 
     def placed(self, arrays: tuple[NDArray[Any], ...]) -> tuple[Any, ...]:
         """Return arrays of the host's on the device."""

@@ -24,6 +24,7 @@ from onnx import helper, numpy_helper
 
 from pydlbench.ops.seen.onnx import Node, Tensor
 from pydlbench.records.operator import RecordedCall
+from pydlbench.records.trace import ProgramCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -33,14 +34,15 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.onnxruntime.step import OnnxModel
 
-__all__ = ["GRAPHS", "Graph", "Recording", "record", "recorded"]
+__all__ = ["GRAPHS", "PREFIX", "SUFFIX", "Graph", "Recording", "record", "recorded", "recorded_in"]
 
 #: Runs before those that count, and those.
 _UNTIMED: Final = 2
 _STEPS: Final = 5
-_SUFFIX: Final = "_kernel_time"
+#: Behind the name of a node in a profile.
+SUFFIX: Final = "_kernel_time"
 #: Before the number of a node, where its name stood: no file has such names by chance.
-_PREFIX: Final = "pydlbench."
+PREFIX: Final = "pydlbench."
 #: What onnxruntime puts behind the name of a node whose maps it lays out in blocks of channels.
 _BLOCKED: Final = "_nchwc"
 #: onnxruntime's names of types that NumPy calls otherwise.
@@ -79,12 +81,27 @@ def recorded(made: OnnxModel) -> Iterator[Recording]:
         made: the file with its inputs; it is run several times.
     """
     with tempfile.TemporaryDirectory(prefix="pydlbench-graph-") as name:
-        folder = Path(name)
-        graph = Graph(made, folder)
-        events = _profiled(made, graph, folder)
-        values = _whole_numbers(made, graph, events, folder)
-        calls = _distinct(graph, _Writer(graph, made.feeds, events, values, folder))
-        yield Recording(graph=graph, written=_written(graph, events), folder=folder, calls=calls)
+        yield recorded_in(Path(name), made)
+
+
+def recorded_in(folder: Path, made: OnnxModel) -> Recording:
+    """Return what is known of a step, its large constants in a folder.
+
+    Args:
+        folder: an empty one.
+        made: the file with its inputs; it is run several times.
+    """
+    graph = Graph(made, folder)
+    events = _profiled(made, graph, folder)
+    values = _whole_numbers(made, graph, events, folder)
+    writer = _Writer(graph, made.feeds, events, values, folder)
+    return Recording(
+        graph=graph,
+        written=_written(graph, events),
+        folder=folder,
+        calls=_distinct(graph, writer),
+        in_order={number: _in_place(graph, writer, number) for number in sorted(events)},
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,12 +113,14 @@ class Recording:
         written: type and shape of what its nodes write, by name.
         folder: where large constants lie.
         calls: its distinct nodes, in the order in which the graph has them.
+        in_order: all nodes that the profile has, by number.
     """
 
     graph: Graph
     written: Mapping[str, tuple[str, tuple[int, ...]]]
     folder: Path
     calls: tuple[RecordedCall, ...]
+    in_order: Mapping[int, ProgramCall]
 
 
 class Graph:
@@ -130,7 +149,7 @@ class Graph:
         for number, node in enumerate(self.nodes):
             own = node.name.removesuffix(_BLOCKED).strip("/")
             self.names.append(own or f"{node.op_type}_{number}")
-            node.name = f"{_PREFIX}{number}"
+            node.name = f"{PREFIX}{number}"
         self.constants = {one.name: one for one in self.model.graph.initializer}
         self.versions = {one.domain: one.version for one in self.model.opset_import}
 
@@ -161,9 +180,9 @@ def _profiled(made: OnnxModel, graph: Graph, folder: Path) -> dict[int, _Event]:
         session.run(None, made.feeds)
     found: dict[int, list[dict[str, Any]]] = {}
     for one in json.loads(Path(session.end_profiling()).read_bytes()):
-        name = one["name"].removesuffix(_SUFFIX)
-        if name != one["name"] and name.startswith(_PREFIX):
-            found.setdefault(int(name.removeprefix(_PREFIX)), []).append(one)
+        name = one["name"].removesuffix(SUFFIX)
+        if name != one["name"] and name.startswith(PREFIX):
+            found.setdefault(int(name.removeprefix(PREFIX)), []).append(one)
     return {
         number: _Event(
             seconds=statistics.median(one["dur"] for one in ran[_UNTIMED:]) / 1e6,
@@ -322,6 +341,18 @@ def _value(attribute: Any) -> Any:
     if attribute.type == _TENSOR and found.ByteSize() <= _LARGE:
         return base64.b64encode(found.SerializeToString(deterministic=True)).decode()
     return None
+
+
+def _in_place(graph: Graph, writer: _Writer, number: int) -> ProgramCall:
+    """Return a node as a call of the step."""
+    node = writer.node(number)
+    return ProgramCall(
+        operator=node.name,
+        module=graph.names[number],
+        direction="forward",
+        signature=node.signature,
+        bytes=node.bytes,
+    )
 
 
 def _distinct(graph: Graph, writer: _Writer) -> tuple[RecordedCall, ...]:

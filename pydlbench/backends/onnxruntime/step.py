@@ -35,11 +35,12 @@ from pydlbench.units import format_bytes
 
 if TYPE_CHECKING:
     import contextlib
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from pydlbench.backends.onnxruntime.backend import OnnxruntimeBackend
+    from pydlbench.backends.steps.trace import StepTracer
     from pydlbench.records.own import OwnInput
     from pydlbench.records.step import Check, StepSpec
 
@@ -121,6 +122,13 @@ class OnnxModel(FedModel):
 
     def synchronize(self) -> None:
         """Return at once: a run returns with its results."""
+
+    def tracer(self, run: Callable[[], Any]) -> StepTracer:
+        """Return what runs the step traced; see ``steps.definition.FrameworkModel``."""
+        from pydlbench.backends.onnxruntime.traced import tracer
+
+        del run  # a session either profiles all of its steps or none
+        return tracer(self)
 
     def checks(self, result: list[Any]) -> tuple[Check, ...]:
         """Say whether the outputs are finite, and have onnxruntime profile the step."""

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias
 from pydlbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     import numpy as np
     from numpy.typing import NDArray
 
     from pydlbench.backends.steps.inputs import Batch
+    from pydlbench.backends.steps.trace import StepTracer
     from pydlbench.models.graph import Model
     from pydlbench.records.step import Check, StepSpec
 
@@ -276,6 +277,17 @@ class StepModel(abc.ABC):
     @abc.abstractmethod
     def synchronize(self) -> None:
         """Wait until the device has finished; nothing to do on a CPU."""
+
+    @abc.abstractmethod
+    def tracer(self, run: Callable[[], Any]) -> StepTracer:
+        """Return what runs the case's step traced; it may run the step meanwhile.
+
+        Args:
+            run: runs it once without a trace.
+
+        Raises:
+            UnsupportedError: nothing tells its calls apart; says why.
+        """
 
     @abc.abstractmethod
     def checks(self, result: Any) -> tuple[Check, ...]:

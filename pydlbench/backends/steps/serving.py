@@ -11,7 +11,8 @@ from pydlbench.backends.steps.catalogue import CatalogueModel
 from pydlbench.backends.steps.device import step_kernel
 from pydlbench.backends.steps.inputs import make_batch, make_weights
 from pydlbench.backends.steps.registry import worker_of
-from pydlbench.errors import UsageError
+from pydlbench.backends.steps.trace import TracedSteps, facts_of
+from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.models import build_model
 from pydlbench.records.step import StepFacts, StepPreparation
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.backends.steps.definition import StepModel
     from pydlbench.backends.steps.inputs import Batch
+    from pydlbench.backends.steps.trace import StepTracer
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepKernel, StepSpec
 
@@ -111,6 +113,7 @@ def _prepared(
             made.save(Path(preparation.save))
         known = made.facts(result)
         del result
+        tracer, untraced = _tracer(made, case) if preparation.trace else (None, "")
     environment = {**backend.describe(), **known.pop("environment")}
     facts = StepFacts(
         library=backend.library,
@@ -120,9 +123,29 @@ def _prepared(
         checks_s=time.perf_counter() - start,
         notes=tuple(made.notes),
         environment=environment,
+        trace=None if tracer is None else facts_of(tracer),
+        untraced=untraced,
         **known,
     )
     # It has no outputs by role, which the clock never asks for.
     operator: Any = SimpleNamespace(call=made.run, wait=made.synchronize)
     # Meanwhile the framework computes in the step's precision.
-    return step_kernel(backend, operator, lambda: made, facts, graph=preparation.graph)
+    traced = None if tracer is None else TracedSteps(tracer, made.run, backend.cpus, lambda: made)
+    return step_kernel(
+        backend, operator, lambda: made, facts, graph=preparation.graph, traced=traced
+    )
+
+
+def _tracer(made: StepModel, case: StepSpec) -> tuple[StepTracer | None, str]:
+    """Return what runs a step traced; None, and why, where nothing does."""
+    try:
+        if case.on_gpu:
+            raise UnsupportedError(
+                "on a GPU calls return before their kernels run; nearest: --device cpu"
+            )
+        tracer = made.tracer(made.run)
+        if isinstance(made, CatalogueModel):
+            made.restore()  # recording has run the step
+        return tracer, ""
+    except UnsupportedError as error:
+        return None, str(error)

@@ -16,6 +16,7 @@ from pydlbench.backends.steps.catalogue import CatalogueModel, host_arrays
 from pydlbench.backends.steps.definition import Outcome, StepDefinition, StepModel, check_trainable
 from pydlbench.backends.steps.inputs import trained
 from pydlbench.backends.steps.network import LOSS, OPTIMIZER, Run, scope_of
+from pydlbench.backends.steps.trace import StepTracer
 from pydlbench.backends.tensorflow.backend import translated
 from pydlbench.backends.tensorflow.forward import descend, descend_with_momentum
 from pydlbench.backends.tensorflow.gradients import Traced
@@ -23,12 +24,13 @@ from pydlbench.backends.tensorflow.graph import (
     controls,
     executed,
     grouped_nodes,
+    in_order,
     inlined,
     listed,
 )
 from pydlbench.backends.tensorflow.net import Net
 from pydlbench.backends.tensorflow.settings import arithmetic, tf
-from pydlbench.backends.tensorflow.trace import node_runs
+from pydlbench.backends.tensorflow.trace import node_runs, traced_step
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import UnsupportedError
 from pydlbench.models.graph import INPUT
@@ -108,6 +110,32 @@ class TracedModel(StepModel):
     @abc.abstractmethod
     def scopes(self) -> dict[str, str]:
         """The names of the model's layers by the scopes that their nodes are in."""
+
+    def tracer(self, run: Callable[[], Any]) -> StepTracer:
+        """Return what runs the case's step traced; see ``steps.definition.FrameworkModel``."""
+        if self.case.mode != "graph":
+            raise UnsupportedError(
+                f"tensorflow {self.case.mode}: its kernels are XLA's own, of several nodes each; "
+                "nearest: --mode graph"
+            )
+        # A function that has run before tells nothing any more.
+        graphs = executed(Tracer(self.device, "graph")(self.body), self.operands())
+        if controls(graphs):
+            raise UnsupportedError(
+                "tensorflow graph: there are loops or branches in the step, whose nodes run "
+                "several times or not at all"
+            )
+        calls = in_order(graphs, self.scopes)
+        operators = {name: one.operator for name, one in calls.items()}
+        return StepTracer(
+            calls=tuple(calls.values()),
+            ways={
+                "profile": (
+                    f"TensorFlow {tf.__version__}'s profiler",
+                    lambda: traced_step(run, operators),
+                )
+            },
+        )
 
     def record(self) -> tuple[RecordedCall, ...]:
         """Return the nodes of the step's graph as it is run; of a compiled one their groups."""

@@ -23,7 +23,7 @@ from pydlbench.backends.steps.definition import (
     StepModel,
     check_trainable,
 )
-from pydlbench.backends.torch import settings
+from pydlbench.backends.torch import profiled, settings
 from pydlbench.backends.torch.net import Net, by_node
 from pydlbench.backends.torch.operator import compiled
 from pydlbench.backends.torch.recording import RecordedStep, record
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.steps.definition import LossKind, Step
     from pydlbench.backends.steps.inputs import Batch
+    from pydlbench.backends.steps.trace import StepTracer
     from pydlbench.backends.torch.recording import Naming, Recording
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
@@ -89,6 +90,11 @@ class TorchSubject(StepModel):
         """Return when the device has done everything that was called."""
         if self.case.on_gpu:
             torch.cuda.synchronize(self.case.device)
+
+    def tracer(self, run: Callable[[], Any]) -> StepTracer:
+        """Return what runs the case's step traced; see ``steps.definition.FrameworkModel``."""
+        profiled.check_traceable(str(self.case.mode))
+        return profiled.tracer(self.record().recording, run)
 
     @abc.abstractmethod
     def set_layers(self, definition: StepDefinition) -> None:
