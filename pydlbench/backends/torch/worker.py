@@ -28,11 +28,11 @@ from pydlbench.backends.steps.operators import (
     check_on_cpu,
 )
 from pydlbench.backends.steps.own import load_own
-from pydlbench.backends.torch import chain, compiled, replay, settings
+from pydlbench.backends.torch import chain, compiled, links, replay, settings
 from pydlbench.backends.torch.compiled import groups_of
 from pydlbench.backends.torch.inspection import TorchInspection
 from pydlbench.backends.torch.own import OwnModel
-from pydlbench.backends.torch.step import TorchModel
+from pydlbench.backends.torch.step import TorchModel, tensors_in
 from pydlbench.backends.torch.trace import library_output
 from pydlbench.errors import UnsupportedError
 from pydlbench.models import build_model
@@ -41,6 +41,7 @@ from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -267,6 +268,43 @@ def prepare_chain(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel 
     runtime = device.runtime_of(backend)
     clock = device.StepClock(operator, runtime, backend.cpus, _guard(case), backend.watcher)
     return device.DeviceChain(clock, msgspec.structs.replace(facts, ungraphed=clock.ungraphed()))
+
+
+def list_links(backend: FrameworkBackend, case: StepSpec, listed: Path, saved: Path) -> list[str]:
+    """List native kernels of a step's calls; see ``operations.list_links``."""
+    del backend
+    if case.backward:
+        raise UnsupportedError(
+            f"--phase {case.phase}: native chains of recorded steps are forward so far; nearest: "
+            "--phase forward"
+        )
+    made: TorchSubject
+    names: dict[torch.Tensor, str]
+    if case.own is not None:
+        made = own = OwnModel(case)
+        names, inputs = _named_weights(own.module), own.resident
+    else:
+        model = build_model(case.model, batch=case.batch, **case.options)
+        resident = msgspec.structs.replace(case, feed="resident", fetch=False)
+        made = net = TorchModel(
+            model, make_weights(model, case.seed), resident, make_batch(model, case.seed)
+        )
+        names, inputs = _named_weights(net.net.module), net.resident
+    for number, tensor in enumerate(tensors_in(inputs)):
+        names[tensor] = "input" if number == 0 else f"input {number + 1}"
+    with made:
+        recorded = made.record()
+        links.list_recording(recorded.recording, names).save(listed)
+        output = recorded.step()[0].detach().to("cpu", torch.float32)
+    np.save(saved / "0.npy", np.ascontiguousarray(output.numpy()))
+    (saved / "names.txt").write_text("output")
+    return list(made.notes)
+
+
+def _named_weights(module: nn.Module) -> dict[torch.Tensor, str]:
+    """Return all tensors that a module has, with their names."""
+    named = [*module.named_parameters(), *module.named_buffers()]
+    return {tensor: name for name, tensor in named}
 
 
 def _check_eager(case: StepSpec) -> None:

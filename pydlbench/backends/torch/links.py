@@ -1,0 +1,355 @@
+"""A recorded forward step as a list of native kernels that read each other's results.
+
+A tensor of the list is what a tensor of the step holds, element by element in the order of its
+dimensions: its memory, how often that was overwritten, its first element, and the way from one
+element to the next. Two views that go the same way are one tensor, so that a flattening has no
+kernel. Nor has a copy, which changes only where elements lie: a chain lays its tensors out itself.
+A way through a result in another order is a permutation.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+import torch
+
+from pydlbench.backends.native.links import Link, Listing
+from pydlbench.backends.torch.chain import below_autograd
+from pydlbench.backends.torch.recording import Slot
+from pydlbench.errors import UnsupportedError
+from pydlbench.models.work import Work
+from pydlbench.ops.meaning import LayerPass, Value
+from pydlbench.ops.op import INTEGERS
+from pydlbench.ops.seen.aten import leaves, meaning_of
+from pydlbench.ops.tensors import merged_elementwise, merged_move
+from pydlbench.records.operator import RecordedCall
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from pydlbench.backends.torch.recording import Call, Recording
+    from pydlbench.ops.meaning import Binding
+    from pydlbench.ops.op import Layer
+
+#: Sizes with their strides, in elements; the last one changes fastest.
+Walk: TypeAlias = "tuple[tuple[int, int], ...]"
+#: A copy: its result holds what its operand does.
+_COPIES: Final = ("copy", "permute")
+
+_NOTHING: Final = "the step returns no result of a call, so there is no native chain"
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What a tensor holds: its memory, how often that was overwritten, and a way through it."""
+
+    storage: Any
+    version: int
+    offset: int
+    walk: Walk
+
+    @property
+    def elements(self) -> int:
+        return math.prod(size for size, _ in self.walk)
+
+
+def list_recording(recording: Recording, names: Mapping[torch.Tensor, str]) -> Listing:
+    """Return the kernels of a recorded forward step, with the values of what is given.
+
+    Args:
+        recording: of a forward step.
+        names: of weights and inputs.
+
+    Raises:
+        UnsupportedError: a call of which there is no native kernel, or that reads what no kernel
+            has written; it is named.
+    """
+    if recording.opaque is not None:
+        raise UnsupportedError(f"the recorded calls have no native chain: {recording.opaque}")
+    lister = _Lister(recording, names)
+    for call in recording.calls:
+        lister.add(call)
+    return lister.listing()
+
+
+class _Lister:
+    """Goes through the calls once, in their order."""
+
+    def __init__(self, recording: Recording, names: Mapping[torch.Tensor, str]) -> None:
+        self._recording = recording
+        self._links: list[Link] = []
+        self._given: dict[str, NDArray[np.float32]] = {}
+        #: How often each memory was overwritten; what the step was given lies there untouched.
+        self._versions: Counter[Any] = Counter()
+        self._known: dict[_Content, str] = {}
+        named = {_storage(tensor): name for tensor, name in names.items()}
+        self._from_outside = {
+            _storage(tensor): (tensor, named.get(_storage(tensor), f"given {slot}"))
+            for slot, tensor in recording.given.items()
+        }
+        self._used: Counter[str] = Counter()
+
+    def add(self, call: Call) -> None:
+        """Add the kernels of a call."""
+        if call.implied:
+            return
+        recorded = RecordedCall.of(
+            [call.names],
+            signature=call.signature,
+            operator=call.operator,
+            direction=call.direction,
+            bytes=call.bytes,
+        )
+        if _draws_nothing(call) and not any(True for _ in leaves(_inputs(call), Slot)):
+            self._add_constant(call)
+            return
+        try:
+            meaning = meaning_of(recorded)
+        except UnsupportedError as error:
+            raise _refused(call, str(error)) from error
+        slots = [one.number for one in leaves(_inputs(call), Slot)]
+        if meaning.kind == "view":  # in place, it changes shape and strides only
+            return
+        if meaning.layers_missing is not None or not meaning.layers:
+            raise _refused(call, meaning.layers_missing or "it has no layer")
+        operands = _Operands(self, call, slots)
+        if all(one.layer.kind == "move" for one in meaning.layers):
+            name = operands.handed_on(meaning.layers)
+        else:
+            name = self._chained(call, meaning.layers, operands)
+        self._overwrite(call)
+        result = next(leaves([call.results], Slot), None)
+        if result is None:
+            raise _refused(call, "it returns nothing")
+        self._known[self.content_of(result.number)] = name
+
+    def listing(self) -> Listing:
+        """Return all kernels."""
+        if any(self._versions[storage] for storage in self._from_outside):
+            raise UnsupportedError(
+                "the step overwrites what it was given, so there is no native chain"
+            )
+        result = next(leaves([self._recording.results], Slot), None)
+        if result is None or not self._recording.calls:
+            raise UnsupportedError(_NOTHING)
+        output = result.number
+        name = self.name_of(self.content_of(output), self._recording.calls[-1])
+        if name in self._given:
+            raise UnsupportedError(_NOTHING)
+        return Listing(
+            links=tuple(self._links),
+            output=name,
+            output_shape=tuple(self._recording.places[output][2]),
+            given=self._given,
+            gradients={},
+        )
+
+    def _chained(self, call: Call, layers: Sequence[LayerPass], operands: _Operands) -> str:
+        """Add layers that read each other's results; return the last one's."""
+        before = ""
+        for one in layers:
+            if one.training:
+                raise _refused(call, "in training it has no place in a forward chain")
+            if one.roles is None:
+                raise _refused(call, "its native layers take its time and compute something else")
+            layer = one.layer if one.number is None else one.layer.replace(number=one.number)
+            shapes = layer.shapes()
+            reads = {}
+            for role in one.roles:
+                elements = math.prod(shapes[role.role])
+                name = before if role.operand is None else operands.named(role, elements)
+                reads[role.role] = name
+            if (layer.op, layer.fields.get("weights_tag")) == ("gemm", "nk") and (
+                reads["weights"] not in self._given
+            ):
+                # What a kernel has just written lies as it was written.
+                layer = layer.replace(weights_tag="kn")
+            before = self.link(call, layer, reads, pass_=one.pass_)
+        return before
+
+    def link(
+        self, call: Call, layer: Layer, reads: dict[str, str], *, pass_: str = "forward"
+    ) -> str:
+        """Add a kernel; return the tensor that it writes."""
+        node = call.names[0] if call.names else call.operator.rpartition(".")[2]
+        plain = f"{node}/{layer.op}"
+        self._used[plain] += 1
+        name = plain if self._used[plain] == 1 else f"{plain} {self._used[plain]}"
+        work = Work(node=node, layer=layer, pass_=pass_, propagation="inference")
+        writes = {layer.result(pass_): name}
+        self._links.append(Link(name=f"{name} {pass_}", work=work, reads=reads, writes=writes))
+        return name
+
+    def number(self, value: float, elements: int) -> str:
+        """Return the tensor of a number."""
+        name = f"{value:g} x {elements}"
+        self._given[name] = np.full(elements, value, np.float32)
+        return name
+
+    def content_of(self, slot: int, value: Value | None = None) -> _Content:
+        """Return what a tensor of the step holds now, or what another view of it does."""
+        storage, offset, shape, strides = self._recording.places[slot][:4]
+        if value is not None:
+            shape, strides = value.shape, value.strides
+        return _Content(storage, self._versions[storage], offset, _walk(shape, strides))
+
+    def name_of(self, content: _Content, call: Call) -> str:
+        """Return the tensor that holds something, in the order in which a call reads it."""
+        name = self._known.get(content)
+        if name is not None:
+            return name
+        if content.storage in self._from_outside and not content.version:
+            name = self._known[content] = self._given_as(content)
+            return name
+        for other, made in self._known.items():
+            order = _reordered(other, content)
+            if order is not None:
+                layer = merged_move(*zip(*order, strict=True))
+                name = made if layer.op == "copy" else self.link(call, layer, {"src": made})
+                self._known[content] = name
+                return name
+        raise _refused(call, "it reads a part of a tensor, or what no native kernel has written")
+
+    def _given_as(self, content: _Content) -> str:
+        """Keep what the step was given, in the order in which it is read."""
+        tensor, name = self._from_outside[content.storage]
+        sizes, strides = zip(*content.walk, strict=True) if content.walk else ((), ())
+        view = tensor.as_strided(sizes, strides, content.offset).detach()
+        self._used[name] += 1
+        name = name if self._used[name] == 1 else f"{name} {self._used[name]}"
+        self._given[name] = np.array(view.to("cpu", torch.float32).numpy())
+        return name
+
+    def _add_constant(self, call: Call) -> None:
+        """Keep what comes from nowhere."""
+        result = next(leaves([call.results], Slot))
+        with below_autograd():
+            value = call.function(*call.arguments, **call.keywords)
+        content = self.content_of(result.number)
+        name = self._known[content] = f"constant {result.number}"
+        self._given[name] = np.array(value.to("cpu", torch.float32).numpy())
+        self._from_outside[content.storage] = value, name
+
+    def _overwrite(self, call: Call) -> None:
+        """Forget what the memory held that a call writes into."""
+        for given, declared in zip(call.arguments, call.function._schema.arguments, strict=False):
+            if declared.alias_info is not None and declared.alias_info.is_write:
+                for one in leaves([given], Slot):
+                    self._versions[self._recording.places[one.number][0]] += 1
+
+
+class _Operands:
+    """What a call reads, before it overwrites anything.
+
+    Args:
+        lister: knows the tensors.
+        call: that reads them.
+        slots: of its tensors, in their order.
+    """
+
+    def __init__(self, lister: _Lister, call: Call, slots: Sequence[int]) -> None:
+        self._lister, self._call, self._slots = lister, call, slots
+
+    def named(self, role: Binding, elements: int) -> str:
+        """Return the tensor that a layer reads, of so many elements."""
+        call, operand = self._call, role.operand
+        if not isinstance(operand, Value):
+            assert operand is not None, "a result has a name"
+            return self._lister.number(float(operand), elements)
+        if not operand.floating and role.role not in INTEGERS:
+            raise _refused(call, f"{operand.dtype} operands")
+        content = self._lister.content_of(self._slots[operand.number], operand)
+        if content.elements != elements:
+            raise _refused(call, "elements that are repeated")
+        name = self._lister.name_of(content, call)
+        if role.factor != 1:
+            layer = merged_elementwise("mul", (elements,), ())
+            reads = {"src": name, "src2": self._lister.number(role.factor, 1)}
+            name = self._lister.link(call, layer, reads)
+        return name
+
+    def handed_on(self, layers: Sequence[LayerPass]) -> str:
+        """Return the tensor that a copy reads, and that its result is, too."""
+        for one in layers:
+            if one.layer.op not in _COPIES or not one.roles:
+                raise _refused(self._call, "it does not copy the whole of a tensor")
+        (role,) = layers[0].roles or ()
+        return self.named(role, math.prod(layers[0].layer.shapes()["src"]))
+
+
+def _inputs(call: Call) -> list[Any]:
+    return [call.arguments, call.keywords]
+
+
+def _draws_nothing(call: Call) -> bool:
+    """Whether a call returns the same every time."""
+    return torch.Tag.nondeterministic_seeded not in call.function.tags
+
+
+def _refused(call: Call, why: str) -> UnsupportedError:
+    where = f" of {call.names[0]}" if call.names else ""
+    return UnsupportedError(f"{call.operator}{where}: {why}, so there is no native chain")
+
+
+def _storage(tensor: torch.Tensor) -> Any:
+    """Return a tensor's memory, as the places of a recording name it."""
+    return tensor.untyped_storage()._cdata
+
+
+# -----------------------------------------------------------------------------
+# Ways through memory.
+
+
+def _walk(shape: Sequence[int], strides: Sequence[int]) -> Walk:
+    """Return the fewest sizes and strides that go the same way; what is repeated counts once."""
+    merged: list[tuple[int, int]] = []
+    for size, stride in zip(shape, strides, strict=True):
+        if size == 1 or stride == 0:
+            continue
+        if merged and merged[-1][1] == size * stride:
+            merged[-1] = merged[-1][0] * size, stride
+        else:
+            merged.append((size, stride))
+    return tuple(merged)
+
+
+def _reordered(made: _Content, read: _Content) -> list[tuple[int, int]] | None:
+    """Return the way through a tensor, dense in its own order, that reads all of it in another one.
+
+    Args:
+        made: the tensor.
+        read: what is read.
+
+    Returns:
+        Sizes and strides; None where it is another tensor, or not all of it.
+    """
+    if (made.storage, made.version, made.offset) != (read.storage, read.version, read.offset):
+        return None
+    pieces, wanted = _split(made.walk, read.walk), _split(read.walk, made.walk)
+    if sorted(pieces) != sorted(wanted):
+        return None
+    dense, step = {}, 1
+    for size, stride in reversed(pieces):
+        dense[stride] = step
+        step *= size
+    return [(size, dense[stride]) for size, stride in wanted]
+
+
+def _split(walk: Walk, other: Walk) -> list[tuple[int, int]]:
+    """Return a walk whose sizes are divided where another one's begin or end."""
+    bounds = sorted({bound for size, stride in other for bound in (stride, size * stride)})
+    found = []
+    for size, stride in walk:
+        within = [one for one in bounds if stride < one < size * stride]
+        edges = [stride, *within, size * stride]
+        if any(high % low for low, high in itertools.pairwise(edges)):
+            return [(size, stride)]
+        found += [(high // low, low) for low, high in itertools.pairwise(edges)][::-1]
+    return found
