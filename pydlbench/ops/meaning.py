@@ -190,11 +190,14 @@ class Binding:
         operand: a tensor of the call's, its elements in the order of the role's (of a copy in the
             order of the result's dimensions); a number; None is the result of the layer before.
         factor: of all elements of the operand.
+        causal: whether the last dimension's elements beyond the place of the one before are minus
+            infinity instead.
     """
 
     role: str
     operand: Value | float | None
     factor: float = 1.0
+    causal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -824,12 +827,12 @@ def attention(
         steps += [(softmax, "backward-data")]
         steps += [(scores, "backward-weights"), (scores, "backward-data")]
     roles: dict[Layer, tuple[Binding, ...]] = {}
-    if operands is not None and not causal:
+    if operands is not None:
         source, key, value = operands
         turned = key.permuted([*range(len(heads)), -1, -2])
         factor = size**-0.5 if scale is None else scale
         roles[scores] = Binding("src", source, factor), Binding("weights", turned)
-        roles[softmax] = (Binding("src", None),)
+        roles[softmax] = (Binding("src", None, causal=causal),)
         roles[context] = Binding("src", None), Binding("weights", value)
     for layer, pass_ in steps:
         yield LayerPass(layer, pass_, roles=roles.get(layer))

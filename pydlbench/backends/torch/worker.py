@@ -292,13 +292,24 @@ def list_links(backend: FrameworkBackend, case: StepSpec, listed: Path, saved: P
         names, inputs = _named_weights(net.net.module), net.resident
     for number, tensor in enumerate(tensors_in(inputs)):
         names[tensor] = "input" if number == 0 else f"input {number + 1}"
-    with made:
+    with made, without_fused_layers():
         recorded = made.record()
         links.list_recording(recorded.recording, names).save(listed)
         output = recorded.step()[0].detach().to("cpu", torch.float32)
     np.save(saved / "0.npy", np.ascontiguousarray(output.numpy()))
     (saved / "names.txt").write_text("output")
     return list(made.notes)
+
+
+@contextlib.contextmanager
+def without_fused_layers() -> Iterator[None]:
+    """Have modules of transformers call what they consist of, and not one operator for it all."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def _named_weights(module: nn.Module) -> dict[torch.Tensor, str]:

@@ -15,6 +15,7 @@ from torch.nn import functional as F  # noqa: E402, N812 - PyTorch calls it so i
 from pydlbench.backends.native.links import Listing, list_step, problem_text  # noqa: E402
 from pydlbench.backends.native.model_chain import NativeChain  # noqa: E402
 from pydlbench.backends.steps.inputs import make_batch, make_weights  # noqa: E402
+from pydlbench.backends.torch import worker  # noqa: E402
 from pydlbench.backends.torch.links import list_recording  # noqa: E402
 from pydlbench.backends.torch.recording import by_module, record  # noqa: E402
 from pydlbench.backends.torch.step import TorchModel  # noqa: E402
@@ -26,7 +27,7 @@ from pydlbench.records.step import StepSpec  # noqa: E402
 def listed(module, *inputs):
     """Return the kernels of a module, and what it computes."""
     module.eval()
-    with torch.no_grad():
+    with torch.no_grad(), worker.without_fused_layers():
         found = record(lambda: [module(*inputs)], naming=by_module(module), parameters={})
         names = {one: name for name, one in module.named_parameters()}
         return list_recording(found, names), module(*inputs).numpy()
@@ -43,6 +44,15 @@ def computed(listing, tmp_path):
 
 def ops(listing):
     return [link.work.layer.op for link in listing.links]
+
+
+class Function(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
 
 
 class Residual(nn.Module):
@@ -90,6 +100,39 @@ class Words(nn.Module):
         return self.head(self.words(words) + self.places(torch.arange(words.shape[1]))).mean(1)
 
 
+class Rotary(nn.Module):
+    """A block as Llama's: rotated queries and keys, a causal attention, a gated perceptron."""
+
+    def __init__(self):
+        super().__init__()
+        self.projection, self.out = nn.Linear(8, 24, bias=False), nn.Linear(8, 8, bias=False)
+        self.gates, self.down = nn.Linear(8, 32, bias=False), nn.Linear(16, 8, bias=False)
+        self.first, self.second = nn.RMSNorm(8, eps=1e-5), nn.RMSNorm(8, eps=1e-5)
+
+    def forward(self, x):
+        angles = torch.arange(x.shape[1])[:, None] / 10.0 ** torch.arange(2)
+        angles = torch.cat([angles, angles], -1)
+        queries, keys, values = self.projection(self.first(x)).chunk(3, -1)
+        heads = [one.unflatten(-1, (2, 4)).transpose(1, 2) for one in (queries, keys, values)]
+        for place in (0, 1):
+            low, high = heads[place].chunk(2, -1)
+            turned = torch.cat([-high, low], -1)
+            heads[place] = heads[place] * angles.cos() + turned * angles.sin()
+        attended = F.scaled_dot_product_attention(*heads, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).flatten(2))
+        gate, value = self.gates(self.second(x)).split(16, -1)
+        return x + self.down(F.silu(gate) * value)
+
+
+class Parts(nn.Module):
+    """Parts of results, first, last and within, and sums over all but the channels."""
+
+    def forward(self, x):
+        y = torch.tanh(x)
+        inner = y[:, 1:3] * y[:, :2].transpose(2, 3).transpose(2, 3)
+        return torch.relu(inner[..., 1:].transpose(1, 3)).sum((0, 2, 3)) + y[0, 1, 2, 1:5]
+
+
 class Arithmetic(nn.Module):
     """Numbers, factors, operands the other way round, what is overwritten, turned and joined."""
 
@@ -126,6 +169,9 @@ MODELS = {
     "attention": lambda: (Transformer(fused=True), SENTENCES),
     "attention by products": lambda: (Transformer(fused=False), SENTENCES),
     "words": lambda: (Words(), torch.tensor([[1, 2, 3, 4, 10], [0, 5, 6, 7, 8]])),
+    "rotary": lambda: (Rotary(), SENTENCES),
+    "encoder": lambda: (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), SENTENCES),
+    "parts": lambda: (Parts(), IMAGES),
     "arithmetic": lambda: (Arithmetic(), IMAGES),
 }
 
@@ -152,6 +198,14 @@ def test_views_and_copies_have_no_kernel_and_heads_are_turned():
     assert given <= listing.given.keys()
 
 
+def test_what_a_part_is_cut_from_is_cut_once():
+    listing, _ = listed(Function(lambda x: torch.add(*torch.tanh(x).chunk(2, 1))), IMAGES)
+    first, cut, last = listing.links
+    assert (cut.work.layer.op, cut.work.pass_) == ("concat", "backward-data")
+    assert cut.reads == {"dst": first.writes["dst"]}
+    assert set(last.reads.values()) == set(cut.writes.values())
+
+
 def test_what_is_overwritten_is_read_as_it_was_before_and_after():
     def twice(x):
         y = x * 2
@@ -165,18 +219,15 @@ def test_what_is_overwritten_is_read_as_it_was_before_and_after():
     assert set(last.reads.values()) == {third.writes["dst"], second.writes["dst"]}
 
 
-class Function(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
-
-
 def overwrite(x):
     y = torch.relu(x)
     y[:, 0] = 0
+    return torch.relu(y)
+
+
+def fill(x):
+    y = torch.zeros(2, 4, 6, 5)
+    y[:, :2] = torch.relu(x[:, 2:])
     return torch.relu(y)
 
 
@@ -184,14 +235,11 @@ def overwrite(x):
     ("module", "named"),
     [
         (nn.Sequential(nn.ReLU(), nn.GroupNorm(2, 4)), "aten.native_group_norm of 1"),
-        (Function(lambda x: torch.relu(torch.relu(x)[:, 0])), "aten.relu"),
+        (Function(fill), "aten.relu"),
+        (Function(lambda x: x.add_(1)), "overwrites what it was given"),
         (Function(overwrite), "aten.fill_"),
         (Function(lambda x: torch.relu(x).topk(2)[0]), "aten.topk"),
         (Function(lambda x: F.dropout(x, training=True)), "aten.bernoulli_"),
-        (
-            Function(lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True)),
-            "flash_attention",
-        ),
         (Function(lambda x: torch.addmm(x[0, 0], x[0, 1], x[0, 2, :5], alpha=2)), "aten.addmm"),
         (nn.Identity(), "returns no result of a call"),
     ],
