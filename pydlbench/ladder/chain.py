@@ -67,7 +67,8 @@ def prepare_native_chain(
     with tempfile.TemporaryDirectory() as name:
         saved, listed = Path(name) / "native", Path(name) / "listed"
         reference = Path(name) / case.framework
-        recorded = _is_recorded(case) and _recorded(case, session, listed, reference)
+        notes = _recorded(case, session, listed, reference) if _is_recorded(case) else None
+        recorded = notes is not None
         if not recorded:
             check_listed(build_model(case.model, case.batch, **case.options), case.phase)
         kernel = session.worker("native", case.device).build(
@@ -80,7 +81,9 @@ def prepare_native_chain(
             listed=str(listed) if recorded else None,
         )
         try:
-            if recorded:
+            if notes is not None:
+                notes = (*kernel.facts.notes, *notes)
+                kernel.facts = msgspec.structs.replace(kernel.facts, notes=notes)
                 kernel.facts = _with_check(kernel.facts, compare(reference, saved), case)
             else:
                 kernel.facts = _checked(kernel.facts, saved, case, session)
@@ -108,13 +111,15 @@ def _is_recorded(case: StepSpec) -> bool:
     return all(node.op != "lrn" for node in model)
 
 
-def _recorded(case: StepSpec, session: Session, listed: Path, reference: Path) -> bool:
-    """List a step's kernels in the framework's process; return whether it is there.
+def _recorded(
+    case: StepSpec, session: Session, listed: Path, reference: Path
+) -> tuple[str, ...] | None:
+    """List a step's kernels in the framework's process; return notes.
 
-    Without it, a model of the catalogue still has its graph.
+    None where there is no such framework: a model of the catalogue still has its graph.
     """
     try:
-        session.worker(case.framework, case.device).call(
+        found: list[str] = session.worker(case.framework, case.device).call(
             operations.list_links,
             lambda _: None,
             case=case.to_dict(),
@@ -124,8 +129,8 @@ def _recorded(case: StepSpec, session: Session, listed: Path, reference: Path) -
     except BackendMissingError:
         if case.own is not None:
             raise
-        return False
-    return True
+        return None
+    return tuple(found)
 
 
 def choices_of(rows: Mapping[KernelSpec, Measurement]) -> dict[str, str]:

@@ -135,6 +135,7 @@ def test_kernels_of_a_recorded_step_are_held_against_what_it_returned(theirs, st
         np.save(Path(saved) / "0.npy", np.asarray(theirs, np.float32))
         (Path(saved) / "names.txt").write_text("output")
         built.append(listed)
+        return ["3 of 5 kernels"]
 
     def build(_, facts, *, save, listed, **__):
         assert facts is ChainFacts
@@ -148,8 +149,9 @@ def test_kernels_of_a_recorded_step_are_held_against_what_it_returned(theirs, st
     session = SimpleNamespace(worker=lambda name, _: workers[name])
     case = StepSpec(model="mine.py:build", own=OwnSpec())
     if status == "ok":
-        (check,) = prepare_native_chain(case, session).facts.checks
-        assert (check.name, check.status) == ("agreement", "ok")
+        facts = prepare_native_chain(case, session).facts
+        assert [(one.name, one.status) for one in facts.checks] == [("agreement", "ok")]
+        assert facts.notes == ("3 of 5 kernels",)
     else:
         with pytest.raises(PydlbenchError, match=r"output 0\.25"):
             prepare_native_chain(case, session)

@@ -61,8 +61,10 @@ class _Content:
         return math.prod(size for size, _ in self.walk)
 
 
-def list_recording(recording: Recording, names: Mapping[torch.Tensor, str]) -> Listing:
-    """Return the kernels of a recorded forward step, with the values of what is given.
+def list_recording(
+    recording: Recording, names: Mapping[torch.Tensor, str]
+) -> tuple[Listing, tuple[str, ...]]:
+    """Return the kernels of a recorded forward step, with the values of what is given; and notes.
 
     Args:
         recording: of a forward step.
@@ -77,7 +79,7 @@ def list_recording(recording: Recording, names: Mapping[torch.Tensor, str]) -> L
     lister = _Lister(recording, names)
     for call in recording.calls:
         lister.add(call)
-    return lister.listing()
+    return lister.listing(), lister.notes()
 
 
 class _Lister:
@@ -86,6 +88,8 @@ class _Lister:
     def __init__(self, recording: Recording, names: Mapping[torch.Tensor, str]) -> None:
         self._recording = recording
         self._links: list[Link] = []
+        #: How many of these are layers of calls.
+        self._layers = 0
         self._given: dict[str, NDArray[np.float32]] = {}
         #: How often each memory was overwritten; what the step was given lies there untouched.
         self._versions: Counter[Any] = Counter()
@@ -161,6 +165,12 @@ class _Lister:
             gradients={},
         )
 
+    def notes(self) -> tuple[str, ...]:
+        """Say how many kernels are no layers of calls."""
+        count = len(self._links) - self._layers
+        why = "turn, cut, scale or mask what layers of the step's calls read"
+        return (f"{count} of {len(self._links)} kernels {why}",) if count else ()
+
     def _chained(self, call: Call, layers: Sequence[LayerPass], operands: _Operands) -> str:
         """Add layers that read each other's results; return the last one's."""
         before = ""
@@ -184,6 +194,7 @@ class _Lister:
                 # What a kernel has just written lies as it was written.
                 layer = layer.replace(weights_tag="kn")
             before = self.link(call, replace(one, layer=layer), reads)
+            self._layers += 1
         return before
 
     def link(self, call: Call, step: LayerPass, reads: dict[str, str]) -> str:

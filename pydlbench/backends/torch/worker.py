@@ -294,11 +294,12 @@ def list_links(backend: FrameworkBackend, case: StepSpec, listed: Path, saved: P
         names[tensor] = "input" if number == 0 else f"input {number + 1}"
     with made, without_fused_layers():
         recorded = made.record()
-        links.list_recording(recorded.recording, names).save(listed)
+        listing, notes = links.list_recording(recorded.recording, names)
+        listing.save(listed)
         output = recorded.step()[0].detach().to("cpu", torch.float32)
     np.save(saved / "0.npy", np.ascontiguousarray(output.numpy()))
     (saved / "names.txt").write_text("output")
-    return list(made.notes)
+    return list(notes)
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ def listed(module, *inputs):
     with torch.no_grad(), worker.without_fused_layers():
         found = record(lambda: [module(*inputs)], naming=by_module(module), parameters={})
         names = {one: name for name, one in module.named_parameters()}
-        return list_recording(found, names), module(*inputs).numpy()
+        return list_recording(found, names)[0], module(*inputs).numpy()
 
 
 def computed(listing, tmp_path):
@@ -214,7 +214,7 @@ def test_what_is_overwritten_is_read_as_it_was_before_and_after():
 
     with torch.no_grad():
         found = record(lambda: [twice(IMAGES)], naming=by_module(nn.Identity()), parameters={})
-    first, second, third, last = list_recording(found, {}).links
+    first, second, third, last = list_recording(found, {})[0].links
     assert second.reads["src"] == third.reads["src"] == first.writes["dst"]
     assert set(last.reads.values()) == {third.writes["dst"], second.writes["dst"]}
 
@@ -258,10 +258,11 @@ def test_a_model_of_the_catalogue_has_the_kernels_of_its_graph(name, layout):
     model = build_model(name, 1)
     case = StepSpec(model=name, batch=1, layout=layout)
     with TorchModel(model, make_weights(model), case, make_batch(model)) as made:
-        listing = list_recording(made.record().recording, {})
+        listing, notes = list_recording(made.record().recording, {})
 
     def problems(links):
         each = (link.work for link in links)
         return Counter(problem_text(one.layer, one.pass_, one.propagation) for one in each)
 
+    assert notes == ()
     assert problems(listing.links) == problems(list_step(model, "forward").links)
