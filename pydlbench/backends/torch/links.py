@@ -227,7 +227,7 @@ class _Lister:
 
     def number(self, value: float, elements: int) -> str:
         """Return the tensor of a number."""
-        name = f"{value:g} x {elements}"
+        name = f"{value!r} x {elements}"
         self._given[name] = np.full(elements, value, np.float32)
         return name
 
@@ -306,9 +306,10 @@ class _Lister:
     def _overwrite(self, call: Call) -> list[Any]:
         """Forget what the memory held that a call writes into; return which that is."""
         written = []
-        for given, declared in zip(call.arguments, call.function._schema.arguments, strict=False):
+        for place, declared in enumerate(call.function._schema.arguments):
             if declared.alias_info is not None and declared.alias_info.is_write:
-                written += [self._recording.places[one.number][0] for one in leaves([given], Slot)]
+                given = [*call.arguments[place : place + 1], call.keywords.get(declared.name)]
+                written += [self._recording.places[one.number][0] for one in leaves(given, Slot)]
         self._versions.update(written)
         return written
 
