@@ -48,6 +48,8 @@ DIRECTIONS: Final = ("forward", "loss", "backward", "optimizer")
 FRAMEWORKS: Final = ("torch", "tensorflow")
 #: That of them whose steps on a GPU are recorded and timed call by call.
 GPU_FRAMEWORK: Final = "torch"
+#: That of them whose recorded steps say what reads what.
+RECORDED_FRAMEWORK: Final = "torch"
 #: The backend that runs ``FILE.onnx``, and nothing else does.
 ONNX_FRAMEWORK: Final = "onnxruntime"
 #: The ways in which each of them runs a step.

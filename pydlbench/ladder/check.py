@@ -342,11 +342,6 @@ class _Check:
 
     def _chain_natively(self) -> None:
         """Make the native chain ready, or say why there is none."""
-        if self._model is None:
-            self._absent["native_chain"] = (
-                "a model of one's own has no graph that says what reads what"
-            )
-            return
         self._tell("native chain")
         try:
             kernel = self._kept(prepare_native_chain(self._case, self._session, self._rows))

@@ -28,10 +28,10 @@ from pydlbench.backends.steps.operators import (
 )
 from pydlbench.backends.steps.own import load_own
 from pydlbench.backends.steps.serving import model_of
-from pydlbench.backends.torch import chain, compiled, replay, settings
+from pydlbench.backends.torch import chain, compiled, links, replay, settings
 from pydlbench.backends.torch.compiled import groups_of
 from pydlbench.backends.torch.own import OwnTorchModel
-from pydlbench.backends.torch.step import TorchModel, TorchSubject
+from pydlbench.backends.torch.step import TorchModel, TorchSubject, tensors_in
 from pydlbench.backends.torch.trace import library_output
 from pydlbench.errors import UnsupportedError
 from pydlbench.models import build_model
@@ -40,6 +40,7 @@ from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.backends.frameworks.verbose import Execution
@@ -223,6 +224,47 @@ def prepare_chain(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel 
     runtime = device.runtime_of(backend)
     clock = device.StepClock(operator, runtime, backend.cpus, _guard(case), backend.watcher)
     return device.DeviceChain(clock, msgspec.structs.replace(facts, ungraphed=clock.ungraphed()))
+
+
+def list_links(backend: FrameworkBackend, case: StepSpec, listed: Path, saved: Path) -> list[str]:
+    """List native kernels of a step's calls; see ``operations.list_links``."""
+    if case.backward:
+        raise UnsupportedError(
+            f"--phase {case.phase}: native chains of recorded steps are forward so far; nearest: "
+            "--phase forward"
+        )
+    resident = case
+    if case.own is None:
+        resident = msgspec.structs.replace(case, feed="resident", fetch=False)
+    made = _subject(backend, resident)
+    names = _named_weights(made.module)
+    for number, tensor in enumerate(tensors_in(made.resident)):
+        names[tensor] = "input" if number == 0 else f"input {number + 1}"
+    with made, without_fused_layers():
+        recorded = made.record()
+        listing, notes = links.list_recording(recorded.recording, names)
+        listing.save(listed)
+        output = recorded.step()[0].detach().to("cpu", torch.float32)
+    np.save(saved / "0.npy", np.ascontiguousarray(output.numpy()))
+    (saved / "names.txt").write_text("output")
+    return list(notes)
+
+
+@contextlib.contextmanager
+def without_fused_layers() -> Iterator[None]:
+    """Have modules of transformers call what they consist of, and not one operator for it all."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def _named_weights(module: nn.Module) -> dict[torch.Tensor, str]:
+    """Return all tensors that a module has, with their names."""
+    named = [*module.named_parameters(), *module.named_buffers()]
+    return {tensor: name for name, tensor in named}
 
 
 def _check_eager(case: StepSpec) -> None:
