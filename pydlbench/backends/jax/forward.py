@@ -90,10 +90,9 @@ def _transposed_convolution(layer: Any, how: How) -> Function:
     return transposed
 
 
-def _product(layer: Any, how: How) -> Function:
-    batch = "" if layer.batch_count == 1 else "b"
-    equation = f"{batch}mk,{batch}{'nk' if how.word == 'transposed' else 'kn'}->{batch}mn"
-    return functools.partial(jnp.einsum, equation)
+def _product(_layer: Any, how: How) -> Function:
+    weights = "nk" if how.word == "transposed" else "kn"
+    return functools.partial(jnp.einsum, f"...mk,...{weights}->...mn")
 
 
 def _pooling(layer: Any, how: How) -> Function:

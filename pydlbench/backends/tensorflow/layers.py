@@ -126,6 +126,8 @@ _ROUNDING: Final = (
 def _sums(layer: Any, pass_: str, names: Sequence[str]) -> str:
     """Return what a pass sums in, see :class:`Recipe`: each operator of a chain rounds."""
     op = op_of(layer)
+    if op == "gemm" and "Sum" in names:  # of products that are rounded to storage
+        return "stored"
     if op in ("conv", "deconv", "gemm"):
         return "products"
     if (op, pass_) == ("bias", "backward-weights"):

@@ -14,7 +14,7 @@ pytest.importorskip("jax")
 
 CONV = build_layer("conv", batch=1, in_channels=2, in_size=5, out_channels=3, kernel=3, padding=1)
 # XLA compiles each: these are of every kind, and use every field of a shape.
-_DEFAULT = ("groups, dilation", "batched product", "max", "avg, padding counted")
+_DEFAULT = ("groups, dilation", "matrices for several", "max", "avg, padding counted")
 
 
 @pytest.fixture(scope="module")

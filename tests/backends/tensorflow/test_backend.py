@@ -94,7 +94,7 @@ def wrong(entries: list[dict]) -> list[dict]:
         UNEVEN,
         UP,
         build_layer("gemm", m=5, k=7, n=3),
-        build_layer("gemm", m=4, k=3, n=5, batch_count=2),
+        build_layer("gemm", m=4, k=3, n=5, src_batch=(2, 1), weights_batch=(1, 4)),
         build_layer("pool", batch=2, channels=3, in_size=(7, 6), kernel=3, stride=2),
         SAME_POOL,
         SAME_POOL.replace(mode="avg"),
