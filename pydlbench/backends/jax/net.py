@@ -34,7 +34,6 @@ class Net(Network):
     def __init__(self, model: Model, images: str, computed: str) -> None:
         super().__init__(model, images, jnp.dtype(computed))
         self._how = How(images)
-        self._channels = self._how.channels()
 
     def scope(self, name: str) -> AbstractContextManager[Any]:
         """Return the context in which equations get a name."""
@@ -78,19 +77,13 @@ class Net(Network):
 
     def normalised(self, node: Node, images: Any, own: Mapping[str, Any], run: Run) -> Any:
         """Return normalised images; statistics are taken, and kept, in float32."""
-        layer: Any = node.layer
-        exact = images.astype(jnp.float32)
-        mean, variance = own["running_mean"], own["running_variance"]
-        if run.definition.batch_statistics:
-            axes = tuple(axis for axis in range(images.ndim) if axis != self._channels)
-            mean, variance = jnp.mean(exact, axes), jnp.var(exact, axes)
-            count = images.size // images.shape[self._channels]
-            unbiased = variance * (count / max(count - 1, 1))
-            for role, new in (("running_mean", mean), ("running_variance", unbiased)):
-                run.moved[f"{node.name}/{role}"] = own[role] + layer.momentum * (new - own[role])
-        factor = lax.rsqrt(variance + layer.epsilon)
-        factor = factor * own["weights"] if "weights" in own else factor
-        mean, factor, offset = (
-            self._how.along_channels(one, images.ndim) for one in (mean, factor, own["bias"])
-        )
-        return ((exact - mean) * factor + offset).astype(images.dtype)
+        training, roles = run.definition.batch_statistics, ("running_mean", "running_variance")
+        normalize = FORWARD["batchnorm"](node.layer, How(self.images, training))
+        weights = own["weights"] if "weights" in own else jnp.ones_like(own["bias"])
+        result = normalize(images, weights, own["bias"], *(own[role] for role in roles))
+        if not training:
+            return result
+        run.moved |= {
+            f"{node.name}/{role}": moved for role, moved in zip(roles, result[-2:], strict=True)
+        }
+        return result[0]

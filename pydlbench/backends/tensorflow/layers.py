@@ -103,8 +103,8 @@ def _check(layer: Any, case: KernelSpec) -> None:
         raise UnsupportedError("TensorFlow's poolings have no windows with holes")
     if op != "resize":
         return
-    if layer.sides != 2:
-        raise UnsupportedError(f"TensorFlow resizes images of two sides here, not {layer.problem}")
+    if layer.sides == 3:
+        raise UnsupportedError("TensorFlow has no operator that resizes images of three sides")
     if case.mode == "xla":
         raise UnsupportedError(
             "XLA's ResizeBilinear gives other values, and ResizeNearestNeighborGrad does not "
@@ -126,6 +126,8 @@ _ROUNDING: Final = (
 def _sums(layer: Any, pass_: str, names: Sequence[str]) -> str:
     """Return what a pass sums in, see :class:`Recipe`: each operator of a chain rounds."""
     op = op_of(layer)
+    if op == "gemm" and "Sum" in names:  # of products that are rounded to storage
+        return "stored"
     if op in ("conv", "deconv", "gemm"):
         return "products"
     if (op, pass_) == ("bias", "backward-weights"):

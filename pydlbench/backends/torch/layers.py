@@ -104,8 +104,11 @@ def _accumulate(layer: Layer, case: KernelSpec, names: tuple[str, ...]) -> str:
     """Return what a pass sums in: each operator of a chain rounds what it writes.
 
     Kernels on CPUs sum overlapping windows' gradients, and those of a normalisation's weights, in
-    what is stored. What is converted to float32 stays in it.
+    what is stored. What is converted to float32 stays in it. Where one matrix stands for several,
+    products are rounded before those of its gradient are added up.
     """
+    if layer.op == "gemm" and "aten::sum" in names:
+        return stored(case.precision)
     if layer.op in ("conv", "deconv", "gemm") or "aten::_to_copy" in names:
         return "float32"
     kernel_rounds = (op_of(layer), case.pass_, case.on_gpu) in (
