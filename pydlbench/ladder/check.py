@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from pydlbench.backends import capabilities
 from pydlbench.backends.steps import operations
 from pydlbench.backends.steps.device import WAYS
 from pydlbench.errors import PydlbenchError, UnsupportedError
@@ -381,7 +382,8 @@ class _Check:
             return
         self._tell("log")
         try:
-            if case.framework == "torch" and self._operators is None:
+            logs_calls = capabilities.of(case.framework).steps.logs_calls
+            if logs_calls and self._operators is None:
                 raise UnsupportedError(self._absent["operators"])
             log = log_of(case, self._session, self._calls)
         except PydlbenchError as error:
@@ -494,8 +496,7 @@ class _Check:
         tried, notes, faults = self._tried(rows)
         natives = module_parts(rows)
         if self._model is not None:
-            single = (case.framework, case.mode) == ("torch", "eager")
-            natives = native_parts(self._model, native, single=single) | natives
+            natives = native_parts(self._model, native, single=self._single) | natives
         share = known(rows, self._mapped) if self._mapped and rows else None
         found = conclude(
             laps,
@@ -610,8 +611,12 @@ class _Check:
 
     def _convolutions(self) -> int:
         """Return how many native convolutions stand for those of a step, each for one."""
-        single = (self._case.framework, self._case.mode) == ("torch", "eager")
-        return self._native.convolutions if single else 0  # elsewhere more is in a node
+        return self._native.convolutions if self._single else 0  # else more is in a node
+
+    @property
+    def _single(self) -> bool:
+        """Whether each call of the step computes one layer."""
+        return self._case.mode in capabilities.of(self._case.framework).steps.apart
 
     def _counted(self, visit: str, what: str) -> float | None:
         """Return ``faults`` or ``allocations`` per execution of a visit: the laps' median."""

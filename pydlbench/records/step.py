@@ -26,6 +26,7 @@ from pydlbench.words import (
     CASTS,
     FEEDS,
     FRAMEWORK_MODES,
+    FRAMEWORKS,
     IMAGE_LAYOUTS,
     ONNX_FRAMEWORK,
     PHASES,
@@ -82,7 +83,7 @@ class StepSpec(Record, frozen=True, kw_only=True):
     own: OwnSpec | None = None
     batch: int | None = None
     phase: Phase = "forward"
-    framework: Framework = "torch"
+    framework: Framework = FRAMEWORKS[0]
     mode: str | None = None
     precision: Precision = "fp32"
     cast: str = "mixed"
@@ -116,10 +117,10 @@ class StepSpec(Record, frozen=True, kw_only=True):
         check_device(self.device)
         if self.batch is not None and self.batch < 1:
             raise UsageError(f"--batch {self.batch}: no images; nearest: 1")
-        if self.own is not None and self.framework == "jax":
+        if self.own is not None and self.framework not in (*FRAMEWORKS, ONNX_FRAMEWORK):
             raise UsageError(
-                f"--framework jax: runs models of the catalogue, not {self.model}; nearest: "
-                "--framework torch"
+                f"--framework {self.framework}: runs models of the catalogue, not {self.model}; "
+                f"nearest: --framework {FRAMEWORKS[0]}"
             )
         if self.own is not None and self.phase == "training" and self.own.optimizer == "none":
             raise UsageError(
