@@ -17,8 +17,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from pydlbench.study.loop import LEAST_ROUNDS
 from pydlbench.timing.statistics import median_interval
-from pydlbench.timing.visits import VISITS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ def half_width_s(
         rows: at least these; one without a time counts as nothing.
     """
     times = {case: time for case in weights if (time := rows[case].time) is not None}
-    complete = {case: one for case, one in times.items() if len(one.visit_s) >= VISITS}
+    complete = {case: one for case, one in times.items() if len(one.visit_s) >= LEAST_ROUNDS}
     laps = min((len(one.visit_s) for one in complete.values()), default=0)
     sums = [
         sum(weights[case] * one.visit_s[lap] for case, one in complete.items())

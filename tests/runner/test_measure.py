@@ -184,7 +184,7 @@ def test_an_error_while_sampling_frees_the_kernel(session, monkeypatch, error, s
     )
     record = row(session)
     assert (record.status, record.reason) == (status, str(error))
-    assert len(released) == 1
+    assert len(released) == len(set(released)) > 0
 
 
 def test_progress_counts_rows(session):
@@ -361,10 +361,7 @@ def test_a_roof_does_not_depend_on_the_rows_before_it(session):
 
 
 def test_visits_go_round_the_rows_in_processes_of_their_own(monkeypatch):
-    """Rows are finished in the last lap; each lap has started a worker of its own.
-
-    There are more laps than a row has visits where one took the place of a disturbed one.
-    """
+    """Rows are finished in the last lap; each lap has started a worker of its own."""
     processes, labels = [], []
     true_start = Worker._start
 
@@ -383,12 +380,12 @@ def test_visits_go_round_the_rows_in_processes_of_their_own(monkeypatch):
             )
         )
     assert {spec.layer for spec in rows} == set(layers)
-    assert all(row.ok and row.complete and row.time.visits >= 6 for row in rows.values())
-    assert all(row.stop_rule == "visits" for row in rows.values())
+    assert all(row.ok and row.complete and row.time.visits == 6 for row in rows.values())
+    assert all(row.stop_rule == "rounds" for row in rows.values())
     assert len(processes) >= max(row.time.visits for row in rows.values())
     assert [done for done, _ in labels] == sorted(done for done, _ in labels)
     assert [label.rpartition(", ")[2] for _, label in labels[:12:2]] == [
-        f"visit {number} of 6" for number in range(1, 7)
+        f"repetition {number} of 6" for number in range(1, 7)
     ]
     assert labels[-1] == (2, "")
 
