@@ -93,7 +93,7 @@ def sharing(weights: Mapping[KernelSpec, float], hot: Mapping[KernelSpec, Kernel
             return None
         if _is_like(row, rows.get(hot.get(case, case))):
             return "as fast as with hot caches, and bound by its arithmetic"
-        if row.time.visits < _SHARED:
+        if row.time.repetitions < _SHARED:
             return None
         variances = {
             one: (weight * _deviation(time)) ** 2

@@ -160,7 +160,7 @@ def summary_of(samples: Series, confidence: float = 0.95) -> TimeSummary:
         median=found.median,
         ci_low=None if interval is None else interval.low,
         ci_high=None if interval is None else interval.high,
-        visits=samples.preparations,
+        repetitions=samples.preparations,
         visit_s=samples.preparations_s() if several else (),
         processes=samples.processes,
     )

@@ -520,19 +520,19 @@ CASES = [KernelSpec(layer=CONV), KernelSpec(layer=CONV, backend="numba")]
 
 def test_the_interval_of_visits_is_that_of_their_medians():
     (row,) = measured(Moody(native=Invented()), CASES[:1], visits=6)
-    assert row.time.visits == 6
+    assert row.time.repetitions == 6
     assert row.time.median == pytest.approx(1.075e-3, rel=4e-2)
     assert (row.time.ci_low, row.time.ci_high) == pytest.approx((1e-3, 1.3e-3), rel=4e-2)
 
 
 def test_fewer_visits_than_six_have_no_interval():
     (row,) = measured(Moody(native=Invented()), CASES[:1], visits=3)
-    assert (row.time.visits, row.time.ci_low, row.time.ci_high) == (3, None, None)
+    assert (row.time.repetitions, row.time.ci_low, row.time.ci_high) == (3, None, None)
 
 
 def test_one_visit_says_so_and_has_the_interval_of_its_samples():
     (row,) = measured(Moody(native=Invented()), CASES[:1])
-    assert (row.time.visits, row.stop_rule) == (1, "rounds")
+    assert (row.time.repetitions, row.stop_rule) == (1, "rounds")
     assert row.time.ci_low is not None
 
 
@@ -559,11 +559,11 @@ def test_whenever_it_is_interrupted_there_are_rows_of_what_there_is():
     for visits in range(1, 6):
         problem.visit()
         ((_, row),) = problem.results
-        assert (problem.finished, row.complete, row.time.visits) == (False, False, visits)
+        assert (problem.finished, row.complete, row.time.repetitions) == (False, False, visits)
         assert row.stop_reason.startswith(f"{visits} of 6 repetitions made")
     problem.visit()
     ((_, row),) = problem.results
-    assert (problem.finished, row.complete, row.time.visits) == (True, True, 6)
+    assert (problem.finished, row.complete, row.time.repetitions) == (True, True, 6)
     assert row.stop_reason.startswith("6 repetitions in one process")
 
 
@@ -597,7 +597,7 @@ class Busy(Host):
 def test_disturbed_visits_are_kept_and_said(visits, contended):
     host = Busy(busy={("native", visit) for visit in range(visits)}, native=Invented())
     (row,) = measured(host, CASES[:1], visits=6)
-    assert (row.contended, row.time.visits, len(host.asked)) == (contended, 6, 6)
+    assert (row.contended, row.time.repetitions, len(host.asked)) == (contended, 6, 6)
     assert any(f"{visits} of 6" in words for words in row.warnings) is not contended
     quiet = measured(Host(native=Invented()), CASES[:1], visits=6)[0]
     assert row.time.ci_low < 0.8 * quiet.time.ci_low or visits == 2
@@ -610,7 +610,7 @@ def test_pages_are_kept_from_the_second_visit_on_where_there_are_any_to_keep():
         native, torch = measured(host, [CASES[0], eager], visits=6)
         assert [warm for name, warm, _ in host.asked if name == "eager"].count(True) == kept
         assert (torch.warm_s is None) is (kept == 0)
-        assert native.time.visits == 6
+        assert native.time.repetitions == 6
 
 
 @pytest.mark.parametrize(
@@ -625,8 +625,8 @@ def test_who_fails_later_keeps_the_visits_before_and_says_so(errors, visits):
     """The first death of a worker costs a visit; the second, or another error, all that follow."""
     host = Moody(native=Invented(), numba=Invented(refuses={False: errors}))
     native, numba = measured(host, CASES, visits=6)
-    assert (native.status, native.time.visits, native.warnings) == ("ok", 6, ())
-    assert (numba.status, numba.time.visits, numba.ratio["rounds"]) == ("ok", visits, visits)
+    assert (native.status, native.time.repetitions, native.warnings) == ("ok", 6, ())
+    assert (numba.status, numba.time.repetitions, numba.ratio["rounds"]) == ("ok", visits, visits)
     assert numba.complete
     (said,) = numba.warnings
     assert f"{visits} made the row" in said
@@ -640,7 +640,7 @@ def test_rows_of_an_interrupted_run_have_a_ratio_over_the_visits_of_both():
         problem.visit()
     (_, native), (_, numba) = problem.results
     assert not native.complete
-    assert (native.time.visits, numba.time.visits) == (3, 2)
+    assert (native.time.repetitions, numba.time.repetitions) == (3, 2)
     assert (native.ratio["median"], numba.ratio["rounds"]) == (1, 2)
     assert numba.ratio["median"] == pytest.approx(2, rel=0.02)
 
@@ -657,7 +657,7 @@ def test_who_is_slower_beyond_doubt_has_two_visits_and_the_others_go_on():
     host = Host(native=Invented(), numba=Invented(kernel_s=2e-3), jax=Invented(kernel_s=1.4e-3))
     cases = [*CASES, KernelSpec(layer=CONV, backend="jax")]
     native, numba, jax = measured(host, cases, visits=6)
-    assert [row.time.visits for row in (native, numba, jax)] == [6, 2, 6]
+    assert [row.time.repetitions for row in (native, numba, jax)] == [6, 2, 6]
     assert numba.ratio["median"] == pytest.approx(2, rel=0.02)
     assert numba.complete
     assert "1.5 times as slow as native" in numba.stop_reason
@@ -668,7 +668,7 @@ def test_whose_pages_are_still_to_be_looked_at_is_visited_once_more():
     eager = KernelSpec(layer=CONV, backend="torch", mode="eager")
     host = Host(native=Invented(), eager=Invented(kernel_s=2e-3, allocation_s=1e-3))
     _, torch = measured(host, [CASES[0], eager], visits=6)
-    assert torch.time.visits == 3
+    assert torch.time.repetitions == 3
     assert named(torch)["allocation"] == pytest.approx(1e-3, rel=0.1)
 
 
@@ -711,7 +711,7 @@ def test_of_two_kernels_the_faster_one_makes_the_row(second_s, won, seconds, sec
     (row,) = measured(host, CASES[:1], visits=6)
     assert row.algorithm == won
     assert row.time.median == pytest.approx(seconds, rel=0.03)
-    assert (row.time.visits, row.time.n) == (6, row.time.n)
+    assert (row.time.repetitions, row.time.n) == (6, row.time.n)
     assert [name for name, *_ in host.asked].count("brg:second") == second_asked
     assert all(kernel.released == 1 for kernel in host.kernels)
 
@@ -729,7 +729,7 @@ def test_a_second_kernel_that_is_wrong_or_dies_has_lost():
 
         host.prepare = prepare
         (row,) = measured(host, CASES[:1], visits=2)
-        assert (row.algorithm, row.status, row.time.visits) == ("brg:avx512", "ok", 2)
+        assert (row.algorithm, row.status, row.time.repetitions) == ("brg:avx512", "ok", 2)
 
 
 def test_kernels_of_one_process_lie_beside_each_other():

@@ -58,7 +58,7 @@ def test_what_sampling_did_is_in_the_row():
     record = row()
     assert (record.stop_rule, record.stop_reason) == ("rounds", "9 rounds, 0.18 s")
     assert record.inner == 4
-    assert (record.time.n, record.time.visits) == (90, 1)
+    assert (record.time.n, record.time.repetitions) == (90, 1)
     assert record.cycles == pytest.approx(3e6)
     assert record.warnings == ()
     assert row(clock_hz=None).cycles is None
@@ -75,7 +75,7 @@ def test_repetitions_are_counted_and_kept():
         for i in range(6)
     ]
     time = measured_row(CASE, 2, FACTS, Series(visits)).time
-    assert (time.visits, time.processes) == (6, 2)
+    assert (time.repetitions, time.processes) == (6, 2)
     assert time.visit_s == pytest.approx([1e-3 + i * 1e-5 for i in range(6)])
     assert (time.median, time.ci_low, time.ci_high) == pytest.approx((1.025e-3, 1e-3, 1.05e-3))
 

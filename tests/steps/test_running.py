@@ -75,7 +75,7 @@ def test_a_step_that_fails_later_keeps_the_visits_before(session, monkeypatch):
     monkeypatch.setattr(session, "options", dataclasses.replace(QUICK, visits=6))
     unchecked = StepPreparation(checks=False)
     record = run(StepSpec(model="mnist", batch=2), session, preparation=unchecked)
-    assert (record.status, record.time.visits, len(asked)) == ("ok", 1, 2)
+    assert (record.status, record.time.repetitions, len(asked)) == ("ok", 1, 2)
     assert record.warnings[-1] == "a visit failed, 1 made the row: killed by SIGKILL"
 
 
