@@ -20,7 +20,7 @@ from pydlbench.errors import PydlbenchError
 from pydlbench.records.step import StepPreparation, StepSpec
 from pydlbench.runner.options import Options
 from pydlbench.runner.session import Session
-from pydlbench.steps.run import prepare_step
+from pydlbench.steps.prepare import prepare_step
 from pydlbench.steps.traced import Rounds
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.statistics import median, median_interval

@@ -29,9 +29,8 @@ class Preparation:
             bytes: at least three times the last-level cache.
         memory_bytes: how much memory the preparation may take at most.
         all_candidates: time and verify every candidate, not only those that may win.
-        brief: find a fast kernel soon rather than the fastest one: probes and finals are short,
-            and code for narrower vectors is left out where there is some of the same kind for
-            wider ones; reorders are not timed. Native kernels on a CPU only.
+        brief: find a fast kernel soon rather than the fastest one: probes and finals are short, and
+            reorders are not timed. Native kernels on a CPU only.
         workspace_bytes: scratch memory that a candidate may ask for at most; GPUs only.
         energy: measure the energy of an execution as well, where the device can tell.
         variant: the only way to run it, by the name that an earlier kernel's ``evidence`` gave
@@ -40,6 +39,8 @@ class Preparation:
             compete.
         verified: the variant has won a search and was verified in this run, with these inputs: it
             is run once and no more, and its verdict is ``unchecked``.
+        finals: settle which of the fastest candidates is the best one; else the fastest probe wins,
+            and whoever asks times the next one beside it. Native kernels on a CPU only.
         described: what else there is to be told of it is known, too: a framework's operator is not
             looked at from below again.
     """
@@ -54,6 +55,7 @@ class Preparation:
     variant: str | None = None
     verified: bool = False
     described: bool = False
+    finals: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -204,7 +204,8 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
     """
     from pydlbench.models.own import is_own
     from pydlbench.records.step import StepSpec
-    from pydlbench.timing.visits import STEP_BUDGET_S, VISITS
+    from pydlbench.study.loop import LEAST_ROUNDS
+    from pydlbench.timing.policy import STEP_BUDGET_S
 
     for name in _PROTOCOL_ONLY:
         value = getattr(args, name)
@@ -256,7 +257,7 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
                 ),
                 options={
                     "budget_s": args.budget or STEP_BUDGET_S,
-                    "visits": args.visits or VISITS,
+                    "visits": args.visits or LEAST_ROUNDS,
                     "threads": args.threads,
                     "seed": args.seed,
                     **code_limit(args),

@@ -404,7 +404,8 @@ def read_request(args: argparse.Namespace, *, several: bool = False) -> Request:
         UsageError: A value is bad, or two options exclude each other.
     """
     from pydlbench.records.specs import KernelSpec
-    from pydlbench.timing.visits import LAYER_BUDGET_S, VISITS
+    from pydlbench.study.loop import LEAST_ROUNDS
+    from pydlbench.timing.policy import LAYER_BUDGET_S
 
     device, notes = device_of(args)
     check_threads(args.threads, device)
@@ -466,7 +467,7 @@ def read_request(args: argparse.Namespace, *, several: bool = False) -> Request:
     options["budget_s"] = args.budget or usual
     if several or len(cases) * len(threads) > 1:
         # Visits of a single row follow each other in one process; these are spread over the run.
-        options["visits"] = args.visits or VISITS
+        options["visits"] = args.visits or LEAST_ROUNDS
     return Request(cases=tuple(cases), threads=threads, options=options, notes=notes)
 
 

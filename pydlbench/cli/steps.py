@@ -167,7 +167,7 @@ class ModelTask(Task):
 
     def _settled(self, session: Any) -> Self:
         """Return the task with its steps in the framework that their model is of."""
-        from pydlbench.steps.run import settled
+        from pydlbench.steps.prepare import settled
 
         def renamed(row: Row, case: StepSpec) -> Row:
             before, now = (f"{one.framework} {one.mode}" for one in (row.case, case))

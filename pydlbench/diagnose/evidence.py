@@ -20,9 +20,9 @@ from pydlbench.ladder.parts import MODEL, parts_of
 from pydlbench.models import build_model
 from pydlbench.records.diagnosis import WORTH
 from pydlbench.records.specs import KernelSpec
-from pydlbench.runner.interleaved import releasing
 from pydlbench.steps.run import run
 from pydlbench.units import percent
+from pydlbench.workers.host import releasing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

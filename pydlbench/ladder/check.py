@@ -53,11 +53,12 @@ from pydlbench.records.check import CheckRecord
 from pydlbench.records.measurement import time_summary
 from pydlbench.records.operator import OperatorsFacts
 from pydlbench.records.step import StepPreparation
-from pydlbench.runner.interleaved import random_order, releasing
-from pydlbench.steps.run import prepare_step
+from pydlbench.steps.prepare import prepare_step
+from pydlbench.study.loop import random_order
 from pydlbench.timing.statistics import median
 from pydlbench.units import percent
 from pydlbench.words import check_gpu_framework
+from pydlbench.workers.host import releasing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

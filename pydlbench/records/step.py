@@ -393,7 +393,6 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
         warnings: what makes this row less reliable.
         contended: other work disturbed most samples; the time is an upper bound.
         contention_reason: the counters behind that, in words.
-        discarded: disturbed samples that were left out.
         stop_reason: why sampling stopped, in words.
         time: of a step (JSON: ``time_s``); None unless the status is ``ok``.
     """
@@ -428,7 +427,6 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
     warnings: tuple[str, ...] = ()
     contended: bool = False
     contention_reason: str | None = None
-    discarded: int = 0
     stop_reason: str | None = None
     time: TimeSummary | None = None
 

@@ -18,7 +18,6 @@ from pydlbench.report.csv import flat_lines
 from pydlbench.report.json import dump
 from pydlbench.report.text import Heading, Lines, Table, csv_text
 from pydlbench.timing.statistics import paired_ratio
-from pydlbench.timing.visits import visit_ratio
 from pydlbench.units import format_flops, format_seconds, percent
 
 if TYPE_CHECKING:
@@ -128,12 +127,9 @@ def _setting(record: StepRecord, *, told: bool) -> str:
 
 
 def ratio(row: StepRow, other: StepRow) -> Ratio | None:
-    """Return how many times as long a row takes, from the rounds or visits that both were in."""
-    first, second = row.record, other.record
+    """Return how many times as long a row takes, from the rounds that both were in."""
     try:
-        if first.time is not None and first.time.visits > 1:
-            return visit_ratio(first.rounds_s, second.rounds_s, first.time.confidence)
-        return paired_ratio(first.rounds_s, second.rounds_s)
+        return paired_ratio(row.record.rounds_s, other.record.rounds_s)
     except ValueError:
         return None
 

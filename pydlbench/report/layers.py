@@ -125,10 +125,6 @@ def _footnotes(
         yield from map(_few_visits, filter(_in_one_process, timed))
         yield from (f"beside the kernel: {cost}" for cost in map(_beside, timed) if cost)
     yield from _contended(timed, name_of)
-    discarded = sum(row.discarded for row in timed)
-    if discarded:
-        kept = sum(row.time.n for row in timed if row.time is not None)
-        yield f"discarded: {discarded} disturbed samples of {kept + discarded}"
     for algorithm, names in _fewer_flops(timed, name_of).items():
         yield (
             f"{algorithm}: {_some(names, len(timed))}: fewer FLOPs than a direct kernel's, which "
@@ -139,14 +135,14 @@ def _footnotes(
 
 
 def _in_one_process(row: Measurement) -> bool:
-    return row.time is not None and row.time.visits > 1 and row.time.processes == 1
+    return row.time is not None and row.time.repetitions > 1 and row.time.processes == 1
 
 
 def _few_visits(row: Measurement) -> str:
-    visits = 0 if row.time is None else row.time.visits
+    count = 0 if row.time is None else row.time.repetitions
     return (
-        f"the interval is that of {visits} visits within seconds, in one process; "
-        f"--visits {2 * visits}, each in another one, would tell more"
+        f"the interval is that of {count} repetitions within seconds, in one process; "
+        f"--visits {2 * count}, each in another one, would tell more"
     )
 
 

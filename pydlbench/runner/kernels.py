@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -12,10 +13,9 @@ from pydlbench.backends import capabilities
 from pydlbench.backends.base import Preparation
 from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.ops.table import ITEM_BYTES
-from pydlbench.runner.interleaved import rest
 from pydlbench.runner.rows import measured_row
 from pydlbench.timing.chunk import Request
-from pydlbench.timing.policy import Policy, estimate_policy, gpu_policy
+from pydlbench.timing.policy import Policy, gpu_policy
 from pydlbench.units import format_bytes
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.machine import Devices, Workers
     from pydlbench.runner.options import Options
-    from pydlbench.timing.procedure import Samples
+    from pydlbench.study.table import Interference, Series
     from pydlbench.workers.host import RemoteKernel, Worker
 
 # Rotating copies of a cold cache state span this many last-level caches.
@@ -37,10 +37,34 @@ _COLD_FACTOR = 3
 # Rotating copies on a GPU span this many L2 caches: its replacement is not strictly the oldest
 # line's, so that after twice its size one line in eight is still there.
 _COLD_L2 = 4
+# The second kernel of a search is visited beside the first where it is this factor slower at most:
+# probes on a busy virtual machine differ by several per cent. Of hundreds of summands fewer are
+# worth it.
+_RIVAL, _RIVAL_OF_SUMMAND = 1.08, 1.04
 _LOGGED_TURNS = 7
 _LONG_S, _FEW_TURNS = 0.01, 3
 # Of calls that do nothing, beside each row: at most a tenth of a second.
 _FEW_CALLS = {"samples": 11, "inner": 30}
+
+
+class _Plan(NamedTuple):
+    """How a case is made ready, and what is known of its kernel.
+
+    Attributes:
+        preparation: for its worker.
+        summand: whether it is one of an estimate's native rows on a CPU.
+        problem: the case whatever its layer is called and whatever the cache state.
+        found: what a search for the same has found; None where it was not searched for.
+        known: the facts of a kernel that was verified; likewise.
+        seen: what was seen of a framework's call; likewise.
+    """
+
+    preparation: Preparation
+    summand: bool
+    problem: KernelSpec
+    found: KernelFacts | None
+    known: KernelFacts | None
+    seen: KernelFacts | None
 
 
 class Kernels:
@@ -68,7 +92,6 @@ class Kernels:
         self._workers = workers
         self._devices = devices
         self._policy = Policy(confidence=options.confidence, budget_s=options.budget_s)
-        self._summand = estimate_policy(self._policy)
         # Of hot cases, the name of the fastest kernel.
         self._fastest: dict[KernelSpec, str] = {}
         # What searches have found, whatever layer of that shape it was for.
@@ -77,6 +100,8 @@ class Kernels:
         self._verified: dict[tuple[KernelSpec, str], tuple[KernelFacts, bool]] = {}
         # Likewise what was seen of a framework's call, in a usual process or one that keeps pages.
         self._described: dict[tuple[KernelSpec, str, bool], KernelFacts] = {}
+        # By worker, what it was told to make ready.
+        self._begun: dict[Worker, tuple[KernelSpec, Preparation]] = {}
         self._without_empty_call: set[tuple[str, str, str | None]] = set()
 
     @property
@@ -88,12 +113,12 @@ class Kernels:
         """Return the threads of a row; None on a GPU."""
         return None if case.on_gpu else len(self._cpus)
 
-    def canary(self) -> float | None:
-        """Ask whether the cores are ours; see :meth:`pydlbench.runner.machine.Workers.canary`."""
-        return self._workers.canary()
+    def interference(self) -> Interference:
+        """Read bursts; see :meth:`pydlbench.runner.machine.Workers.interference`."""
+        return self._workers.interference()
 
     def guarded(self, case: KernelSpec) -> bool:
-        """Whether chunks of a case need a canary around them.
+        """Whether visits of a case need bursts around them.
 
         The native backend's have one inside; to a GPU's kernels the cores do not matter.
         """
@@ -172,6 +197,7 @@ class Kernels:
         warm: bool = False,
         variant: str | None = None,
         alone: bool = False,
+        finals: bool = True,
     ) -> RemoteKernel[KernelFacts]:
         """Have a case made ready in its worker; raises what the backend raises.
 
@@ -181,11 +207,42 @@ class Kernels:
             variant: see ``Preparation``.
             alone: it competes with nobody: for an estimate's sum a short search will do, and with
                 cold caches the kernel of the hot row, where that was measured before.
+            finals: see ``Preparation``.
         """
         worker = self._workers.get(case.backend, case.device, warm=warm)
+        plan = self._plan(case, variant, warm=warm, alone=alone, finals=finals)
+        if self._begun.get(worker) == (case, plan.preparation):
+            del self._begun[worker]
+            kernel = worker.prepared()
+        else:
+            kernel = worker.prepare(case, plan.preparation)
+        known = plan.known
+        if plan.found is not None:
+            kernel.facts = plan.found
+        elif plan.seen is not None:
+            kernel.facts = plan.seen
+        elif known is not None and kernel.facts.correct.status == "unchecked":
+            kernel.facts = dataclasses.replace(
+                kernel.facts, correct=known.correct, reorder_s=known.reorder_s
+            )
+        if plan.preparation.variant is None:
+            self._found[_nameless(case), plan.summand] = kernel.facts
+        name = variant_of(case, kernel.facts)
+        if name is not None and known is None and kernel.facts.correct.status == "ok":
+            self._verified[plan.problem, name] = (kernel.facts, plan.summand)
+        if name is not None and case.backend != "native" and not case.on_gpu:
+            self._described.setdefault((plan.problem, name, warm), kernel.facts)
+        if plan.summand and case.cache == "hot":
+            self.remember(case, kernel.facts.algorithm, kernel.facts.layout)
+        return kernel
+
+    def _plan(
+        self, case: KernelSpec, variant: str | None, *, warm: bool, alone: bool, finals: bool
+    ) -> _Plan:
+        """Return how a case is to be made ready, see :meth:`prepare`, and what is known of it."""
         summand = alone and self._is_summand(case)
         hot = msgspec.structs.replace(case, cache="hot")
-        if summand and case != hot:
+        if variant is None and summand and case != hot:
             variant = self._fastest.get(hot)
         found = self._found.get((_nameless(case), summand)) if variant is None else None
         variant = variant if found is None else variant_of(case, found)
@@ -200,34 +257,50 @@ class Kernels:
             brief=summand,
             verified=known is not None,
             described=seen is not None,
+            finals=finals,
         )
-        kernel = worker.prepare(case, preparation)
-        if found is not None and variant is not None:
-            kernel.facts = found
-        elif seen is not None:
-            kernel.facts = seen
-        elif known is not None and kernel.facts.correct.status == "unchecked":
-            kernel.facts = dataclasses.replace(
-                kernel.facts, correct=known.correct, reorder_s=known.reorder_s
-            )
-        if variant is None:
-            self._found[_nameless(case), summand] = kernel.facts
-        name = variant_of(case, kernel.facts)
-        if name is not None and known is None and kernel.facts.correct.status == "ok":
-            self._verified[problem, name] = (kernel.facts, summand)
-        if name is not None and case.backend != "native" and not case.on_gpu:
-            self._described.setdefault((problem, name, warm), kernel.facts)
-        if summand and case == hot:
-            self.remember(case, kernel.facts.algorithm, kernel.facts.layout)
-        return kernel
+        found = None if variant is None else found
+        return _Plan(preparation, summand, problem, found, known, seen)
 
-    def sampling_policy(
-        self, case: KernelSpec, facts: KernelFacts, *, alone: bool = False
-    ) -> Policy:
-        """Return the constants of sampling for a prepared kernel; ``alone`` as it was prepared."""
-        if case.on_gpu:
-            return gpu_policy(self._policy, facts.timing, case.cache)
-        return self._summand if alone and self._is_summand(case) else self._policy
+    def prepare_at_once(self, wanted: Sequence[tuple[KernelSpec, str | None]]) -> None:
+        """Have the first case of each worker made ready while the others are at theirs.
+
+        :meth:`prepare` returns each, or raises what went wrong with it. Nobody may be timed until
+        then.
+
+        Args:
+            wanted: cases with the variant of each, in the order in which they will be prepared.
+        """
+        for case, variant in wanted:
+            worker = self._workers.get(case.backend, case.device)
+            if worker in self._begun:
+                continue
+            plan = self._plan(case, variant, warm=False, alone=False, finals=False)
+            with contextlib.suppress(PydlbenchError):  # it comes again when it is waited for
+                worker.begin(case, plan.preparation)
+                self._begun[worker] = (case, plan.preparation)
+
+    def rival_of(self, case: KernelSpec, facts: KernelFacts) -> str | None:
+        """Return the variant that was nearly as fast in the search; None where there is none.
+
+        Args:
+            case: what was searched for.
+            facts: of the kernel that was found.
+        """
+        if case.backend != "native" or case.on_gpu or self._options.algorithms:
+            return None
+        margin = _RIVAL_OF_SUMMAND if self._options.estimate else _RIVAL
+        tried = [one for one in facts.candidates if one["status"] == "ok" and one["seconds"]]
+        times = {f"{one['algorithm']} {one['layout']}": min(one["seconds"]) for one in tried}
+        own = times.pop(f"{facts.algorithm} {facts.layout}", None)
+        if own is None or not times:
+            return None
+        second = min(times, key=times.__getitem__)
+        return second if times[second] <= margin * own else None
+
+    def sampling_policy(self, case: KernelSpec, facts: KernelFacts) -> Policy:
+        """Return the constants of sampling for a prepared kernel."""
+        return gpu_policy(self._policy, facts.timing, case.cache) if case.on_gpu else self._policy
 
     def _is_summand(self, case: KernelSpec) -> bool:
         """Whether a case's row is one of an estimate's native ones on a CPU."""
@@ -245,6 +318,7 @@ class Kernels:
         brief: bool = False,
         verified: bool = False,
         described: bool = False,
+        finals: bool = True,
     ) -> Preparation:
         return Preparation(
             seed=self._options.seed,
@@ -257,6 +331,7 @@ class Kernels:
             variant=variant,
             verified=verified,
             described=described,
+            finals=finals,
         )
 
     def cold_bytes(self, device: str) -> int:
@@ -264,19 +339,28 @@ class Kernels:
         factor = _COLD_FACTOR if device == "cpu" else _COLD_L2
         return factor * self._devices.cache_bytes(device)
 
-    def row(self, case: KernelSpec, facts: KernelFacts, samples: Samples) -> Measurement:
+    def row(
+        self,
+        case: KernelSpec,
+        facts: KernelFacts,
+        samples: Series,
+        clock_hz: float | None = None,
+    ) -> Measurement:
         """Return the row of a timed case, held against the limits of its device.
 
         Args:
             case: what was timed.
             facts: what its backend says of the kernel.
-            samples: its times.
+            samples: its visits.
+            clock_hz: of somebody else on the same cores, where its own is not known.
         """
         row = measured_row(
             case,
             self.threads(case),
             facts,
             samples,
+            confidence=self._options.confidence,
+            clock_hz=clock_hz,
             keep_samples=self._options.keep_samples,
             keep_candidates=self._options.algorithms,
         )
@@ -305,9 +389,7 @@ def _turn(
 
     # The first call wakes the threads; of two equal calls, the log of the second counts.
     request = Request(samples=1, untimed=1)
-    rest()
     plain = None if beside is None else beside.sample(request)
-    rest()
     logged = kernel.sample(request)
     return Turn(
         executions=last_call(parse(worker.said()), 2),

@@ -11,6 +11,7 @@ import msgspec
 
 from pydlbench.errors import PydlbenchError, WorkerError
 from pydlbench.runner.rows import cached_bytes, with_limits
+from pydlbench.study.table import Interference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -99,6 +100,20 @@ class Workers:
             share = None
         self._canary = share is not None
         return share
+
+    def interference(self) -> Interference:
+        """Read bursts on all cores, in the last-level cache and in memory, in the native worker.
+
+        A column that cannot be read is None.
+        """
+        fma = self.canary()
+        if fma is None:
+            return Interference()
+        try:
+            rates = self.get("native", "cpu").probe("reads")
+        except PydlbenchError:
+            return Interference(fma=fma)
+        return Interference(fma=fma, **rates)
 
     def start(self, wanted: Iterable[tuple[str, str]], *, warm: Sequence[bool] = (False,)) -> None:
         """Start what is not running, side by side, and wait until all are ready.

@@ -12,7 +12,7 @@ from pydlbench.ops.seen import meaning_of
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.step import StepPreparation
 from pydlbench.records.trace import CallInContext, Dominant, ModuleInContext, Tracing
-from pydlbench.steps.run import prepare_step
+from pydlbench.steps.prepare import prepare_step
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.statistics import median, median_interval, middle_rounds
 

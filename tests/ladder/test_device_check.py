@@ -45,11 +45,6 @@ def steps(host_s, device_s):
 BOUND = {"launch": (20e-6, 4e-6), "device": (5e-6, 60e-6), "mixed": (20e-6, 25e-6)}
 
 
-@pytest.fixture(autouse=True)
-def _no_rest(monkeypatch):
-    monkeypatch.setattr("pydlbench.runner.interleaved.REST_S", 0.0)
-
-
 @pytest.fixture(params=BOUND)
 def gpu(request):
     return Gpu(steps(*BOUND[request.param]))

@@ -41,11 +41,10 @@ def test_time_of_a_wrong_kernel_is_not_shown(run_record, measurement):
     assert "channel 3 is wrong" in text
 
 
-def test_contention_and_discards_are_told(run_record, measurement):
-    rows = [measurement(contended=True, contention_reason="run-queue wait 30 %", discarded=6)]
+def test_contention_is_told(run_record, measurement):
+    rows = [measurement(contended=True, contention_reason="run-queue wait 30 %")]
     text = render_layers(run_record, rows)
     assert "contended: alexnet/conv3: run-queue wait 30 %" in text
-    assert "discarded: 6 disturbed samples of 30" in text
 
 
 def test_different_stop_reasons_name_their_rows(run_record, measurement):

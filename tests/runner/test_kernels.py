@@ -9,12 +9,10 @@ import pytest
 from pydlbench.errors import UnsupportedError, WorkerError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
-from pydlbench.runner import interleaved
 from pydlbench.runner.kernels import Kernels
 from pydlbench.runner.options import Options
 from pydlbench.runner.problem import Problem
 from pydlbench.timing.chunk import Chunk
-from pydlbench.timing.policy import Policy
 
 CASE = KernelSpec(layer=build_layer("gemm", m=8, k=32, n=16), backend="tensorflow", mode="graph")
 COST_S = 3e-3
@@ -83,7 +81,6 @@ def machine():
 
 @pytest.fixture
 def kernels(machine, monkeypatch):
-    monkeypatch.setattr(interleaved, "REST_S", 0.0)
     facts = SimpleNamespace(memory_available_bytes=None)
     workers = SimpleNamespace(get=machine.worker, canary=lambda: None)
     found = Kernels(Options(), facts, (0, 1), workers, SimpleNamespace())
@@ -150,7 +147,13 @@ class Preparing:
         self.asked = []
         self.verified = []
         correct = SimpleNamespace(status="ok")
-        words = {"timing": "steady", "evidence": {}, "correct": correct, "reorder_s": {}}
+        words = {
+            "timing": "steady",
+            "evidence": {},
+            "correct": correct,
+            "reorder_s": {},
+            "candidates": [],
+        }
         self.facts = SimpleNamespace(algorithm="jit", layout="src nhwc", **words)
 
     def prepare(self, case, preparation):
@@ -218,7 +221,6 @@ def test_what_competes_is_searched_in_full():
     hot = KernelSpec(layer=build_layer("gemm", m=8, k=32, n=16))
     kernels.prepare(hot)
     assert worker.asked == [("hot", None, False)]
-    assert kernels.sampling_policy(hot, worker.facts).half_width == Policy().half_width
 
 
 def test_a_kernel_is_searched_for_and_verified_once_whatever_its_rows_are_called():
