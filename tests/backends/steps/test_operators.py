@@ -47,7 +47,6 @@ def tiny():
         ("torch", "compiled", "training"),
         ("torch", "compiled", "forward"),
         ("tensorflow", "graph", "training"),
-        pytest.param("tensorflow", "graph", "forward-backward", marks=pytest.mark.deep),
         ("tensorflow", "xla", "training"),
         ("jax", "xla", "training"),
     ],

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from right_results import right_results
 
 from pydlbench.backends.verification import pool as pool_max
 from pydlbench.backends.verification.inputs import (
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.verification.verify import Verdict
-    from pydlbench.ops.op import Layer
 
 PASSES = ("forward", "backward-data", "backward-weights")
 SMALL = build_layer(
@@ -316,34 +316,16 @@ def test_faults_in_products_spread_over_a_batch(monkeypatch, text, pass_, points
         monkeypatch.setattr("pydlbench.backends.verification.gemm._POINT_MACS", 1)
     layer = parse_problem(text)
     inputs = make_inputs(layer, pass_, "fp32", 1)
-    right = of_product(layer, pass_, inputs)
+    (right,) = right_results(layer, pass_, inputs).values()
     verdict = verify(layer, pass_, "fp32", inputs, right, 1)
     assert verdict.status == "ok", verdict
     for axis in range(right.ndim):
         if right.shape[axis] > 1:
             wrong = np.roll(right, 1, axis)
             assert verify(layer, pass_, "fp32", inputs, wrong, 1).status == "failed"
-    doubled = {role: 2 * array for role, array in inputs.items()}
-    wrong = of_product(layer, pass_, doubled)
-    assert verify(layer, pass_, "fp32", inputs, wrong, 1).status == "failed"
+    assert verify(layer, pass_, "fp32", inputs, 4 * right, 1).status == "failed"
     right[(0,) * right.ndim] = np.nan
     assert verify(layer, pass_, "fp32", inputs, right, 1).unwritten == 1
-
-
-def of_product(
-    layer: Layer, pass_: str, inputs: dict[str, NDArray[np.float32]]
-) -> NDArray[np.float32]:
-    """Return the result of a product's pass, in float32."""
-    turned = {role: array.swapaxes(-1, -2) for role, array in inputs.items()}
-    if pass_ == "forward":
-        return inputs["src"] @ inputs["weights"]
-    if pass_ == "backward-data":
-        whole = inputs["dst"] @ turned["weights"]
-    else:
-        whole = turned["src"] @ inputs["dst"]
-    shape = layer.shapes()[layer.result(pass_)]
-    spread = tuple(axis for axis, size in enumerate(shape) if size != whole.shape[axis])
-    return np.asarray(whole.sum(axis=spread, keepdims=True))
 
 
 def test_a_gradient_sent_to_the_second_largest_element(naive):

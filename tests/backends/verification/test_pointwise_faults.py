@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from right_results import judged
 
 from pydlbench.backends.verification.inputs import make_inputs, round_to
 from pydlbench.backends.verification.pointwise import expected_pieces
@@ -29,16 +30,7 @@ class Outcome:
         self.results = right_results(layer, pass_, precision, self.inputs, propagation)
 
     def judge(self) -> Verdict:
-        main, *others = self.results
-        extra = {role: self.results[role] for role in others}
-        return verify(
-            *self.step,
-            self.inputs,
-            self.results[main],
-            5,
-            extra=extra,
-            propagation=self.propagation,
-        )
+        return judged(*self.step, self.inputs, self.results, self.propagation)
 
     def becomes(self, other: Layer, **inputs: Any) -> Verdict:
         """Judge what another layer would make of these inputs, or of some others."""
