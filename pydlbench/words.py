@@ -107,3 +107,8 @@ def check_gpu_framework(framework: str, device: str) -> None:
             f"--framework {framework}: on {device} only PyTorch's steps are explained call by "
             f"call; nearest: --framework {GPU_FRAMEWORK}, or --device cpu, or pydlbench e2e"
         )
+
+
+#: The range of a GPU row's one execution that profilers are pointed at, in NVTX's domain
+#: ``pydlbench``.
+PROFILED_RANGE: Final = "execution"

@@ -81,6 +81,9 @@ class KernelFacts:
             the last); and ``enqueue``, what the host needs to launch one.
         energy_j: energy of one execution in joules.
         power_w: mean power during that measurement, in watts.
+        kernels: that a GPU runs for one execution, by the driver's word: each a dict with ``name``,
+            ``grid`` and ``block`` (three numbers each), ``shared_bytes`` of a block and
+            ``registers`` of a thread; empty where nobody tells.
         evidence: of a framework's operator, what was seen from below: ``kernel`` (by the library's
             own name), ``kernel_s`` and ``reorder_s`` (by the library's own log), and ``call_s``,
             that call as a whole: what is known of a row are shares of it.
@@ -101,6 +104,7 @@ class KernelFacts:
     launch_s: dict[str, float] | None = None
     energy_j: float | None = None
     power_w: float | None = None
+    kernels: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     evidence: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 

@@ -160,6 +160,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     output.add_argument(
         "--algorithms", action="store_true", help="list every implementation that was tried"
     )
+    output.add_argument(
+        "--ncu",
+        action="store_true",
+        help="end with the command that has Nsight Compute profile each native row of a GPU",
+    )
     output.add_argument("--samples", action="store_true", help="keep the raw samples in JSON")
     add(
         output,
@@ -204,7 +209,7 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
 
     def shown(results: Results) -> None:
         rows = [one.record(Measurement) for one in results.outcomes]
-        how = {"algorithms": args.algorithms, "explain": args.explain}
+        how = {"algorithms": args.algorithms, "explain": args.explain, "ncu": args.ncu}
         show(results.run, rows, outputs, early=results.early, **how)
 
     code, _ = measure(
@@ -231,6 +236,7 @@ def show(
     early: bool = False,
     algorithms: bool = False,
     explain: bool = False,
+    ncu: bool = False,
     again: bool = False,
 ) -> None:
     """Write the files, then print the table or the format that goes to standard output.
@@ -242,6 +248,7 @@ def show(
         early: more was asked for.
         algorithms: list the candidates of every row.
         explain: show the measurements behind what is said of slower backends.
+        ncu: print the command that profiles each native row of a GPU.
         again: a run that was shown before; warnings about its machine are not repeated.
 
     Raises:
@@ -264,7 +271,8 @@ def show(
     def report() -> list[Block]:
         if not rows:
             return []
-        return layers_report(run, rows, conclusion, algorithms=algorithms, explain=explain)
+        how = {"algorithms": algorithms, "explain": explain, "ncu": ncu}
+        return layers_report(run, rows, conclusion, **how)
 
     outputs.write(
         {
@@ -648,6 +656,7 @@ def _fields(case: KernelSpec, threads: int | None) -> dict[str, str]:
 _OUTPUTS: Final = frozenset(
     (
         *("command", "version", "json", "csv", "md", "quiet", "verbose", "samples", "explain"),
+        "ncu",
         *("fail_on", "store", "resume"),
     )
 )

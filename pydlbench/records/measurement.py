@@ -205,6 +205,9 @@ class Measurement(
         launch_s: Seconds per execution by three clocks: ``event`` (between CUDA events), ``graph``
             (in a CUDA graph), ``host`` (launched one by one, on the host's clock); and ``enqueue``,
             what the host needs to launch one.
+        kernels: What a GPU runs for one execution, by the driver's word: dicts with ``name``,
+            ``grid`` and ``block`` (three numbers each), ``shared_bytes`` of a block and
+            ``registers`` of a thread; native rows only.
         energy_j: Energy of one execution in joules, with ``--energy``.
         power_w: Mean power during that measurement, in watts.
         gpu: What was read from the GPU beside the samples: clocks in Hz, power in W, temperature in
@@ -267,6 +270,7 @@ class Measurement(
     tensor_cores: bool | None = None
     notes: tuple[str, ...] = ()
     launch_s: Mapping[str, float] | None = None
+    kernels: tuple[Mapping[str, Any], ...] = ()
     energy_j: float | None = None
     power_w: float | None = None
     gpu: Mapping[str, Any] | None = None

@@ -282,6 +282,7 @@ METRICS: Final[tuple[Metric[Measurement, TableOf], ...]] = (
     *(Metric(path=name) for name in ("warnings", "stop_rule", "inner", "cycles")),
     *(Metric(path=name) for name in ("fuse", "tensor_cores", "notes")),
     *(Metric(path=f"launch_s.{name}", unit="s") for name in ("event", "graph", "host", "enqueue")),
+    Metric(path="kernels"),
     Metric(
         path="energy_j",
         unit="J",

@@ -97,6 +97,7 @@ def measured_row(
         tensor_cores=facts.tensor_cores,
         notes=tuple(facts.notes),
         launch_s=facts.launch_s,
+        kernels=tuple(facts.kernels),
         energy_j=facts.energy_j,
         power_w=facts.power_w,
         gpu=None if samples.gpu is None else plain(msgspec.structs.asdict(samples.gpu)),

@@ -73,6 +73,7 @@ PLANTED = os.environ.get("CARD_PLANTED")
 FACTS = {"name": "NVIDIA H200", "capability": "9.0", "driver_version": 13000, "uuid": "GPU-0"}
 _module = Module()
 libraries, built_with = _module.libraries, _module.built_with
+push_range, pop_range = _module.push_range, _module.pop_range
 
 class Device(_Device):
     def __init__(self, index):

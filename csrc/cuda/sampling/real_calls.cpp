@@ -212,6 +212,12 @@ void RealCalls::launch(Executable& executable) {
   PYDLBENCH_CUDA_CHECK(cudaGraphLaunch(exec.get(), stream()));
 }
 
+std::vector<GraphKernel> RealCalls::kernels(const Captured& captured) {
+  const auto* driver = graph_driver();
+  if (driver == nullptr) return {};
+  return graph_kernels(*driver, static_cast<const RealCaptured&>(captured).graph.get());
+}
+
 std::shared_ptr<RealCalls> shared_calls(const Device& device) {
   static std::mutex mutex;
   static std::map<CUstream_st*, std::weak_ptr<RealCalls>> known;

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "cuda/runtime/device.hpp"
+#include "cuda/runtime/graph_kernels.hpp"
 #include "cuda/sampling/calls.hpp"
 
 namespace pydlbench::cuda {
@@ -44,6 +46,9 @@ class RealCalls final : public Calls {
   std::unique_ptr<Executable> instantiate(Captured& captured) override;
   void upload(Executable& executable) override;
   void launch(Executable& executable) override;
+
+  // The kernels of what was captured; none where the driver is too old to tell.
+  static std::vector<GraphKernel> kernels(const Captured& captured);
 
  private:
   struct State;
