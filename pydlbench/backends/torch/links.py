@@ -238,13 +238,17 @@ class _Lister:
             shape, strides = value.shape, value.strides
         return _Content(storage, self._versions[storage], offset, _walk(shape, strides))
 
+    def is_given(self, content: _Content) -> bool:
+        """Whether no kernel makes it."""
+        untouched = content.storage in self._from_outside and not content.version
+        return untouched or content.storage in self._made_here
+
     def name_of(self, content: _Content, call: Call) -> str:
         """Return the tensor that holds something, in the order in which a call reads it."""
         name = self._known.get(content)
         if name is not None:
             return name
-        untouched = content.storage in self._from_outside and not content.version
-        if untouched or content.storage in self._made_here:
+        if self.is_given(content):
             name = self._known[content] = self._given_as(content)
             return name
         for other, made in self._known.items():
@@ -336,7 +340,10 @@ class _Operands:
             raise _refused(call, f"{operand.dtype} operands")
         content = self._lister.content_of(self._slots[operand.number], operand)
         if content.elements != elements:
-            raise _refused(call, "elements that are repeated")
+            whole = replace(content, walk=_merged(zip(operand.shape, operand.strides, strict=True)))
+            if whole.elements != elements or not self._lister.is_given(content):
+                raise _refused(call, "elements that are repeated")
+            content = whole
         name = self._lister.name_of(content, call)
         if role.factor != 1:
             layer = merged_elementwise("mul", (elements,), ())
@@ -374,13 +381,13 @@ def _storage(tensor: torch.Tensor) -> Any:
 
 def _walk(shape: Sequence[int], strides: Sequence[int]) -> Walk:
     """Return the fewest sizes and strides that go the same way; what is repeated counts once."""
-    return _merged(zip(shape, strides, strict=True))
+    return _merged(one for one in zip(shape, strides, strict=True) if one[1])
 
 
 def _merged(walk: Iterable[tuple[int, int]]) -> Walk:
     merged: list[tuple[int, int]] = []
     for size, stride in walk:
-        if size == 1 or stride == 0:
+        if size == 1:
             continue
         if merged and merged[-1][1] == size * stride:
             merged[-1] = merged[-1][0] * size, stride

@@ -124,6 +124,19 @@ class Rotary(nn.Module):
         return x + self.down(F.silu(gate) * value)
 
 
+class Token(nn.Module):
+    """A token that is learnt, in front of each sequence; the result is the one in its place."""
+
+    def __init__(self):
+        super().__init__()
+        self.token = nn.Parameter(torch.randn(1, 1, 8))
+        self.mix = nn.Linear(8, 8)
+
+    def forward(self, x):
+        tokens = torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1)
+        return self.mix(tokens)[:, 0] * 2
+
+
 class Parts(nn.Module):
     """Parts of results, first, last and within, and sums over all but the channels."""
 
@@ -171,6 +184,7 @@ MODELS = {
     "words": lambda: (Words(), torch.tensor([[1, 2, 3, 4, 10], [0, 5, 6, 7, 8]])),
     "rotary": lambda: (Rotary(), SENTENCES),
     "encoder": lambda: (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), SENTENCES),
+    "token": lambda: (Token(), SENTENCES),
     "parts": lambda: (Parts(), IMAGES),
     "arithmetic": lambda: (Arithmetic(), IMAGES),
 }
@@ -236,6 +250,10 @@ def fill(x):
     [
         (nn.Sequential(nn.ReLU(), nn.GroupNorm(2, 4)), "aten.native_group_norm of 1"),
         (Function(fill), "aten.relu"),
+        (
+            Function(lambda x: torch.cat([torch.tanh(x[:, :1]).expand(-1, 4, -1, -1), x], 1)),
+            "aten.cat: elements that are repeated",
+        ),
         (Function(lambda x: x.add_(1)), "overwrites what it was given"),
         (Function(overwrite), "aten.fill_"),
         (Function(lambda x: torch.relu(x).topk(2)[0]), "aten.topk"),
