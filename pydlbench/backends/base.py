@@ -41,6 +41,7 @@ class Preparation:
             is run once and no more, and its verdict is ``unchecked``.
         finals: settle which of the fastest candidates is the best one; else the fastest probe wins,
             and whoever asks times the next one beside it. Native kernels on a CPU only.
+        kept: an earlier run has found the variant.
         described: what else there is to be told of it is known, too: a framework's operator is not
             looked at from below again.
     """
@@ -56,6 +57,7 @@ class Preparation:
     verified: bool = False
     described: bool = False
     finals: bool = True
+    kept: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

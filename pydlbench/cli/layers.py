@@ -135,6 +135,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="level of the median's interval (0.95)",
     )
 
+    how.add_argument(
+        "--fresh",
+        action="store_true",
+        help="search, and probe peaks and bandwidths, as if no earlier run had kept what it found",
+    )
+
     gpu = parser.add_argument_group("on a GPU")
     gpu.add_argument(
         "--timing",
@@ -412,7 +418,6 @@ def read_request(args: argparse.Namespace, *, several: bool = False) -> Request:
         UsageError: A value is bad, or two options exclude each other.
     """
     from pydlbench.records.specs import KernelSpec
-    from pydlbench.study.loop import LEAST_ROUNDS
     from pydlbench.timing.policy import LAYER_BUDGET_S
 
     device, notes = device_of(args)
@@ -434,6 +439,7 @@ def read_request(args: argparse.Namespace, *, several: bool = False) -> Request:
     options = {
         "seed": args.seed,
         "visits": args.visits,
+        "keep_probes": not args.fresh,
         "confidence": args.confidence,
         "keep_samples": True,  # for the store; outputs have them only with --samples
         "algorithms": args.algorithms,
@@ -474,8 +480,9 @@ def read_request(args: argparse.Namespace, *, several: bool = False) -> Request:
     usual = _BUDGET_IN_TURN_S if len(backends) > 1 else LAYER_BUDGET_S
     options["budget_s"] = args.budget or usual
     if several or len(cases) * len(threads) > 1:
-        # Visits of a single row follow each other in one process; these are spread over the run.
-        options["visits"] = args.visits or LEAST_ROUNDS
+        # Repetitions of a single row follow each other in one process; these are spread over the
+        # run.
+        options["renew"] = True
     return Request(cases=tuple(cases), threads=threads, options=options, notes=notes)
 
 

@@ -22,6 +22,9 @@ def fewer_flops(*names: str | None) -> str | None:
     return next((name for name, sign in _FEWER_FLOPS if re.search(sign, words)), None)
 
 
+#: A kernel with so much of its roof is near it: another one would bring little.
+NEAR_ROOF: Final = 0.8
+
 #: What became of a row.
 Status = Annotated[str, one_of("ok", "skipped", "failed")]
 

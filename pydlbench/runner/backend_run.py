@@ -28,6 +28,8 @@ class BackendRun:
         warm_facts: likewise, with kept pages.
         rival: the kernel that was nearly as fast in the search, visited beside this one until it is
             known which of the two is faster.
+        second: the variant that was nearly as fast; None where there is none, or it is not yet
+            known which of the two it is.
         samples: its visits, once its row is to be made.
         warm_samples: likewise, with kept pages.
         log: what the library itself reports of a call, from a process that does nothing else.
@@ -46,6 +48,7 @@ class BackendRun:
     facts: KernelFacts | None = None
     warm_facts: KernelFacts | None = None
     rival: BackendRun | None = None
+    second: str | None = None
     samples: Series | None = None
     warm_samples: Series | None = None
     log: dict[str, Any] = field(default_factory=dict)

@@ -5,15 +5,21 @@ from __future__ import annotations
 import bisect
 import contextlib
 import dataclasses
+import hashlib
+import importlib.util
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from pydlbench.backends import capabilities
 from pydlbench.backends.base import Preparation
+from pydlbench.devices.kept import KeptKernel
 from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.ops.table import ITEM_BYTES
 from pydlbench.runner.rows import measured_row
+from pydlbench.study.plan import planned, scatter
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.policy import Policy, gpu_policy
 from pydlbench.units import format_bytes
@@ -41,6 +47,11 @@ _COLD_L2 = 4
 # probes on a busy virtual machine differ by several per cent. Of hundreds of summands fewer are
 # worth it.
 _RIVAL, _RIVAL_OF_SUMMAND = 1.08, 1.04
+#: In visits, which know better, a second kernel is near from here on.
+NEAR = 1.04
+# A kept kernel that takes so many times as long as when it was found is not believed any more:
+# what the machine does from one hour to another is less.
+_SLOWER = 1.15
 _LOGGED_TURNS = 7
 _LONG_S, _FEW_TURNS = 0.01, 3
 # Of calls that do nothing, beside each row: at most a tenth of a second.
@@ -101,6 +112,7 @@ class Kernels:
         # Likewise what was seen of a framework's call, in a usual process or one that keeps pages.
         self._described: dict[tuple[KernelSpec, str, bool], KernelFacts] = {}
         # By worker, what it was told to make ready.
+        self._kept: dict[KernelSpec, KeptKernel | None] = {}
         self._begun: dict[Worker, tuple[KernelSpec, Preparation]] = {}
         self._without_empty_call: set[tuple[str, str, str | None]] = set()
 
@@ -225,7 +237,7 @@ class Kernels:
             kernel.facts = dataclasses.replace(
                 kernel.facts, correct=known.correct, reorder_s=known.reorder_s
             )
-        if plan.preparation.variant is None:
+        if plan.preparation.variant is None or plan.preparation.kept:
             self._found[_nameless(case), plan.summand] = kernel.facts
         name = variant_of(case, kernel.facts)
         if name is not None and known is None and kernel.facts.correct.status == "ok":
@@ -246,6 +258,8 @@ class Kernels:
             variant = self._fastest.get(hot)
         found = self._found.get((_nameless(case), summand)) if variant is None else None
         variant = variant if found is None else variant_of(case, found)
+        kept = None if variant is not None else self.kept(case)
+        variant = variant if kept is None else kept.variant
         problem = _nameless(hot)
         known, brief = self._verified.get((problem, variant or ""), (None, False))
         if brief and not summand:
@@ -258,9 +272,61 @@ class Kernels:
             verified=known is not None,
             described=seen is not None,
             finals=finals,
+            kept=kept is not None,
         )
         found = None if variant is None else found
         return _Plan(preparation, summand, problem, found, known, seen)
+
+    def kept(self, case: KernelSpec) -> KeptKernel | None:
+        """Return the kernel that an earlier run has found for a native case on a CPU, if any."""
+        if case.backend != "native" or case.on_gpu or self._options.algorithms:
+            return None
+        nameless = _nameless(case)
+        if nameless not in self._kept:
+            fresh = not self._options.keep_probes
+            kept = None if fresh else self._devices.kept().read_kernel(_kept_key(nameless))
+            self._kept[nameless] = kept
+        return self._kept[nameless]
+
+    def keep(
+        self, case: KernelSpec, variant: str | None, rival: str | None, samples: Series
+    ) -> str | None:
+        """Keep which kernel was the fastest for later runs, and return a warning, or None.
+
+        One that was kept and takes longer than it did may not be the fastest any more: it is
+        forgotten, so that the next run searches anew.
+
+        Args:
+            case: what was computed.
+            variant: the kernel's name.
+            rival: that of one nearly as fast; None without one.
+            samples: its visits, undisturbed.
+        """
+        if variant is None or case.backend != "native" or case.on_gpu or self._options.algorithms:
+            return None
+        nameless, seconds = _nameless(case), samples.median
+        known = self._kept.get(nameless)
+        there = self._devices.kept()
+        if known is not None and known.variant == variant and seconds > _SLOWER * known.seconds:
+            there.write_kernel(_kept_key(nameless), None)
+            return (
+                f"the kernel kept from an earlier run takes {seconds / known.seconds:.2f} times as "
+                "long as then: the next run searches anew, and so does --fresh"
+            )
+        times = samples.preparations_s()
+        there.write_kernel(
+            _kept_key(nameless),
+            KeptKernel(variant=variant, rival=rival, seconds=seconds, scatter=scatter(times)),
+        )
+        return None
+
+    def repetitions(self, cases: Sequence[KernelSpec]) -> int:
+        """Return how many repetitions cases need, as far as earlier runs tell.
+
+        Args:
+            cases: that are visited in the same laps.
+        """
+        return planned(kept.scatter for case in cases if (kept := self.kept(case)) is not None)
 
     def prepare_at_once(self, wanted: Sequence[tuple[KernelSpec, str | None]]) -> None:
         """Have the first case of each worker made ready while the others are at theirs.
@@ -289,6 +355,9 @@ class Kernels:
         """
         if case.backend != "native" or case.on_gpu or self._options.algorithms:
             return None
+        kept = self.kept(case)
+        if kept is not None and kept.variant == variant_of(case, facts):
+            return kept.rival
         margin = _RIVAL_OF_SUMMAND if self._options.estimate else _RIVAL
         tried = [one for one in facts.candidates if one["status"] == "ok" and one["seconds"]]
         times = {f"{one['algorithm']} {one['layout']}": min(one["seconds"]) for one in tried}
@@ -319,6 +388,7 @@ class Kernels:
         verified: bool = False,
         described: bool = False,
         finals: bool = True,
+        kept: bool = False,
     ) -> Preparation:
         return Preparation(
             seed=self._options.seed,
@@ -332,6 +402,7 @@ class Kernels:
             verified=verified,
             described=described,
             finals=finals,
+            kept=kept,
         )
 
     def cold_bytes(self, device: str) -> int:
@@ -372,6 +443,15 @@ def variant_of(case: KernelSpec, facts: KernelFacts) -> str | None:
     if case.backend == "native":
         return f"{facts.algorithm} {facts.layout}"
     return facts.evidence.get("variant")
+
+
+def _kept_key(case: KernelSpec) -> str:
+    """Return what a kept kernel depends on besides the machine: the case, and our native code."""
+    module = importlib.util.find_spec("pydlbench._cpu")
+    there = Path(module.origin).stat() if module is not None and module.origin else None
+    build = None if there is None else [there.st_size, there.st_mtime_ns]
+    text = json.dumps([case.to_dict(), build], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
 def _nameless(case: KernelSpec) -> KernelSpec:

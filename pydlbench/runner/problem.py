@@ -11,7 +11,7 @@ from pydlbench.errors import PydlbenchError, UnsupportedError, WorkerError
 from pydlbench.records.measurement import SLOW, less_exact
 from pydlbench.runner.attribution import explained
 from pydlbench.runner.backend_run import BackendRun
-from pydlbench.runner.kernels import variant_of
+from pydlbench.runner.kernels import NEAR, variant_of
 from pydlbench.runner.rows import empty_row
 from pydlbench.study.loop import ROUNDS, Study, Subject, random_order
 from pydlbench.study.ranking import clock_beside, ratio, ratios
@@ -158,13 +158,22 @@ class Problem:
             self._settle_rival(run)
         rows = self._rows(runs, complete=True, reason=reason)
         for run, row in zip(runs, rows, strict=True):
-            run.row = row
+            run.row = self._kept(run, row)
         if len(self._runs) > 1:
             explain(self._kernels, runs)
         for run in self._runs:
             run.samples = run.warm_samples = run.rival = None
             for key in _keys(run):
                 self._study.table.forget(key)
+
+    def _kept(self, run: BackendRun, row: Measurement) -> Measurement:
+        """Keep which kernel was the fastest; return the row with what there is to say of it."""
+        if not row.ok or row.contended or run.samples is None:
+            return row
+        words = self._kernels.keep(run.case, run.variant, run.second, run.samples)
+        if words is None:
+            return row
+        return msgspec.structs.replace(row, warnings=(*row.warnings, words))
 
     def release(self) -> None:
         """Free all that is still prepared."""
@@ -285,6 +294,8 @@ class Problem:
             back = ratio(table.of(_key(run)), table.of(_key(rival)))
             if beyond_doubt and not (found.above(1.0) or back.above(1.0)):
                 return
+            near = max(found.median, back.median) <= NEAR
+            run.second = (run.variant if found.median < 1 else rival.variant) if near else None
             if found.median < 1:
                 table.replace(_key(run), _key(rival))
                 run.facts, run.variant = _chosen(rival, run), rival.variant

@@ -12,7 +12,6 @@ from pydlbench.runner.laps import Laps
 from pydlbench.runner.machine import Devices, Workers
 from pydlbench.runner.options import Options
 from pydlbench.runner.problem import by_problem
-from pydlbench.study.loop import LEAST_ROUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -162,8 +161,8 @@ class Session:
             self._kernels,
             self._workers,
             groups,
-            asked or LEAST_ROUNDS,
-            renew=asked is not None or len(cases) > 1,
+            asked or self._kernels.repetitions(cases),
+            renew=self.options.renew or asked is not None or len(cases) > 1,
             memory_bytes=self.facts.memory_available_bytes,
             effort=effort,
         )

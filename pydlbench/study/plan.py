@@ -31,18 +31,26 @@ def repetitions(scatter: float | None, width: float = WIDTH) -> int:
     return min(MOST, max(LEAST_ROUNDS, math.ceil((_HALF * scatter / width) ** 2)))
 
 
-def scatter(rows: Iterable[Sequence[float]]) -> float | None:
-    """Return the standard deviation of repetitions, relative to their mean; None if unknown.
+def scatter(times: Sequence[float]) -> float | None:
+    """Return the standard deviation of repetitions, relative to their mean; None of fewer than two.
 
     Args:
-        rows: the times of each known row's repetitions, in any unit: the median of their
-            deviations counts, so that a disturbed row does not plan for all.
+        times: of a row's repetitions, in any unit.
     """
-    found = []
-    for times in rows:
-        if len(times) < 2:
-            continue
-        mean = math.fsum(times) / len(times)
-        squares = math.fsum((x - mean) ** 2 for x in times)
-        found.append(math.sqrt(squares / (len(times) - 1)) / mean)
-    return median(found) if found else None
+    if len(times) < 2:
+        return None
+    mean = math.fsum(times) / len(times)
+    squares = math.fsum((x - mean) ** 2 for x in times)
+    return math.sqrt(squares / (len(times) - 1)) / mean
+
+
+def planned(scatters: Iterable[float | None], width: float = WIDTH) -> int:
+    """Return how many repetitions rows need that are taken together.
+
+    Args:
+        scatters: what is known of each row: the median counts, so that a disturbed row does not
+            plan for all.
+        width: see :func:`repetitions`.
+    """
+    known = [scatter for scatter in scatters if scatter is not None]
+    return repetitions(median(known) if known else None, width)

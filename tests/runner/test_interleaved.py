@@ -118,6 +118,7 @@ class Host:
         self.logs = {}
         self.beside = []
         self.at_once = []
+        self.found = []
 
     def threads(self, _case):
         return 2
@@ -134,6 +135,9 @@ class Host:
 
     def rival_of(self, case, facts):  # noqa: ARG002 - as the real one
         return None
+
+    def keep(self, case, variant, rival, samples):
+        self.found.append((case.backend, variant, rival, samples.median))
 
     def guarded(self, _case):
         return False
@@ -711,7 +715,11 @@ def test_of_two_kernels_the_faster_one_makes_the_row(second_s, won, seconds, sec
     (row,) = measured(host, CASES[:1], visits=6)
     assert row.algorithm == won
     assert row.time.median == pytest.approx(seconds, rel=0.03)
-    assert (row.time.repetitions, row.time.n) == (6, row.time.n)
+    assert row.time.repetitions == 6
+    ((_, kept, rival, kept_s),) = host.found
+    assert kept.startswith("brg:second") is (won == "brg:second")
+    assert (rival is None) is (second_s != 0.9999e-3)
+    assert kept_s == row.time.median
     assert [name for name, *_ in host.asked].count("brg:second") == second_asked
     assert all(kernel.released == 1 for kernel in host.kernels)
 

@@ -159,3 +159,11 @@ def test_a_size_of_an_earlier_process_is_where_sizing_begins(machine, study):
     size = Size(execution_s=1e-6, sample_wall_s=1.2e-4, inner=120, process=1)
     study.take([host.subject("a", 1e-6, process=2, size=size)])
     assert [request.inner for _, request in host.requests] == [120, 120, 120]
+
+
+def test_visits_beside_others_have_as_many_samples_as_those_without(machine, study):
+    host = machine(state=lambda now: 8.0 if 0.1 < now < 0.6 else 1.0)
+    study.take([host.subject("a", 1e-3), host.subject("b", 1e-3)], rounds=6)
+    found = study.table.of("a")
+    assert max(one.median for one in found) > 7 * min(one.median for one in found)
+    assert {len(one.seconds) for one in found} == {15}

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from pydlbench.study.plan import MOST, repetitions, scatter
+from pydlbench.study.plan import MOST, planned, repetitions, scatter
 from pydlbench.timing.statistics import median, median_interval
 
 
@@ -25,7 +25,8 @@ def test_the_planned_width_is_reached():
 
 
 def test_the_scatter_is_that_of_the_middle_row():
-    rows = [[1.0, 1.0], [1.0, 1.02], [2.0, 2.0, 8.0], [5.0]]
-    assert scatter(rows) == pytest.approx(0.0140, rel=0.01)
-    assert scatter([]) is None
-    assert scatter([[1.0]]) is None
+    assert scatter([1.0]) is None
+    assert scatter([1.0, 1.0]) == 0
+    assert scatter([1.0, 1.02]) == pytest.approx(0.0140, rel=0.01)
+    assert planned([]) == planned([None, 0.0]) == 6
+    assert planned([0.0, 0.025, None, 5.0]) == 10

@@ -242,6 +242,7 @@ def _vector_bits(implementation: str) -> int:
 
 
 _ASKED = "the kernel that was fastest with hot caches; no other was tried"
+_KEPT = "the fastest kernel that an earlier run has found; --fresh searches anew"
 _BRIEF = "found by the short search of an estimate; its reorders were not timed"
 
 
@@ -429,7 +430,8 @@ class CpuBackend:
         known = bool(asked) and preparation.verified
         chosen = search.take() if known else search.tune()
         kernel = self._finish(search, chosen, reorders=not (known or preparation.brief))
-        if note := _ASKED if asked else _BRIEF if preparation.brief else "":
+        named = _KEPT if preparation.kept else _ASKED
+        if note := named if asked else _BRIEF if preparation.brief else "":
             kernel.facts = dataclasses.replace(kernel.facts, notes=[*kernel.facts.notes, note])
         return kernel
 
