@@ -1,9 +1,9 @@
 """Coverage of the printed interval: how often it holds the median of a series whose law is known.
 
 A row is visited as in a run of ``--run`` seconds: in each lap at a random moment, with the
-constants, stopping rules and intervals of the project itself (``timing/visits.py``,
-``timing/procedure.py``, ``runner/rows.py``). What is invented are the times: independent noise,
-correlated noise, a machine that wanders slowly, one with episodes of slowness, one that drifts.
+constants, the loop and the estimator of the project itself (``pydlbench/study``). What is invented
+are the times: independent noise, correlated noise, a machine that wanders slowly, one with episodes
+of slowness, one that drifts.
 Nothing is measured, so the page holds for every machine.
 
     python benchmarks/coverage.py --series 500 -o benchmarks/results/coverage.md
@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from pydlbench.runner.rows import summary_of
+from pydlbench.study.loop import LEAST_ROUNDS, Study, Subject, random_order
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.policy import Policy
-from pydlbench.timing.procedure import Sampling
-from pydlbench.timing.visits import VISITS, joined, more_wanted, visit_policy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,16 +32,11 @@ if TYPE_CHECKING:
 
     from pydlbench.records.measurement import TimeSummary
     from pydlbench.timing.chunk import Request
-    from pydlbench.timing.procedure import Samples
 
 # The machine's state is drawn on a grid of so many seconds.
 _STEP_S: Final = 0.01
 # Noise from one execution to the next, relative.
 _NOISE: Final = 0.005
-# What it takes to make a kernel ready anew for a visit, in seconds.
-_READY_S: Final = 0.1
-# Laps beyond those that a run has at least follow at the same pace, at most so many times as many.
-_LONGER: Final = 3
 _SECONDS: Final = (1e-3, 10e-3, 60e-3)
 
 
@@ -144,20 +138,16 @@ class Invented:
 def row(law: Law, seconds: float, run_s: float, seed: Sequence[int]) -> TimeSummary:
     """Return the summary of a row that was visited in the laps of a run."""
     rng = np.random.default_rng(seed)
-    policy = Policy(budget_s=1.0)
-    lap_s = run_s / VISITS
-    kernel = Invented(seconds, law, law.state(_LONGER * run_s + 5.0, rng), rng)
-    taken: dict[int, Samples] = {}
-    cost_s, lap = 0.0, 0
-    while more_wanted(taken, policy, VISITS, cost_s) and lap < _LONGER * VISITS:
+    lap_s = run_s / LEAST_ROUNDS
+    kernel = Invented(seconds, law, law.state(run_s + 5.0, rng), rng)
+    study = Study(random_order(0))
+    for lap in range(LEAST_ROUNDS):
         kernel.wait_until((lap + rng.random()) * lap_s)
-        sampling = Sampling(visit_policy(policy, VISITS), alone=True)
-        while (request := sampling.next_request()) is not None:
-            sampling.feed(kernel.sample(request))
-        taken[lap] = sampling.result()
-        cost_s += _READY_S + taken[lap].spent_s + taken[lap].warmup.seconds
-        lap += 1
-    return summary_of(joined(taken, VISITS))
+        subject = Subject(
+            key=0, sample=kernel.sample, policy=Policy(budget_s=1.0), process=lap, preparation=lap
+        )
+        study.take([subject], first=lap)
+    return summary_of(study.table.of(0))
 
 
 def cell(law: Law, seconds: float, run_s: float, series: int) -> str:

@@ -3,9 +3,9 @@
     python benchmarks/forecast.py --minutes 20
     python benchmarks/forecast.py --models vgg13 resnet101 --md forecast.md
 
-Each step is forecast from rows that are measured for it or stored, then runs in four fresh processes
-one after another. The truth is the geometric mean of the four. An oracle that knows it misses a
-single process by as much as a process scatters: no forecast of one process can do better. So what
+Each step is forecast from rows that are measured for it or stored, then runs in four fresh
+processes one after another. The truth is the geometric mean of the four. An oracle that knows it
+misses a single process by as much as a process scatters: no forecast can do better. So what
 counts is the error of the forecast over that of the oracle, and how often the truth lies in the
 printed interval. What is finished is a line of the journal (``--journal``) at once; called again,
 the script goes on there. Forecasts after the ninth have an interval of what the earlier ones
@@ -157,6 +157,13 @@ def score(case: Case, store: Store, visits: int) -> dict[str, Any]:
 TITLES = ("model", "batch", "phase", "framework", "forecast", "interval", "step", "error", "oracle")
 
 
+_HOW = (
+    f"`python benchmarks/forecast.py`: a step is forecast from rows of its operators, then runs in "
+    f"{PROCESSES} fresh processes. `step`: their geometric mean. `oracle`: what that misses a "
+    "single process by, in the median."
+)
+
+
 def errors(entry: dict[str, Any]) -> tuple[float, float]:
     """Return the error of a forecast, and what the truth misses a single process by, typically."""
     truth = geometric_mean(entry["processes_s"])
@@ -198,14 +205,14 @@ def verdict(entries: Sequence[dict[str, Any]]) -> list[str]:
         for low, high in [entry["interval_s"]]
     ]
     share = sum(inside) / len(inside)
+    worst = percent(max(abs(error) for error, _ in scores), decimal=True)
+    near = "met" if missed / oracle <= TARGETS[0] else "MISSED"
+    often = "met" if share >= TARGETS[1] else "MISSED"
     return [
-        f"{len(entries)} steps; median error {percent(missed, decimal=True)}, "
-        f"worst {percent(max(abs(error) for error, _ in scores), decimal=True)}",
-        f"an oracle misses a single process by {percent(oracle, decimal=True)}: the forecast "
-        f"by {missed / oracle:.2f} times as much, target {TARGETS[0]}: "
-        + ("met" if missed / oracle <= TARGETS[0] else "MISSED"),
-        f"{percent(share)} of the steps lie in their interval, target {percent(TARGETS[1])}: "
-        + ("met" if share >= TARGETS[1] else "MISSED"),
+        f"{len(entries)} steps; median error {percent(missed, decimal=True)}, worst {worst}",
+        f"an oracle misses a single process by {percent(oracle, decimal=True)}",
+        f"error over the oracle's {missed / oracle:.2f}, target {TARGETS[0]}: {near}",
+        f"steps in their interval {percent(share)}, target {percent(TARGETS[1])}: {often}",
     ]
 
 
@@ -217,9 +224,7 @@ def markdown(journal: Journal, every: Sequence[Case]) -> str:
     return "\n\n".join(
         [
             "# Forecasts, and the steps that ran later",
-            f"{read_cpu_facts().name}. `python benchmarks/forecast.py`: a step is forecast from rows "
-            f"of its operators, then runs in {PROCESSES} fresh processes. `step`: their geometric "
-            "mean. `oracle`: what that misses a single process by, in the median.",
+            f"{read_cpu_facts().name}. {_HOW}",
             "\n".join(f"- {line}" for line in verdict(known)),
             markdown_table(TITLES, [cells(case, entries[case]) for case in every], right),
             "",

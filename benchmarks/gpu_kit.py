@@ -5,8 +5,10 @@
 
 ``run`` installs from the folder, goes on where the last call stopped (``journal.jsonl`` in the
 folder of the results; ``--resume FILE`` takes one from elsewhere, where each call has a new
-machine), the most informative work first, each step under a time-out of its own. It ends with a
-summary of at most 100 lines, which is ``summary.txt`` as well, and leaves no more than eight files.
+machine), in breadth first, each step under a time-out of its own: what there is, what the card does
+without our code, everything once and tiny. What fails there, later steps do without: the launch
+gate, CUDA graphs, PyTorch's profiler, a backend. It ends with a summary of at most 100 lines, which
+is ``summary.txt`` as well, and leaves no more than eight files.
 Exit codes: 0: all steps are done and every target is met; 1: a step failed, or a target was missed;
 2: there is no GPU that can be used, or another one than the journal's; 3: the time is over, call it
 again.
@@ -19,6 +21,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 # The summary formats numbers as this checkout does; the package may not be installed yet.
@@ -27,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from journal import Journal
 from kit.building import PYTHONS, REPOSITORY, build, install
 from kit.running import execute, perform
-from kit.steps import Step, steps
-from kit.summary import summary, verdicts
+from kit.steps import JOURNAL, Step, Switches, first_steps, steps
+from kit.summary import card_of, summary, verdicts
 
 WRONG_MACHINE = 2
 TIME_IS_OVER = 3
@@ -68,12 +71,16 @@ def make(args: argparse.Namespace) -> int:
 
 
 def refused(step: Step, journal: Journal, out: Path, environment: dict[str, str]) -> str | None:
-    """Look at the GPU, in each call anew; return what forbids to go on, if anything does."""
+    """Look at the machine, in each call anew; return what forbids to go on, if anything does.
+
+    That is only: there is no card, or another one than the journal's.
+    """
     entry = execute(step, out, step.timeout_s, environment)
-    if "error" in entry:
-        return f"{entry['error']} {entry.get('said', '')}"
-    before = (journal.get(step.name) or entry)["facts"]["name"]
-    name = entry["facts"]["name"]
+    name = card_of(entry)
+    if name is None:
+        item = entry.get("items", {}).get("card", entry)
+        return f"{item.get('error')} {entry.get('said', '')}"
+    before = card_of(journal.get(step.name) or entry)
     if name != before:
         return f"the journal is of {before}, this is {name}; another --out"
     journal.add(step.name, entry)
@@ -85,11 +92,19 @@ def run(args: argparse.Namespace) -> int:
     end = time.monotonic() + 60 * args.minutes
     out = args.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    journal = Journal(out / "journal.jsonl", tuple(args.resume))
-    first, *found = steps(args.device, out / "runs.sqlite")
-    if args.only:
-        found = [one for one in found if one.name.startswith(tuple(args.only))]
-    names = [first.name, *(one.name for one in found)]
+    journal = Journal(out / JOURNAL, tuple(args.resume))
+    look, *first = first_steps()
+
+    def every() -> Iterator[Step]:
+        """All steps but the look at the machine; later ones without what the first have shown."""
+        yield from first
+        yield from steps(args.device, out, Switches.of(journal))
+
+    def wanted() -> Iterator[Step]:
+        prefixes = tuple(args.only or ("",))
+        return (one for one in every() if one.name.startswith(prefixes))
+
+    names = [look.name, *(one.name for one in wanted())]
 
     def write() -> str:
         text = summary(journal, names)
@@ -105,11 +120,11 @@ def run(args: argparse.Namespace) -> int:
             "PYTHONPATH": str(site.resolve()),
             "HYPOTHESIS_STORAGE_DIRECTORY": folder,  # which would be one more in the results
         }
-        if reason := refused(first, journal, out, environment):
+        if reason := refused(look, journal, out, environment):
             print(f"gpu_kit: {reason}")
             return WRONG_MACHINE
         left = end - time.monotonic()
-        done = perform(found, journal, out, left, environment, args.retry, write)
+        done = perform(wanted(), journal, out, left, environment, args.retry, write)
     print(write(), end="")
     if not done:
         return TIME_IS_OVER

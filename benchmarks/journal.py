@@ -29,6 +29,10 @@ class Journal:
             for task, entry in self._entries.items():
                 self._append(task, entry)
 
+    def reload(self) -> None:
+        """Read what another process has added."""
+        self._entries |= _read(self.path)
+
     def __contains__(self, task: str) -> bool:
         return task in self._entries
 

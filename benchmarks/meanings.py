@@ -530,10 +530,11 @@ def _exported(step: StepSpec, path: Path, mode: str) -> StepSpec:
     """Write a model's forward step as an ONNX file, and return the step of that file."""
     import torch
 
-    from pydlbench.backends.torch.own import OwnModel
+    from pydlbench.backends.torch.backend import create
+    from pydlbench.backends.torch.own import OwnTorchModel
 
     if not path.exists():
-        with OwnModel(step) as made:
+        with OwnTorchModel(create("cpu"), step) as made:
             module = made.module.eval()
             torch.onnx.export(
                 module, made.arguments, str(path), kwargs=made.keywords, verbose=False

@@ -35,17 +35,17 @@ from pydlbench.records.measurement import Measurement
 from pydlbench.records.specs import KernelSpec
 from pydlbench.records.step import StepFacts, StepPreparation, StepSpec
 from pydlbench.report.text import markdown_table
-from pydlbench.runner.interleaved import random_order, releasing, rest, sample_interleaved
 from pydlbench.runner.options import Options
 from pydlbench.runner.rows import summary_of
-from pydlbench.steps.run import prepare_step
+from pydlbench.steps.prepare import prepare_step
 from pydlbench.steps.session import StepSession
+from pydlbench.study.estimate import contrast
+from pydlbench.study.loop import Study, Subject, random_order
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.policy import Policy
-from pydlbench.timing.statistics import paired_ratio
 from pydlbench.units import Scale
 from pydlbench.words import FRAMEWORK_MODES
-from pydlbench.workers.host import RemoteKernel
+from pydlbench.workers.host import RemoteKernel, releasing
 
 MODELS = ("alexnet-owt:16", "vgg11:4", "resnet50:4")
 PHASES = ("forward", "training")
@@ -120,26 +120,22 @@ def measured(case: StepSpec, args: argparse.Namespace) -> Row:
             for framework, known in FRAMEWORK_MODES.items():
                 modes = [mode for mode in known if mode in args.modes]
                 if modes:
-                    rest()
                     kernel, own = fastest_mode(case, framework, modes, session)
                     kernels.append(kernel)
                     steps.append(own)
-            policy = Policy(budget_s=args.time, least_rounds=args.rounds, half_width=0.001)
-            taken = sample_interleaved(
-                [one.sample for one in kernels],
-                [policy] * len(kernels),
-                random_order(0),
-                canary=session.canary,
-            )
-    found = []
-    for one in taken:
-        if isinstance(one, PydlbenchError):
-            raise one
-        found.append(one)
-    own = found[0]
+            policy = Policy(budget_s=args.time, visits=args.rounds)
+            study = Study(random_order(0), session.interference)
+            subjects = [
+                Subject(key=number, sample=kernel.sample, policy=policy)
+                for number, kernel in enumerate(kernels)
+            ]
+            for error in study.take(subjects, rounds=args.rounds).values():
+                raise error
+    own, *others = (study.table.of(number) for number in range(len(kernels)))
     ratios = {}
-    for step, samples in zip(steps, found[1:], strict=True):
-        ratio = paired_ratio(own.by_round(), samples.by_round())
+    for step, samples in zip(steps, others, strict=True):
+        ratio = contrast(own, samples)
+        assert ratio is not None, "they shared all rounds"
         interval = ratio.interval
         ratios[step.framework] = {
             "mode": step.mode,
@@ -147,8 +143,8 @@ def measured(case: StepSpec, args: argparse.Namespace) -> Row:
             "ratio": ratio.median,
             "low": None if interval is None else interval.low,
             "high": None if interval is None else interval.high,
-            "rounds": ratio.n,
-            "contended": samples.contended,
+            "rounds": ratio.rounds,
+            "contended": ratio.contended,
         }
     time_s = summary_of(own)
     return {

@@ -31,11 +31,11 @@ from typing import Any, Final, NamedTuple
 
 from forecast import Stage, kept_forecast, work
 from journal import Journal
-from pydlbench.ladder.fresh import visited_step
 
 from pydlbench.backends.steps import operations
 from pydlbench.errors import PydlbenchError
 from pydlbench.ladder.check import check_step
+from pydlbench.ladder.fresh import visited_step
 from pydlbench.ladder.operators import listed
 from pydlbench.ladder.rows import batches
 from pydlbench.ops.seen import meaning_of

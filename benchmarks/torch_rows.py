@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import select
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,22 +16,34 @@ from typing import Any, Self
 
 import msgspec
 
-from pydlbench.errors import PydlbenchError, WorkerError
+from pydlbench.errors import WorkerError
 from pydlbench.records.specs import KernelSpec
-from pydlbench.runner.interleaved import releasing, rest, sample_interleaved
 from pydlbench.runner.session import Session
+from pydlbench.study.estimate import contrast
+from pydlbench.study.loop import ROUNDS, Study, Subject, random_order
 from pydlbench.timing.chunk import Chunk, Request
 from pydlbench.timing.policy import Policy
-from pydlbench.timing.procedure import Samples
-from pydlbench.timing.statistics import paired_ratio
 from pydlbench.workers.environment import worker_environment
+from pydlbench.workers.host import releasing
 
 __all__ = ["TorchPeer", "TorchRow"]
 
 FORMATS = ("nchw", "nhwc")
 # Of one request; the largest layers take some seconds.
 _TIMEOUT_S = 180.0
+# GNU OpenMP's threads spin for some milliseconds after their work: on the cores of the next one.
+_REST_S = 0.012
 PRECISIONS = ("fp32", "bf16")
+
+
+def rested(sample: Callable[[Request], Chunk]) -> Callable[[Request], Chunk]:
+    """Return what samples once the threads of whoever had the cores last have fallen asleep."""
+
+    def sample_rested(request: Request) -> Chunk:
+        time.sleep(_REST_S)
+        return sample(request)
+
+    return sample_rested
 
 
 @dataclass(frozen=True)
@@ -138,22 +150,21 @@ class TorchPeer:
                     kernel.sample,
                     *(partial(self._sample, number) for number in range(len(FORMATS))),
                 ]
-                taken = sample_interleaved(
-                    samplers,
-                    [policy] * len(samplers),
-                    random.Random(session.options.seed),
-                    # A pool of threads that worked last keeps spinning on the others' cores.
-                    rest,
-                )
-                if errors := [one for one in taken if isinstance(one, PydlbenchError)]:
-                    raise errors[0]
+                study = Study(random_order(session.options.seed))
+                subjects = [
+                    Subject(key=number, sample=rested(sample), policy=policy)
+                    for number, sample in enumerate(samplers)
+                ]
+                for error in study.take(subjects, rounds=ROUNDS).values():
+                    raise error
                 self._ask(op="release")
             except WorkerError:
                 self.close()  # whatever state it is in
                 raise
-        native, *torches = (one for one in taken if isinstance(one, Samples))
+        native, *torches = (study.table.of(number) for number in range(len(samplers)))
         best = min(range(len(torches)), key=lambda i: torches[i].median)
-        ratio = paired_ratio(native.by_round(), torches[best].by_round())
+        ratio = contrast(native, torches[best])
+        assert ratio is not None, "they shared all rounds"
         return TorchRow(
             layer=spec.layer.name or spec.layer.problem,
             pass_=spec.pass_,
@@ -164,8 +175,8 @@ class TorchPeer:
             ratio=ratio.median,
             low=ratio.interval.low if ratio.interval else None,
             high=ratio.interval.high if ratio.interval else None,
-            rounds=ratio.n,
-            contended=native.contended,
+            rounds=ratio.rounds,
+            contended=ratio.contended,
             algorithm=kernel.facts.algorithm,
             timing=kernel.facts.timing,
         )

@@ -15,7 +15,7 @@ from pydlbench.records.own import OwnInput, OwnSpec
 from pydlbench.records.step import StepSpec
 from pydlbench.runner.options import Options
 from pydlbench.runner.session import Session
-from pydlbench.timing.visits import STEP_BUDGET_S
+from pydlbench.timing.policy import STEP_BUDGET_S
 from pydlbench.words import CODE_LIMIT_S, FRAMEWORKS, GPU_FRAMEWORK, ONNX_FRAMEWORK
 
 if TYPE_CHECKING:

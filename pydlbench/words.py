@@ -42,10 +42,14 @@ FUSIONS: Final = ("none", "bias-relu", "bias")
 
 #: The images' way through; and back to each weight; and the weights' update.
 PHASES: Final = ("forward", "forward-backward", "training")
+#: Where in a step a call is made.
+DIRECTIONS: Final = ("forward", "loss", "backward", "optimizer")
 #: The backends that run whole steps of the catalogue's models where none is named.
 FRAMEWORKS: Final = ("torch", "tensorflow")
 #: That of them whose steps on a GPU are recorded and timed call by call.
 GPU_FRAMEWORK: Final = "torch"
+#: That of them whose recorded steps say what reads what.
+RECORDED_FRAMEWORK: Final = "torch"
 #: The backend that runs ``FILE.onnx``, and nothing else does.
 ONNX_FRAMEWORK: Final = "onnxruntime"
 #: The ways in which each of them runs a step.
@@ -103,3 +107,8 @@ def check_gpu_framework(framework: str, device: str) -> None:
             f"--framework {framework}: on {device} only PyTorch's steps are explained call by "
             f"call; nearest: --framework {GPU_FRAMEWORK}, or --device cpu, or pydlbench e2e"
         )
+
+
+#: The range of a GPU row's one execution that profilers are pointed at, in NVTX's domain
+#: ``pydlbench``.
+PROFILED_RANGE: Final = "execution"

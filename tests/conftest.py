@@ -66,20 +66,29 @@ _NUMBERS = itertools.count()
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what is deep by its parameters, and skip what needs a GPU if there is none.
 
+    Of a product, tests whose code is built are a product of their own: each takes seconds, so that
+    what would be deep of others is left out.
+
     Whether there is a GPU is asked once, before anything runs, because the driver reads
     CUDA_VISIBLE_DEVICES when it is first asked and never again, and other tests change that.
     """
     products = defaultdict(list)
+    left_out: set[pytest.Item] = set()
     for item in items:
         if not isinstance(item, pytest.Function):
             continue
-        if _has_code_built(item):
+        if built := _has_code_built(item):
             item.add_marker("deep")
-        elif item.get_closest_marker("product") and not item.get_closest_marker("deep"):
-            products[item.path, item.originalname].append(item)
-    for product in products.values():
-        for item in _beyond_pairs(product):
+        if item.get_closest_marker("product") and (built or not item.get_closest_marker("deep")):
+            products[item.path, item.originalname, built].append(item)
+    for (_, _, built), product in products.items():
+        beyond = _beyond_pairs(product)
+        if built:
+            left_out.update(beyond)
+            continue
+        for item in beyond:
             item.add_marker("deep")
+    items[:] = [item for item in items if item not in left_out]
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked or (reason := _missing()) is None:
         return
@@ -99,6 +108,7 @@ def _beyond_pairs(items: list[pytest.Function]) -> list[pytest.Function]:
 
     What stays has each value of a parameter beside each value of every other one, wherever the
     product has the two together; of two parameters, which would be the whole product, each value.
+    A parameter that has one value only, as ``mode`` has where no code is built, is none.
     The test that adds most is taken next, of equals the one whose values were seen least, and of
     these the first one, so that every process of a parallel run keeps the same ones.
     """
@@ -107,22 +117,24 @@ def _beyond_pairs(items: list[pytest.Function]) -> list[pytest.Function]:
     groups = [tuple(name.strip() for name in names) for names in together]
     named = set().union(*groups)
     groups += [(name,) for name in items[0].callspec.params if name not in named]  # of fixtures
-    size = 2 if len(groups) > 2 else 1
     # A value is the same object in every test that has it; some cannot be compared.
     values = {
-        item: [(names, tuple(id(item.callspec.params[name]) for name in names)) for names in groups]
-        for item in items
+        names: {item: tuple(id(item.callspec.params[name]) for name in names) for item in items}
+        for names in groups
     }
-    left = {item: set(itertools.combinations(own, size)) for item, own in values.items()}
+    varying = [names for names in groups if len(set(values[names].values())) > 1]
+    own = {item: [(names, values[names][item]) for names in varying] for item in items}
+    size = 2 if len(varying) > 2 else 1
+    left = {item: set(itertools.combinations(own[item], size)) for item in items}
     missing = set().union(*left.values())
     seen: Counter[Any] = Counter()
     while missing:
         best = max(
             left,
-            key=lambda item: (len(left[item] & missing), -sum(seen[one] for one in values[item])),
+            key=lambda item: (len(left[item] & missing), -sum(seen[one] for one in own[item])),
         )
         missing -= left.pop(best)
-        seen.update(values[best])
+        seen.update(own[best])
     return list(left)
 
 
@@ -151,9 +163,11 @@ def cpp_build(pytestconfig):
     headers = sorted(Path(sysconfig.get_path("purelib")).glob("nvidia/*/include"))
     configure = ["-S", str(Path(__file__).parent / "cpp"), "-B", str(build)]
     configure.append(f"-DPYDLBENCH_HEADERS={';'.join(map(str, headers))}")
+    # Without a number make starts all of them at once, whatever memory they take.
+    compile_ = ["--build", str(build), "--parallel", str(len(os.sched_getaffinity(0)))]
     with (build / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for arguments in (configure, ["--build", str(build), "--parallel"]):
+        for arguments in (configure, compile_):
             done = subprocess.run([cmake, *arguments], capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 pytest.fail(f"{' '.join(arguments)}\n{done.stdout}{done.stderr}", pytrace=False)

@@ -8,7 +8,7 @@ from pydlbench.cli import e2e, layers
 from pydlbench.cli.parser import command_parser
 from pydlbench.runner import measure
 from pydlbench.runner.options import Options
-from pydlbench.timing.visits import VISITS
+from pydlbench.study.loop import LEAST_ROUNDS
 
 
 class OpenedError(Exception):
@@ -29,7 +29,7 @@ def opened(monkeypatch):
         with pytest.raises(OpenedError) as caught:
             call(*words)
         (options,) = caught.value.args
-        return options.budget_s, options.visits or VISITS
+        return options.budget_s, options.visits or LEAST_ROUNDS
 
     return options_of
 
@@ -46,7 +46,7 @@ def test_a_function_visits_and_samples_as_its_command_does(opened, call, read_ta
     command, *arguments = words
     tasks, _ = read_tasks(command_parser(command).parse_args([*arguments, "--device", "cpu"]))
     own = Options(**tasks[0].options)
-    assert opened(call, words[-1]) == (own.budget_s, own.visits or VISITS)
+    assert opened(call, words[-1]) == (own.budget_s, own.visits or LEAST_ROUNDS)
 
 
 def test_steps_are_of_the_device_that_the_commands_take(monkeypatch):

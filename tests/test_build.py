@@ -72,6 +72,20 @@ def test_importing_the_module_loads_no_library_of_nvidia():
 
 
 @with_cuda
+def test_the_libraries_of_the_wheels_are_loaded():
+    wheel = pytest.importorskip("nvidia.cudnn", reason="the extra cuda is not installed")
+    said = in_a_process_without_gpus(
+        "from pydlbench.backends.native import cuda_libraries\n"
+        "found = cuda_libraries.load()\n"
+        "print(found['cudnn']['path'], found['cublaslt']['path'], sep='\\n')"
+    )
+    cudnn, cublaslt = map(Path, said.splitlines())
+    folder = Path(wheel.__path__[0]).resolve()
+    assert cudnn.parent == folder / "lib"
+    assert cublaslt.is_relative_to(folder.parent)
+
+
+@with_cuda
 def test_a_file_that_is_not_cudnn_is_refused():
     cuda = importlib.import_module("pydlbench._cuda")
     errors = importlib.import_module("pydlbench.errors")

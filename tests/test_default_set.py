@@ -1,4 +1,4 @@
-"""Which tests of a product of parameters are in the default set."""
+"""Which tests of a product of parameters are in the default set, and which are there at all."""
 
 import importlib.util
 import itertools
@@ -28,6 +28,16 @@ import pytest
 def test_of_two(first, second):
     pass
 """
+_BUILT = """
+import pytest
+
+@pytest.mark.product
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+@pytest.mark.parametrize("first", range(4))
+@pytest.mark.parametrize("second", "abc")
+def test_with_compiler(first, second, mode):
+    pass
+"""
 
 
 class _Collected:
@@ -42,8 +52,8 @@ class _Collected:
             self.parameters.append(item.callspec.params)
 
 
-def default_set(folder: Path, text: str) -> list[dict[str, object]]:
-    """Return the parameters of a file's tests that are in the default set."""
+def selected(folder: Path, text: str, marker: str) -> list[dict[str, object]]:
+    """Return the parameters of a file's tests that a marker's expression selects."""
     path = folder / f"test_{folder.name}.py"  # a module that there is once
     path.write_text(text, encoding="utf-8")
     (folder / "pytest.ini").write_text(
@@ -59,7 +69,7 @@ def default_set(folder: Path, text: str) -> list[dict[str, object]]:
         "--collect-only",
         "--import-mode=importlib",
         "-m",
-        "not deep",
+        marker,
         "-p",
         "no:cacheprovider",
     ]
@@ -68,7 +78,7 @@ def default_set(folder: Path, text: str) -> list[dict[str, object]]:
 
 
 def test_of_three_parameters_each_pair_of_values_is_seen(tmp_path):
-    kept = default_set(tmp_path, _THREE)
+    kept = selected(tmp_path, _THREE, "not deep")
     assert len(kept) == 4 * 3  # of 36; no fewer show the pairs of the two longest
     firsts, thirds = range(4), ("x", "y", "z")
     seconds = (("a", 0), ("a", 1), ("b", 0))  # given together, they are one parameter
@@ -80,7 +90,15 @@ def test_of_three_parameters_each_pair_of_values_is_seen(tmp_path):
 
 
 def test_of_two_parameters_each_value_is_seen(tmp_path):
-    kept = default_set(tmp_path, _TWO)
+    kept = selected(tmp_path, _TWO, "not deep")
     assert len(kept) == 4
     assert {one["first"] for one in kept} == set(range(4))
     assert {one["second"] for one in kept} == set("abc")
+
+
+def test_of_what_a_compiler_builds_each_value_is_seen_and_no_more(tmp_path):
+    kept = selected(tmp_path, _BUILT, "deep or not deep")
+    seen = {mode: [one for one in kept if one["mode"] == mode] for mode in ("eager", "compiled")}
+    assert (len(seen["eager"]), len(seen["compiled"])) == (4 * 3, 4)
+    assert {one["first"] for one in seen["compiled"]} == set(range(4))
+    assert {one["second"] for one in seen["compiled"]} == set("abc")

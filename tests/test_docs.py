@@ -160,7 +160,7 @@ def test_the_python_of_extending_runs():
     space: dict[str, object] = {"__name__": "extending"}
     for block in blocks(DOCS / "extending.md", "python"):
         exec(compile(block, "docs/extending.md", "exec", dont_inherit=True), space)
-    assert space["samples"]
+    assert space["study"].table.rounds("product") == 6
     others = capabilities.every()
     declared = space["CAPABILITIES"]
     assert declared.rank not in [one.rank for one in others]

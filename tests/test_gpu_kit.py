@@ -15,71 +15,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from invented_card import PLANTED, make_site
 
+from pydlbench.cli.layers import read_request
 from pydlbench.cli.parser import command_parser
 
 _FOLDER = Path(__file__).parents[1] / "benchmarks"
-
-_CUDA = """
-class Device:
-    facts = {"name": "NVIDIA H200", "capability": "9.0", "driver_version": 13000}
-    def __init__(self, index): pass
-def launch_seconds(device): return {"empty_kernel_s": 2e-6}
-def libraries(): return {"cudnn": {"version": "9.28.0", "path": ""}}
-def built_with(): return {"cuda": "13.0"}
-def device_properties(device): return "{}"
-"""
-_PACKAGE = """
-import json, os, sys, time
-time.sleep(float(os.environ["CARD_SECONDS"]))
-words = sys.argv[1:]
-def values(option, default):
-    if option not in words:
-        return default
-    rest = words[words.index(option) + 1 :]
-    end = [i for i, word in enumerate(rest) if word.startswith("-")]
-    return rest[: end[0]] if end else rest
-def row(number, precision, backend, cache):
-    return {
-        "layer": f"layer{number}", "problem": "p", "pass": values("--pass", ["forward"])[0],
-        "precision": precision, "backend": backend, "cache": cache, "status": "ok",
-        "tflops": 780.0, "clock_hz": 1.7e9, "algorithm": "engine 7",
-        "time_s": {"median": 1e-3 if backend == "native" else 1.25e-3, "n": 9},
-        "peak_tflops": {"theoretical": 989.0, "measured": 800.0},
-        "roofline": {"bound": "compute", "efficiency": 0.9}, "correct": {"status": "ok"},
-    }
-found = {"run": {"id": "1"}}
-if words[0] == "device":
-    found["device"] = {"peaks": [], "bandwidths": [
-        {"level": "memory", "pattern": "read", "bytes_per_s": 4.3e12}]}
-elif words[0] == "layers":
-    found["measurements"] = [
-        row(number, precision, backend, cache)
-        for number in range(8 if "--model" in words else 1)
-        for precision in values("--precision", ["fp32"])
-        for backend in values("--backend", ["native"])
-        for cache in values("--cache", ["hot"])
-    ]
-elif words[0] == "e2e":
-    found["steps"] = [{"mode": "eager", "phase": "forward", "time_s": {"median": 0.02}}]
-elif words[0] == "model":
-    found |= {"estimate": {"time_s": 0.01}, "dominant": "conv2", "measurements": []}
-elif words[0] == "check":
-    found |= {"rungs": {}, "ledger": [], "measured_s": {"median": 0.02}, "measurements": []}
-print(json.dumps(found))
-"""
-_PYTEST = """
-import os, time
-time.sleep(float(os.environ["CARD_SECONDS"]))
-print("3 passed in 0.01s")
-"""
 
 
 @pytest.fixture
 def kit(monkeypatch):
     """The kit's modules, which are scripts beside each other."""
     monkeypatch.syspath_prepend(str(_FOLDER))
-    names = ("running", "steps", "summary")
+    names = ("items", "running", "steps", "summary")
     made = {name: importlib.import_module(f"kit.{name}") for name in names}
     return SimpleNamespace(journal=importlib.import_module("journal"), **made)
 
@@ -180,26 +128,111 @@ def test_tests_that_were_all_skipped_have_shown_nothing(kit):
     assert found["failed"] == ["FAILED a.py::b"]
 
 
-def test_targets_without_measurements_are_open_and_another_card_has_none(kit, tmp_path):
+_RATES = [{"level": "memory", "pattern": "copy", "bytes_per_s": 3.0e12}]
+
+
+@pytest.mark.parametrize(
+    ("card", "met"), [("NVIDIA H100 80GB HBM3", True), ("NVIDIA H200", False), ("A100", None)]
+)
+def test_a_target_is_the_cards_and_another_card_has_none(kit, tmp_path, card, met):
     journal = kit.journal.Journal(tmp_path / "journal.jsonl")
     assert {one.met for one in kit.summary.verdicts(journal)} == {None}
-    rates = [{"level": "memory", "pattern": "read", "bytes_per_s": 4.3e12}]
-    journal.add("device", {"device": {"bandwidths": rates, "peaks": []}})
+    journal.add("device", {"device": {"bandwidths": _RATES, "peaks": []}})
+    journal.add("environment", {"items": {"card": {"found": {"name": card}}}})
     _, bandwidth, *_ = kit.summary.verdicts(journal)
-    assert bandwidth.met is True
-    journal.add("facts", {"facts": {"name": "NVIDIA A100"}})
-    _, bandwidth, *_ = kit.summary.verdicts(journal)
-    assert bandwidth.met is None
+    assert bandwidth.met is met
+
+
+@pytest.mark.parametrize(
+    ("native", "met"), [({"tflops": 690.0}, True), ({"tflops": 600.0}, False), ({}, None)]
+)
+def test_a_products_rate_is_held_against_pytorchs_of_the_same_minute(kit, tmp_path, native, met):
+    journal = kit.journal.Journal(tmp_path / "journal.jsonl")
+    rows = [
+        {**row, "precision": "bf16-tc", "status": "ok", "time_s": None}
+        for row in ({"backend": "native", **native}, {"backend": "torch", "tflops": 700.0})
+    ]
+    journal.add("products", {"rows": rows})
+    (product,) = (one for one in kit.summary.verdicts(journal) if "8192" in one.target)
+    assert product.met is met
+
+
+@pytest.mark.parametrize(
+    ("failed", "environment", "words", "backends"),
+    [
+        ((), {}, (), ("native", "torch")),
+        (("gate",), {"PYDLBENCH_GATE": "0"}, (), ("native", "torch")),
+        (("profiler",), {"PYDLBENCH_PROFILER": "0"}, (), ("native", "torch")),
+        (("graph of 1024",), {}, ("--timing", "events"), ("native", "torch")),
+        (("gemm tf32",), {}, (), ("native", "torch")),
+        (("gemm fp32", "gemm tf32", "graph of 64"), {}, (), ("torch",)),
+        (("torch row",), {}, (), ("native",)),
+    ],
+)
+def test_what_failed_is_done_without(kit, tmp_path, failed, environment, words, backends):
+    journal = kit.journal.Journal(tmp_path / "journal.jsonl")
+    names = ("gate", "graph of 64", "graph of 1024", "gemm fp32", "gemm tf32", "torch row")
+    items = {name: {"error": "x"} if name in failed else {} for name in (*names, "profiler")}
+    journal.add("smoke", {"items": items})
+    found = kit.steps.Switches.of(journal)
+    assert (found.environment, found.words, found.backends) == (environment, words, backends)
+    for one in kit.steps.steps("cuda:0", tmp_path, found):
+        assert one.environment == environment
+    (rows,) = (one for one in kit.steps.steps("cuda:0", tmp_path, found) if one.name == "vgg16")
+    for line in map(json.loads, rows.given.splitlines()):
+        assert set(words) <= set(line)
+        assert line[line.index("--backend") + 1 :][: len(backends)] == list(backends)
+
+
+_ITEMS = """
+import os, sys, time
+sys.path.insert(0, {folder!r})
+from kit import items
+items._ITEM_S = 2.0
+
+class DeviceLostError(Exception): pass
+
+def lost(): raise DeviceLostError("gone")
+def slow(): time.sleep(60)
+def end(): os._exit(7)
+def gate(): raise RuntimeError("never opens")
+
+ITEMS = {{"gate": gate, "end": end, "lost": lost, "slow": slow,
+         "pid": os.getpid, "same": os.getpid, "gated": lambda: os.environ.get("GATE")}}
+raise SystemExit(items.main(ITEMS, {{"gate": {{"GATE": "0"}}}}))
+"""
+
+
+def test_an_item_that_fails_hangs_or_ends_the_process_costs_itself_only(kit, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(_ITEMS.format(folder=str(_FOLDER)))
+    done = subprocess.run(
+        [sys.executable, "-S", str(script)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    entry = kit.steps.read_items(done.returncode, done.stdout)
+    items = entry["items"]
+    assert entry["error"] == "4 of 7 failed"
+    assert items["gate"]["error"] == "RuntimeError: never opens"
+    assert items["end"]["error"] == "ended the process: exit code 7"
+    assert items["lost"]["error"] == "DeviceLostError: gone"
+    assert items["slow"]["error"] == "hung for 2 s"
+    assert items["pid"]["found"] == items["same"]["found"]
+    assert items["gated"]["found"] == "0"
 
 
 def test_the_package_takes_every_command_line(kit, tmp_path):
     taken = set()
-    for one in kit.steps.steps("cuda:0", tmp_path / "runs.sqlite"):
+    switches = kit.steps.Switches.of(kit.journal.Journal(tmp_path / "journal.jsonl"))
+    for one in kit.steps.steps("cuda:0", tmp_path, switches):
         if "pydlbench" in one.command:
             name, *words = one.command[one.command.index("pydlbench") + 1 :]
             command_parser(name).parse_args(words)  # raises UsageError
             taken.add(name)
-    assert taken == {"device", "layers", "e2e", "model", "check"}
+        for line in map(json.loads, one.given.splitlines()):
+            assert read_request(command_parser("layers").parse_args(line)).cases
+            taken.add("rows")
+    assert taken == {"device", "layers", "e2e", "check", "rows"}
 
 
 def test_a_check_of_one_framework_is_kept(kit):
@@ -207,25 +240,16 @@ def test_a_check_of_one_framework_is_kept(kit):
     assert kit.steps.read_document(0, json.dumps({"run": {}, **found})) == found
 
 
-def test_a_check_is_summed_up_in_its_rungs_and_terms(kit):
+def test_a_check_is_summed_up_in_its_rungs_and_terms(kit, tmp_path):
     terms = [("launch gaps", "experiment", 0.25), ("context", "difference", 0.1)]
     ledger = [{"term": term, "kind": kind, "share": share} for term, kind, share in terms]
     rungs = {"native_chain": None, "operators": {"median": 0.002}, "step": {"median": 0.004}}
     entry = {"rows": [], "rungs": rungs, "ledger": ledger}
-    lines = kit.summary.summary({"check x": entry}, ["check x"]).splitlines()
+    journal = kit.journal.Journal(tmp_path / "journal.jsonl")
+    journal.add("check x", entry)
+    lines = kit.summary.summary(journal, ["check x"]).splitlines()
     found = [one for one in lines if one.startswith("check x")]
     assert found == ["check x: operators 2.00 ms, step 4.00 ms", "check x: launch gaps +25.0 %"]
-
-
-def test_what_was_timed_before_a_crash_is_kept(kit, tmp_path):
-    (profiler,) = (one for one in kit.steps.steps("cuda:0", tmp_path) if one.name == "profiler")
-    lines = [
-        {"seconds": {"a": 1.0}, "kernels": []},
-        {"seconds": {"a": 1.0, "b": 2.0}, "kernels": []},
-    ]
-    entry = profiler.read(-11, "".join(json.dumps(one) + "\n" for one in lines))
-    assert entry["times_s"] == {"a": 1.0, "b": 2.0}
-    assert "-11" in entry["error"]
 
 
 def _pair(number: int, native_s: float, **words: Any) -> list[dict[str, Any]]:
@@ -265,24 +289,12 @@ def test_an_entry_that_is_not_understood_costs_its_own_lines(kit, tmp_path):
 @pytest.fixture
 def card(tmp_path):
     """A folder with the invented package."""
-    site = tmp_path / "site"
-    for name, text in (
-        ("pydlbench/__init__.py", ""),
-        ("pydlbench/__main__.py", _PACKAGE),
-        ("pydlbench/_cuda.py", _CUDA),
-        ("pydlbench/backends/native/cuda_libraries.py", "def load(): pass"),
-        ("torch.py", "raise SystemExit('no PyTorch here')"),
-        ("pytest/__init__.py", ""),
-        ("pytest/__main__.py", _PYTEST),
-    ):
-        (site / name).parent.mkdir(parents=True, exist_ok=True)
-        (site / name).write_text(text)
-    return site
+    return make_site(tmp_path / "site")
 
 
 def _command(card: Path, out: Path) -> list[str]:
     script = str(_FOLDER / "gpu_kit.py")
-    return [sys.executable, script, "run", "--minutes", "1", "--out", str(out), "--site", str(card)]
+    return [sys.executable, script, "run", "--minutes", "2", "--out", str(out), "--site", str(card)]
 
 
 @pytest.mark.parametrize("what", ["no GPU", "another GPU"])
@@ -290,15 +302,58 @@ def test_without_the_journals_gpu_nothing_is_begun(kit, card, tmp_path, what):
     out = tmp_path / "out"
     journal = kit.journal.Journal(out / "journal.jsonl")
     if what == "no GPU":
-        (card / "pydlbench/_cuda.py").write_text("raise SystemExit('no driver')")
+        (card / "pydlbench/_cuda.py").write_text("raise ImportError('no driver')")
     else:
-        journal.add("facts", {"facts": {"name": "NVIDIA A100"}})
+        journal.add("environment", {"items": {"card": {"found": {"name": "NVIDIA A100"}}}})
     done = subprocess.run(_command(card, out), capture_output=True, text=True, check=False)
     assert done.returncode == 2
     (line,) = done.stdout.splitlines()
     assert ("no driver" if what == "no GPU" else "NVIDIA A100") in line
     entries = kit.journal.Journal(out / "journal.jsonl").entries()
-    assert entries.keys() <= {"facts"}
+    assert entries.keys() <= {"environment"}
+
+
+# What fails in the smoke run where something is planted, and what is done without from then on.
+_EFFECTS = {
+    "": ({}, []),
+    "cudnn": ({"gemm fp32": "BackendMissingError"}, ["--backend torch"]),
+    "gate": ({"gate": "UnsupportedError"}, ["PYDLBENCH_GATE=0"]),
+    "profiler": ({"profiler": "ended the process"}, ["PYDLBENCH_PROFILER=0"]),
+    "memory": ({"gemm bf16-tc": "2 GB wanted"}, []),
+    "launch": ({"gemm tf32": "DeviceLostError"}, []),
+}
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("planted", ["", *PLANTED])
+def test_whatever_does_not_work_all_else_is_delivered(kit, card, tmp_path, planted):
+    out = tmp_path / "out"
+    wanted = ("control", "smoke", "device", "products", "check alexnet-owt", "vgg16")
+    done = subprocess.run(
+        [*_command(card, out), "--only", *wanted],
+        env={**os.environ, "CARD_SECONDS": "0.01", "CARD_PLANTED": planted},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    journal = kit.journal.Journal(out / "journal.jsonl")
+    failed, without = _EFFECTS[planted]
+    items = journal.get("smoke")["items"]
+    for name, reason in failed.items():
+        assert reason in items[name]["error"]
+    assert ("error" in journal.get("smoke")) == bool(failed)
+    assert kit.steps.Switches.of(journal).said() == without
+    # All that has nothing to do with it works, and is in the summary.
+    assert "found" in items["torch row"]
+    assert ("found" in items["gemm fp16-tc"]) == (planted != "cudnn")
+    assert [name for name in wanted if "error" in journal.get(name)] == ["smoke"] * bool(failed)
+    problems = journal.entries("rows vgg16 ").values()
+    backends = {row["backend"] for one in problems for row in one["rows"]}
+    assert backends == ({"torch"} if planted == "cudnn" else {"native", "torch"})
+    for name in ("control", "smoke", "products", "vgg16"):
+        assert any(line.startswith(name) for line in done.stdout.splitlines())
+    assert len(done.stdout.splitlines()) <= kit.summary.LINES + len(wanted)
 
 
 @pytest.mark.deep
@@ -313,17 +368,23 @@ def test_a_run_that_is_killed_twice_is_completed_by_the_third(kit, card, tmp_pat
     def finished() -> int:
         return len(names & kit.journal.Journal(out / "journal.jsonl").entries().keys())
 
-    names = {one.name for one in kit.steps.steps("cuda:0", out / "runs.sqlite")}
-    for killed_after in (5, 20):
+    def problems() -> int:
+        return len(kit.journal.Journal(out / "journal.jsonl").entries("rows alexnet-owt "))
+
+    switches = kit.steps.Switches.of(kit.journal.Journal(out / "journal.jsonl"))
+    later = kit.steps.steps("cuda:0", out, switches)
+    names = {one.name for one in (*kit.steps.first_steps(), *later)}
+    for count, killed_after in ((problems, 9), (finished, 20)):
         process = subprocess.Popen(
             command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True
         )
-        while finished() < killed_after:
+        while count() < killed_after:
             assert process.poll() is None
             time.sleep(0.02)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        assert killed_after <= finished() < len(names)
+        assert killed_after <= count()
+        assert finished() < len(names)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     # The FMA probe's target is open, and there is no PyTorch.
     assert done.returncode == 1, done.stderr
@@ -331,10 +392,14 @@ def test_a_run_that_is_killed_twice_is_completed_by_the_third(kit, card, tmp_pat
     journal = kit.journal.Journal(out / "journal.jsonl")
     failed = [name for name in names if "error" in journal.get(name)]
     assert failed == ["profiler"]
+    # No problem was measured twice, wherever its step was killed.
+    tasks = [json.loads(line)["task"] for line in (out / "journal.jsonl").read_text().splitlines()]
+    rows = [task for task in tasks if task.startswith("rows ")]
+    assert len(rows) == len(set(rows)) > 9
     text = (out / "summary.txt").read_text()
     assert done.stdout.endswith(text)
     assert len(text.splitlines()) <= kit.summary.LINES
     met = {one.target: one.met for one in kit.summary.verdicts(journal)}
     assert list(met.values()) == [True, True, None, True, True, True, True]
-    assert "native/torch 0.800 over 8" in text
+    assert "native/torch 0.800 over 36" in text
     assert len(list(out.rglob("*"))) <= 8

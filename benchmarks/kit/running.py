@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -42,7 +43,7 @@ def perform(
 
     A step that fails, or is over its time-out, is recorded with its reason and what it had found,
     and costs nothing but itself. One that the end of the call has cut off is not finished: the next
-    call begins it anew.
+    call begins it anew; what it has put into the journal itself it need not do again.
 
     Args:
         found: what there is to do.
@@ -69,6 +70,7 @@ def perform(
         journal.add(begun, {"times": times + 1})
         begin = time.monotonic()
         entry = execute(step, out, min(left, step.timeout_s), environment)
+        journal.reload()
         took = time.monotonic() - begin
         if "error" in entry and left < step.timeout_s and took >= left:
             journal.add(begun, {"times": times})  # not its fault
@@ -93,13 +95,20 @@ def execute(step: Step, out: Path, timeout_s: float, environment: dict[str, str]
             finished; a little later it is killed, with all that it has started.
         environment: of its process.
     """
-    with tempfile.TemporaryFile("w+b") as said, tempfile.TemporaryFile("w+b") as errors:
+    with (
+        tempfile.TemporaryFile("w+b") as said,
+        tempfile.TemporaryFile("w+b") as errors,
+        tempfile.TemporaryFile("w+b") as given,
+    ):
+        given.write(step.given.encode())
+        given.seek(0)
         try:
             process = subprocess.Popen(
                 step.command,
                 cwd=out,
-                env=environment,
-                stdin=subprocess.DEVNULL,
+                env={**environment, **step.environment},
+                stdin=given,
+                preexec_fn=_ended_with_its_parent,  # noqa: PLW1509 - no other thread is here
                 stdout=said,
                 stderr=errors,
                 start_new_session=True,
@@ -128,6 +137,14 @@ def execute(step: Step, out: Path, timeout_s: float, environment: dict[str, str]
     if over:
         return {**entry, "error": f"killed after {timeout_s:.0f} s", "said": last}
     return {**entry, "said": entry.get("said", last)} if "error" in entry else entry
+
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def _ended_with_its_parent() -> None:
+    """Have this process killed when the kit is: what goes on alone disturbs the next call."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _end(process: subprocess.Popen[bytes], left: list[int]) -> None:

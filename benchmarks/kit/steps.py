@@ -1,4 +1,4 @@
-"""What is done on a GPU machine, the most informative work first, and what is kept of each step."""
+"""What is done on a GPU machine, in breadth first, and what is kept of each step."""
 
 from __future__ import annotations
 
@@ -7,108 +7,32 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Step", "read_document", "read_tests", "steps"]
+from journal import Journal
+
+__all__ = ["ENVIRONMENT", "JOURNAL", "Step", "Switches", "first_steps", "row_of", "steps"]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+_KIT = REPOSITORY / "benchmarks" / "kit"
 _MODES = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc")
 #: Those that PyTorch has, too.
 _COMMON = ("fp32", "tf32", "fp16-tc", "bf16-tc")
-_PASSES = ("forward", "backward-data", "backward-weights")
 _PRODUCT = "8192x8192:8192x8192"
-_MODELS = ("alexnet-owt", "vgg16")
+_VGG = ("vgg16/conv1_2", "vgg16/conv3_2", "vgg16/fc6")
 # One visit of half a second: the first numbers of a card are worth more than narrow intervals.
 _BRIEF = ("--visits", "1", "--budget", "0.5", "--quiet")
-
-# The first thing on a card: whether the module loads, what the driver tells, and the launch gate.
-_FACTS = """
-import importlib.metadata, json
-import pydlbench._cuda as cuda
-from pydlbench.backends.native import cuda_libraries
-cuda_libraries.load()
-device = cuda.Device(0)
-names = ("torch", "numpy", "cupy-cuda13x", "nvidia-cudnn-cu13", "nvidia-cublas")
-versions = {}
-for name in names:
-    try:
-        versions[name] = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        versions[name] = None
-print(json.dumps({"facts": device.facts, "launch": cuda.launch_seconds(device),
-    "libraries": cuda.libraries(), "built_with": cuda.built_with(), "versions": versions,
-    "device_properties": cuda.device_properties(device)}))
-"""
-# Three doubts about PyTorch's clock: whether launches cost more once somebody has profiled, whether
-# kernels of a graph overlap, so that another one there costs less than it takes, and whether graphs
-# and a second profile survive the first, after which CUPTI is torn down. That may end the process:
-# what is known is printed before each of these steps, and the last line counts.
-_PROFILER = """
-import json, statistics, time
-import torch
-from pydlbench.backends.torch.gpu import Runtime, kernel_names
-runtime = Runtime()
-small = torch.rand(1024, device="cuda")
-large = torch.rand(2048, 2048, device="cuda", dtype=torch.float16)
-
-def enqueueing():
-    runtime.wait()
-    begin = time.perf_counter()
-    for _ in range(500):
-        torch.relu(small)
-    seconds = time.perf_counter() - begin
-    runtime.wait()
-    return seconds / 500
-
-def median(call):
-    return statistics.median(call() for _ in range(20))
-
-graphs = {count: runtime.capture(lambda: large @ large, count) for count in (100, 200)}
-
-def replaying(count):
-    def once():
-        begin = runtime.record()
-        graphs[count].replay()
-        end = runtime.record()
-        runtime.wait()
-        return runtime.between(begin, end)
-    once()
-    return median(once)
-
-def profiling():
-    activities = [torch.profiler.ProfilerActivity.CUDA]
-    try:
-        with torch.profiler.profile(activities=activities) as profile:
-            for _ in range(20):
-                large @ large
-            runtime.wait()
-        events = [one for one in profile.events() or () if "CUDA" in str(one.device_type)]
-    except RuntimeError:
-        return None
-    times = [one.device_time_total for one in events]
-    return statistics.median(times) * 1e-6 if times else None
-
-def note(what, seconds):
-    if seconds is not None:
-        found[what] = seconds
-    print(json.dumps({"seconds": found, "kernels": names}), flush=True)
-
-found, names = {}, []
-enqueueing()
-note("launch before a profile", median(enqueueing))
-note("another product in a graph", (replaying(200) - replaying(100)) / 100)
-names = kernel_names(lambda: torch.relu(small))
-note("launch after it", median(enqueueing))
-note("another product in a graph after it", (replaying(200) - replaying(100)) / 100)
-note("a product by a second profile", profiling())
-note("another product in a graph after that", (replaying(200) - replaying(100)) / 100)
-"""
 # Every kind of kernel once, for the memory checker, which makes them tens of times slower.
 _MEMCHECK = (
     *("tests/cuda/test_kernel.py", "-k", "poisoned or overwritten or samples_are_seconds"),
 )
+#: In the folder of the results.
+JOURNAL = "journal.jsonl"
+#: The first step, without which nothing is begun where it finds no card.
+ENVIRONMENT = "environment"
+_SMOKE = "smoke"
 
 Read = Callable[[int, str], dict[str, Any]]
 
@@ -123,88 +47,166 @@ class Step:
         timeout_s: after so many seconds it is interrupted, and then killed.
         read: returns the entry from its exit code and standard output; raises ValueError where that
             is not what it should have printed.
+        environment: variables of its process, beside those of all steps.
+        given: its standard input.
     """
 
     name: str
     command: tuple[str, ...]
     timeout_s: float
     read: Read
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    given: str = ""
 
 
-def steps(device: str, store: Path) -> Iterator[Step]:
-    """Yield all steps, in the order in which they are most useful if time runs out.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Switches:
+    """What later steps do without, because it failed in the smoke run.
 
-    The first looks whether there is a GPU at all, and which.
+    Attributes:
+        environment: without the launch gate, and without PyTorch's profiler.
+        words: of ``layers``, without CUDA graphs.
+        backends: that have rows: of the two that stand beside each other, those that work.
+    """
+
+    environment: Mapping[str, str]
+    words: tuple[str, ...]
+    backends: tuple[str, ...]
+
+    @classmethod
+    def of(cls, journal: Journal) -> Switches:
+        """Return those that a journal's smoke run has set; what was not tried works."""
+        items = (journal.get(_SMOKE) or {}).get("items", {})
+        failed = {name for name, one in items.items() if "error" in one}
+        environment = {
+            variable: "0"
+            for item, variable in (("gate", "PYDLBENCH_GATE"), ("profiler", "PYDLBENCH_PROFILER"))
+            if item in failed
+        }
+        graphs = any(name.startswith("graph of") for name in failed)
+        gemms = [name for name in items if name.startswith("gemm ")]
+        native = not gemms or any(name not in failed for name in gemms)
+        torch = "torch row" not in failed
+        backends = [name for name, works in (("native", native), ("torch", torch)) if works]
+        return cls(
+            environment=environment,
+            words=("--timing", "events") if graphs and native else (),
+            backends=tuple(backends) or ("native", "torch"),
+        )
+
+    def said(self) -> list[str]:
+        """Return what is done without, in words."""
+        found = [f"{name}=0" for name in self.environment]
+        if self.words:
+            found.append(" ".join(self.words))
+        if len(self.backends) == 1:
+            found.append(f"--backend {self.backends[0]}")
+        return found
+
+
+def first_steps() -> Iterator[Step]:
+    """Yield what comes first: what there is, what the card does without us, everything once."""
+    for name, timeout_s in ((ENVIRONMENT, 180), ("control", 90), (_SMOKE, 240)):
+        yield Step(
+            name=name,
+            command=(sys.executable, "-P", str(_KIT / f"{name}.py")),
+            timeout_s=timeout_s,
+            read=read_items,
+        )
+
+
+def steps(device: str, out: Path, switches: Switches) -> Iterator[Step]:
+    """Yield what follows the smoke run, in the order in which it is most useful.
 
     Args:
         device: ``cuda:N``.
-        store: where the package keeps its runs.
+        out: folder of the journal, and where the package keeps its runs.
+        switches: what is done without.
     """
+    on = ("--device", device)
+    backends = ("--backend", *switches.backends)
 
     def package(name: str, timeout_s: float, *words: str) -> Step:
-        command = (sys.executable, "-P", "-m", "pydlbench", *words)
-        kept = () if words[0] == "device" else ("--store", str(store))
-        command += ("--device", device, "--json", "-", *kept)
-        return Step(name=name, command=command, timeout_s=timeout_s, read=read_document)
+        kept = () if words[0] == "device" else ("--store", str(out / "runs.sqlite"))
+        return Step(
+            name=name,
+            command=(sys.executable, "-P", "-m", "pydlbench", *words, *on, "--json", "-", *kept),
+            timeout_s=timeout_s,
+            read=read_document,
+            environment=switches.environment,
+        )
 
-    yield Step(
-        name="facts",
-        command=(sys.executable, "-P", "-c", _FACTS),
-        timeout_s=60,
-        read=lambda code, said: _checked(code, json.loads(said)),
-    )
-    yield _tests("gate and graph", 150, "tests/cpp/test_real_calls.py")
+    def layers(name: str, timeout_s: float, *words: str) -> Step:
+        return package(name, timeout_s, "layers", *words, *switches.words, *_BRIEF)
+
+    def rows(name: str, timeout_s: float, *lines: tuple[str, ...]) -> Step:
+        words = [(*line, *backends, *switches.words, *_BRIEF, *on) for line in lines]
+        return Step(
+            name=name,
+            command=(sys.executable, "-P", str(_KIT / "rows.py"), str(out / JOURNAL), name),
+            timeout_s=timeout_s,
+            read=lambda code, said: _checked(code, {"problems": len(said.splitlines())}),
+            environment=switches.environment,
+            given="".join(json.dumps(line) + "\n" for line in words),
+        )
+
+    def tests(name: str, timeout_s: float, *words: str) -> Step:
+        return dataclasses.replace(
+            _tests(name, timeout_s, *words), environment=switches.environment
+        )
+
     yield package("device", 120, "device", "--quiet")
-    yield package("products", 150, "layers", "--shape", _PRODUCT, "--precision", *_MODES, *_BRIEF)
+    yield layers("products", 150, "--shape", _PRODUCT, "--precision", *_MODES, *backends)
     yield package(
-        *("conv3", 150, "layers", "--shape", "alexnet/conv3", "--precision", "fp32", "bf16-tc"),
-        *("--cache", "hot", "all-cold", "--algorithms", *_BRIEF),
+        *("check alexnet-owt", 240, "check", "alexnet-owt", "--framework", "torch"),
+        *("--phase", "training", "--laps", "6", "--stop-after", "60", "--quiet"),
     )
-    yield _tests(
+    yield layers(
+        *("conv3", 150, "--shape", "alexnet/conv3", "--precision", "bf16-tc", "--algorithms")
+    )
+    yield rows(
+        *("alexnet-owt", 600),
+        *(
+            ("--model", "alexnet-owt", "--pass", "all", "--precision", precision)
+            for precision in _COMMON
+        ),
+    )
+    for model in ("alexnet-owt", "resnet50"):
+        yield package(
+            *(f"e2e {model}", 180, "e2e", model, "--framework", "torch", "--mode", "eager"),
+            *("--phase", "all", "--visits", "1", "--budget", "2", "--quiet"),
+        )
+    yield Step(
+        name="profiler",
+        command=(sys.executable, "-P", str(_KIT / "profiler.py")),
+        timeout_s=90,
+        read=read_items,
+        environment=switches.environment,
+    )
+    yield tests("gate and graph", 150, "tests/cpp/test_real_calls.py")
+    yield tests(
         *("sampling", 240, "tests/cuda/test_timing.py", "tests/cuda/test_probes.py"),
         *("tests/cuda/test_kernel.py", "tests/cuda/test_errors.py"),
     )
-    yield Step(
-        name="profiler",
-        command=(sys.executable, "-P", "-c", _PROFILER),
-        timeout_s=90,
-        read=_times,
-    )
-    for model in _MODELS:
-        for precision in _COMMON:
-            for pass_ in _PASSES:
-                yield package(
-                    *(f"{model} {precision} {pass_}", 180, "layers", "--model", model),
-                    *("--precision", precision, "--pass", pass_, "--backend", "native", "torch"),
-                    *_BRIEF,
-                )
-        if model == _MODELS[0]:
-            yield from _whole_steps(package)
     for file in sorted((REPOSITORY / "tests/cuda").glob("test_correct_*.py")):
         # The longest has the mode as the last parameter of its tests; only products have 8 bits.
         for mode in _MODES[:-1] if file.stem.endswith("conv2d") else ("",):
             words = ("-k", f"{mode}]") if mode else ()
-            yield _tests(f"{file.stem} {mode}".strip(), 300, f"tests/cuda/{file.name}", *words)
+            yield tests(f"{file.stem} {mode}".strip(), 300, f"tests/cuda/{file.name}", *words)
     for name in ("chain", "modes", "arena", "layers_gpu", "reference", "device"):
-        yield _tests(f"test_{name}", 240, f"tests/cuda/test_{name}.py")
-    name = "compute-sanitizer"
-    checker = shutil.which(name) or shutil.which(name, path="/usr/local/cuda/bin") or name
-    memory = _tests("memcheck", 300, *_MEMCHECK)
-    yield dataclasses.replace(memory, command=(checker, "--error-exitcode=9", *memory.command))
-
-
-def _whole_steps(package: Callable[..., Step]) -> Iterator[Step]:
-    """What a framework's steps take, the estimate from native kernels, and what lies between."""
-    for model in ("alexnet-owt", "resnet50"):
-        yield package(
-            *(f"e2e {model}", 280, "e2e", model, "--framework", "torch", "--mode", "all"),
-            *("--phase", "all", "--visits", "1", "--budget", "2", "--quiet"),
-        )
-        yield package(f"model {model}", 280, "model", model, "--phase", "training", *_BRIEF)
-        yield package(
-            *(f"check {model}", 420, "check", model, "--framework", "torch", "--phase", "training"),
-            *("--laps", "6", "--stop-after", "60", "--quiet"),
-        )
+        yield tests(f"test_{name}", 240, f"tests/cuda/test_{name}.py")
+    yield rows(
+        *("vgg16", 300),
+        *(("--shape", *_VGG, "--pass", "all", "--precision", one) for one in _COMMON),
+    )
+    yield package(
+        *("check resnet50", 300, "check", "resnet50", "--framework", "torch"),
+        *("--phase", "training", "--laps", "6", "--stop-after", "60", "--quiet"),
+    )
+    checker = "compute-sanitizer"
+    found = shutil.which(checker) or shutil.which(checker, path="/usr/local/cuda/bin") or checker
+    memory = tests("memcheck", 300, *_MEMCHECK)
+    yield dataclasses.replace(memory, command=(found, "--error-exitcode=9", *memory.command))
 
 
 def _tests(name: str, timeout_s: float, *words: str) -> Step:
@@ -259,7 +261,7 @@ def read_document(code: int, said: str) -> dict[str, Any]:
     if "peaks" in found.get("device", {}):
         entry["device"] = found["device"]
     elif "measurements" in found:
-        entry["rows"] = [_row(one) for one in found["measurements"]]
+        entry["rows"] = [row_of(one) for one in found["measurements"]]
     for name in _OF_DOCUMENT:
         if name in found:
             entry[name] = found[name]
@@ -276,7 +278,7 @@ _KEPT = (
 _OF_TIME = ("median", "ci_low", "ci_high", "n")
 
 
-def _row(row: dict[str, Any]) -> dict[str, Any]:
+def row_of(row: dict[str, Any]) -> dict[str, Any]:
     """A measurement without what only matters beside others of its run."""
     kept = {name: row.get(name) for name in _KEPT if row.get(name) not in (None, [], ())}
     time = row.get("time_s") or {}
@@ -294,10 +296,23 @@ def _row(row: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _times(code: int, said: str) -> dict[str, Any]:
-    """Return the last line's times: all that was found before the process ended, however."""
-    found = json.loads((said.strip().splitlines() or [""])[-1])
-    return _checked(code, {"times_s": found["seconds"], "kernels": found["kernels"]})
+def read_items(code: int, said: str) -> dict[str, Any]:
+    """Return the items that were printed, by name, and how many failed of how many."""
+    items = {one.pop("item"): one for one in _json_lines(said) if "item" in one}
+    failed = [name for name, one in items.items() if "error" in one]
+    if failed:
+        return {"items": items, "error": f"{len(failed)} of {len(items)} failed", "said": ""}
+    return _checked(code, {"items": items})
+
+
+def _json_lines(said: str) -> Iterator[dict[str, Any]]:
+    for line in said.splitlines():
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(found, dict):
+            yield found
 
 
 def _checked(code: int, found: dict[str, Any]) -> dict[str, Any]:

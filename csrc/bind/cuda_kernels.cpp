@@ -15,6 +15,7 @@
 #include "core/error.hpp"
 #include "cuda/arena.hpp"
 #include "cuda/kernel.hpp"
+#include "cuda/runtime/ranges.hpp"
 
 namespace py = pybind11;
 using namespace py::literals;
@@ -106,6 +107,25 @@ py::dict run_for(cuda::Kernel& kernel, double seconds) {
   return result;
 }
 
+py::list kernels(cuda::Kernel& kernel) {
+  std::vector<cuda::GraphKernel> found;
+  {
+    const py::gil_scoped_release release;
+    found = kernel.kernels();
+  }
+  py::list result;
+  for (const auto& one : found) {
+    py::dict facts;
+    facts["name"] = one.name;
+    facts["grid"] = one.grid;
+    facts["block"] = one.block;
+    facts["shared_bytes"] = one.shared_bytes;
+    facts["registers"] = one.registers;
+    result.append(facts);
+  }
+  return result;
+}
+
 py::dict verify(const cuda::Kernel& kernel, const cuda::Reference& reference, cuda::Arena& arena) {
   cuda::Comparison found;
   {
@@ -128,6 +148,8 @@ py::dict verify(const cuda::Kernel& kernel, const cuda::Reference& reference, cu
 
 void register_cuda_kernels(py::module_& m) {
   const auto no_gil = py::call_guard<py::gil_scoped_release>();
+  m.def("push_range", &cuda::push_range, "name"_a);
+  m.def("pop_range", &cuda::pop_range);
   py::class_<cuda::Arena, std::shared_ptr<cuda::Arena>>(m, "Arena")
       .def(py::init(&make_arena), "device"_a, "inputs"_a)
       .def("clear", &cuda::Arena::clear, no_gil)
@@ -142,6 +164,8 @@ void register_cuda_kernels(py::module_& m) {
       .def("outputs", &outputs)
       .def("launch_times", &launch_times, "repetitions"_a = 20)
       .def("run_for", &run_for, "seconds"_a)
+      .def("kernels", &kernels)
+      .def("run_marked", &cuda::Kernel::run_marked, "name"_a, no_gil)
       .def("verify", &verify, "reference"_a, "arena"_a)
       .def_property_readonly("build_seconds", &cuda::Kernel::build_seconds)
       .def_property_readonly("plan", &cuda::Kernel::shared_plan)

@@ -28,6 +28,10 @@ class Kernel {
 
   Chunk sample(const SampleRequest& request);
 
+  // Does for a sample that follows what an untimed execution would, in the time that it takes to
+  // read the tensors once: wakes the threads and, with hot caches, brings the tensors in.
+  void touch() const;
+
   // Fills the outputs with NaN, or with their first values where they are updated, and runs once on
   // the set that they belong to; output() shows one.
   void run_poisoned();

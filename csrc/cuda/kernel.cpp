@@ -6,6 +6,8 @@
 
 #include "core/error.hpp"
 #include "cuda/runtime/check.hpp"
+#include "cuda/runtime/ranges.hpp"
+#include "cuda/sampling/guards.hpp"
 #include "cuda/sampling/rotation.hpp"
 
 namespace pydlbench::cuda {
@@ -122,6 +124,22 @@ LaunchTimes Kernel::launch_times(int repetitions) {
 Load Kernel::run_for(double seconds) {
   device_->make_current();
   return cuda::run_for(*calls_, work_, seconds);
+}
+
+std::vector<GraphKernel> Kernel::kernels() {
+  device_->make_current();
+  Capture capture(*calls_);
+  capture.begin();
+  work_.enqueue(0, device_->stream());
+  return RealCalls::kernels(*capture.end());
+}
+
+void Kernel::run_marked(const std::string& name) {
+  device_->make_current();
+  const Range range(name);
+  Draining stream(*calls_);
+  work_.enqueue(0, device_->stream());
+  stream.wait();
 }
 
 void Kernel::run_poisoned() {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "cuda/arena.hpp"
@@ -28,6 +29,13 @@ class Kernel {
   LaunchTimes launch_times(int repetitions);
   // Keeps the device busy for about so many seconds. On hot data, unless sets rotate.
   Load run_for(double seconds);
+
+  // The kernels of one execution. Throws PrimitiveFailure or Unsupported where a library refuses to
+  // be captured.
+  std::vector<GraphKernel> kernels();
+
+  // Executes once, without a gate, within a range (ranges.hpp): what a profiler is pointed at.
+  void run_marked(const std::string& name);
 
   // Fills the outputs with NaN, restores what is overwritten, and runs once on the first set.
   void run_poisoned();

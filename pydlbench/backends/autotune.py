@@ -178,6 +178,7 @@ class Autotuner(abc.ABC):
         thorough: probe and verify every candidate fully, not only those that may win.
         finalists: how many may hold their memory at the same time; None is as many as the effort
             has.
+        finals: sample the finalists in turn; else the fastest probe that is right wins.
     """
 
     def __init__(
@@ -187,6 +188,7 @@ class Autotuner(abc.ABC):
         *,
         thorough: bool = False,
         finalists: int | None = None,
+        finals: bool = True,
     ) -> None:
         self.candidates = list(candidates)
         self.thorough = thorough
@@ -194,6 +196,7 @@ class Autotuner(abc.ABC):
         alone = len(self.candidates) == 1 and not thorough
         self.effort = replace(effort, probe_s=0.0) if alone else effort
         self._finalists = finalists or effort.finalists
+        self.finals = finals or thorough
 
     @abc.abstractmethod
     def runnable(self, candidate: Candidate) -> Runnable:
@@ -225,7 +228,7 @@ class Autotuner(abc.ABC):
         while remaining:
             best = min(one.time for one in remaining)
             finalists = self.finalists(best)
-            if len(finalists) > 1:
+            if len(finalists) > 1 and self.finals:
                 self._finals(finalists, best)
             for one in sorted(finalists, key=lambda one: one.time):
                 if one.status == "ok" and self._is_right(one):

@@ -29,9 +29,8 @@ class Preparation:
             bytes: at least three times the last-level cache.
         memory_bytes: how much memory the preparation may take at most.
         all_candidates: time and verify every candidate, not only those that may win.
-        brief: find a fast kernel soon rather than the fastest one: probes and finals are short,
-            and code for narrower vectors is left out where there is some of the same kind for
-            wider ones; reorders are not timed. Native kernels on a CPU only.
+        brief: find a fast kernel soon rather than the fastest one: probes and finals are short, and
+            reorders are not timed. Native kernels on a CPU only.
         workspace_bytes: scratch memory that a candidate may ask for at most; GPUs only.
         energy: measure the energy of an execution as well, where the device can tell.
         variant: the only way to run it, by the name that an earlier kernel's ``evidence`` gave
@@ -40,6 +39,9 @@ class Preparation:
             compete.
         verified: the variant has won a search and was verified in this run, with these inputs: it
             is run once and no more, and its verdict is ``unchecked``.
+        finals: settle which of the fastest candidates is the best one; else the fastest probe wins,
+            and whoever asks times the next one beside it. Native kernels on a CPU only.
+        kept: an earlier run has found the variant.
         described: what else there is to be told of it is known, too: a framework's operator is not
             looked at from below again.
     """
@@ -54,6 +56,8 @@ class Preparation:
     variant: str | None = None
     verified: bool = False
     described: bool = False
+    finals: bool = True
+    kept: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +83,9 @@ class KernelFacts:
             the last); and ``enqueue``, what the host needs to launch one.
         energy_j: energy of one execution in joules.
         power_w: mean power during that measurement, in watts.
+        kernels: that a GPU runs for one execution, by the driver's word: each a dict with ``name``,
+            ``grid`` and ``block`` (three numbers each), ``shared_bytes`` of a block and
+            ``registers`` of a thread; empty where nobody tells.
         evidence: of a framework's operator, what was seen from below: ``kernel`` (by the library's
             own name), ``kernel_s`` and ``reorder_s`` (by the library's own log), and ``call_s``,
             that call as a whole: what is known of a row are shares of it.
@@ -99,6 +106,7 @@ class KernelFacts:
     launch_s: dict[str, float] | None = None
     energy_j: float | None = None
     power_w: float | None = None
+    kernels: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     evidence: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 

@@ -19,11 +19,45 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from pydlbench.errors import BackendMissingError, UsageError, nearest
+from pydlbench.words import IMAGE_LAYOUTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pydlbench.backends.base import Backend
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """How a framework runs whole steps, as far as those have to know who explain them.
+
+    Attributes:
+        layouts: of images that a step on a CPU can have, the default first.
+        layout_words: what its users call each, where they choose one.
+        apart: modes in which each call computes one layer.
+        joined: modes whose calls compute several layers together.
+        logs_calls: whether what libraries log is known of each call; else of a step.
+        pads_alike: whether its convolutions pad both ends of a side alike, and images are copied
+            where a layer does otherwise.
+        fuses_optimizers: whether it has optimizers that read and write each tensor once.
+        other_ways: by kind of layer, and layout of images, how the operands are kept in a step and
+            the other way in which they can be, by the words of ``--layout``.
+        unseen: what is not looked at, or not tried, in a model of the user's own.
+    """
+
+    layouts: tuple[str, ...] = IMAGE_LAYOUTS
+    layout_words: dict[str, str] = field(default_factory=dict)
+    apart: tuple[str, ...] = ()
+    joined: tuple[str, ...] = ()
+    logs_calls: bool = False
+    pads_alike: bool = False
+    fuses_optimizers: bool = False
+    other_ways: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
+    unseen: str = "a model of one's own has no graph: its loss and its copies are not looked at"
+
+    def layout_text(self, layout: str) -> str:
+        """Return a layout as a line about a step ends with it; empty where nobody chooses one."""
+        return f", {self.layout_words[layout]}" if layout in self.layout_words else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +87,7 @@ class Capabilities:
         settings: prefixes of variables that change what it computes: a worker inherits none.
         kept_settings: prefixes of those among them that a worker inherits nevertheless.
         recorded: prefixes of further variables that the record of a run shows.
+        steps: how it runs whole steps, if it does.
     """
 
     name: str
@@ -72,6 +107,7 @@ class Capabilities:
     settings: tuple[str, ...] = ()
     kept_settings: tuple[str, ...] = ()
     recorded: tuple[str, ...] = ()
+    steps: Steps = field(default_factory=Steps)
 
     @property
     def devices(self) -> tuple[str, ...]:

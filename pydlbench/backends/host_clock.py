@@ -58,6 +58,7 @@ class Account:
         self._collecting = gc.isenabled()
         gc.disable()
         self._delays, self._ticks, self._faults = _delays(), self._of_cpus(), page_faults()
+        self._given = _voluntary()
         self._begin, self._used = time.monotonic(), time.process_time()
         return self
 
@@ -78,6 +79,7 @@ class Account:
             "steal_s": max(0.0, stolen),
             "wall_s": wall,
             "cpu_s": used,
+            "voluntary": _voluntary() - self._given,
             # Ticks at both ends are whole ones, and this process's own time is known exactly: the
             # difference may be too small, and negative.
             "others_s": busy - used if self._ticks[0] else None,
@@ -140,6 +142,11 @@ def _delays() -> dict[str, int]:
 def _involuntary() -> int:
     """Return how often threads of this process were taken off their CPU until now."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
+def _voluntary() -> int:
+    """Return how often threads of this process gave their CPU away until now: to wait."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
 
 
 class Operator(Protocol):

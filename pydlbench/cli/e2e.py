@@ -107,6 +107,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     )
     how.add_argument("--no-checks", action="store_true", help="time without checking first")
     how.add_argument(
+        "--no-trace", action="store_true", help="do not trace steps: no modules and calls"
+    )
+    how.add_argument(
         "--agree", action="store_true", help="hold the two frameworks' numbers against each other"
     )
 
@@ -201,7 +204,8 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
     """
     from pydlbench.models.own import is_own
     from pydlbench.records.step import StepSpec
-    from pydlbench.timing.visits import STEP_BUDGET_S, VISITS
+    from pydlbench.study.loop import LEAST_ROUNDS
+    from pydlbench.timing.policy import STEP_BUDGET_S
 
     for name in _PROTOCOL_ONLY:
         value = getattr(args, name)
@@ -253,7 +257,7 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
                 ),
                 options={
                     "budget_s": args.budget or STEP_BUDGET_S,
-                    "visits": args.visits or VISITS,
+                    "visits": args.visits or LEAST_ROUNDS,
                     "threads": args.threads,
                     "seed": args.seed,
                     **code_limit(args),
@@ -261,6 +265,7 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
                 guessed=guessed,
                 model=model,
                 checks=not args.no_checks,
+                trace=not args.no_trace,
                 agree=args.agree,
             )
         )
@@ -313,11 +318,13 @@ class StepTask(ModelTask, StepsTask):
     Attributes:
         model: its graph, with the batch; None of a model of the user's own.
         checks: hold each step against the graph first.
+        trace: find out what modules and calls take in the step.
         agree: hold the frameworks' numbers against each other.
     """
 
     model: Model | None
     checks: bool = True
+    trace: bool = True
     agree: bool = False
 
     def check(self, session: Any) -> None:
@@ -335,7 +342,7 @@ class StepTask(ModelTask, StepsTask):
         if self.agree:
             view.advance(0, len(cases), f"{cases[0].label}: agreement")
             yield Result("agreement", _compare(session, cases))
-        records = session.steps(cases, checks=self.checks, progress=view.advance)
+        records = session.steps(cases, checks=self.checks, trace=self.trace, progress=view.advance)
         for row, record in zip(self.rows, records, strict=True):
             yield Result("step", record.to_dict(), row, detail=record)
 

@@ -135,6 +135,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="level of the median's interval (0.95)",
     )
 
+    how.add_argument(
+        "--fresh",
+        action="store_true",
+        help="search, and probe peaks and bandwidths, as if no earlier run had kept what it found",
+    )
+
     gpu = parser.add_argument_group("on a GPU")
     gpu.add_argument(
         "--timing",
@@ -159,6 +165,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     output = parser.add_argument_group("what is shown")
     output.add_argument(
         "--algorithms", action="store_true", help="list every implementation that was tried"
+    )
+    output.add_argument(
+        "--ncu",
+        action="store_true",
+        help="end with the command that has Nsight Compute profile each native row of a GPU",
     )
     output.add_argument("--samples", action="store_true", help="keep the raw samples in JSON")
     add(
@@ -204,7 +215,7 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
 
     def shown(results: Results) -> None:
         rows = [one.record(Measurement) for one in results.outcomes]
-        how = {"algorithms": args.algorithms, "explain": args.explain}
+        how = {"algorithms": args.algorithms, "explain": args.explain, "ncu": args.ncu}
         show(results.run, rows, outputs, early=results.early, **how)
 
     code, _ = measure(
@@ -231,6 +242,7 @@ def show(
     early: bool = False,
     algorithms: bool = False,
     explain: bool = False,
+    ncu: bool = False,
     again: bool = False,
 ) -> None:
     """Write the files, then print the table or the format that goes to standard output.
@@ -242,6 +254,7 @@ def show(
         early: more was asked for.
         algorithms: list the candidates of every row.
         explain: show the measurements behind what is said of slower backends.
+        ncu: print the command that profiles each native row of a GPU.
         again: a run that was shown before; warnings about its machine are not repeated.
 
     Raises:
@@ -264,7 +277,8 @@ def show(
     def report() -> list[Block]:
         if not rows:
             return []
-        return layers_report(run, rows, conclusion, algorithms=algorithms, explain=explain)
+        how = {"algorithms": algorithms, "explain": explain, "ncu": ncu}
+        return layers_report(run, rows, conclusion, **how)
 
     outputs.write(
         {
@@ -404,7 +418,7 @@ def read_request(args: argparse.Namespace, *, several: bool = False) -> Request:
         UsageError: A value is bad, or two options exclude each other.
     """
     from pydlbench.records.specs import KernelSpec
-    from pydlbench.timing.visits import LAYER_BUDGET_S, VISITS
+    from pydlbench.timing.policy import LAYER_BUDGET_S
 
     device, notes = device_of(args)
     check_threads(args.threads, device)
@@ -425,6 +439,7 @@ def read_request(args: argparse.Namespace, *, several: bool = False) -> Request:
     options = {
         "seed": args.seed,
         "visits": args.visits,
+        "keep_probes": not args.fresh,
         "confidence": args.confidence,
         "keep_samples": True,  # for the store; outputs have them only with --samples
         "algorithms": args.algorithms,
@@ -465,8 +480,9 @@ def read_request(args: argparse.Namespace, *, several: bool = False) -> Request:
     usual = _BUDGET_IN_TURN_S if len(backends) > 1 else LAYER_BUDGET_S
     options["budget_s"] = args.budget or usual
     if several or len(cases) * len(threads) > 1:
-        # Visits of a single row follow each other in one process; these are spread over the run.
-        options["visits"] = args.visits or VISITS
+        # Repetitions of a single row follow each other in one process; these are spread over the
+        # run.
+        options["renew"] = True
     return Request(cases=tuple(cases), threads=threads, options=options, notes=notes)
 
 
@@ -647,6 +663,7 @@ def _fields(case: KernelSpec, threads: int | None) -> dict[str, str]:
 _OUTPUTS: Final = frozenset(
     (
         *("command", "version", "json", "csv", "md", "quiet", "verbose", "samples", "explain"),
+        "ncu",
         *("fail_on", "store", "resume"),
     )
 )

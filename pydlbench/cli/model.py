@@ -149,7 +149,7 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
         UsageError: a value is bad.
     """
     from pydlbench.records.step import StepSpec
-    from pydlbench.timing.visits import VISITS
+    from pydlbench.study.loop import LEAST_ROUNDS
 
     model, named = read_model(args, args.batch)
     # Of a model of the user's own, what is recorded: its framework's first mode makes the calls.
@@ -173,7 +173,7 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
         label=step.what,
         case=step,
     )
-    options = {**summands(args), "visits": args.visits or VISITS}
+    options = {**summands(args), "visits": args.visits or LEAST_ROUNDS}
     return [EstimateTask(rows=(row,), guessed=guessed, options=options, model=model)], notes
 
 

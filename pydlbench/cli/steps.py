@@ -167,7 +167,7 @@ class ModelTask(Task):
 
     def _settled(self, session: Any) -> Self:
         """Return the task with its steps in the framework that their model is of."""
-        from pydlbench.steps.run import settled
+        from pydlbench.steps.prepare import settled
 
         def renamed(row: Row, case: StepSpec) -> Row:
             before, now = (f"{one.framework} {one.mode}" for one in (row.case, case))
@@ -218,10 +218,14 @@ def check_layout(layout: str | None, frameworks: Sequence[str]) -> None:
     Raises:
         UsageError: none can.
     """
-    if layout == "nchw" and set(frameworks) == {"tensorflow"}:
+    from pydlbench.backends.capabilities import of
+
+    known = [of(name).steps.layouts for name in frameworks]
+    if layout is not None and known and not any(layout in layouts for layouts in known):
+        (near, *_), name = known[0], frameworks[0]
         raise UsageError(
-            f"--layout {layout}: TensorFlow's convolutions on CPUs take nhwc only; nearest: "
-            "--layout nhwc"
+            f"--layout {layout}: {name}'s convolutions on CPUs take {', '.join(known[0])} only; "
+            f"nearest: --layout {near}"
         )
 
 

@@ -13,11 +13,12 @@ from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
 from pydlbench.models.catalog import find_layers
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.records.specs import KernelSpec
-from pydlbench.runner import interleaved
-from pydlbench.runner.interleaved import releasing, sample_interleaved
+from pydlbench.study.estimate import contrast
+from pydlbench.study.loop import Study, Subject
 from pydlbench.timing.policy import Policy, gpu_policy
 from pydlbench.timing.statistics import median, paired_ratio
 from pydlbench.words import TIMINGS
+from pydlbench.workers.host import releasing
 
 if TYPE_CHECKING:
     import random
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pydlbench.ops.op import Layer
     from pydlbench.records.run import RunRecord
     from pydlbench.runner.session import Session
-    from pydlbench.timing.procedure import Samples
+    from pydlbench.study.table import Series
     from pydlbench.workers.host import RemoteKernel
 
 
@@ -148,7 +149,8 @@ def _row(row: Row, pair: RerunPair, side: int) -> Row:
 
 # A pass counts as one value; its rounds only make that value a good one.
 _ROUNDS = 5
-_LEAST_ROUNDS = 3
+# Each of them is long against a scheduler's slices.
+_CHUNK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,15 +203,7 @@ def policy(budget_s: float, spec: KernelSpec, facts: KernelFacts) -> Policy:
         spec: what is sampled.
         facts: of the prepared kernel.
     """
-    base = Policy(budget_s=budget_s)
-    short = Policy(
-        budget_s=budget_s,
-        min_rounds=_ROUNDS,
-        least_rounds=_LEAST_ROUNDS,
-        min_samples=_ROUNDS,
-        chunk_s=min(base.chunk_s, budget_s / _ROUNDS),
-        warmup_limit_s=min(base.warmup_limit_s, budget_s),
-    )
+    short = Policy(budget_s=budget_s, visits=_ROUNDS, chunk_s=min(_CHUNK_S, budget_s / _ROUNDS))
     return gpu_policy(short, facts.timing, spec.cache) if spec.on_gpu else short
 
 
@@ -219,7 +213,6 @@ def take_pass(
     budget_s: float,
     rng: random.Random,
     progress: Callable[[str], None] = lambda _label: None,
-    rest: Callable[[], None] | None = None,
 ) -> None:
     """Take one pass over all pairs, in a new order; what it finds is added to theirs.
 
@@ -231,7 +224,6 @@ def take_pass(
         budget_s: seconds of sampling of each kernel.
         rng: seeded source of all orders.
         progress: called with the name of the next pair.
-        rest: see :func:`pydlbench.runner.interleaved.sample_interleaved`.
     """
     sessions: dict[tuple[int, int | None], Session] = {}
     order = list(pairs)
@@ -240,7 +232,7 @@ def take_pass(
         for one in order:
             progress(one.sides[1].spec.label)
             try:
-                _one(one, sessions, open_session, budget_s, rng, rest)
+                _one(one, sessions, open_session, budget_s, rng)
             except PydlbenchError as error:
                 one.found.reason = str(error)
     finally:
@@ -254,7 +246,6 @@ def _one(
     open_session: Callable[[int, int | None], Session],
     budget_s: float,
     rng: random.Random,
-    rest: Callable[[], None] | None,
 ) -> None:
     sides = [0, 1]
     rng.shuffle(sides)  # who is prepared first gets the better pages, or the worse ones
@@ -266,7 +257,7 @@ def _one(
             if place not in sessions:
                 sessions[place] = open_session(side, own.threads)
             kernels[side] = sessions[place].prepare(own.spec)
-        _sample(pair, kernels, budget_s, rng, rest)
+        _sample(pair, kernels, budget_s, rng)
 
 
 def _sample(
@@ -274,30 +265,30 @@ def _sample(
     kernels: dict[int, RemoteKernel[KernelFacts]],
     budget_s: float,
     rng: random.Random,
-    rest: Callable[[], None] | None,
 ) -> None:
-    both = [kernels[side].sample for side in (0, 1)]
-    policies = [policy(budget_s, pair.sides[side].spec, kernels[side].facts) for side in (0, 1)]
-    between = interleaved.rest if rest is None else rest
-    found: list[Samples] = []
-    for samples in sample_interleaved(both, policies, rng, between):
-        if isinstance(samples, PydlbenchError):
-            raise samples
-        found.append(samples)
-    a, b = found
-    if not a.by_round().keys() & b.by_round().keys():
-        pair.found.reason = "no round in common in which neither was disturbed"
-        return
-    _add(pair.found, a, b)
+    study = Study(rng)
+    subjects = [
+        Subject(
+            key=side,
+            sample=kernels[side].sample,
+            policy=policy(budget_s, pair.sides[side].spec, kernels[side].facts),
+        )
+        for side in (0, 1)
+    ]
+    for error in study.take(subjects, rounds=_ROUNDS).values():
+        raise error
+    _add(pair.found, study.table.of(0), study.table.of(1))
     pair.found.algorithms[:] = [kernels[side].facts.algorithm for side in (0, 1)]
 
 
-def _add(found: Passes, a: Samples, b: Samples) -> None:
-    found.logs.append(math.log(paired_ratio(b.by_round(), a.by_round()).median))
+def _add(found: Passes, a: Series, b: Series) -> None:
+    ratio = contrast(b, a)
+    assert ratio is not None, "they shared all rounds"
+    found.logs.append(math.log(ratio.median))
     first, second = a.cycles_by_round(), b.cycles_by_round()
     if first.keys() & second.keys():
         found.cycles.append(math.log(paired_ratio(second, first).median))
     for number, samples in enumerate((a, b)):
-        found.seconds[number].append(median(samples.by_round().values()))
+        found.seconds[number].append(samples.median)
         if samples.clock_hz is not None:
             found.clocks[number].append(samples.clock_hz)

@@ -1,10 +1,9 @@
-"""What earlier processes probed on this machine: kept in a file.
+"""What earlier processes probed on this machine: kept in a file, and confirmed before use.
 
-Bandwidths are checked before use.
-
-A run of one layer would spend a quarter of its time on the same six readings again. So they are
-kept by machine, CPUs and library, and a run believes those of a level once one short reading of
-that level has agreed with them; where it does not, and after a day, the level is probed anew.
+A run of one layer would spend a quarter of its time on the same readings again. So they are kept by
+machine, CPUs and library, and a run believes the bandwidths of a level once one short reading of
+that level has agreed with them, and a compute peak once a try has; where it does not, and after a
+day, it is probed anew.
 """
 
 from __future__ import annotations
@@ -35,6 +34,8 @@ AGREES: Final = 0.8
 _VERSION: Final = 2
 # Seconds: what a disturbed day has left behind is not believed on the next one.
 _AGE_S: Final = 24 * 3600.0
+# Of a machine, some hundred bytes each; those that were kept last.
+_MOST_KERNELS: Final = 5000
 
 
 def kept_path() -> Path | None:
@@ -65,6 +66,23 @@ def machine_key(facts: CpuFacts, cpus: Sequence[int], library: Mapping[str, Any]
         "library": {name: str(value) for name, value in library.items()},
     }
     return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class KeptKernel:
+    """The fastest kernel of a problem that a search has found and verified.
+
+    Attributes:
+        variant: its name, see ``Preparation.variant``.
+        rival: the name of the one that was nearly as fast; None without one.
+        seconds: of an execution.
+        scatter: standard deviation of its repetitions, relative; None if unknown.
+    """
+
+    variant: str
+    rival: str | None
+    seconds: float
+    scatter: float | None
 
 
 class Kept:
@@ -112,6 +130,35 @@ class Kept:
         self._replace(
             self._document()["machines"][self._key]["taken"] if oldest else time.time(),
             bandwidths=[dataclasses.asdict(item) for item in (earlier | taken).values()],
+            peaks=self.read_peaks(),
+        )
+
+    def read_peaks(self) -> dict[str, float]:
+        """Return FLOP per cycle by precision, kept since a day; empty where that is damaged."""
+        found = self._document()["machines"].get(self._key)
+        try:
+            if not 0 <= time.time() - found["taken"] < _AGE_S:
+                return {}
+            return {str(name): float(rate) for name, rate in found["peaks"].items()}
+        except (KeyError, TypeError, ValueError, AttributeError):  # as for bandwidths
+            return {}
+
+    def write_peak(self, precision: str, per_cycle: float) -> None:
+        """Keep a peak of this machine in place of an earlier one.
+
+        Args:
+            precision: of the peak.
+            per_cycle: FLOP per core cycle.
+        """
+        if self._path is None:
+            return
+        peaks = {**self.read_peaks(), precision: per_cycle}
+        known = self.read()
+        taken = self._document()["machines"][self._key]["taken"] if known else time.time()
+        self._replace(
+            taken,
+            bandwidths=[dataclasses.asdict(item) for item in known],
+            peaks=peaks,
         )
 
     def read_burst(self) -> float:
@@ -132,11 +179,45 @@ class Kept:
         if self._path is not None:
             self._replace(time.time(), burst=per_cycle)
 
+    def read_kernel(self, problem: str) -> KeptKernel | None:
+        """Return the kernel of a problem that an earlier run has found; None where there is none.
+
+        Args:
+            problem: everything that it depends on besides the machine, as a key.
+        """
+        found = self._document().get("kernels", {}).get(self._key, {}).get(problem)
+        try:
+            return None if found is None else KeptKernel(**found)
+        except TypeError:  # of another version: found anew
+            return None
+
+    def write_kernel(self, problem: str, kernel: KeptKernel | None) -> None:
+        """Keep the kernel of a problem, or forget it.
+
+        Args:
+            problem: see :meth:`read_kernel`.
+            kernel: None where what is kept is not believed any more.
+        """
+        if self._path is None:
+            return
+        document = self._document()
+        known = document.setdefault("kernels", {}).setdefault(self._key, {})
+        known.pop(problem, None)
+        if kernel is not None:
+            known[problem] = dataclasses.asdict(kernel)
+        for oldest in list(known)[:-_MOST_KERNELS]:
+            del known[oldest]
+        self._write(document)
+
     def _replace(self, taken: float, **found: Any) -> None:
         """Write the file anew, with what was found on this machine at a time."""
         assert self._path is not None, "nothing is kept"
         document = self._document()
         document["machines"][self._key] = {"taken": taken, **found}
+        self._write(document)
+
+    def _write(self, document: Mapping[str, Any]) -> None:
+        assert self._path is not None, "nothing is kept"
         text = json.dumps(document)
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -68,6 +68,30 @@ def try_peak(
             time.sleep(_PAUSE_S)
 
 
+def confirmed(
+    once: Callable[[], PrecisionPeak], kept_per_cycle: float | None
+) -> PrecisionPeak | None:
+    """Return a peak of an earlier run with one more try, where that agrees; else None.
+
+    Args:
+        once: probes once.
+        kept_per_cycle: FLOP per core cycle that the earlier run has found; None without one.
+    """
+    if kept_per_cycle is None:
+        return None
+    try:
+        found = once()
+    except ImpossiblePeakError:
+        return None
+    if found.measured is None or found.clock_hz is None:
+        return None
+    now = _per_cycle(found)
+    if not _AGREES <= now / kept_per_cycle <= 1 / _AGREES:
+        return None
+    best = max(now, kept_per_cycle)
+    return dataclasses.replace(found, measured=best * found.clock_hz, tries=(kept_per_cycle, now))
+
+
 def better_of(known: PrecisionPeak, later: PrecisionPeak) -> PrecisionPeak:
     """Return a peak with one more try, which was made later in a run.
 

@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from pydlbench.errors import PrimitiveError, PydlbenchError
+from pydlbench.errors import PrimitiveError
 from pydlbench.records.diagnosis import ALL, Cause, Saving
 from pydlbench.records.step import StepPreparation
-from pydlbench.runner.interleaved import (
-    random_order,
-    releasing,
-    sample_interleaved,
-)
-from pydlbench.steps.run import prepare_step, step_policy
+from pydlbench.steps.prepare import prepare_step
+from pydlbench.steps.run import step_policy
+from pydlbench.study.estimate import contrast
+from pydlbench.study.loop import LEAST_ROUNDS, ROUNDS, Study, Subject, random_order
 from pydlbench.timing.policy import Policy
 from pydlbench.timing.statistics import median, paired_ratio
 from pydlbench.units import format_seconds, percent
+from pydlbench.workers.host import releasing
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Mapping, Sequence
 
     from pydlbench.backends.base import KernelFacts
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepFacts, StepSpec
     from pydlbench.runner.session import Session
-    from pydlbench.timing.procedure import Samples
     from pydlbench.timing.statistics import Ratio
     from pydlbench.workers.host import RemoteKernel
 
@@ -168,47 +165,49 @@ class Hypothesis:
 #
 # The interval is that of the ratios of single rounds. What a machine does to both cancels there.
 
-#: Rounds without which there is no interval at 95 %.
-LEAST: Final = 6
-# How often they are taken at the most, and what keeps their numbers apart.
-_TURNS, _APART = 3, 1_000_000
-
 
 def in_turn(
-    kernels: Sequence[RemoteKernel[Any]], policies: Sequence[Policy], seed: int, images: int
+    kernels: Sequence[RemoteKernel[Any]],
+    policies: Sequence[Policy],
+    seed: int,
+    images: int,
+    rounds: int = ROUNDS,
 ) -> tuple[Ratio, float, str]:
     """Return the ratio of the second to the first, per image, the first one's median, a warning.
 
-    Rounds that other work has disturbed are left out; where too few are left, more are taken.
+    Args:
+        kernels: the two.
+        policies: how large the visits of each are.
+        seed: of the order in each round.
+        images: of the second one over those of the first.
+        rounds: how many are taken.
     """
-    order = random_order(seed)
-    firsts: dict[int, float] = {}
-    seconds: dict[int, float] = {}
-    disturbed = False
-    for turn in range(_TURNS):
-        own, changed = _sampled(kernels, policies, order)
-        disturbed = disturbed or own.contended or changed.contended
-        begin = turn * _APART
-        firsts.update({begin + index: time for index, time in own.by_round().items()})
-        seconds.update({begin + index: time / images for index, time in changed.by_round().items()})
-        if len(firsts.keys() & seconds.keys()) >= LEAST:
-            break
-    if not firsts.keys() & seconds.keys():
-        raise PrimitiveError("other work disturbed one of the two in every round")
-    ratio = paired_ratio(seconds, firsts, own.confidence)
-    return ratio, median(firsts.values()), "; other work disturbed them" if disturbed else ""
+    study = Study(random_order(seed))
+    subjects = [
+        Subject(key=number, sample=kernel.sample, policy=dataclasses.replace(policy, visits=rounds))
+        for number, (kernel, policy) in enumerate(zip(kernels, policies, strict=True))
+    ]
+    for error in study.take(subjects, rounds=rounds).values():
+        raise error
+    own, changed = study.table.of(0), study.table.of(1)
+    found = contrast(changed, own)
+    assert found is not None, "they shared all rounds"
+    words = f"; other work disturbed them: {found.reason}" if found.contended else ""
+    return per_image(found.to_ratio(), images), own.median, words
 
 
-def _sampled(
-    kernels: Sequence[RemoteKernel[Any]], policies: Sequence[Policy], order: random.Random
-) -> list[Samples]:
-    found = []
-    samplers = [kernel.sample for kernel in kernels]
-    for samples in sample_interleaved(samplers, policies, order):
-        if isinstance(samples, PydlbenchError):
-            raise samples
-        found.append(samples)
-    return found
+def per_image(ratio: Ratio, images: int) -> Ratio:
+    """Return a ratio of times as one of times per image.
+
+    Args:
+        ratio: of two steps.
+        images: of the first one over those of the second.
+    """
+    interval = ratio.interval
+    if interval is not None:
+        low, high = interval.low / images, interval.high / images
+        interval = dataclasses.replace(interval, low=low, high=high)
+    return dataclasses.replace(ratio, median=ratio.median / images, interval=interval)
 
 
 def saving_of(
@@ -253,16 +252,6 @@ def step_how(what: str, base_s: float, changed_s: float, rounds: int) -> str:
     """Say what a change of the whole step ran beside."""
     times = f"{format_seconds(base_s)} as it is, {format_seconds(changed_s)} with {what}"
     return f"the whole step, interleaved, {rounds} rounds: {times}"
-
-
-def with_rounds(policy: Policy, rounds: int) -> Policy:
-    """So many rounds at the least, however long a sample: without them there is no interval."""
-    return dataclasses.replace(
-        policy,
-        min_rounds=rounds,
-        floor_samples=max(rounds, policy.floor_samples),
-        slow_samples=rounds,
-    )
 
 
 # -----------------------------------------------------------------------------
@@ -367,9 +356,7 @@ def _line(cause: Mapping[str, Any]) -> str:
 # -----------------------------------------------------------------------------
 # Experiments run: what is changed, beside what, and how long that takes.
 
-# The fewest rounds whose interval at 95 % leaves out the two extremes; slow steps get the fewest
-# that have one.
-_ROUNDS = 9
+# Slower steps get the fewest rounds that have an interval.
 _SLOW_S = 0.5
 # Calibration and warm-up take about so many executions.
 _WARMUP = 5
@@ -408,7 +395,7 @@ def cost_s(experiment: Experiment, step_s: float) -> float:
 
 
 def _rounds(step_s: float) -> int:
-    return LEAST if step_s > _SLOW_S else _ROUNDS
+    return LEAST_ROUNDS if step_s > _SLOW_S else ROUNDS
 
 
 def _of_rounds(experiment: Rounds, step_s: float) -> Saving:
@@ -433,10 +420,11 @@ def _of_step(experiment: StepChange, seen: Observations, session: Session) -> Sa
         if wrong := [one for one in changed.facts.checks if one.status != "ok"]:
             raise PrimitiveError(f"its check {wrong[0].name} failed: {wrong[0].detail}")
         policies = [
-            with_rounds(step_policy(one, session, kernel.facts), _rounds(seen.step_s))
+            step_policy(one, session, kernel.facts)
             for one, kernel in zip((case, other), kernels, strict=True)
         ]
-        ratio, base, warning = in_turn(kernels, policies, session.options.seed, experiment.images)
+        seed, rounds = session.options.seed, _rounds(seen.step_s)
+        ratio, base, warning = in_turn(kernels, policies, seed, experiment.images, rounds)
     words = step_how(experiment.what, base, ratio.median * base, ratio.n) + warning
     if experiment.images > 1:
         words += f", per {seen.plan.batch} images"
@@ -459,7 +447,7 @@ def _of_layer(experiment: LayerChange, step_s: float, session: Session) -> Savin
             raise PrimitiveError(f"its result is wrong: {verdict.detail or 'checked'}")
         options = session.options
         policy = Policy(confidence=options.confidence, budget_s=options.budget_s)
-        policies = [with_rounds(policy, _ROUNDS)] * 2
+        policies = [policy] * 2
         ratio, base, warning = in_turn(kernels, policies, options.seed, experiment.images)
     times = f"{format_seconds(base)} as it is, {format_seconds(ratio.median * base)} with "
     how = f"the layer alone, interleaved, {ratio.n} rounds: {times}{experiment.what}{warning}"

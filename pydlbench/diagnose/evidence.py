@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from pydlbench.backends import capabilities
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError, UsageError
 from pydlbench.ladder.check import check_step
 from pydlbench.ladder.estimate import Plan, estimate, plan
@@ -19,10 +20,9 @@ from pydlbench.ladder.parts import MODEL, parts_of
 from pydlbench.models import build_model
 from pydlbench.records.diagnosis import WORTH
 from pydlbench.records.specs import KernelSpec
-from pydlbench.runner.interleaved import releasing
 from pydlbench.steps.run import run
 from pydlbench.units import percent
-from pydlbench.words import ONNX_FRAMEWORK
+from pydlbench.workers.host import releasing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -125,6 +125,11 @@ class Observations:
             if self.beside_s is not None:
                 return self.beside_s
         return self.step.time.median
+
+    @property
+    def framework(self) -> capabilities.Steps:
+        """How its framework runs steps."""
+        return capabilities.of(self.case.framework).steps
 
     @property
     def size(self) -> int:
@@ -340,14 +345,6 @@ def _alone(stands: MappedCall) -> bool:
 _LAPS = 9
 # Of the time limit: a check gets so much, and none is begun after so much.
 _SHARE, _LATEST = 0.25, 0.4
-# What is not looked at, or not tried, in a model of the user's own, by framework.
-_NO_GRAPH: Final = "a model of one's own has no graph: its loss and its copies are not looked at"
-_UNSEEN: Final = {
-    "torch": _NO_GRAPH,
-    "tensorflow": f"{_NO_GRAPH}; TensorFlow has neither another layout nor a fused optimizer",
-    ONNX_FRAMEWORK: "onnxruntime runs whole files, in their own types: no remedy is tried on a "
-    "single node, and no other layout or precision",
-}
 
 
 def observe(
@@ -394,7 +391,7 @@ def observe(
     )
     notes = [f"no native row: {one}" for one in native.missing]
     if model is None:
-        notes.append(_UNSEEN[case.framework])
+        notes.append(capabilities.of(case.framework).steps.unseen)
     if step.contended:
         notes.append(f"other work disturbed the step: {step.contention_reason}")
     reason = _unchecked(time.monotonic() - start, time_limit_s)

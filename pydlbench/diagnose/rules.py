@@ -136,8 +136,8 @@ _NAMES: Final = {
 def find_layout(seen: Observations) -> Iterator[Hypothesis]:
     """Yield the other layout, where the step converts layouts or runs in NCHW."""
     case = seen.case
-    if case.framework != "torch" or not seen.convolves:
-        return  # TensorFlow has one layout on CPUs, and products have none
+    if not seen.framework.layout_words or not seen.convolves:
+        return  # products have no layout
     reorder = seen.reorder_s
     if case.layout == "nhwc" and (reorder is None or not seen.matters(reorder)):
         return
@@ -174,7 +174,7 @@ _MOST_OPERATORS: Final = 8
 
 def find_operators(seen: Observations) -> Iterator[Hypothesis]:
     """Yield a comparison with the native library for each layer where that may save something."""
-    if seen.case.layout == "nhwc" or seen.case.framework != "torch":
+    if seen.case.layout == "nhwc" or not seen.framework.layout_words:
         kinds: tuple[str, ...] = ("layer", "pointwise")
     else:
         kinds = ("layer",)  # alone, operators run in their best layout, which is not the step's
@@ -263,8 +263,8 @@ def find_channels(seen: Observations) -> Iterator[Hypothesis]:
 
 def find_copies(seen: Observations) -> Iterator[Hypothesis]:
     """Yield the same convolution on images that were padded beforehand."""
-    if seen.case.framework != "torch":
-        return  # TensorFlow's convolutions take any padding
+    if not seen.framework.pads_alike:
+        return
     for site, layer in _convolutions(seen):
         if layer.pad_before[0] == layer.pad_after[0] and layer.pad_before[1] == layer.pad_after[1]:
             continue
@@ -299,15 +299,6 @@ def find_copies(seen: Observations) -> Iterator[Hypothesis]:
 # Of the roof; below it, something else than the hardware holds a kernel up.
 _FAR: Final = 0.6
 _MOST_LAYERS: Final = 5
-# How a framework keeps the operands in a step and the other way in which it can, by the names that
-# its operators go by; of images also by the step's layout. TensorFlow's convolutions have one way
-# on CPUs.
-_OTHER_WAY: Final = {
-    ("torch", "conv2d", "nhwc"): ("nhwc", "nchw"),
-    ("torch", "conv2d", "nchw"): ("nchw", "nhwc"),
-    ("torch", "gemm", ""): ("transposed", "plain"),
-    ("tensorflow", "gemm", ""): ("plain", "transposed"),
-}
 _KINDS: Final = ("conv2d", "gemm")
 _WAYS: Final = {
     "nchw": "contiguous NCHW images",
@@ -351,7 +342,7 @@ def _below(
     evidence = (f"native row, {kernel}, hot caches", *seen.called(name))
     case = seen.framework_case(term)
     layout = seen.case.layout if work.layer.kind == "conv2d" else ""
-    ways = _OTHER_WAY.get((seen.case.framework, work.layer.kind, layout))
+    ways = seen.framework.other_ways.get((work.layer.kind, layout))
     twice = work.layer.with_batch(2 * work.layer.batch)
     changes = [
         (
@@ -571,7 +562,7 @@ def find_optimizer(seen: Observations) -> Iterator[Hypothesis]:
 def _fused_optimizer(seen: Observations) -> Iterator[Hypothesis]:
     own = seen.case.own
     seconds, who = _own_s(seen, "optimizer", 0.0)
-    if own is None or own.fused or seen.case.framework != "torch":
+    if own is None or own.fused or not seen.framework.fuses_optimizers:
         return
     if not seen.matters(seconds, _LARGE_OPTIMIZER):
         return

@@ -18,7 +18,7 @@ from pydlbench.runner.execute import kernel_of
 from pydlbench.store.documents import Loaded
 from pydlbench.store.place import cpu_identity, gpu_name, machine_name
 from pydlbench.store.store import Store
-from pydlbench.words import CASTS, FEEDS, ONNX_FRAMEWORK, TIMINGS
+from pydlbench.words import CASTS, FEEDS, FRAMEWORKS, ONNX_FRAMEWORK, TIMINGS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -196,7 +196,7 @@ def _step_words(kind: str, document: Mapping[str, Any]) -> list[str]:
     Raises:
         StoreError: the document is not as its command writes it.
     """
-    usual = ONNX_FRAMEWORK if is_onnx(str(document.get("model"))) else "torch"
+    usual = ONNX_FRAMEWORK if is_onnx(str(document.get("model"))) else FRAMEWORKS[0]
     try:
         spec = StepSpec.from_dict({"framework": usual, **document})
     except ValueError as error:

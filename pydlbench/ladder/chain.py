@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pydlbench.backends.native.links import list_step, problem_text
+from pydlbench.backends.native.links import check_chained, check_listed, problem_text
 from pydlbench.backends.steps import operations
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError
 from pydlbench.models import build_model
 from pydlbench.records.chain import ChainFacts
-from pydlbench.steps.agreement import agree_with
+from pydlbench.steps.agreement import agree_with, compare
+from pydlbench.words import RECORDED_FRAMEWORK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pydlbench.records.agreement import Agreement
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepSpec
@@ -39,9 +41,10 @@ def prepare_native_chain(
 ) -> RemoteKernel[ChainFacts]:
     """Have a step's native chain made ready in the native worker of the step's device.
 
-    Its output and gradients are held against those of the case's framework, in its first mode. With
-    no such framework installed the chain's facts have no check named ``agreement``, and a note that
-    says so.
+    Its kernels are those of the calls that the framework makes, where a recorded step tells them,
+    and else those of the model's graph. Its output and gradients are held against those of the
+    case's framework, in its first mode. With no such framework installed the chain's facts have no
+    check named ``agreement``, and a note that says so.
 
     Args:
         case: model, batch and phase; framework for the comparison.
@@ -55,25 +58,35 @@ def prepare_native_chain(
         A kernel to sample: seconds per execution of the whole chain.
 
     Raises:
-        UnsupportedError: the model has an operation of which there is no native kernel (the message
+        UnsupportedError: the step has an operation of which there is no native kernel (the message
             names it), or the precision is not float32.
         PydlbenchError: the chain computes something else than the framework, or itself; it must not
             be timed.
     """
-    list_step(build_model(case.model, case.batch, **case.options), case.phase)  # or says why not
-    worker = session.worker("native", case.device)
+    check_chained(case)
     with tempfile.TemporaryDirectory() as name:
-        saved = Path(name) / "native"
-        kernel = worker.build(
+        saved, listed = Path(name) / "native", Path(name) / "listed"
+        reference = Path(name) / case.framework
+        notes = _recorded(case, session, listed, reference) if _is_recorded(case) else None
+        recorded = notes is not None
+        if not recorded:
+            check_listed(build_model(case.model, case.batch, **case.options), case.phase)
+        kernel = session.worker("native", case.device).build(
             operations.prepare_native_chain,
             ChainFacts,
             case=case.to_dict(),
             choices=choices_of(rows or {}),
             save=str(saved),
             timing=timing,
+            listed=str(listed) if recorded else None,
         )
         try:
-            kernel.facts = _checked(kernel.facts, saved, case, session)
+            if notes is not None:
+                notes = (*kernel.facts.notes, *notes)
+                kernel.facts = msgspec.structs.replace(kernel.facts, notes=notes)
+                kernel.facts = _with_check(kernel.facts, compare(reference, saved), case)
+            else:
+                kernel.facts = _checked(kernel.facts, saved, case, session)
             wrong = [one for one in kernel.facts.checks if one.status != "ok"]
             if wrong:
                 said = "; ".join(f"{one.name}: {one.detail}" for one in wrong)
@@ -82,6 +95,42 @@ def prepare_native_chain(
             kernel.release()
             raise
     return kernel
+
+
+def _is_recorded(case: StepSpec) -> bool:
+    """Whether a recorded step tells the kernels: of all models of the user's own.
+
+    A local response normalisation, which PyTorch calls as several operators, is one kernel of the
+    graph's.
+    """
+    if case.own is not None:
+        return True
+    if case.framework != RECORDED_FRAMEWORK or case.backward:
+        return False
+    model = build_model(case.model, case.batch, **case.options)
+    return all(node.op != "lrn" for node in model)
+
+
+def _recorded(
+    case: StepSpec, session: Session, listed: Path, reference: Path
+) -> tuple[str, ...] | None:
+    """List a step's kernels in the framework's process; return notes.
+
+    None where there is no such framework: a model of the catalogue still has its graph.
+    """
+    try:
+        found: list[str] = session.worker(case.framework, case.device).call(
+            operations.list_links,
+            lambda _: None,
+            case=case.to_dict(),
+            listed=str(listed),
+            saved=str(reference),
+        )
+    except BackendMissingError:
+        if case.own is not None:
+            raise
+        return None
+    return tuple(found)
 
 
 def choices_of(rows: Mapping[KernelSpec, Measurement]) -> dict[str, str]:
@@ -96,9 +145,14 @@ def choices_of(rows: Mapping[KernelSpec, Measurement]) -> dict[str, str]:
 def _checked(facts: ChainFacts, saved: Path, case: StepSpec, session: Session) -> ChainFacts:
     """Return the facts with the framework's verdict, or with the note that there is none."""
     try:
-        verdict = agree_with(saved, case, case.framework, session).check
+        agreement = agree_with(saved, case, case.framework, session)
     except (BackendMissingError, UnsupportedError) as error:
         note = f"unchecked against a framework: {error}"
         return msgspec.structs.replace(facts, notes=(*facts.notes, note))
+    return _with_check(facts, agreement, case)
+
+
+def _with_check(facts: ChainFacts, agreement: Agreement, case: StepSpec) -> ChainFacts:
+    verdict = agreement.check
     named = msgspec.structs.replace(verdict, detail=f"{case.framework}: {verdict.detail}")
     return msgspec.structs.replace(facts, checks=(*facts.checks, named))

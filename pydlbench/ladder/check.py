@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from pydlbench.backends import capabilities
 from pydlbench.backends.steps import operations
 from pydlbench.backends.steps.device import WAYS
 from pydlbench.errors import PydlbenchError, UnsupportedError
@@ -52,11 +53,12 @@ from pydlbench.records.check import CheckRecord
 from pydlbench.records.measurement import time_summary
 from pydlbench.records.operator import OperatorsFacts
 from pydlbench.records.step import StepPreparation
-from pydlbench.runner.interleaved import random_order, releasing
-from pydlbench.steps.run import prepare_step
+from pydlbench.steps.prepare import prepare_step
+from pydlbench.study.loop import random_order
 from pydlbench.timing.statistics import median
 from pydlbench.units import percent
 from pydlbench.words import check_gpu_framework
+from pydlbench.workers.host import releasing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -200,6 +202,7 @@ class _Check:
         self._time_limit_s: float
         self._facts: StepFacts
         self._laps: RungLaps
+        self._coreless = False
         self._step_utc = ""
         self._ended = "laps"
         self._log: StepLog | CallLog | None = None
@@ -302,7 +305,13 @@ class _Check:
             return
         keeps = case.on_gpu or keeps_pages(case, session)
         try:
-            operators = CallVisits(case, session, self._calls, order=self._order, warm=not keeps)
+            operators = CallVisits(
+                case,
+                session,
+                self._calls,
+                order=self._order,
+                warm=not keeps,
+            )
         except UnsupportedError as error:
             self._absent["operators"] = " ".join(str(error).split())
             return
@@ -310,6 +319,7 @@ class _Check:
         self._kernels.append(operators.kernel)
         self._visits["operators"] = operators
         if case.on_gpu:
+            self.note("additivity is without the host's time in modules and autograd")
             return
         if keeps:
             self._notes.append(f"{case.framework} keeps freed pages by itself")
@@ -325,11 +335,6 @@ class _Check:
 
     def _chain_natively(self) -> None:
         """Make the native chain ready, or say why there is none."""
-        if self._model is None:
-            self._absent["native_chain"] = (
-                "a model of one's own has no graph that says what reads what"
-            )
-            return
         self._tell("native chain")
         try:
             kernel = self._kept(prepare_native_chain(self._case, self._session, self._rows))
@@ -369,7 +374,8 @@ class _Check:
             return
         self._tell("log")
         try:
-            if case.framework == "torch" and self._operators is None:
+            logs_calls = capabilities.of(case.framework).steps.logs_calls
+            if logs_calls and self._operators is None:
                 raise UnsupportedError(self._absent["operators"])
             log = log_of(case, self._session, self._calls)
         except PydlbenchError as error:
@@ -442,9 +448,12 @@ class _Check:
         self._tell(f"lap {lap}: {what}")
 
     def _core(self) -> Core:
+        if self._coreless:
+            return Core()
         try:
             found = self._session.worker("native", "cpu").probe("canary")
         except PydlbenchError:
+            self._coreless = True  # each try would start one more process that ends at once
             return Core()
         return Core(found.get("share"), found.get("clock_hz"))
 
@@ -479,8 +488,7 @@ class _Check:
         tried, notes, faults = self._tried(rows)
         natives = module_parts(rows)
         if self._model is not None:
-            single = (case.framework, case.mode) == ("torch", "eager")
-            natives = native_parts(self._model, native, single=single) | natives
+            natives = native_parts(self._model, native, single=self._single) | natives
         share = known(rows, self._mapped) if self._mapped and rows else None
         found = conclude(
             laps,
@@ -595,8 +603,12 @@ class _Check:
 
     def _convolutions(self) -> int:
         """Return how many native convolutions stand for those of a step, each for one."""
-        single = (self._case.framework, self._case.mode) == ("torch", "eager")
-        return self._native.convolutions if single else 0  # elsewhere more is in a node
+        return self._native.convolutions if self._single else 0  # else more is in a node
+
+    @property
+    def _single(self) -> bool:
+        """Whether each call of the step computes one layer."""
+        return self._case.mode in capabilities.of(self._case.framework).steps.apart
 
     def _counted(self, visit: str, what: str) -> float | None:
         """Return ``faults`` or ``allocations`` per execution of a visit: the laps' median."""

@@ -17,8 +17,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from pydlbench.study.loop import LEAST_ROUNDS
 from pydlbench.timing.statistics import median_interval
-from pydlbench.timing.visits import VISITS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ def half_width_s(
         rows: at least these; one without a time counts as nothing.
     """
     times = {case: time for case in weights if (time := rows[case].time) is not None}
-    complete = {case: one for case, one in times.items() if len(one.visit_s) >= VISITS}
+    complete = {case: one for case, one in times.items() if len(one.visit_s) >= LEAST_ROUNDS}
     laps = min((len(one.visit_s) for one in complete.values()), default=0)
     sums = [
         sum(weights[case] * one.visit_s[lap] for case, one in complete.items())
@@ -93,7 +93,7 @@ def sharing(weights: Mapping[KernelSpec, float], hot: Mapping[KernelSpec, Kernel
             return None
         if _is_like(row, rows.get(hot.get(case, case))):
             return "as fast as with hot caches, and bound by its arithmetic"
-        if row.time.visits < _SHARED:
+        if row.time.repetitions < _SHARED:
             return None
         variances = {
             one: (weight * _deviation(time)) ** 2

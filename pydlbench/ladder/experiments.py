@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from pydlbench.backends import capabilities
 from pydlbench.backends.frameworks.verbose import parse
 from pydlbench.backends.steps import operations
 from pydlbench.backends.steps.groups import is_group
@@ -352,7 +353,7 @@ def log_of(
     Raises:
         PydlbenchError: it cannot be made ready.
     """
-    if case.framework != "torch":
+    if not capabilities.of(case.framework).steps.logs_calls:
         return StepLog(case, session)
     return CallLog(case, session, calls or listed(case, session).calls)
 

@@ -304,7 +304,7 @@ def _pipelined(step: OperatorsFacts, rows: Rows) -> tuple[float, dict[str, Any]]
     """Return an eager step on a GPU, and ``host_s`` and ``graph_s``."""
     host = {name: row.host_s for name, row in rows.times.items()}
     device = {name: row.seconds for name, row in rows.times.items()}
-    calls = enqueued(step.calls, step.order, host, device, 0.0)
+    calls = enqueued(step.calls, step.order, host, device)
     sums = {
         "host_s": sum(call.host_s for call in calls),
         "graph_s": sum(call.device_s for call in calls),

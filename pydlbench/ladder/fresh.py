@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pydlbench.backends.steps.device import WAYS
 from pydlbench.ladder.rows import undisturbed
 from pydlbench.records.step import StepPreparation
-from pydlbench.steps.run import prepare_step
+from pydlbench.steps.prepare import prepare_step
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.statistics import median
 

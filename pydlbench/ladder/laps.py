@@ -1,8 +1,9 @@
 """Laps: each visits all rungs of a check once, in random order, so that a drift meets all of them.
 
 Beside each visit the native worker reads what the cores' FMA units do (the canary) and their clock,
-while everybody else sleeps: independently of what is timed. A visit with a slow canary is made once
-more, and then kept with what was read: :mod:`~pydlbench.ladder.ledger` says what may be compared.
+while everybody else is stopped: independently of what is timed. A visit with a slow canary is made
+once more, and then kept with what was read: :mod:`~pydlbench.ladder.ledger` says what may be
+compared.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pydlbench.ladder.pipeline import STEPS
 from pydlbench.records.check import Lap
-from pydlbench.runner.interleaved import rest as sleep
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.policy import Policy
 from pydlbench.timing.statistics import median
@@ -122,8 +122,7 @@ class RungLaps:
     Args:
         visits: what is visited, by name; each returns seconds by what it measured.
         order: of the visits in each lap.
-        core: reads canary and clock while all threads sleep; None where nobody can.
-        rest: called before each visit and reading, so that the last one's threads fall asleep.
+        core: reads canary and clock while all others are stopped; None where nobody can.
         watched: returns the clock that a GPU had in the last visit of a name; None without.
         inside: returns the canary that the last visit of a name has read between its own samples;
             None where it read none, and the one right before and after tells.
@@ -134,14 +133,12 @@ class RungLaps:
         visits: Mapping[str, Callable[[], Mapping[str, float]]],
         order: random.Random,
         core: Callable[[], Core] | None = None,
-        rest: Callable[[], None] = sleep,
         watched: Callable[[str], float | None] = lambda _: None,
         inside: Callable[[str], float | None] = lambda _: None,
     ) -> None:
         self._visits = dict(visits)
         self._order = order
         self._core = core
-        self._rest = rest
         self._watched = watched
         self._inside = inside
         self.taken: list[Lap] = []
@@ -165,7 +162,6 @@ class RungLaps:
             for attempt in range(2):
                 if attempt:
                     retaken.append(name)
-                self._rest()
                 found = self._visits[name]()
                 after = self._read()
                 own = self._inside(name)
@@ -195,5 +191,4 @@ class RungLaps:
     def _read(self) -> Core:
         if self._core is None:
             return Core()
-        self._rest()
         return self._core()

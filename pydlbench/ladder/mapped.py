@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from pydlbench.backends import capabilities
 from pydlbench.backends.steps.groups import EQUATION, CallGroup, is_group
 from pydlbench.ladder.estimate import Kernels, Plan, Term, nameless, terms_of
 from pydlbench.ladder.operators import listed
@@ -364,7 +365,7 @@ def computes_together(
         mapped: what stands for the calls of its framework's first mode.
     """
     # What onnxruntime makes of a file, and TensorFlow of a function, are fused nodes.
-    rewritten = case.mode == "optimized" or (case.framework, case.mode) == ("tensorflow", "graph")
+    rewritten = case.mode in capabilities.of(case.framework).steps.joined
     # An attention is one kernel for two products and the softmax between them.
     attends = any(one.work.kind == "attention" for one in mapped.values())
     joined = any(is_group(one.signature) for one in calls)

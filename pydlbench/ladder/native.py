@@ -12,12 +12,12 @@ from pydlbench.errors import PydlbenchError
 from pydlbench.ladder.effort import ALIKE
 from pydlbench.ladder.estimate import ZERO, Range, nameless
 from pydlbench.models.work import LOSS
-from pydlbench.runner.interleaved import random_order, releasing, sample_interleaved
+from pydlbench.study.loop import LEAST_ROUNDS, Study, Subject, random_order
 from pydlbench.timing.chunk import Request
-from pydlbench.timing.guards import disturbed_by
-from pydlbench.timing.policy import Policy, estimate_policy, gpu_policy
+from pydlbench.timing.guards import seen_beside, waited_s
+from pydlbench.timing.policy import Policy, gpu_policy
 from pydlbench.timing.statistics import median
-from pydlbench.timing.visits import visit_policy
+from pydlbench.workers.host import releasing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.session import Session
+    from pydlbench.timing.chunk import Chunk
     from pydlbench.workers.host import RemoteKernel
 
 #: What the nodes of a graph that libraries compute are called; all others are pointwise.
@@ -303,8 +304,10 @@ class NativeVisits:
         self, wanted: Kernels, rows: Mapping[KernelSpec, Measurement], session: Session, laps: int
     ) -> None:
         options = session.options
-        policy = Policy(confidence=options.confidence, budget_s=options.budget_s)
-        self._policy = visit_policy(estimate_policy(policy), max(2, laps))
+        visits = max(2, laps)
+        self._policy = Policy(
+            confidence=options.confidence, budget_s=options.budget_s, visits=visits
+        )
         self._session = session
         self._order = random_order(options.seed)
         self._rows = rows
@@ -521,16 +524,18 @@ class NativeVisits:
             seconds=sum(chunk.seconds) / len(chunk.seconds),
             clock_hz=median(chunk.clock_hz) if chunk.clock_hz else None,
             share=min(chunk.canary, default=None),
-            disturbed=disturbed_by(chunk, inner, policy) is not None,
+            disturbed=_disturbed(chunk, policy),
         )
 
     def _sampled(self, case: KernelSpec, kernel: RemoteKernel[KernelFacts]) -> _Visited:
-        """Sample a GPU's kernel until its own stopping rule has enough."""
+        """Take the rounds of a GPU's kernel that make an interval."""
         policy = gpu_policy(self._policy, kernel.facts.timing, case.cache)
-        (samples,) = sample_interleaved([kernel.sample], [policy], self._order)
-        if isinstance(samples, PydlbenchError):
-            raise samples
-        return _Visited(samples.median, samples.clock_hz)
+        study = Study(self._order)
+        subject = Subject(key=0, sample=kernel.sample, policy=policy)
+        for error in study.take([subject], rounds=LEAST_ROUNDS).values():
+            raise error
+        series = study.table.of(0)
+        return _Visited(series.median, series.clock_hz)
 
     def notes(self) -> list[str]:
         """Return which kernels failed or were disturbed, and what stands in the sums for them."""
@@ -558,6 +563,19 @@ class NativeVisits:
         if row.roofline.bound != "compute" or not row.clock_hz or not self.clock_hz:
             return row.roofline.time_s
         return row.roofline.time_s * row.clock_hz / self.clock_hz
+
+
+def _disturbed(chunk: Chunk, policy: Policy) -> bool:
+    fma = min(chunk.canary, default=None)
+    words = seen_beside(
+        disturbance=chunk.disturbance,
+        fma=fma,
+        wait_s=waited_s(chunk),
+        steal_s=chunk.steal_s,
+        wall_s=chunk.wall_s,
+        policy=policy,
+    )
+    return words is not None
 
 
 def _timed(row: Measurement) -> bool:

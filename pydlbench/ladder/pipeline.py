@@ -76,7 +76,6 @@ def enqueued(
     order: Iterable[int],
     host_s: Mapping[str, float],
     device_s: Mapping[str, float],
-    besides_s: float = 0.0,
 ) -> list[Enqueued]:
     """Return the calls of a step in their order; those without a time are left out.
 
@@ -85,12 +84,10 @@ def enqueued(
         order: of the step, each call by its place among the distinct ones.
         host_s: by signature.
         device_s: by signature.
-        besides_s: host seconds that a step needs for each call besides its own: Python's modules,
-            autograd.
     """
     return [
         Enqueued(
-            host_s.get(one.signature, 0.0) + besides_s,
+            host_s.get(one.signature, 0.0),
             device_s[one.signature],
             one.operator in _WAITING,
         )

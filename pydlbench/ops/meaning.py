@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self
 
 from pydlbench.errors import PydlbenchError, UnsupportedError
@@ -182,6 +182,25 @@ def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class Binding:
+    """What a layer reads as one of its roles.
+
+    Attributes:
+        role: of the layer.
+        operand: a tensor of the call's, its elements in the order of the role's (of a copy in the
+            order of the result's dimensions); a number; None is the result of the layer before.
+        factor: of all elements of the operand.
+        causal: whether the last dimension's elements beyond the place of the one before are minus
+            infinity instead.
+    """
+
+    role: str
+    operand: Value | float | None
+    factor: float = 1.0
+    causal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class LayerPass:
     """A pass of a layer.
 
@@ -189,11 +208,17 @@ class LayerPass:
         layer: without a name.
         pass_: ``forward``, ``backward-data`` or ``backward-weights``.
         training: whether a forward pass keeps what its gradient needs.
+        roles: what it reads; None where nobody knows, or where the layer takes the time of what is
+            called but computes something else.
+        number: the one of the call in place of the layer's, which stands for any; None where they
+            are the same.
     """
 
     layer: Layer
     pass_: str = "forward"
     training: bool = False
+    roles: tuple[Binding, ...] | None = field(default=None, compare=False)
+    number: float | None = field(default=None, compare=False)
 
     @property
     def propagation(self) -> str:
@@ -338,6 +363,36 @@ def _counted(rule: Callable[_P, Iterator[Meaning | LayerPass]]) -> Callable[_P, 
             return replace(part, layers_missing=str(error))
 
     return run
+
+
+def bound(part: Meaning, values: Sequence[Value], *, exact: bool = True) -> Meaning:
+    """Return a part whose layers read some tensors in their order.
+
+    The first layer reads as many as it has roles. Each other one reads the result of the one before
+    as its first role.
+
+    Args:
+        part: of layers that are all forward passes, or it is returned as it is.
+        values: what is read, each the role of one layer; it is returned as it is, too, where they
+            are more or fewer.
+        exact: whether the layers compute what the call does, and not only take its time.
+    """
+    remaining, layers = list(values), []
+    for place, one in enumerate(part.layers):
+        roles = one.layer.reads(one.pass_, one.propagation)
+        read = len(roles) - bool(place)
+        if not exact or not roles or len(remaining) < read:
+            return part
+        operands = [*([None] if place else []), *remaining[:read]]
+        del remaining[:read]
+        layers.append(replace(one, roles=_bindings(roles, operands)))
+    return part if remaining else replace(part, layers=tuple(layers))
+
+
+def _bindings(
+    roles: Sequence[str], operands: Sequence[Value | float | None]
+) -> tuple[Binding, ...]:
+    return tuple(Binding(*each) for each in zip(roles, operands, strict=True))
 
 
 def _layerless(why: str) -> UnsupportedError:
@@ -732,6 +787,8 @@ def attention(
     *,
     causal: bool = False,
     backward: bool = False,
+    operands: tuple[Value, Value, Value] | None = None,
+    scale: float | None = None,
 ) -> Iterator[Meaning | LayerPass]:
     """Return what the heads of an attention compute, each alike.
 
@@ -741,6 +798,8 @@ def attention(
         depth: of the values.
         causal: whether a query sees the keys up to its own number only.
         backward: whether it is the gradient of all three, which makes probabilities again.
+        operands: query, key and value of a forward pass that masks nothing; None for another.
+        scale: of its scores; None is one over the root of the size.
     """
     *heads, queries, size = query
     count, pairs, note = math.prod(heads), queries * keys, None
@@ -767,8 +826,16 @@ def attention(
         steps[2:] = [(context, "backward-weights"), (context, "backward-data")]
         steps += [(softmax, "backward-data")]
         steps += [(scores, "backward-weights"), (scores, "backward-data")]
+    roles: dict[Layer, tuple[Binding, ...]] = {}
+    if operands is not None:
+        source, key, value = operands
+        turned = key.permuted([*range(len(heads)), -1, -2])
+        factor = size**-0.5 if scale is None else scale
+        roles[scores] = Binding("src", source, factor), Binding("weights", turned)
+        roles[softmax] = (Binding("src", None, causal=causal),)
+        roles[context] = Binding("src", None), Binding("weights", value)
     for layer, pass_ in steps:
-        yield LayerPass(layer, pass_)
+        yield LayerPass(layer, pass_, roles=roles.get(layer))
 
 
 def projected_attention(query: Sequence[int], keys: int, heads: int, hidden: int = 0) -> Meaning:
@@ -1074,10 +1141,21 @@ def elementwise(
     )
     if not floating:
         raise UnsupportedError("whole numbers have no layer")
-    layer = None
     if len(values) == 2 == len(operands):
         layer = _known_sum(name, *values, factor=factor, in_place=in_place, channels=channels)
-    yield LayerPass(layer or _arithmetic(name, operands, factor, rounds=rounds))
+        if layer is not None:
+            yield LayerPass(layer, roles=_roles_of_sum(layer, *values))
+            return
+    yield _arithmetic(name, operands, factor, rounds=rounds)
+
+
+def _roles_of_sum(layer: Layer, left: Value, right: Value) -> tuple[Binding, ...] | None:
+    """Return what such a layer reads: what is added to each channel comes second."""
+    roles = layer.reads("forward")
+    if roles[0] != "src":  # an update of weights, which are written too
+        return None
+    larger = left.elements >= right.elements
+    return _bindings(roles, (left, right) if larger else (right, left))
 
 
 def _known_sum(
@@ -1116,7 +1194,7 @@ def _scale(images: Value, factors: Value, channels: int) -> Layer | None:
     return on_images("scale", images.permuted([*kept, *sides]).shape)
 
 
-def _arithmetic(name: str, operands: Sequence[Any], factor: float, *, rounds: bool) -> Layer:
+def _arithmetic(name: str, operands: Sequence[Any], factor: float, *, rounds: bool) -> LayerPass:
     """Return the layer of arithmetic.
 
     Raises:
@@ -1132,7 +1210,11 @@ def _arithmetic(name: str, operands: Sequence[Any], factor: float, *, rounds: bo
     shapes = [operand.stored if isinstance(operand, Value) else () for operand in operands]
     if broadcast(shapes) != broadcast([value.shape for value in values]):
         raise _layerless(f"{name} of elements that are repeated")
-    return merged_elementwise(op, *shapes, number=number)
+    # Whichever a factor is, it makes no difference to the time.
+    known = op == "power" or number in (1, -1)
+    layer = merged_elementwise(op, *shapes, number=number if known else _SOME)
+    roles = _bindings(layer.reads("forward"), operands)
+    return LayerPass(layer, roles=roles, number=None if known else number)
 
 
 def _operator(
@@ -1147,11 +1229,9 @@ def _operator(
         operands = operands if name == "sub" else operands[1::-1]
         name, factor = "add", -factor
     if name in ("add", "addcmul", "addcdiv"):
-        # Whichever it is, a factor makes no difference.
-        number = float(factor) if factor in (1, -1) else _SOME
         if name == "addcmul" and _alike(*operands[1:3]):
-            return "add-square", operands, number
-        return name, operands, number
+            return "add-square", operands, float(factor)
+        return name, operands, float(factor)
     if name == "reciprocal":
         return "div", [1.0, *operands], 1.0
     if name == "clamp":
@@ -1309,7 +1389,7 @@ def copy(
     yield Meaning(kind="copy", reads=reads)
     if why:
         raise UnsupportedError(why)
-    yield LayerPass(_turned(source, axes))
+    yield LayerPass(_turned(source, axes), roles=(Binding("src", source),))
 
 
 def _turned(source: Value, axes: Sequence[int]) -> Layer:
@@ -1367,11 +1447,13 @@ def joined(
         _check_floating(first)
     along %= len(shape) + stacked
     if len(values) == 1:
-        yield LayerPass(_turned(first, range(len(shape))))
+        layer = _turned(first, range(len(shape)))
+        yield LayerPass(layer, roles=(Binding("src", first),))
         return
     sources = tuple(1 if stacked else value.shape[along] for value in values)
     sizes = math.prod(shape[:along]), sum(sources), *shape[along + (not stacked) :]
-    yield LayerPass(on_images("concat", sizes, sources=sources))
+    layer = on_images("concat", sizes, sources=sources)
+    yield LayerPass(layer, roles=_bindings(layer.reads("forward"), values))
 
 
 # -----------------------------------------------------------------------------

@@ -310,6 +310,7 @@ def _rmsnorm(np: Any, layer: Layer, t: Any) -> Any:
 
 _STATISTICS: Final = ("weights", "bias", "mean", "variance")
 _RUNNING: Final = ("running_mean", "running_variance")
+_VARIANCES: Final = frozenset(("variance", "running_variance"))
 
 _NORMALISATIONS: Final = (
     # ``src / d**beta`` with ``d = k + alpha / local_size * sum(src**2)`` over the ``local_size``
@@ -362,6 +363,7 @@ _NORMALISATIONS: Final = (
         ),
         trained=("weights", "bias"),
         exact=frozenset((*_STATISTICS, *_RUNNING)),
+        positive=_VARIANCES,
     ),
     # ``(src - mean) / sqrt(variance + epsilon) * weights + bias`` with the (biased) statistics of
     # each row (J. Ba et al., 2016). Training keeps them, backward-data reads them and gives the
@@ -388,6 +390,7 @@ _NORMALISATIONS: Final = (
         form="rows",
         trained=("weights", "bias"),
         exact=frozenset(_STATISTICS),
+        positive=_VARIANCES,
     ),
     # ``src / sqrt(mean(src**2) + epsilon) * weights`` of each row (B. Zhang and R. Sennrich, 2019).
     # backward-data gives the gradients of both.

@@ -17,7 +17,8 @@ from pydlbench.errors import UsageError, nearest
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pydlbench.backends.steps.definition import FrameworkModel, StepDefinition
+    from pydlbench.backends.steps.catalogue import CatalogueModel
+    from pydlbench.backends.steps.definition import StepDefinition
     from pydlbench.protocols.data.datasets import Dataset
 
 #: What templates of lines may name. Seconds are of one step.
@@ -389,7 +390,7 @@ class Run:
     """Everything that the interpreter needs."""
 
     protocol: Protocol
-    model: FrameworkModel
+    model: CatalogueModel
     subject: Subject
     settings: Settings
     log: LogStream

@@ -170,8 +170,7 @@ def run_here(
     definitions = asked.declaration.definitions_in(str(asked.framework), asked.settings())
     separate = any(one.loss == "output" for one in definitions)
     make = worker_of(str(asked.framework)).catalogue_model
-    made, _ = make(graph, weights, asked.step, batch, separate=separate)
-    with made as model:
+    with make(graph, weights, asked.step, batch, separate=separate) as model:
         numbers = run_protocol(
             Run(
                 protocol=asked.declaration,

@@ -22,6 +22,9 @@ def fewer_flops(*names: str | None) -> str | None:
     return next((name for name, sign in _FEWER_FLOPS if re.search(sign, words)), None)
 
 
+#: A kernel with so much of its roof is near it: another one would bring little.
+NEAR_ROOF: Final = 0.8
+
 #: What became of a row.
 Status = Annotated[str, one_of("ok", "skipped", "failed")]
 
@@ -37,18 +40,17 @@ class TimeSummary(Record, frozen=True, kw_only=True):
         q1: First quartile.
         q3: Third quartile.
         min: Fastest sample.
-        n: Samples kept.
+        n: Samples.
         confidence: Level of the interval.
         p90: Tenth of the samples, or fewer, are above it; None where there are fewer than 10. A
             sample is the mean of ``inner`` executions: single ones scatter more.
         p99: Likewise a hundredth; None where there are fewer than 100.
-        visits: How often the row was visited over the run, each time with new memory. With several,
-            the median and its interval are those of the visits' medians.
-        within: Half of the interval's width within a visit, relative to its median; the median
-            over the visits, and None with a single one, whose interval is the row's.
-        visit_s: Median of each visit, by lap over the run's rows; empty with a single one. Rows of
-            one run that were visited in the same laps share what the machine did then.
-        processes: How many processes the visits were made in.
+        repetitions: How often the row was made ready anew over the run, each time with new memory.
+            The median and its interval are those of the rounds' medians, of which each repetition
+            has one; a single one has several.
+        visit_s: Median of each repetition, by lap over the run's rows; empty with a single one.
+            Rows of one run that were visited in the same laps share what the machine did then.
+        processes: How many processes the repetitions were made in.
     """
 
     median: float
@@ -61,8 +63,7 @@ class TimeSummary(Record, frozen=True, kw_only=True):
     confidence: float = 0.95
     p90: float | None = None
     p99: float | None = None
-    visits: int = 1
-    within: float | None = None
+    repetitions: int = 1
     visit_s: tuple[float, ...] = ()
     processes: int = 1
 
@@ -196,20 +197,20 @@ class Measurement(
             ``algorithm``, ``layout``, ``status``, ``reason``, ``time_s`` (as above), ``chosen``,
             ``workspace_bytes``, ``reorder_s``.
         samples_s: With ``--samples``, the raw samples in seconds.
-        discarded: Samples that were thrown away because they were disturbed.
         warnings: What makes this row less reliable, in words.
         contention_reason: The counters behind ``contended``, in words.
-        stop_rule: The rule behind ``stop_reason``: ``precision``, ``steady-noise``, ``budget``,
-            ``max-samples``, ``rounds`` (two, where kernels take turns) or ``visits``.
+        stop_rule: ``rounds``, or ``interrupted`` where it was to have more of them.
         inner: Executions per sample.
         cycles: Core cycles per execution: the median in seconds times ``clock_hz``.
-        retries: Chunks of samples that were taken again because other work disturbed them.
         fuse: What the same kernel computed besides: ``none`` or ``bias-relu``.
         tensor_cores: Whether a GPU's tensor cores did it; ``None`` where the library does not say.
         notes: The library's numerical and behaviour notes on the algorithm.
         launch_s: Seconds per execution by three clocks: ``event`` (between CUDA events), ``graph``
             (in a CUDA graph), ``host`` (launched one by one, on the host's clock); and ``enqueue``,
             what the host needs to launch one.
+        kernels: What a GPU runs for one execution, by the driver's word: dicts with ``name``,
+            ``grid`` and ``block`` (three numbers each), ``shared_bytes`` of a block and
+            ``registers`` of a thread; native rows only.
         energy_j: Energy of one execution in joules, with ``--energy``.
         power_w: Mean power during that measurement, in watts.
         gpu: What was read from the GPU beside the samples: clocks in Hz, power in W, temperature in
@@ -263,17 +264,16 @@ class Measurement(
     setup_s: float | None = None
     candidates: tuple[Mapping[str, Any], ...] | None = None
     samples_s: tuple[float, ...] | None = None
-    discarded: int = 0
     warnings: tuple[str, ...] = ()
     contention_reason: str | None = None
     stop_rule: str | None = None
     inner: int | None = None
     cycles: float | None = None
-    retries: int | None = None
     fuse: str = "none"
     tensor_cores: bool | None = None
     notes: tuple[str, ...] = ()
     launch_s: Mapping[str, float] | None = None
+    kernels: tuple[Mapping[str, Any], ...] = ()
     energy_j: float | None = None
     power_w: float | None = None
     gpu: Mapping[str, Any] | None = None

@@ -170,7 +170,7 @@ def _tail(which: str) -> Metric[Measurement, TableOf]:
 
 def _visited(table: TableOf) -> bool:
     """Whether a row was visited several times: its interval is that of its visits then."""
-    return any(row.time is not None and row.time.visits > 1 for row in table.rows)
+    return any(row.time is not None and row.time.repetitions > 1 for row in table.rows)
 
 
 def _of_peak(which: str) -> Metric[Measurement, TableOf]:
@@ -276,12 +276,13 @@ METRICS: Final[tuple[Metric[Measurement, TableOf], ...]] = (
         shown=lambda table: any(map(_note, table.rows)),
         right=False,
     ),
-    *(Metric(path=name) for name in ("contention_reason", "discarded", "stop_reason")),
+    *(Metric(path=name) for name in ("contention_reason", "stop_reason")),
     Metric(path="workspace_bytes", unit="B"),
     *(Metric(path=name, unit="s") for name in ("reorder_s", "setup_s")),
-    *(Metric(path=name) for name in ("warnings", "stop_rule", "inner", "cycles", "retries")),
+    *(Metric(path=name) for name in ("warnings", "stop_rule", "inner", "cycles")),
     *(Metric(path=name) for name in ("fuse", "tensor_cores", "notes")),
     *(Metric(path=f"launch_s.{name}", unit="s") for name in ("event", "graph", "host", "enqueue")),
+    Metric(path="kernels"),
     Metric(
         path="energy_j",
         unit="J",
@@ -331,18 +332,12 @@ METRICS: Final[tuple[Metric[Measurement, TableOf], ...]] = (
         shown=lambda table: "memory" in table.bounds and table.some("of_bandwidth"),
     ),
     Metric(
-        path="time_s.visits",
-        title="visits",
-        text=lambda row, _: str(row.time.visits) if row.time else "-",
+        path="time_s.repetitions",
+        title="repetitions",
+        text=lambda row, _: str(row.time.repetitions) if row.time else "-",
         shown=_visited,
     ),
     Metric(path="time_s.processes"),
-    Metric(
-        path="time_s.within",
-        title="within",
-        text=lambda row, _: percent(row.time.within if row.time else None),
-        shown=_visited,
-    ),
     Metric(path="roofline.bandwidth_low_gbps", unit="GB/s"),
     Metric(path="fewer_flops"),
 )
@@ -354,7 +349,7 @@ TABLE_METRICS: Final = tuple(
     METRIC[path]
     for path in (
         *("algorithm", "layout", "flops", "time_s.median", "time_s.spread", "time_s.n"),
-        *("time_s.visits", "time_s.within", "time_s.p90", "time_s.p99"),
+        *("time_s.repetitions", "time_s.p90", "time_s.p99"),
         *("tflops", "gbps", "of_peak.theoretical", "of_peak.measured", "roofline.efficiency"),
         *("of_bandwidth", "roofline.bound", "energy_j", "gflops_per_watt", "ratio.median"),
         *("warm_s", "correct.status", "contended"),

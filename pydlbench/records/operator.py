@@ -8,12 +8,11 @@ import msgspec
 
 from pydlbench.records.record import Record, one_of
 from pydlbench.records.step import Check
+from pydlbench.words import DIRECTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Where in a step a call is made.
-DIRECTIONS = ("forward", "loss", "backward", "optimizer")
 Direction = Annotated[str, one_of(*DIRECTIONS)]
 
 # Parts of calls sum to their number but for rounding.
@@ -97,10 +96,8 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
             in the time of each.
         dispatch_samples: the same, repetition by repetition.
         how: how the two were measured.
-        setup_s: building, tracing and compiling all operators.
         executions: of calls whose libraries log: by signature how often each runs in one, by
             library and primitive: ``{"oneDNN reorder": 2, "oneDNN convolution": 1}``.
-        library: name and version.
         calls: of a recorded step, each distinct one once, in the order in which they first occur;
             empty where nobody asked.
         order: of a recorded step all calls in their order, each by its place in ``calls``.
@@ -124,9 +121,7 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
     dispatch_s: float = 0.0
     dispatch_samples: tuple[float, ...] = ()
     how: str = ""
-    setup_s: float = 0.0
     executions: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
-    library: str = ""
     calls: tuple[RecordedCall, ...] = ()
     order: tuple[int, ...] = ()
     ungraphed: str = ""

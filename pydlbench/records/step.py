@@ -14,10 +14,19 @@ from pydlbench.records.measurement import Status, TimeSummary
 from pydlbench.records.own import OPTIMIZERS, OwnSpec
 from pydlbench.records.record import Record, one_of
 from pydlbench.records.specs import Framework, Phase, Precision
+from pydlbench.records.trace import (
+    TRACES,
+    CallInContext,
+    Dominant,
+    ModuleInContext,
+    TraceFacts,
+    Tracing,
+)
 from pydlbench.words import (
     CASTS,
     FEEDS,
     FRAMEWORK_MODES,
+    FRAMEWORKS,
     IMAGE_LAYOUTS,
     ONNX_FRAMEWORK,
     PHASES,
@@ -28,6 +37,7 @@ from pydlbench.words import (
 
 if TYPE_CHECKING:
     from pydlbench.backends.host_clock import HostClock
+    from pydlbench.backends.steps.trace import TracedSteps
     from pydlbench.timing.chunk import Chunk, Request
 
 
@@ -73,7 +83,7 @@ class StepSpec(Record, frozen=True, kw_only=True):
     own: OwnSpec | None = None
     batch: int | None = None
     phase: Phase = "forward"
-    framework: Framework = "torch"
+    framework: Framework = FRAMEWORKS[0]
     mode: str | None = None
     precision: Precision = "fp32"
     cast: str = "mixed"
@@ -107,10 +117,10 @@ class StepSpec(Record, frozen=True, kw_only=True):
         check_device(self.device)
         if self.batch is not None and self.batch < 1:
             raise UsageError(f"--batch {self.batch}: no images; nearest: 1")
-        if self.own is not None and self.framework == "jax":
+        if self.own is not None and self.framework not in (*FRAMEWORKS, ONNX_FRAMEWORK):
             raise UsageError(
-                f"--framework jax: runs models of the catalogue, not {self.model}; nearest: "
-                "--framework torch"
+                f"--framework {self.framework}: runs models of the catalogue, not {self.model}; "
+                f"nearest: --framework {FRAMEWORKS[0]}"
             )
         if self.own is not None and self.phase == "training" and self.own.optimizer == "none":
             raise UsageError(
@@ -226,12 +236,14 @@ class StepPreparation(Record, frozen=True, kw_only=True):
             another framework's; None for none.
         graph: on a GPU, capture the step into a graph, too.
         disturbance: relative change of every weight, of random size up to this and either sign.
+        trace: record the step, so that it can be traced, too; says in the facts why not, if not.
     """
 
     checks: bool = True
     save: str | None = None
     graph: bool = False
     disturbance: float = 0.0
+    trace: bool = False
 
 
 class ProfiledOperator(Record, frozen=True, kw_only=True):
@@ -296,6 +308,8 @@ class StepFacts(Record, frozen=True, kw_only=True):
         profile: the framework's own, where it has one and checks were asked for.
         types: what an ONNX file computes in, by its tensors: ``fp32``, ``int8 QDQ``, ``mixed (fp16,
             fp32)``; empty of all else, which computes in the precision that was asked for.
+        trace: of a step that can be traced; None where it cannot, or was not asked for.
+        untraced: why it cannot be traced; empty if it can, or was not asked for.
     """
 
     library: str
@@ -312,24 +326,32 @@ class StepFacts(Record, frozen=True, kw_only=True):
     ungraphed: str = ""
     profile: StepProfile | None = None
     types: str = ""
+    trace: TraceFacts | None = None
+    untraced: str = ""
 
 
 class StepKernel:
     """A step that is ready to be timed, sampled exactly as a layer's kernel is.
 
-    On a GPU a request may name another way than the usual one: see ``steps.device.WAYS``.
+    A request may name another way than the usual one: on a GPU see ``steps.device.WAYS``; one of
+    :data:`~pydlbench.records.trace.TRACES` runs the step traced, see ``steps.trace.TracedSteps``.
 
     Args:
         clock: times the step.
         facts: what is known of it.
+        traced: runs it traced; None where it cannot be.
     """
 
-    def __init__(self, clock: HostClock, facts: StepFacts) -> None:
-        self._clock = clock
+    def __init__(
+        self, clock: HostClock, facts: StepFacts, traced: TracedSteps | None = None
+    ) -> None:
+        self._clock, self._traced = clock, traced
         self.facts = facts
 
     def sample(self, request: Request) -> Chunk:
         """Time the requested samples."""
+        if self._traced is not None and request.timing in TRACES:
+            return self._traced.sample(request)
         return self._clock.sample(request)
 
 
@@ -361,11 +383,16 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
         environment: what the framework says of itself.
         profile: the framework's own of such a step, by its own clock; None where there is none.
         types: what an ONNX file computes in, see :class:`StepFacts`; None of all else.
+        calls: in a traced step, the longest first; None where none was traced, likewise below.
+        modules: whose calls they are, the longest first.
+        between_calls_s: what a traced step takes besides its calls.
+        dominant: the module that takes most of it.
+        trace: how calls were timed.
+        untraced: why the step was not traced; None where it was, or nobody asked.
         notes: what a reader has to know.
         warnings: what makes this row less reliable.
         contended: other work disturbed most samples; the time is an upper bound.
         contention_reason: the counters behind that, in words.
-        discarded: disturbed samples that were left out.
         stop_reason: why sampling stopped, in words.
         time: of a step (JSON: ``time_s``); None unless the status is ``ok``.
     """
@@ -390,17 +417,25 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
     environment: Mapping[str, Any] = msgspec.field(default_factory=dict)
     profile: StepProfile | None = None
     types: str | None = None
+    calls: tuple[CallInContext, ...] | None = None
+    modules: tuple[ModuleInContext, ...] | None = None
+    between_calls_s: float | None = None
+    dominant: Dominant | None = None
+    trace: Tracing | None = None
+    untraced: str | None = None
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     contended: bool = False
     contention_reason: str | None = None
-    discarded: int = 0
     stop_reason: str | None = None
     time: TimeSummary | None = None
 
     embedded = ("case",)
     promised = ("time",)
-    omitted = ("profile", "types")
+    omitted = (
+        *("profile", "types"),
+        *("calls", "modules", "between_calls_s", "dominant", "trace", "untraced"),
+    )
 
     @property
     def ok(self) -> bool:

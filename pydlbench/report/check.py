@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from pydlbench.backends import capabilities
 from pydlbench.ladder.dominance import Timed, dominance
 from pydlbench.ladder.parts import parts_of
 from pydlbench.records.check import RUNGS, LedgerTerm, step_words
@@ -107,9 +108,7 @@ def _one_check(
 def summary_parts(record: CheckRecord) -> tuple[str, str]:
     """Return what was checked, and the measured step, behind its forecast where there is one."""
     scale, time = Scale.of(record.measured.median), record.measured
-    layout = ""
-    if record.framework == "torch":
-        layout = ", channels_last" if record.layout == "nhwc" else f", {record.layout}"
+    layout = capabilities.of(record.framework).steps.layout_text(record.layout)
     fed = ", fed from the host" if record.feed == "host" else ""
     what = "  ".join(
         [

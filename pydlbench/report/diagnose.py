@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pydlbench.backends import capabilities
 from pydlbench.report.columns import device_name
 from pydlbench.report.text import Facts, Heading, Lines
 from pydlbench.units import format_seconds, percent
@@ -60,7 +61,8 @@ def what(run: RunRecord, found: Diagnosis) -> list[str]:
     who = " ".join(filter(None, (step.library or case.framework, str(case.mode))))
     built = "NCHW" if case.own is None else "layouts as built"
     layout = "channels last" if case.layout == "nhwc" else built
-    first = "  ".join([*items, f"{who}, {layout}" if case.framework == "torch" else who])
+    chosen = capabilities.of(case.framework).steps.layout_words
+    first = "  ".join([*items, f"{who}, {layout}" if chosen else who])
     second = [device_name(run.device)]
     if step.threads:
         second.append(f"{step.threads} thread{'' if step.threads == 1 else 's'}")

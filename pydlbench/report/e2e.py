@@ -13,11 +13,11 @@ from pydlbench.models.counts import macs
 from pydlbench.records.metrics import Metric, columns_of
 from pydlbench.records.step import options_text
 from pydlbench.report.columns import device_name
+from pydlbench.report.context import context_blocks
 from pydlbench.report.csv import flat_lines
 from pydlbench.report.json import dump
 from pydlbench.report.text import Heading, Lines, Table, csv_text
 from pydlbench.timing.statistics import paired_ratio
-from pydlbench.timing.visits import visit_ratio
 from pydlbench.units import format_flops, format_seconds, percent
 
 if TYPE_CHECKING:
@@ -127,12 +127,9 @@ def _setting(record: StepRecord, *, told: bool) -> str:
 
 
 def ratio(row: StepRow, other: StepRow) -> Ratio | None:
-    """Return how many times as long a row takes, from the rounds or visits that both were in."""
-    first, second = row.record, other.record
+    """Return how many times as long a row takes, from the rounds that both were in."""
     try:
-        if first.time is not None and first.time.visits > 1:
-            return visit_ratio(first.rounds_s, second.rounds_s, first.time.confidence)
-        return paired_ratio(first.rounds_s, second.rounds_s)
+        return paired_ratio(row.record.rounds_s, other.record.rounds_s)
     except ValueError:
         return None
 
@@ -173,7 +170,7 @@ _AXES = ("precision", "phase", "batch", "device")
 
 
 def steps_report(run: RunRecord, rows: Sequence[StepRow], conclusion: Sequence[str]) -> list[Block]:
-    """Return heading, table, rows without a time, notes, and conclusion.
+    """Return heading, table, modules, rows without a time, notes, and conclusion.
 
     Args:
         run: for the device's name.
@@ -183,9 +180,13 @@ def steps_report(run: RunRecord, rows: Sequence[StepRow], conclusion: Sequence[s
     timed = [row for row in rows if row.record.time is not None]
     differing = _differing(rows)
     notes = dict.fromkeys(f"{row.who}: {note}" for row in rows for note in row.record.notes)
+    context = [block for row in timed for block in context_blocks(row.record, row.who)]
+    table = Table.of(columns_of(METRICS, StepTable(timed, differing)), timed)
+    # Of a single step its modules are what was asked for; several are held against each other.
+    first = [*context, table] if len(timed) == 1 else [table, *context]
     return [
         Heading(heading(run, rows)),
-        Table.of(columns_of(METRICS, StepTable(timed, differing)), timed),
+        *first,
         *(block for row in timed for block in _profile(row)),
         *(
             Lines(_refused(rows, status, differing), alarm=status == "failed", listed=True)

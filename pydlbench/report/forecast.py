@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.backends import capabilities
 from pydlbench.ladder.scores import LEAST
 from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.metrics import Column, cut
@@ -82,11 +83,9 @@ def summary_parts(record: ForecastRecord) -> tuple[str, str]:
 
 def _what(record: ForecastRecord) -> str:
     place = record.place
-    layout = ""
-    if place.framework == "torch" and record.layout == "nhwc":
-        layout = ", channels_last"
-    elif place.framework == "torch" and record.own is None:
-        layout = f", {record.layout}"
+    layout = capabilities.of(place.framework).steps.layout_text(record.layout)
+    if record.own is not None and record.layout == "nchw":  # as it is built
+        layout = ""
     options = [f"{name}={value}" for name, value in record.options.items()]
     words = [record.model, *options, f"batch {record.batch}", record.phase]
     words += [record.types or place.precision]

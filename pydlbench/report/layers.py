@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +24,7 @@ from pydlbench.units import (
     time_in,
     time_unit,
 )
+from pydlbench.words import PROFILED_RANGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,6 +41,7 @@ def layers_report(
     *,
     algorithms: bool = False,
     explain: bool = False,
+    ncu: bool = False,
 ) -> list[Block]:
     """Return heading, table, rows without a time, footnotes and conclusion.
 
@@ -48,6 +51,7 @@ def layers_report(
         conclusion: Sentences.
         algorithms: List the candidates of every row.
         explain: Show the measurements behind what is said of slower backends.
+        ncu: Show the command that profiles each native row of a GPU.
     """
     if not rows:
         return [Lines(["nothing was timed"])]
@@ -71,7 +75,32 @@ def layers_report(
             blocks += algorithms_report(row, name(row)) if row.candidates else []
     if explain:
         blocks.append(Lines(list(evidence(timed, name))))
-    return [*blocks, Lines(conclusion)]
+    profiled = [row for row in timed if ncu and row.device != "cpu" and row.backend == "native"]
+    return [*blocks, Lines(conclusion), *(Lines(ncu_command(row)) for row in profiled)]
+
+
+def ncu_command(row: Measurement) -> list[str]:
+    """Return the command that has Nsight Compute profile a native row's execution, line by line.
+
+    The launch gate, which holds kernels back, is off, the clock is left as it is in use, and of the
+    search for the kernel nothing is profiled: the row's own execution is a range of NVTX.
+    """
+    file = re.sub(r"[^A-Za-z0-9.]+", "-", f"{row.layer}-{row.pass_}-{row.precision}")
+    fused = ["--fuse", row.fuse] if row.fuse != "none" else []
+    lines = [
+        ["ncu", "--set", "full", "--clock-control", "none", "--target-processes", "all"],
+        ["--nvtx", "--nvtx-include", f"pydlbench@{PROFILED_RANGE}/", "-o", file],
+        ["pydlbench", "layers", "--shape", row.problem, "--pass", row.pass_],
+        ["--precision", row.precision, "--cache", row.cache, "--device", row.device],
+        ["--layout", row.layout_request, *fused, "--visits", "1", "--budget", "0.01"],
+        ["--store", "none"],
+    ]
+    first, *others = (shlex.join(words) for words in lines)
+    return [
+        f"PYDLBENCH_GATE=0 {first} \\",
+        *(f"  {one} \\" for one in others[:-1]),
+        f"  {others[-1]}",
+    ]
 
 
 def layers_page(
@@ -125,10 +154,6 @@ def _footnotes(
         yield from map(_few_visits, filter(_in_one_process, timed))
         yield from (f"beside the kernel: {cost}" for cost in map(_beside, timed) if cost)
     yield from _contended(timed, name_of)
-    discarded = sum(row.discarded for row in timed)
-    if discarded:
-        kept = sum(row.time.n for row in timed if row.time is not None)
-        yield f"discarded: {discarded} disturbed samples of {kept + discarded}"
     for algorithm, names in _fewer_flops(timed, name_of).items():
         yield (
             f"{algorithm}: {_some(names, len(timed))}: fewer FLOPs than a direct kernel's, which "
@@ -139,14 +164,14 @@ def _footnotes(
 
 
 def _in_one_process(row: Measurement) -> bool:
-    return row.time is not None and row.time.visits > 1 and row.time.processes == 1
+    return row.time is not None and row.time.repetitions > 1 and row.time.processes == 1
 
 
 def _few_visits(row: Measurement) -> str:
-    visits = 0 if row.time is None else row.time.visits
+    count = 0 if row.time is None else row.time.repetitions
     return (
-        f"the interval is that of {visits} visits within seconds, in one process; "
-        f"--visits {2 * visits}, each in another one, would tell more"
+        f"the interval is that of {count} repetitions within seconds, in one process; "
+        f"--visits {2 * count}, each in another one, would tell more"
     )
 
 
@@ -217,7 +242,17 @@ def algorithms_report(row: Measurement, name: str) -> list[Block]:
     candidates.sort(key=lambda pair: pair[1].median if pair[1] else math.inf)
     many = f"{len(candidates)} candidate{'s' if len(candidates) > 1 else ''}"
     title = f"{name}: {many}, fastest first; * is the row above"
-    return [Lines([title]), Table.of(_candidate_columns(candidates), candidates)]
+    launched = [_launch(one) for one in row.kernels]
+    return [Lines([title, *launched]), Table.of(_candidate_columns(candidates), candidates)]
+
+
+def _launch(kernel: Mapping[str, Any]) -> str:
+    """Return what a GPU runs for one execution, as the driver tells it."""
+    grid, block = ("x".join(map(str, kernel[name])) for name in ("grid", "block"))
+    return (
+        f"runs {kernel['name']}: grid {grid}, block {block}, "
+        f"{format_bytes(kernel['shared_bytes'])} shared, {kernel['registers']} registers"
+    )
 
 
 def _candidate_columns(candidates: Sequence[_Candidate]) -> list[Column[_Candidate]]:

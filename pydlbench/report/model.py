@@ -161,12 +161,12 @@ def _sums(
 
 def _visits(rows: Sequence[Measurement]) -> list[tuple[str, str]]:
     """Say how often rows were visited, where that was more than once."""
-    visits = [row.time.visits for row in rows if row.time is not None]
+    visits = [row.time.repetitions for row in rows if row.time is not None]
     if max(visits, default=1) == 1:
         return []
     few = sum(one < max(visits) for one in visits)
     less = f", {few} of {len(visits)} rows, which hardly move the sum, fewer" if few else ""
-    return [("visits", f"{max(visits)}{less}")]
+    return [("repetitions", f"{max(visits)}{less}")]
 
 
 def _fewer_flops(estimate: Estimate) -> list[tuple[str, str]]:

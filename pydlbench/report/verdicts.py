@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pydlbench.ladder.dominance import Dominance, Timed, dominance
 from pydlbench.ops.table import ITEM_BYTES, without_sides
-from pydlbench.records.measurement import MATERIAL, disturbed_share, is_tied, less_exact
+from pydlbench.records.measurement import MATERIAL, NEAR_ROOF, disturbed_share, is_tied, less_exact
 from pydlbench.report.columns import AXES, axis_values, by_problem, label, varying
 from pydlbench.timing.guards import HARMFUL
 from pydlbench.units import format_seconds, number, percent, time_in, time_unit
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
 
 
-_NEAR_ROOF = 0.8
 # A clock read beside the load, not during it, wanders by this much.
 _ABOVE_ROOF = 1.03
 _LEVELS = {"llc": "last-level cache", "l2": "L2 cache"}
@@ -69,7 +68,7 @@ def verdict(row: Measurement) -> str:
             f"{name} runs at {reached} of the measured peak: the clock moved between probe and "
             "kernel, or the kernel needs fewer FLOPs than are counted."
         )
-    if roof.efficiency >= _NEAR_ROOF:
+    if roof.efficiency >= NEAR_ROOF:
         return (
             f"{name} runs at {reached} of what this {chip}'s {_units(row)}: "
             f"only {_remedy(row)} would make it much faster."
@@ -93,12 +92,12 @@ def _of_bandwidth(name: str, roof: Roofline) -> str:
             f"{name} moves its bytes at {reached} of the measured {where} bandwidth: that was "
             "probed in a slower moment, or more stayed in the caches than they hold; no verdict."
         )
-    if roof.efficiency >= _NEAR_ROOF:
+    if roof.efficiency >= NEAR_ROOF:
         return (
             f"{name} moves its bytes at {reached} of the measured {where} bandwidth: "
             "only fewer bytes (fusion, lower precision) would make it much faster."
         )
-    if roof.efficiency_high >= _NEAR_ROOF:
+    if roof.efficiency_high >= NEAR_ROOF:
         gbps = f"{number(roof.bandwidth_low_gbps)} to {number(roof.bandwidth_gbps)} GB/s"
         return (
             f"{name} is bound by {where} bandwidth and reaches {reached} of it: its probes spread "
@@ -127,7 +126,7 @@ def next_step(row: Measurement, peaks: Mapping[str, float]) -> list[str]:
         lines.append("try: --layout best (times every layout and keeps the fastest)")
     elif roof is not None and roof.bound == "launch":
         lines.append(_larger_batch(row))
-    elif roof is not None and (roof.efficiency >= _NEAR_ROOF or roof.bound == "memory"):
+    elif roof is not None and (roof.efficiency >= NEAR_ROOF or roof.bound == "memory"):
         lines += _lower_precision(row, peaks)
     elif row.batch < _SMALL_BATCH:
         lines.append(_larger_batch(row))

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pydlbench.ops.table import without_sides
-from pydlbench.runner.interleaved import saved_s
+from pydlbench.study.ranking import saved_s
 from pydlbench.timing.statistics import median
 from pydlbench.units import format_seconds
 

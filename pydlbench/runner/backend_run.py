@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from pydlbench.backends.base import KernelFacts
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
-    from pydlbench.timing.procedure import Samples
+    from pydlbench.study.loop import Size
+    from pydlbench.study.table import Series
     from pydlbench.workers.host import RemoteKernel
 
 
@@ -22,21 +23,21 @@ class BackendRun:
         kernel: as users run it.
         warm: the same in a process whose allocator keeps the pages that were freed.
         row: what came of it, once no more visits are wanted.
-        variant: what the first visit has found the fastest; the others time the same.
-        facts: of the kernel, from the first visit.
+        variant: what the first preparation has found the fastest; the others time the same.
+        facts: of the kernel, from the first preparation.
         warm_facts: likewise, with kept pages.
-        taken: samples of ``kernel``, a visit each, by lap.
-        warm_taken: of ``warm``, in the same rounds.
-        samples: of all visits together.
+        rival: the kernel that was nearly as fast in the search, visited beside this one until it is
+            known which of the two is faster.
+        second: the variant that was nearly as fast; None where there is none, or it is not yet
+            known which of the two it is.
+        samples: its visits, once its row is to be made.
         warm_samples: likewise, with kept pages.
         log: what the library itself reports of a call, from a process that does nothing else.
-        processes: that it was timed in, by their number among those of its worker.
-        known: of ``kernel`` (False) and ``warm`` (True), the process that last timed it, by number,
-            and its samples there: it is calibrated and warmed up.
-        cost_s: its part of the wall seconds of visits, the search left out.
+        size: how long ``kernel`` (False) and ``warm`` (True) run.
         patience: how often the death of its worker is followed by another visit all the same.
         lost: why visits have no samples, one reason each.
-        ended: no visit follows: the ones there are make the row.
+        visited: whether there are samples of it.
+        ended: why no visit follows, the ones there are make the row; empty where they do.
     """
 
     case: KernelSpec
@@ -46,36 +47,24 @@ class BackendRun:
     variant: str | None = None
     facts: KernelFacts | None = None
     warm_facts: KernelFacts | None = None
-    taken: dict[int, Samples] = field(default_factory=dict)
-    warm_taken: dict[int, Samples] = field(default_factory=dict)
-    samples: Samples | None = None
-    warm_samples: Samples | None = None
+    rival: BackendRun | None = None
+    second: str | None = None
+    samples: Series | None = None
+    warm_samples: Series | None = None
     log: dict[str, Any] = field(default_factory=dict)
-    processes: set[int] = field(default_factory=set)
-    known: dict[bool, tuple[int, Samples]] = field(default_factory=dict)
-    cost_s: float = 0.0
+    size: dict[bool, Size] = field(default_factory=dict)
     patience: int = 0
     lost: list[str] = field(default_factory=list)
-    ended: bool = False
+    visited: bool = False
+    ended: str = ""
 
     @property
     def name(self) -> str:
         """The backend with its mode: ``torch compiled``."""
         return " ".join(filter(None, (self.case.backend, self.case.mode)))
 
-    def known_in(self, kernel: RemoteKernel[KernelFacts], warm: bool) -> Samples | None:
-        """Return earlier samples from the process that holds a kernel; None where there are none.
-
-        Args:
-            kernel: ``kernel`` or ``warm``.
-            warm: which of the two.
-        """
-        process, samples = self.known.get(warm, (0, None))
-        return samples if process == kernel.generation else None
-
-    def forget(self) -> None:
-        """Free all samples, once the row is made of them."""
-        self.samples = self.warm_samples = None
-        self.taken.clear()
-        self.warm_taken.clear()
-        self.known.clear()
+    @property
+    def kernels(self) -> list[RemoteKernel[KernelFacts]]:
+        """What is prepared of it, its rival's included."""
+        own = [one for one in (self.kernel, self.warm) if one is not None]
+        return own if self.rival is None else [*own, *self.rival.kernels]

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import dataclasses
-from typing import TYPE_CHECKING, Any
+import hashlib
+import importlib.util
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from pydlbench.backends import capabilities
 from pydlbench.backends.base import Preparation
+from pydlbench.devices.kept import KeptKernel
 from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.ops.table import ITEM_BYTES
-from pydlbench.runner.interleaved import rest
 from pydlbench.runner.rows import measured_row
+from pydlbench.study.plan import planned, scatter
 from pydlbench.timing.chunk import Request
-from pydlbench.timing.policy import Policy, estimate_policy, gpu_policy
+from pydlbench.timing.policy import Policy, gpu_policy
 from pydlbench.units import format_bytes
 
 if TYPE_CHECKING:
@@ -29,7 +35,7 @@ if TYPE_CHECKING:
     from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.machine import Devices, Workers
     from pydlbench.runner.options import Options
-    from pydlbench.timing.procedure import Samples
+    from pydlbench.study.table import Interference, Series
     from pydlbench.workers.host import RemoteKernel, Worker
 
 # Rotating copies of a cold cache state span this many last-level caches.
@@ -37,10 +43,39 @@ _COLD_FACTOR = 3
 # Rotating copies on a GPU span this many L2 caches: its replacement is not strictly the oldest
 # line's, so that after twice its size one line in eight is still there.
 _COLD_L2 = 4
+# The second kernel of a search is visited beside the first where it is this factor slower at most:
+# probes on a busy virtual machine differ by several per cent. Of hundreds of summands fewer are
+# worth it.
+_RIVAL, _RIVAL_OF_SUMMAND = 1.08, 1.04
+#: In visits, which know better, a second kernel is near from here on.
+NEAR = 1.04
+# A kept kernel that takes so many times as long as when it was found is not believed any more:
+# what the machine does from one hour to another is less.
+_SLOWER = 1.15
 _LOGGED_TURNS = 7
 _LONG_S, _FEW_TURNS = 0.01, 3
 # Of calls that do nothing, beside each row: at most a tenth of a second.
 _FEW_CALLS = {"samples": 11, "inner": 30}
+
+
+class _Plan(NamedTuple):
+    """How a case is made ready, and what is known of its kernel.
+
+    Attributes:
+        preparation: for its worker.
+        summand: whether it is one of an estimate's native rows on a CPU.
+        problem: the case whatever its layer is called and whatever the cache state.
+        found: what a search for the same has found; None where it was not searched for.
+        known: the facts of a kernel that was verified; likewise.
+        seen: what was seen of a framework's call; likewise.
+    """
+
+    preparation: Preparation
+    summand: bool
+    problem: KernelSpec
+    found: KernelFacts | None
+    known: KernelFacts | None
+    seen: KernelFacts | None
 
 
 class Kernels:
@@ -68,7 +103,6 @@ class Kernels:
         self._workers = workers
         self._devices = devices
         self._policy = Policy(confidence=options.confidence, budget_s=options.budget_s)
-        self._summand = estimate_policy(self._policy)
         # Of hot cases, the name of the fastest kernel.
         self._fastest: dict[KernelSpec, str] = {}
         # What searches have found, whatever layer of that shape it was for.
@@ -77,6 +111,9 @@ class Kernels:
         self._verified: dict[tuple[KernelSpec, str], tuple[KernelFacts, bool]] = {}
         # Likewise what was seen of a framework's call, in a usual process or one that keeps pages.
         self._described: dict[tuple[KernelSpec, str, bool], KernelFacts] = {}
+        # By worker, what it was told to make ready.
+        self._kept: dict[KernelSpec, KeptKernel | None] = {}
+        self._begun: dict[Worker, tuple[KernelSpec, Preparation]] = {}
         self._without_empty_call: set[tuple[str, str, str | None]] = set()
 
     @property
@@ -88,12 +125,12 @@ class Kernels:
         """Return the threads of a row; None on a GPU."""
         return None if case.on_gpu else len(self._cpus)
 
-    def canary(self) -> float | None:
-        """Ask whether the cores are ours; see :meth:`pydlbench.runner.machine.Workers.canary`."""
-        return self._workers.canary()
+    def interference(self) -> Interference:
+        """Read bursts; see :meth:`pydlbench.runner.machine.Workers.interference`."""
+        return self._workers.interference()
 
     def guarded(self, case: KernelSpec) -> bool:
-        """Whether chunks of a case need a canary around them.
+        """Whether visits of a case need bursts around them.
 
         The native backend's have one inside; to a GPU's kernels the cores do not matter.
         """
@@ -172,6 +209,7 @@ class Kernels:
         warm: bool = False,
         variant: str | None = None,
         alone: bool = False,
+        finals: bool = True,
     ) -> RemoteKernel[KernelFacts]:
         """Have a case made ready in its worker; raises what the backend raises.
 
@@ -181,14 +219,47 @@ class Kernels:
             variant: see ``Preparation``.
             alone: it competes with nobody: for an estimate's sum a short search will do, and with
                 cold caches the kernel of the hot row, where that was measured before.
+            finals: see ``Preparation``.
         """
         worker = self._workers.get(case.backend, case.device, warm=warm)
+        plan = self._plan(case, variant, warm=warm, alone=alone, finals=finals)
+        if self._begun.get(worker) == (case, plan.preparation):
+            del self._begun[worker]
+            kernel = worker.prepared()
+        else:
+            kernel = worker.prepare(case, plan.preparation)
+        known = plan.known
+        if plan.found is not None:
+            kernel.facts = plan.found
+        elif plan.seen is not None:
+            kernel.facts = plan.seen
+        elif known is not None and kernel.facts.correct.status == "unchecked":
+            kernel.facts = dataclasses.replace(
+                kernel.facts, correct=known.correct, reorder_s=known.reorder_s
+            )
+        if plan.preparation.variant is None or plan.preparation.kept:
+            self._found[_nameless(case), plan.summand] = kernel.facts
+        name = variant_of(case, kernel.facts)
+        if name is not None and known is None and kernel.facts.correct.status == "ok":
+            self._verified[plan.problem, name] = (kernel.facts, plan.summand)
+        if name is not None and case.backend != "native" and not case.on_gpu:
+            self._described.setdefault((plan.problem, name, warm), kernel.facts)
+        if plan.summand and case.cache == "hot":
+            self.remember(case, kernel.facts.algorithm, kernel.facts.layout)
+        return kernel
+
+    def _plan(
+        self, case: KernelSpec, variant: str | None, *, warm: bool, alone: bool, finals: bool
+    ) -> _Plan:
+        """Return how a case is to be made ready, see :meth:`prepare`, and what is known of it."""
         summand = alone and self._is_summand(case)
         hot = msgspec.structs.replace(case, cache="hot")
-        if summand and case != hot:
+        if variant is None and summand and case != hot:
             variant = self._fastest.get(hot)
         found = self._found.get((_nameless(case), summand)) if variant is None else None
         variant = variant if found is None else variant_of(case, found)
+        kept = None if variant is not None else self.kept(case)
+        variant = variant if kept is None else kept.variant
         problem = _nameless(hot)
         known, brief = self._verified.get((problem, variant or ""), (None, False))
         if brief and not summand:
@@ -200,34 +271,105 @@ class Kernels:
             brief=summand,
             verified=known is not None,
             described=seen is not None,
+            finals=finals,
+            kept=kept is not None,
         )
-        kernel = worker.prepare(case, preparation)
-        if found is not None and variant is not None:
-            kernel.facts = found
-        elif seen is not None:
-            kernel.facts = seen
-        elif known is not None and kernel.facts.correct.status == "unchecked":
-            kernel.facts = dataclasses.replace(
-                kernel.facts, correct=known.correct, reorder_s=known.reorder_s
-            )
-        if variant is None:
-            self._found[_nameless(case), summand] = kernel.facts
-        name = variant_of(case, kernel.facts)
-        if name is not None and known is None and kernel.facts.correct.status == "ok":
-            self._verified[problem, name] = (kernel.facts, summand)
-        if name is not None and case.backend != "native" and not case.on_gpu:
-            self._described.setdefault((problem, name, warm), kernel.facts)
-        if summand and case == hot:
-            self.remember(case, kernel.facts.algorithm, kernel.facts.layout)
-        return kernel
+        found = None if variant is None else found
+        return _Plan(preparation, summand, problem, found, known, seen)
 
-    def sampling_policy(
-        self, case: KernelSpec, facts: KernelFacts, *, alone: bool = False
-    ) -> Policy:
-        """Return the constants of sampling for a prepared kernel; ``alone`` as it was prepared."""
-        if case.on_gpu:
-            return gpu_policy(self._policy, facts.timing, case.cache)
-        return self._summand if alone and self._is_summand(case) else self._policy
+    def kept(self, case: KernelSpec) -> KeptKernel | None:
+        """Return the kernel that an earlier run has found for a native case on a CPU, if any."""
+        if case.backend != "native" or case.on_gpu or self._options.algorithms:
+            return None
+        nameless = _nameless(case)
+        if nameless not in self._kept:
+            fresh = not self._options.keep_probes
+            kept = None if fresh else self._devices.kept().read_kernel(_kept_key(nameless))
+            self._kept[nameless] = kept
+        return self._kept[nameless]
+
+    def keep(
+        self, case: KernelSpec, variant: str | None, rival: str | None, samples: Series
+    ) -> str | None:
+        """Keep which kernel was the fastest for later runs, and return a warning, or None.
+
+        One that was kept and takes longer than it did may not be the fastest any more: it is
+        forgotten, so that the next run searches anew.
+
+        Args:
+            case: what was computed.
+            variant: the kernel's name.
+            rival: that of one nearly as fast; None without one.
+            samples: its visits, undisturbed.
+        """
+        if variant is None or case.backend != "native" or case.on_gpu or self._options.algorithms:
+            return None
+        nameless, seconds = _nameless(case), samples.median
+        known = self._kept.get(nameless)
+        there = self._devices.kept()
+        if known is not None and known.variant == variant and seconds > _SLOWER * known.seconds:
+            there.write_kernel(_kept_key(nameless), None)
+            return (
+                f"the kernel kept from an earlier run takes {seconds / known.seconds:.2f} times as "
+                "long as then: the next run searches anew, and so does --fresh"
+            )
+        times = samples.preparations_s()
+        there.write_kernel(
+            _kept_key(nameless),
+            KeptKernel(variant=variant, rival=rival, seconds=seconds, scatter=scatter(times)),
+        )
+        return None
+
+    def repetitions(self, cases: Sequence[KernelSpec]) -> int:
+        """Return how many repetitions cases need, as far as earlier runs tell.
+
+        Args:
+            cases: that are visited in the same laps.
+        """
+        return planned(kept.scatter for case in cases if (kept := self.kept(case)) is not None)
+
+    def prepare_at_once(self, wanted: Sequence[tuple[KernelSpec, str | None]]) -> None:
+        """Have the first case of each worker made ready while the others are at theirs.
+
+        :meth:`prepare` returns each, or raises what went wrong with it. Nobody may be timed until
+        then.
+
+        Args:
+            wanted: cases with the variant of each, in the order in which they will be prepared.
+        """
+        for case, variant in wanted:
+            worker = self._workers.get(case.backend, case.device)
+            if worker in self._begun:
+                continue
+            plan = self._plan(case, variant, warm=False, alone=False, finals=False)
+            with contextlib.suppress(PydlbenchError):  # it comes again when it is waited for
+                worker.begin(case, plan.preparation)
+                self._begun[worker] = (case, plan.preparation)
+
+    def rival_of(self, case: KernelSpec, facts: KernelFacts) -> str | None:
+        """Return the variant that was nearly as fast in the search; None where there is none.
+
+        Args:
+            case: what was searched for.
+            facts: of the kernel that was found.
+        """
+        if case.backend != "native" or case.on_gpu or self._options.algorithms:
+            return None
+        kept = self.kept(case)
+        if kept is not None and kept.variant == variant_of(case, facts):
+            return kept.rival
+        margin = _RIVAL_OF_SUMMAND if self._options.estimate else _RIVAL
+        tried = [one for one in facts.candidates if one["status"] == "ok" and one["seconds"]]
+        times = {f"{one['algorithm']} {one['layout']}": min(one["seconds"]) for one in tried}
+        own = times.pop(f"{facts.algorithm} {facts.layout}", None)
+        if own is None or not times:
+            return None
+        second = min(times, key=times.__getitem__)
+        return second if times[second] <= margin * own else None
+
+    def sampling_policy(self, case: KernelSpec, facts: KernelFacts) -> Policy:
+        """Return the constants of sampling for a prepared kernel."""
+        return gpu_policy(self._policy, facts.timing, case.cache) if case.on_gpu else self._policy
 
     def _is_summand(self, case: KernelSpec) -> bool:
         """Whether a case's row is one of an estimate's native ones on a CPU."""
@@ -245,6 +387,8 @@ class Kernels:
         brief: bool = False,
         verified: bool = False,
         described: bool = False,
+        finals: bool = True,
+        kept: bool = False,
     ) -> Preparation:
         return Preparation(
             seed=self._options.seed,
@@ -257,6 +401,8 @@ class Kernels:
             variant=variant,
             verified=verified,
             described=described,
+            finals=finals,
+            kept=kept,
         )
 
     def cold_bytes(self, device: str) -> int:
@@ -264,19 +410,28 @@ class Kernels:
         factor = _COLD_FACTOR if device == "cpu" else _COLD_L2
         return factor * self._devices.cache_bytes(device)
 
-    def row(self, case: KernelSpec, facts: KernelFacts, samples: Samples) -> Measurement:
+    def row(
+        self,
+        case: KernelSpec,
+        facts: KernelFacts,
+        samples: Series,
+        clock_hz: float | None = None,
+    ) -> Measurement:
         """Return the row of a timed case, held against the limits of its device.
 
         Args:
             case: what was timed.
             facts: what its backend says of the kernel.
-            samples: its times.
+            samples: its visits.
+            clock_hz: of somebody else on the same cores, where its own is not known.
         """
         row = measured_row(
             case,
             self.threads(case),
             facts,
             samples,
+            confidence=self._options.confidence,
+            clock_hz=clock_hz,
             keep_samples=self._options.keep_samples,
             keep_candidates=self._options.algorithms,
         )
@@ -288,6 +443,15 @@ def variant_of(case: KernelSpec, facts: KernelFacts) -> str | None:
     if case.backend == "native":
         return f"{facts.algorithm} {facts.layout}"
     return facts.evidence.get("variant")
+
+
+def _kept_key(case: KernelSpec) -> str:
+    """Return what a kept kernel depends on besides the machine: the case, and our native code."""
+    module = importlib.util.find_spec("pydlbench._cpu")
+    there = Path(module.origin).stat() if module is not None and module.origin else None
+    build = None if there is None else [there.st_size, there.st_mtime_ns]
+    text = json.dumps([case.to_dict(), build], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
 def _nameless(case: KernelSpec) -> KernelSpec:
@@ -305,9 +469,7 @@ def _turn(
 
     # The first call wakes the threads; of two equal calls, the log of the second counts.
     request = Request(samples=1, untimed=1)
-    rest()
     plain = None if beside is None else beside.sample(request)
-    rest()
     logged = kernel.sample(request)
     return Turn(
         executions=last_call(parse(worker.said()), 2),
@@ -327,6 +489,9 @@ _POOLS = 2
 def check_memory(processes: Sequence[KernelSpec], available: int, cold_bytes: int) -> None:
     """Make sure that processes of one problem have room beside each other.
 
+    Rows of a GPU are not refused: what is available where a virtual machine's memory grows on
+    demand says little. Where there is too little, the row fails alone.
+
     Args:
         processes: the case of each; those of one problem are prepared one after another, and all
             of them hold their operands until the last one is timed.
@@ -337,7 +502,7 @@ def check_memory(processes: Sequence[KernelSpec], available: int, cold_bytes: in
         UsageError: there is too little memory.
     """
     processes = [case for case in processes if case.pass_ in case.layer.passes]
-    if not processes:
+    if all(case.on_gpu for case in processes):
         return
     layer = processes[0].layer
 
@@ -369,11 +534,9 @@ def group_memory(processes: Sequence[KernelSpec], layer: Layer, cold_bytes: int)
     """
     total, most = 0, 0
     for case in processes:
-        # Of a GPU's row the host holds the originals; the card is asked when it takes its part.
-        cold = 0 if case.on_gpu else cold_bytes
-        held = memory_held(case, layer, cold)
+        held = memory_held(case, layer, cold_bytes)
         total += held
-        most = max(most, memory_needed(case, layer, cold) - held)
+        most = max(most, memory_needed(case, layer, cold_bytes) - held)
     return total + most
 
 
@@ -382,7 +545,8 @@ def memory_needed(case: KernelSpec, layer: Layer, cold_bytes: int) -> int:
 
     The float32 originals; every operand in up to three layouts in the storage type; a float32 copy
     of the output; where caches are cold, two pools of rotating copies, each of which spans
-    ``cold_bytes`` and ends with whole copies.
+    ``cold_bytes`` and ends with whole copies. Of a GPU's row the host holds the inputs and the
+    output in float32 only.
 
     Args:
         case: what is to be measured.
@@ -392,6 +556,8 @@ def memory_needed(case: KernelSpec, layer: Layer, cold_bytes: int) -> int:
     operands = layer.operands(case.pass_)
     output = layer.result(case.pass_)
     elements = sum(operands.values())
+    if case.on_gpu:
+        return 4 * elements
     stored = elements * ITEM_BYTES[case.precision]
     needed = 4 * elements + _LAYOUTS * stored + 4 * operands[output]
     return needed if case.cache == "hot" else needed + _POOLS * (cold_bytes + 2 * stored)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pydlbench.runner.interleaved import random_order
 from pydlbench.runner.kernels import memory_held
 from pydlbench.runner.problem import Problem
+from pydlbench.study.loop import random_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 # Kernels that stay prepared between laps take so much of the memory that is free, at the most.
 _KEPT_SHARE = 0.25
-# A row that wants more visits than there were to be at least is done to this part.
-_UNFINISHED = 0.95
 
 
 class Laps:
@@ -44,8 +42,9 @@ class Laps:
         kernels: of the session.
         workers: that the kernels live in, likewise.
         groups: the cases, see :func:`pydlbench.runner.problem.by_problem`.
-        visits: of each row, at least.
-        renew: take new processes; else visits differ in time and in allocated memory only.
+        visits: of each row.
+        renew: take new processes; else visits differ in time and in memory only, each kernel
+            beside those of the visits before.
         memory_bytes: that is free.
         effort: called before a problem is visited, with its cases and all rows so far; returns why
             that is not worth while, or None where it is. Without, all are visited until they are
@@ -75,7 +74,8 @@ class Laps:
             held = _kept_bytes(kernels, group)
             keep = 0 < held <= room
             room -= held if keep else 0
-            self._problems.append(Problem(kernels, group, visits, keep=keep))
+            beside = not renew and visits * _quick_bytes(group) <= room
+            self._problems.append(Problem(kernels, group, visits, keep=keep, beside=beside))
         self._rows: dict[KernelSpec, Measurement] = {}
 
     @property
@@ -86,10 +86,7 @@ class Laps:
     @property
     def share(self) -> float:
         """Which part of the visits has been made."""
-        made = [
-            1.0 if one.finished else min(one.taken / self._visits, _UNFINISHED)
-            for one in self._problems
-        ]
+        made = [1.0 if one.finished else one.taken / self._visits for one in self._problems]
         return sum(made) / max(len(made), 1)
 
     def lap(self, progress: Callable[[str], None] | None = None) -> Iterator[Problem]:
@@ -124,8 +121,7 @@ class Laps:
     def _which(self, problem: Problem) -> str:
         if self._visits == 1:
             return ""
-        number = problem.taken + 1
-        return f", visit {number}" + (f" of {self._visits}" if number <= self._visits else "")
+        return f", repetition {problem.taken + 1} of {self._visits}"
 
     def _take_new_processes(self) -> None:
         if self._renew:
@@ -137,6 +133,12 @@ def _kept_bytes(kernels: Kernels, group: Sequence[KernelSpec]) -> int:
     """The memory that the kernels of a problem take which would stay prepared."""
     kept = [one for one in kernels.processes(group) if one.backend != "native" or one.on_gpu]
     return sum(memory_held(one, one.layer, 0) for one in kept)
+
+
+def _quick_bytes(group: Sequence[KernelSpec]) -> int:
+    """The memory that the native kernels of a problem take, each once."""
+    there = [case for case in group if case.pass_ in case.layer.passes]
+    return sum(memory_held(case, case.layer, 0) for case in there)
 
 
 def label(group: Sequence[KernelSpec]) -> str:

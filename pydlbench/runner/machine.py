@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pydlbench.errors import PydlbenchError, WorkerError
+from pydlbench.records.measurement import NEAR_ROOF
 from pydlbench.runner.rows import cached_bytes, with_limits
+from pydlbench.study.table import Interference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -100,6 +102,20 @@ class Workers:
         self._canary = share is not None
         return share
 
+    def interference(self) -> Interference:
+        """Read bursts on all cores, in the last-level cache and in memory, in the native worker.
+
+        A column that cannot be read is None.
+        """
+        fma = self.canary()
+        if fma is None:
+            return Interference()
+        try:
+            rates = self.get("native", "cpu").probe("reads")
+        except PydlbenchError:
+            return Interference(fma=fma)
+        return Interference(fma=fma, **rates)
+
     def start(self, wanted: Iterable[tuple[str, str]], *, warm: Sequence[bool] = (False,)) -> None:
         """Start what is not running, side by side, and wait until all are ready.
 
@@ -141,6 +157,8 @@ def _limits(seconds: float | None) -> dict[str, Any]:
 _ROOF_PATTERNS = ("read", "copy", "triad")
 # A window of each level and a try of each peak are about 0.2 s: below 1 % of so long a run.
 _REVISIT_S = 30.0
+# Arithmetic that takes so many times as long as memory would: see :meth:`Devices._believe`.
+_FAR_FROM_MEMORY = 2.0
 
 
 class Devices:
@@ -169,6 +187,8 @@ class Devices:
         self._cpu: DeviceRecord = start_record(facts, cpus)
         self._gpus: dict[str, GpuRecord] = {}
         self._main = "cpu"
+        # Levels whose bandwidths are those of an earlier run, as nothing depends on them yet.
+        self._unconfirmed: set[str] = set()
         self._unprobed: dict[str, str] = {}
         self._probed_at: dict[str, float] = {}
 
@@ -203,7 +223,7 @@ class Devices:
             worker.probe,
             PATTERNS if patterns is None else patterns,
             LEVELS if levels is None else levels,
-            self._kept(),
+            self.kept(),
             self._keep_probes,
         )
         return self._cpu
@@ -278,15 +298,59 @@ class Devices:
             precisions = dict.fromkeys((case.precision, *self._advisable(case)))
             levels: tuple[str, ...] = ("memory", "l2")
         else:
-            precisions = dict.fromkeys((case.precision, "fp32", "bf16"))
+            precisions = dict.fromkeys((case.precision,))
             private = private_level_bytes(self._facts, self._cpus) or 0
             # A large kernel's time hardly depends on what its operands' first megabytes do.
             near = cached_bytes(case) <= 2 * private
             levels = ("memory", "llc", "l2") if near else ("memory", "llc")
         try:
-            return with_limits(row, case, self._probed(case, precisions, levels), levels)
+            if not case.on_gpu:
+                self._believe(row, case, levels)
+            held = with_limits(row, case, self._probed(case, precisions, levels), levels)
+            over = held.roofline
+            # Only a kernel that is near its roof is told what another precision would bring.
+            near_roof = over and (over.bound == "memory" or over.efficiency >= NEAR_ROOF)
+            if near_roof and not case.on_gpu:
+                self._probed(case, ("fp32", "bf16"), levels)
+            return held
         except PydlbenchError as error:  # the time stands without a peak beside it
             return msgspec.structs.replace(row, warnings=(*row.warnings, str(error)))
+
+    def _believe(self, row: Measurement, case: KernelSpec, levels: Sequence[str]) -> None:
+        """Take kept bandwidths over as they are where they cannot matter to a row's roof.
+
+        A window of memory maps and fills three times the last-level cache. Where arithmetic takes
+        more than twice what the kept bandwidth says, no window would make memory the limit. Who
+        is nearer to it has them confirmed.
+        """
+        from pydlbench.devices.cpu.record import probed_sizes
+
+        if not self._keep_probes or self._cpu.bandwidth_reason is not None:
+            return
+        known = {one.level for one in self._cpu.bandwidths} - self._unconfirmed
+        if known >= set(levels):
+            return
+        kept = [one for one in self.kept().read() if one.pattern in _ROOF_PATTERNS]
+        self._probed(case, (case.precision,), ())
+        record = self._cpu
+        sizes = probed_sizes(record)
+        there = {
+            (one.level, one.pattern) for one in kept if one.working_set_bytes == sizes[one.level]
+        }
+        wanted = [level for level in levels if sizes[level] is not None]
+        slowest = [one.bytes_per_s for one in kept if one.level == "memory"]
+        whole = all((level, pattern) in there for level in wanted for pattern in _ROOF_PATTERNS)
+        if whole and slowest:
+            compute_s = row.flops_executed / record.limits(case.precision, row.clock_hz).measured
+            if compute_s > _FAR_FROM_MEMORY * row.bytes / max(slowest):
+                new = [one for one in kept if one.level in wanted and one.level not in known]
+                old = [one for one in record.bandwidths if one.level in known]
+                self._cpu = dataclasses.replace(record, bandwidths=(*old, *new))
+                self._unconfirmed |= {one.level for one in new}
+                return
+        old = [one for one in record.bandwidths if one.level not in self._unconfirmed]
+        self._cpu = dataclasses.replace(record, bandwidths=tuple(old))
+        self._unconfirmed.clear()
 
     def _revisited(self, device: str, record: DeviceRecord | GpuRecord) -> DeviceRecord | GpuRecord:
         """The device, with further windows of its roofs where the last ones are some time ago."""
@@ -301,7 +365,7 @@ class Devices:
         probe = self._workers.get("native", device).probe
         try:
             if isinstance(record, DeviceRecord):
-                self._cpu = revisit_cpu(record, probe, self._kept())
+                self._cpu = revisit_cpu(record, probe, self.kept())
                 return self._cpu
             self._gpus[device] = revisit_gpu(record, probe)
             return self._gpus[device]
@@ -309,7 +373,8 @@ class Devices:
             # Later rows would lose their roofs for a window more; those there are hold.
             return record
 
-    def _kept(self) -> Kept:
+    def kept(self) -> Kept:
+        """Return the file of what earlier runs have found on this machine."""
         from pydlbench.devices.kept import Kept, kept_path, machine_key
 
         told = self._workers.get("native", "cpu").describe()

@@ -11,7 +11,7 @@ from pydlbench.models.catalog import find_layers
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.options import Options
 from pydlbench.runner.session import Session
-from pydlbench.timing.visits import LAYER_BUDGET_S
+from pydlbench.timing.policy import LAYER_BUDGET_S
 from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS, check_device
 
 if TYPE_CHECKING:

@@ -15,23 +15,25 @@ class Options:
         threads: threads, one pinned per CPU; None is one per physical core.
         seed: of the inputs and of the order in interleaved measurements.
         budget_s: sampling time per kernel, in seconds.
-        visits: how often each row is visited at least, in new processes and in random order over
-            the rows; visits share the budget of their row (:mod:`pydlbench.timing.visits`). None is
-            six; of a single row in one process, with new memory for each. Commands, and functions
-            that are given no options, take six.
+        visits: how often each row is made ready anew, in new processes and in random order over the
+            rows; the repetitions share the budget of their row. None is as many as the scatter that
+            is known asks for, six where none is; of a single row in one process, with new memory
+            for each. Commands, and functions that are given no options, take six.
+        renew: take new processes for each repetition, also of a single row.
         confidence: level of the median's interval.
         keep_samples: keep the raw samples in the record.
         algorithms: time, verify and list every candidate.
         estimate: native rows on a CPU are summands, whose sum has to be good rather than each of
-            them. Sampling stops at a half width of 2 % (``timing.policy.estimate_policy``), kernels
-            are found by a shorter search, and cold caches are timed with the kernel that was
-            fastest with hot ones, where those were measured before: the interval of an estimate
-            is one kernel's. Kernels that compete side by side are searched and timed in full.
+            them. Kernels are found by a shorter search, and cold caches are timed with the kernel
+            that was fastest with hot ones, where those were measured before: the interval of an
+            estimate is one kernel's. Kernels that compete side by side are searched and timed in
+            full.
         workspace_bytes: scratch memory that a GPU's kernel may ask for at most.
         energy: measure the energy of an execution, where a GPU can tell.
-        keep_probes: take over the bandwidths that an earlier run has probed on this machine, where
-            a short reading agrees with them (:mod:`pydlbench.devices.kept`); else they are probed
-            anew, and kept for later runs.
+        keep_probes: take over what earlier runs have found on this machine
+            (:mod:`pydlbench.devices.kept`): bandwidths and peaks where a short reading agrees with
+            them, the fastest kernels, which are verified again; else all of it is found anew, and
+            kept for later runs.
         timeout_s: after so many seconds without an answer a worker counts as hung and is killed;
             None is 15 minutes, and an hour while it prepares a case.
         code_limit_s: the same of the frameworks' workers, where the user's own code runs in them;
@@ -42,6 +44,7 @@ class Options:
     seed: int = 0
     budget_s: float = 2.0
     visits: int | None = 1
+    renew: bool = False
     confidence: float = 0.95
     keep_samples: bool = False
     algorithms: bool = False

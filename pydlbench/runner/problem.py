@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -12,38 +11,33 @@ from pydlbench.errors import PydlbenchError, UnsupportedError, WorkerError
 from pydlbench.records.measurement import SLOW, less_exact
 from pydlbench.runner.attribution import explained
 from pydlbench.runner.backend_run import BackendRun
-from pydlbench.runner.interleaved import (
-    clock_beside,
-    random_order,
-    ratios,
-    releasing,
-    sample_interleaved,
-)
-from pydlbench.runner.kernels import variant_of
+from pydlbench.runner.kernels import NEAR, variant_of
 from pydlbench.runner.rows import empty_row
-from pydlbench.timing.statistics import median
-from pydlbench.timing.visits import joined, more_wanted, taken_again, visit_policy
+from pydlbench.study.loop import ROUNDS, Study, Subject, random_order
+from pydlbench.study.ranking import clock_beside, ratio, ratios
+from pydlbench.workers.host import releasing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Hashable, Iterator, Mapping, Sequence
 
     from pydlbench.backends.base import KernelFacts
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.kernels import Kernels
-    from pydlbench.timing.policy import Policy
-    from pydlbench.timing.procedure import Samples
-    from pydlbench.timing.statistics import Ratio
+    from pydlbench.study.estimate import Estimate
     from pydlbench.workers.host import RemoteKernel
 
-# The fewest rounds whose interval of the ratio at 95 % leaves out the two extremes.
-_ROUNDS = 9
-# Six rounds have such an interval; one or two may be disturbed.
-_LEAST_ROUNDS = 8
 # A page that is touched for the first time takes 0.1 to 1 us, on virtual machines most. Where this
 # is less than so much of a call, there is nothing to find in a process that keeps its pages.
 _FAULT_S = 2e-6
 _WORTH = 0.01
+# What keeping its pages saves a backend is known well enough from two visits, if it is worth
+# knowing: they begin with the second, when it is known who faults.
+_WARM_VISITS: Final = 2
+# Visits after which a backend that is so much slower than the fastest, beyond doubt, has enough of
+# them; and a second kernel that is slower than the first one.
+_FEW: Final = 2
+_FAR: Final = 1.5
 
 
 def by_problem(cases: Sequence[KernelSpec]) -> Iterator[list[KernelSpec]]:
@@ -64,47 +58,57 @@ def by_problem(cases: Sequence[KernelSpec]) -> Iterator[list[KernelSpec]]:
 
 
 class Problem:
-    """One problem's cases, interleaved where there are several, in one visit or more.
+    """One problem's cases, subjects of a study, in one preparation or more.
 
     Whoever cannot be prepared gets a row that says so. Whoever fails later, or dies for the second
     time, has a row of the visits before, which says that there are fewer and why. The others go on.
+    Whenever it is interrupted, there are rows of what there is.
 
     Args:
         kernels: of the session.
         cases: of one group, see :func:`by_problem`.
-        visits: how often :meth:`visit` will be called at least.
+        visits: how often :meth:`visit` will be called: each prepares all of them anew, and takes a
+            round; a single one takes the rounds that make an interval.
         keep: kernels of frameworks stay prepared between visits, as compilers take their time;
             native ones get new memory in each visit.
+        beside: native kernels of all visits stay where they are until the end: so each of one
+            process has memory of its own.
     """
 
     def __init__(
-        self, kernels: Kernels, cases: Sequence[KernelSpec], visits: int = 1, *, keep: bool = False
+        self,
+        kernels: Kernels,
+        cases: Sequence[KernelSpec],
+        visits: int = 1,
+        *,
+        keep: bool = False,
+        beside: bool = False,
     ) -> None:
         self.cases = list(cases)
         self._kernels = kernels
         self._visits = visits
         self._keep = keep
-        self._lap = -1
-        # What keeping its pages saves a backend is known well enough from half of the visits: the
-        # second, when it is known who faults, and after which the slow ones are explained.
-        self._warm_from = visits // 2
-        self._warm_visits = visits - self._warm_from
+        self._beside = beside
+        self._held: list[RemoteKernel[KernelFacts]] = []
+        self._taken = 0
         self._runs = [BackendRun(case, patience=1 if visits > 1 else 0) for case in cases]
+        guarded = any(kernels.guarded(case) for case in cases)
+        self._study = Study(random_order(kernels.seed), kernels.interference if guarded else None)
 
     @property
     def finished(self) -> bool:
         """Whether all rows are there."""
-        return all(one.row is not None for one in self._runs)
+        return all(run.row is not None for run in self._runs)
 
     @property
     def unmade(self) -> list[KernelSpec]:
         """The cases whose rows are not there yet."""
-        return [one.case for one in self._runs if one.row is None]
+        return [run.case for run in self._runs if run.row is None]
 
     @property
     def taken(self) -> int:
         """How many visits its cases have had, the most of them."""
-        return max(len(one.taken) for one in self._runs)
+        return max(map(self._count, self._runs))
 
     @property
     def results(self) -> list[tuple[KernelSpec, Measurement]]:
@@ -112,32 +116,30 @@ class Problem:
 
         A case without any samples has none then.
         """
-        unmade = [one for one in self._runs if one.row is None and one.taken]
-        for one in unmade:
-            one.samples = joined(one.taken, self._visits, len(one.processes))
-        if len(self._runs) > 1:
-            rows = iter(_paired(self._kernels, unmade)[2] if unmade else ())
-        else:
-            rows = iter([_row(self._kernels, one) for one in unmade])
-        found = [(one.case, next(rows) if one in unmade else one.row) for one in self._runs]
+        unmade = [run for run in self._runs if run.row is None and self._count(run)]
+        rows = iter(self._rows(unmade, complete=False))
+        found = [(run.case, next(rows) if run in unmade else run.row) for run in self._runs]
         return [(case, row) for case, row in found if row is not None]
 
-    def visit(self, lap: int | None = None) -> None:
-        """Have the kernels made ready, take a visit's samples, and free what is not kept.
+    def visit(self, number: int | None = None) -> None:
+        """Have the kernels made ready, take a round, and free what is not kept.
 
-        The first visit searches for each backend's fastest kernel; the others take the same. Where
-        nobody wants another visit, the rows are made.
+        The first visit searches for each backend's fastest kernel; the others take the same. With
+        the last one the rows are made.
 
         Args:
-            lap: its number; by default one more than the last one's.
+            number: of the lap; by default one more than the last one's.
         """
-        self._lap = self._lap + 1 if lap is None else lap
+        number = self._taken if number is None else number
         alone = len(self._runs) == 1
-        runs = self._to_visit(alone)
+        runs = [run for run in self._runs if run.row is None and not run.ended]
         try:
             self._prepare(runs, alone)
-            self._sample(runs, alone)
-            if not any(one.row is None and self._wants_more(one, alone) for one in runs):
+            self._sample(runs, number)
+            self._taken = number + 1
+            self._end_early(runs)
+            going = [run for run in self._runs if run.row is None and not run.ended]
+            if self._taken >= self._visits or not going:
                 self.conclude()
         finally:
             self._release(everything=not self._keep or self.finished)
@@ -148,135 +150,226 @@ class Problem:
         Args:
             reason: why nothing more is sampled, if it is not that there is enough.
         """
-        for one in self._runs:
-            if one.row is None and not one.taken:
-                one.row = empty_row(one.case, self._kernels.threads(one.case), "skipped", reason)
-        runs = [one for one in self._runs if one.row is None]
-        for one in runs:
-            wanted = min(self._visits, len(one.taken))
-            one.samples = joined(one.taken, wanted, len(one.processes))
-            if reason:
-                detail = f"{one.samples.stop_detail}; {reason}"
-                one.samples = dataclasses.replace(one.samples, stop_detail=detail)
-            # Kept pages are held against visits in which both were timed.
-            if one.warm_taken:
-                one.warm_samples = joined(one.warm_taken, min(self._visits, len(one.warm_taken)))
+        for run in self._runs:
+            if run.row is None and not self._count(run):
+                run.row = empty_row(run.case, self._kernels.threads(run.case), "skipped", reason)
+        runs = [run for run in self._runs if run.row is None]
+        for run in runs:
+            self._settle_rival(run)
+        rows = self._rows(runs, complete=True, reason=reason)
+        for run, row in zip(runs, rows, strict=True):
+            run.row = self._kept(run, row)
         if len(self._runs) > 1:
-            compare(self._kernels, runs)
-        else:
-            for one in runs:
-                one.row = _row(self._kernels, one)
-        for one in self._runs:
-            one.forget()
+            explain(self._kernels, runs)
+        for run in self._runs:
+            run.samples = run.warm_samples = run.rival = None
+            for key in _keys(run):
+                self._study.table.forget(key)
+
+    def _kept(self, run: BackendRun, row: Measurement) -> Measurement:
+        """Keep which kernel was the fastest; return the row with what there is to say of it."""
+        if not row.ok or row.contended or run.samples is None:
+            return row
+        words = self._kernels.keep(run.case, run.variant, run.second, run.samples)
+        if words is None:
+            return row
+        return msgspec.structs.replace(row, warnings=(*row.warnings, words))
 
     def release(self) -> None:
         """Free all that is still prepared."""
         self._release(everything=True)
 
-    def _to_visit(self, alone: bool) -> list[BackendRun]:
-        """Return whoever wants another visit, and whom that needs beside it.
-
-        A disturbed visit is left out of the ratios, too: it is taken again beside the fastest, and
-        where the fastest's own was disturbed, beside all.
-        """
-        unmade = [one for one in self._runs if one.row is None and not one.ended]
-        wanting = [one for one in unmade if self._wants_more(one, alone)]
-        timed = {i: one for i, one in enumerate(unmade) if one.taken}
-        if not any(taken_again(one.taken.values(), self._visits) for one in wanting) or not timed:
-            return wanting
-        able = [timed[index] for index in _references(timed)]
-        fastest = min(able, key=lambda one: joined(one.taken, self._visits).median)
-        wanted = unmade if fastest in wanting else [*wanting, fastest]
-        return [one for one in unmade if one in wanted]
-
-    def _wants_more(self, run: BackendRun, alone: bool) -> bool:
-        """Whether a run without a row is to be visited again."""
-        if run.ended:
-            return False
-        if run.facts is None:
-            return True
-        policy = self._kernels.sampling_policy(run.case, run.facts, alone=alone)
-        return more_wanted(run.taken, policy, self._visits, run.cost_s)
+    def _count(self, run: BackendRun) -> int:
+        return self._study.table.rounds(_key(run))
 
     def _prepare(self, runs: Sequence[BackendRun], alone: bool) -> None:
-        """Have those made ready that are not, or whose process has gone."""
-        for number, one in enumerate(runs):
-            warm = self._wants_warm(one)
-            if _is_there(one.kernel) and (_is_there(one.warm) or not warm):
-                continue
-            searched, begin = one.facts is not None, time.perf_counter()
-            prepare(self._kernels, one, runs[:number], alone=alone, warm=warm)
-            if searched:
-                one.cost_s += time.perf_counter() - begin
+        """Have those made ready that are not, or whose process has gone.
+
+        What was searched for before is made ready by all workers at once; searches are timed, so
+        that each has the machine for itself.
+        """
+        self._kernels.prepare_at_once(
+            [
+                (run.case, run.variant)
+                for run in runs
+                if run.facts is not None and not _is_there(run.kernel) and not _is_quick(run.case)
+            ]
+        )
+        for number, run in enumerate(runs):
+            warm = self._wants_warm(run)
+            if not _is_there(run.kernel) or (warm and not _is_there(run.warm)):
+                prepare(self._kernels, run, runs[:number], alone=alone, warm=warm)
+            if run.rival is not None and run.kernel is not None and not _is_there(run.rival.kernel):
+                _prepare_rival(self._kernels, run, alone=alone)
 
     def _wants_warm(self, run: BackendRun) -> bool:
         """Whether a visit with kept pages would tell something that is not known yet."""
-        if len(run.taken) < self._warm_from or len(run.warm_taken) >= self._warm_visits:
+        if self._visits > 1 and not self._count(run):
             return False
-        faults = [one.faults for one in run.taken.values() if one.faults is not None]
-        if not faults:
+        if self._study.table.rounds(_key(run, warm=True)) >= _WARM_VISITS:
+            return False
+        if not self._count(run):
             return True
-        seconds = median([one.median for one in run.taken.values()])
-        return median(faults) * _FAULT_S >= _WORTH * seconds
+        series = self._study.table.of(_key(run))
+        return series.faults is None or series.faults * _FAULT_S >= _WORTH * series.median
 
     def _ready(
         self, runs: Sequence[BackendRun]
-    ) -> list[tuple[BackendRun, RemoteKernel[KernelFacts], bool]]:
-        """Return what is prepared, and whether its pages are kept."""
-        found: list[tuple[BackendRun, RemoteKernel[KernelFacts], bool]] = []
+    ) -> Iterator[tuple[BackendRun, RemoteKernel[KernelFacts], bool]]:
+        """Yield what is prepared, and whether its pages are kept."""
         for run in runs:
             if run.kernel is not None:
-                found.append((run, run.kernel, False))
+                yield run, run.kernel, False
                 if run.warm is not None and self._wants_warm(run):
-                    found.append((run, run.warm, True))
-        return found
+                    yield run, run.warm, True
+                if run.rival is not None and run.rival.kernel is not None:
+                    yield run.rival, run.rival.kernel, False
 
-    def _sample(self, runs: Sequence[BackendRun], alone: bool) -> None:
-        begin = time.perf_counter()
-        running = self._ready(runs)
-        if not running:
+    def _sample(self, runs: Sequence[BackendRun], number: int) -> None:
+        rounds = ROUNDS if self._visits == 1 else 1
+        subjects: dict[Hashable, tuple[BackendRun, bool, Subject]] = {}
+        for run, kernel, warm in list(self._ready(runs)):
+            policy = self._kernels.sampling_policy(run.case, kernel.facts)
+            subject = Subject(
+                key=_key(run, warm=warm),
+                sample=kernel.sample,
+                policy=dataclasses.replace(policy, visits=max(rounds, self._visits)),
+                process=kernel.generation,
+                preparation=number,
+                size=run.size.get(warm),
+            )
+            subjects[subject.key] = (run, warm, subject)
+        taken = [subject for _, _, subject in subjects.values()]
+        errors = self._study.take(taken, first=number * rounds, rounds=rounds)
+        # Who died with its process died of what was sampled there first.
+        deaths: dict[tuple[str, str, bool], PydlbenchError] = {}
+        for key, error in errors.items():
+            run, warm, _ = subjects[key]
+            if isinstance(error, WorkerError):
+                place = (run.case.backend, run.case.device, warm)
+                errors[key] = deaths.setdefault(place, error)
+        for key, (run, warm, subject) in subjects.items():
+            if subject.size is not None:
+                run.size[warm] = subject.size
+            if key in errors:
+                if rounds > 1:  # of a process that has died nothing counts
+                    self._study.table.forget(key)
+                self._failed(run, warm, errors[key])
+            elif run in self._runs:
+                run.visited = True
+
+    def _failed(self, run: BackendRun, warm: bool, error: PydlbenchError) -> None:
+        if run in self._runs and not warm:
+            lose(self._kernels, run, error)
+        # Without kept pages a column stays empty, without a rival the first kernel has won.
+        for other in self._runs:
+            if other.rival is run:
+                self._study.table.forget(_key(run))
+                self._held += run.kernels
+                other.rival = None
+
+    def _end_early(self, runs: Sequence[BackendRun]) -> None:
+        """Visit no more what is known well enough to be slower, rivals and backends."""
+        if self._visits == 1:
             return
-        policies = []
-        for run, kernel, _ in running:
-            policy = self._kernels.sampling_policy(run.case, kernel.facts, alone=alone)
-            policy = policy if alone else _in_rounds(policy)
-            policies.append(visit_policy(policy, self._visits, alone=alone))
-        guarded = [i for i, one in enumerate(running) if self._kernels.guarded(one[0].case)]
-        known = {
-            index: earlier
-            for index, (run, kernel, warm) in enumerate(running)
-            if (earlier := run.known_in(kernel, warm)) is not None
-        }
-        taken = sample_interleaved(
-            [kernel.sample for _, kernel, _ in running],
-            policies,
-            random_order(self._kernels.seed + self._lap),
-            canary=self._kernels.canary if guarded else None,
-            guarded=guarded,
-            known=known,
-        )
-        # All wait for each other, and for threads that fall asleep.
-        share_s = (time.perf_counter() - begin) / len(runs)
-        for index, ((run, kernel, warm), samples) in enumerate(zip(running, taken, strict=True)):
-            if isinstance(samples, Exception):
-                if not warm:  # without the other one a column stays empty
-                    _lose(self._kernels, run, samples)
-                continue
-            (run.warm_taken if warm else run.taken)[self._lap] = samples
-            run.known[warm] = (kernel.generation, samples)
-            if not warm:
-                run.processes.add(kernel.generation)
-                own_s = samples.spent_s + (0.0 if index in known else samples.warmup.seconds)
-                run.cost_s += max(share_s, own_s)
+        timed = [run for run in runs if self._count(run) >= _FEW and run.row is None]
+        for run in timed:
+            self._settle_rival(run, beyond_doubt=True)
+        series = {index: self._study.table.of(_key(run)) for index, run in enumerate(timed)}
+        if len(series) < 2:
+            return
+        best, found = ratios(series, _references(dict(enumerate(timed))))
+        for index, run in enumerate(timed):
+            explained = run.warm is None or not self._wants_warm(run)
+            if run.case.backend != "native" and found[index].above(_FAR) and explained:
+                run.ended = f"more than {_FAR:g} times as slow as {timed[best].name}"
+
+    def _settle_rival(self, run: BackendRun, *, beyond_doubt: bool = False) -> None:
+        """Take the faster one of a run's two kernels, if that is known."""
+        rival, table = run.rival, self._study.table
+        if rival is None:
+            return
+        if _key(rival) in table and _key(run) in table:
+            found = ratio(table.of(_key(rival)), table.of(_key(run)))
+            back = ratio(table.of(_key(run)), table.of(_key(rival)))
+            if beyond_doubt and not (found.above(1.0) or back.above(1.0)):
+                return
+            near = max(found.median, back.median) <= NEAR
+            run.second = (run.variant if found.median < 1 else rival.variant) if near else None
+            if found.median < 1:
+                table.replace(_key(run), _key(rival))
+                run.facts, run.variant = _chosen(rival, run), rival.variant
+                run.kernel, rival.kernel = rival.kernel, run.kernel
+        elif beyond_doubt:
+            return
+        table.forget(_key(rival))
+        self._held += rival.kernels
+        run.rival = None
+
+    def _rows(
+        self, runs: Sequence[BackendRun], *, complete: bool, reason: str = ""
+    ) -> list[Measurement]:
+        """Return rows of the visits there are, with ratios where several backends compete.
+
+        Args:
+            runs: with visits.
+            complete: whether all have had what they were to have.
+            reason: see :meth:`conclude`.
+        """
+        table = self._study.table
+        for run in runs:
+            run.samples = table.of(_key(run))
+            warm = _key(run, warm=True)
+            run.warm_samples = table.of(warm) if warm in table else None
+        if not runs:
+            return []
+        detail = {id(run): self._detail(run, complete, reason) for run in runs}
+        if len(self._runs) > 1:
+            rows = _paired(self._kernels, runs)
+        else:
+            rows = [_row(self._kernels, run) for run in runs]
+        rule = "rounds" if complete else "interrupted"
+        return [
+            msgspec.structs.replace(row, stop_rule=rule, stop_reason=detail[id(run)])
+            for run, row in zip(runs, rows, strict=True)
+        ]
+
+    def _detail(self, run: BackendRun, complete: bool, reason: str) -> str:
+        samples = run.samples
+        assert samples is not None, "it was sampled"
+        made = samples.preparations
+        if complete:
+            where = "one process" if samples.processes == 1 else f"{samples.processes} processes"
+            words = f"{made} repetition{'s' * (made > 1)} in {where}, {samples.spent_s:.3g} s"
+        else:
+            words = f"{made} of {self._visits} repetitions made, {samples.spent_s:.3g} s"
+        return "; ".join(filter(None, (words, run.ended, reason)))
 
     def _release(self, *, everything: bool) -> None:
+        """Free what need not stay; what stays beside later ones until the end."""
         kernels: list[RemoteKernel[KernelFacts]] = []
-        for one in self._runs:
-            if everything or one.row is not None or _is_quick(one.case):
-                kernels += [kernel for kernel in (one.kernel, one.warm) if kernel is not None]
-                one.kernel = one.warm = None
+        for run in self._runs:
+            quick = _is_quick(run.case)
+            if everything or run.row is not None or run.ended or quick:
+                stays = self._beside and quick and not self.finished
+                (self._held if stays else kernels).extend(run.kernels)
+                run.kernel = run.warm = None
+                if run.rival is not None:
+                    run.rival.kernel = None
+        if self.finished or not self._beside:
+            kernels += self._held
+            self._held = []
         with releasing(kernels):
             pass
+
+
+def _key(run: BackendRun, *, warm: bool = False) -> tuple[int, bool]:
+    """Return what a run is called in the table."""
+    return id(run), warm
+
+
+def _keys(run: BackendRun) -> list[tuple[int, bool]]:
+    return [_key(run), _key(run, warm=True)]
 
 
 def _is_quick(case: KernelSpec) -> bool:
@@ -288,52 +381,38 @@ def _is_there(kernel: RemoteKernel[KernelFacts] | None) -> bool:
     return kernel is not None and kernel.alive
 
 
-def _lose(kernels: Kernels, run: BackendRun, error: PydlbenchError) -> None:
+def lose(kernels: Kernels, run: BackendRun, error: PydlbenchError) -> None:
     """Take a visit from a run whose kernel cannot be prepared or sampled, or all that follow.
 
     The death of a worker is forgiven once where there are more visits: the next one tries again.
     What earlier visits have measured stays; only without any is there no time.
     """
-    run.lost.append(" ".join(str(error).split()))
+    words = " ".join(str(error).split())
+    run.lost.append(words)
     if isinstance(error, WorkerError) and run.patience > 0:
         run.patience -= 1
-    elif run.taken:
-        run.ended = True
+    elif run.visited:
+        run.ended = words
     else:
         run.row = without_time(kernels, run.case, error)
 
 
-def _row(kernels: Kernels, run: BackendRun, samples: Samples | None = None) -> Measurement:
+def _row(kernels: Kernels, run: BackendRun, clock_hz: float | None = None) -> Measurement:
     """Return the row of a run's samples, with what it has to say of visits that it lost.
 
     Args:
         kernels: of the session.
         run: with samples.
-        samples: in place of its own.
+        clock_hz: of somebody else on the same cores, where its own is not known.
     """
-    samples = samples or run.samples
     assert run.facts is not None, "it was sampled"
-    assert samples is not None, "it was sampled"
-    row = kernels.row(run.case, run.facts, samples)
+    assert run.samples is not None, "it was sampled"
+    row = kernels.row(run.case, run.facts, run.samples, clock_hz)
     if not run.lost:
         return row
     number = "a visit" if len(run.lost) == 1 else f"{len(run.lost)} visits"
-    said = f"{number} failed, {max(1, len(samples.visits))} made the row: {run.lost[-1]}"
-    return msgspec.structs.replace(row, warnings=(*row.warnings, said))
-
-
-def _in_rounds(policy: Policy) -> Policy:
-    """Return the policy with rounds enough for a ratio, and within a small budget all the same.
-
-    A dozen processes take turns: each chunk and each warm-up is waited for by all others.
-    """
-    return dataclasses.replace(
-        policy,
-        min_rounds=_ROUNDS,
-        least_rounds=_LEAST_ROUNDS,
-        chunk_s=min(policy.chunk_s, policy.budget_s / _ROUNDS),
-        warmup_limit_s=min(policy.warmup_limit_s, policy.budget_s),
-    )
+    words = f"{number} failed, {run.samples.preparations} made the row: {run.lost[-1]}"
+    return msgspec.structs.replace(row, warnings=(*row.warnings, words))
 
 
 def prepare(
@@ -354,14 +433,14 @@ def prepare(
         warm: also in a process that keeps its pages, where the backend allocates its results.
     """
     same = [
-        one
-        for one in before
-        if (one.case.backend, one.case.device) == (run.case.backend, run.case.device)
+        other
+        for other in before
+        if (other.case.backend, other.case.device) == (run.case.backend, run.case.device)
     ]
     if not _is_there(run.kernel) and _prepare_default(kernels, run, alone=alone):
-        for one in same:
-            if one.kernel is not None:
-                _prepare_default(kernels, one)
+        for other in same:
+            if other.kernel is not None:
+                _prepare_default(kernels, other)
     if (
         warm
         and not alone
@@ -370,23 +449,44 @@ def prepare(
         and kernels.allocates(run.case)
         and _prepare_warm(kernels, run)
     ):
-        for one in same:
-            if one.warm is not None:
-                _prepare_warm(kernels, one)
+        for other in same:
+            if other.warm is not None:
+                _prepare_warm(kernels, other)
 
 
 def _prepare_default(kernels: Kernels, run: BackendRun, *, alone: bool = False) -> bool:
     """Prepare as users run it; return whether the worker died of it."""
     run.kernel = None
     try:
-        run.kernel = kernels.prepare(run.case, variant=run.variant, alone=alone)
+        run.kernel = kernels.prepare(run.case, variant=run.variant, alone=alone, finals=False)
     except PydlbenchError as error:
-        _lose(kernels, run, error)
+        lose(kernels, run, error)
         return isinstance(error, WorkerError)
     if run.facts is None:
         run.facts = run.kernel.facts
         run.variant = variant_of(run.case, run.facts)
+        if (variant := kernels.rival_of(run.case, run.facts)) is not None:
+            run.rival = BackendRun(run.case, variant=variant)
     return False
+
+
+def _prepare_rival(kernels: Kernels, run: BackendRun, *, alone: bool) -> None:
+    """Prepare the second kernel of a run; without it the first one is the only one."""
+    rival = run.rival
+    assert rival is not None, "there is one"
+    rival.kernel = None
+    try:
+        rival.kernel = kernels.prepare(run.case, variant=rival.variant, alone=alone, finals=False)
+    except WorkerError:
+        run.rival = None
+        _prepare_default(kernels, run, alone=alone)
+        return
+    except PydlbenchError:  # wrong, say: what the search has chosen is right
+        run.rival = None
+        return
+    rival.facts = rival.facts or rival.kernel.facts
+    if rival.facts.correct.status == "failed":
+        run.rival = None
 
 
 def _prepare_warm(kernels: Kernels, run: BackendRun) -> bool:
@@ -403,41 +503,51 @@ def _prepare_warm(kernels: Kernels, run: BackendRun) -> bool:
     return False
 
 
+def _chosen(rival: BackendRun, run: BackendRun) -> KernelFacts:
+    """Return the facts of the kernel that has won, beside all that the search has tried."""
+    assert rival.facts is not None, "it was sampled"
+    assert run.facts is not None, "it was sampled"
+    candidates = [
+        {**tried, "chosen": f"{tried['algorithm']} {tried['layout']}" == rival.variant}
+        for tried in run.facts.candidates
+    ]
+    return dataclasses.replace(rival.facts, candidates=candidates, notes=run.facts.notes)
+
+
 def without_time(kernels: Kernels, case: KernelSpec, error: PydlbenchError) -> Measurement:
     """Return the row of a case that could not be prepared or sampled."""
     status = "skipped" if isinstance(error, UnsupportedError) else "failed"
     return empty_row(case, kernels.threads(case), status, str(error))
 
 
-def compare(kernels: Kernels, runs: Sequence[BackendRun]) -> None:
-    """Make the runs' rows, and look for what makes the slow ones slow.
+def explain(kernels: Kernels, runs: Sequence[BackendRun]) -> None:
+    """Look for what makes the slow ones slow.
 
     Args:
-        kernels: of the session; makes rows, and knows what logs and empty calls tell.
-        runs: with samples.
+        kernels: of the session; knows what logs and empty calls tell.
+        runs: with samples and rows.
     """
-    if not runs:
-        return
-    best, found, rows = _paired(kernels, runs)
-    for run, row in zip(runs, rows, strict=True):
+    for run in runs:
+        assert run.row is not None, "it was made"
         empty = None if run.case.backend == "native" else kernels.empty_call_s(run.case)
-        run.row = msgspec.structs.replace(row, empty_call_s=empty)
-    for index, run in enumerate(runs):
-        ratio = found[index]
-        slow = ratio.interval.low if ratio.interval else ratio.median
-        if run.row is not None and ratio.median > SLOW and slow > 1:
+        run.row = msgspec.structs.replace(run.row, empty_call_s=empty)
+    for run in runs:
+        row = run.row
+        if row is None or row.ratio is None:
+            continue
+        best = next(other for other in runs if other.name == row.ratio["to"])
+        low = row.ratio["ci_low"] or row.ratio["median"]
+        if row.ratio["median"] > SLOW and low > 1:
             if run.facts is not None and "kernel_s" not in run.facts.evidence:
                 if run.warm_samples is not None and not _is_there(run.warm):
                     _prepare_warm(kernels, run)
                 beside = run.warm if run.warm_samples is not None else None
                 run.log = kernels.logged(run.case, run.variant, beside)
-            run.row = explained(run.row, run, runs[best])
+            run.row = explained(row, run, best)
 
 
-def _paired(
-    kernels: Kernels, runs: Sequence[BackendRun]
-) -> tuple[int, dict[int, Ratio], list[Measurement]]:
-    """Return who is the fastest, everybody's ratio to it in the visits that both have, and rows.
+def _paired(kernels: Kernels, runs: Sequence[BackendRun]) -> list[Measurement]:
+    """Return rows with everybody's ratio to the fastest in the rounds that both have.
 
     Args:
         kernels: of the session.
@@ -447,17 +557,17 @@ def _paired(
     best, found = ratios(timed, _references(dict(enumerate(runs))))
     rows = []
     for index, run in enumerate(runs):
-        clocked, clock_from = _clocked(run.case, timed[index], runs)
+        clock_hz, clock_from = _clocked(run, runs)
         warm = run.warm_samples
         row = msgspec.structs.replace(
-            _row(kernels, run, clocked),
+            _row(kernels, run, clock_hz),
             clock_from=clock_from,
             ratio=_ratio_fields(found[index], runs[best].name),
             warm_s=None if warm is None else warm.median,
-            faults=_faults(timed[index], warm),
+            faults=_faults(run),
         )
         rows.append(row)
-    return best, found, rows
+    return rows
 
 
 def _references(runs: Mapping[int, BackendRun]) -> set[int]:
@@ -469,38 +579,39 @@ def _references(runs: Mapping[int, BackendRun]) -> set[int]:
     sums = {index: run.facts.accumulate for index, run in runs.items() if run.facts is not None}
     native = {sums[index] for index in sums if runs[index].case.backend == "native"}
     wanted = native or set(sums.values())
-    return {index for index, own in sums.items() if not any(less_exact(own, one) for one in wanted)}
+    return {index for index, own in sums.items() if not any(less_exact(own, it) for it in wanted)}
 
 
-def _clocked(
-    case: KernelSpec, samples: Samples, runs: Sequence[BackendRun]
-) -> tuple[Samples, str | None]:
-    """Give samples without a clock that of the native ones on the same cores, and say whose it is.
+def _clocked(run: BackendRun, runs: Sequence[BackendRun]) -> tuple[float | None, str | None]:
+    """Return the clock of the native samples on the same cores, and whose it is, for one without.
 
     A framework's process reads none, and its peak would be that of the clock of the probe, minutes
     ago. With code of other widths the clock may differ; between rounds it differs more.
     """
-    if samples.clock_hz is not None or case.on_gpu:
-        return samples, None
+    if run.samples is None or run.samples.clock_hz is not None or run.case.on_gpu:
+        return None, None
     for other in runs:
         if other.case.backend == "native" and other.samples is not None:
-            clock = clock_beside(samples, other.samples)
-            if clock is not None:
-                return dataclasses.replace(samples, clock_hz=clock), other.name
-    return samples, None
+            clock_hz = clock_beside(run.samples, other.samples)
+            if clock_hz is not None:
+                return clock_hz, other.name
+    return None, None
 
 
-def _ratio_fields(ratio: Ratio, best: str) -> dict[str, Any]:
+def _ratio_fields(found: Estimate, best: str) -> dict[str, Any]:
     return {
         "to": best,
-        "median": ratio.median,
-        "ci_low": ratio.interval.low if ratio.interval else None,
-        "ci_high": ratio.interval.high if ratio.interval else None,
-        "rounds": ratio.n,
+        "median": found.median,
+        "ci_low": found.interval.low if found.interval else None,
+        "ci_high": found.interval.high if found.interval else None,
+        "rounds": found.rounds,
     }
 
 
-def _faults(samples: Samples, warm: Samples | None) -> dict[str, float] | None:
-    found = {"default": samples.faults, "warm": None if warm is None else warm.faults}
-    known = {name: value for name, value in found.items() if value is not None}
+def _faults(run: BackendRun) -> dict[str, float] | None:
+    if not run.samples:
+        return None
+    warm = run.warm_samples
+    counted = {"default": run.samples.faults, "warm": None if warm is None else warm.faults}
+    known = {name: value for name, value in counted.items() if value is not None}
     return known or None

@@ -9,7 +9,8 @@ import msgspec
 from pydlbench.ops.table import ITEM_BYTES
 from pydlbench.records.measurement import Measurement, Peaks, Roofline, time_summary
 from pydlbench.records.record import plain
-from pydlbench.timing.statistics import median, median_interval
+from pydlbench.study.estimate import estimate
+from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -19,11 +20,8 @@ if TYPE_CHECKING:
     from pydlbench.devices.gpu.record import GpuRecord
     from pydlbench.records.measurement import TimeSummary
     from pydlbench.records.specs import KernelSpec
-    from pydlbench.timing.procedure import Samples
-
-# Fewer rounds have no interval at 95 %.
-_ROUNDS = 6
-
+    from pydlbench.study.estimate import Estimate
+    from pydlbench.study.table import Series
 
 # Of a quiet machine, the first rounds agree with the last within 1 to 2 %.
 _DRIFT = 0.05
@@ -48,30 +46,30 @@ def measured_row(
     case: KernelSpec,
     threads: int | None,
     facts: KernelFacts,
-    samples: Samples,
+    samples: Series,
     *,
+    confidence: float = 0.95,
+    clock_hz: float | None = None,
     keep_samples: bool = False,
     keep_candidates: bool = False,
 ) -> Measurement:
     """Return the row of a timed case, still without the limits that it is held against.
 
-    Samples of one round are not independent: a round's clock and its neighbours are theirs in
-    common, and their interval says nothing of the next round. With six rounds or more, the interval
-    of the median is therefore the wider one of two: that of all samples, and that of the rounds'
-    medians (both distribution-free), extended to the median where that lies outside. Of a row that
-    was visited several times it is that of the visits' medians.
-
     Args:
         case: what was timed.
         threads: of the kernel; None on a GPU.
         facts: what the backend says of the kernel.
-        samples: its times.
+        samples: its visits.
+        confidence: level of the interval.
+        clock_hz: of somebody else on the same cores, where its own is not known.
         keep_samples: keep the raw samples.
         keep_candidates: keep what was tried.
     """
     base = _base(case, threads)
-    time = summary_of(samples)
-    candidates = _candidates(facts.candidates, samples.confidence)
+    found = estimate(samples, confidence)
+    time = summary_of(samples, confidence)
+    clock_hz = samples.clock_hz if clock_hz is None else clock_hz
+    candidates = _candidates(facts.candidates, confidence)
     return Measurement(
         **base,
         status="ok",
@@ -83,29 +81,28 @@ def measured_row(
         time=time,
         tflops=base["flops"] / time.median / 1e12,
         gbps=base["bytes"] / time.median / 1e9,
-        clock_hz=samples.clock_hz,
+        clock_hz=clock_hz,
         correct=facts.correct,
-        contended=samples.contended,
-        contention_reason=samples.contention_reason,
-        stop_rule=samples.stop_reason,
-        stop_reason=samples.stop_detail,
+        contended=found.contended,
+        contention_reason=found.reason if found.contended else None,
+        stop_rule="rounds",
+        stop_reason=f"{len(samples)} rounds, {samples.spent_s:.3g} s",
         inner=samples.inner,
-        retries=samples.retries,
-        cycles=None if samples.clock_hz is None else time.median * samples.clock_hz,
+        cycles=None if clock_hz is None else time.median * clock_hz,
         workspace_bytes=facts.workspace_bytes,
         reorder_s=facts.reorder_s,
         setup_s=facts.setup_s,
-        discarded=samples.discarded,
         candidates=candidates if keep_candidates else None,
-        samples_s=tuple(samples.all_seconds) if keep_samples else None,
+        samples_s=tuple(samples.seconds) if keep_samples else None,
         tensor_cores=facts.tensor_cores,
         notes=tuple(facts.notes),
         launch_s=facts.launch_s,
+        kernels=tuple(facts.kernels),
         energy_j=facts.energy_j,
         power_w=facts.power_w,
         gpu=None if samples.gpu is None else plain(msgspec.structs.asdict(samples.gpu)),
         warnings=(
-            *_warnings(samples, time, case.on_gpu),
+            *_warnings(samples, found, case.on_gpu),
             *_wrong_ones(facts.candidates, time.median),
         ),
     )
@@ -149,66 +146,55 @@ def _base(case: KernelSpec, threads: int | None) -> dict[str, Any]:
     }
 
 
-def summary_of(samples: Samples) -> TimeSummary:
-    """Return the samples' summary with the wider interval, see :func:`measured_row`."""
-    summary = time_summary(samples.seconds, samples.confidence)
-    if samples.visits:
-        apart = median_interval(samples.visits, samples.confidence)
-        return msgspec.structs.replace(
-            summary,
-            median=samples.median,
-            ci_low=apart.low if apart else None,
-            ci_high=apart.high if apart else None,
-            visits=len(samples.visits),
-            within=samples.within,
-            visit_s=samples.visits,
-            processes=samples.processes,
-        )
-    rounds = samples.by_round().values()
-    if len(rounds) < _ROUNDS:
-        return summary
-    between = median_interval(rounds, samples.confidence)
-    if between is None or summary.ci_low is None or summary.ci_high is None:
-        return summary
-    if between.high - between.low <= summary.ci_high - summary.ci_low:
-        return summary
+def summary_of(samples: Series, confidence: float = 0.95) -> TimeSummary:
+    """Return the summary of a subject's visits: median and interval are those of its rounds.
+
+    Args:
+        samples: its visits.
+        confidence: level of the interval.
+    """
+    found = estimate(samples, confidence)
+    interval = found.interval
+    several = samples.preparations > 1
     return msgspec.structs.replace(
-        summary,
-        ci_low=min(between.low, summary.median),
-        ci_high=max(between.high, summary.median),
+        time_summary(samples.seconds, confidence),
+        median=found.median,
+        ci_low=None if interval is None else interval.low,
+        ci_high=None if interval is None else interval.high,
+        repetitions=samples.preparations,
+        visit_s=samples.preparations_s() if several else (),
+        processes=samples.processes,
     )
 
 
-def _drift(samples: Samples) -> tuple[float, float]:
+def _drift(samples: Series) -> tuple[float, float]:
     """The medians of the first third of the rounds and of the last."""
-    seconds = [one.seconds for one in samples.rounds]
+    seconds = list(samples.by_round().values())
     third = max(1, len(seconds) // 3)
     return median(seconds[:third]), median(seconds[-third:])
 
 
-def _warnings(samples: Samples, time: TimeSummary, on_gpu: bool) -> tuple[str, ...]:
+def _warnings(samples: Series, found: Estimate, on_gpu: bool) -> tuple[str, ...]:
     """What no counter of this system saw, but the samples show."""
-    found = []
-    if not samples.warmup.steady:
-        found.append(f"the warm-up ended before times were steady: {samples.warmup.detail}")
+    words = []
     if samples.gate_timeouts:
-        found.append(
+        words.append(
             f"{samples.gate_timeouts} samples were taken again: enqueueing them waited for the GPU "
             "behind the closed launch gate"
         )
-    if samples.disturbed:
-        found.append(f"{samples.disturbed} of {len(samples.visits)} visits were disturbed")
+    if found.disturbed and not found.contended:
+        words.append(f"{found.disturbed} of {found.rounds} rounds were disturbed: {found.reason}")
     first, last = _drift(samples)
     moved = last / first - 1 if first > 0 else 0.0
     # What the row's own interval shows need not be said once more.
-    width = 0.0 if time.ci_low is None or time.ci_high is None else time.ci_high - time.ci_low
-    if not samples.contended and abs(moved) > _DRIFT and abs(last - first) > width:
+    width = 0.0 if found.interval is None else found.interval.high - found.interval.low
+    if not found.contended and abs(moved) > _DRIFT and abs(last - first) > width:
         text = _GPU_DRIFT_TEXT if on_gpu else _DRIFT_TEXT
         how = "rose" if moved > 0 else "fell"
-        found.append(
+        words.append(
             f"the median {how} by {100 * abs(moved):.0f} % from the first rounds to the last {text}"
         )
-    return tuple(found)
+    return tuple(words)
 
 
 def _wrong_ones(candidates: Sequence[dict[str, Any]], median_s: float) -> tuple[str, ...]:

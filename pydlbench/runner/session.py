@@ -12,7 +12,6 @@ from pydlbench.runner.laps import Laps
 from pydlbench.runner.machine import Devices, Workers
 from pydlbench.runner.options import Options
 from pydlbench.runner.problem import by_problem
-from pydlbench.timing.visits import VISITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.laps import Effort
+    from pydlbench.study.table import Interference
     from pydlbench.workers.host import RemoteKernel, Worker
 
 
@@ -86,6 +86,10 @@ class Session:
     def canary(self) -> float | None:
         """Ask whether the cores are ours; see :meth:`pydlbench.runner.machine.Workers.canary`."""
         return self._workers.canary()
+
+    def interference(self) -> Interference:
+        """Read bursts; see :meth:`pydlbench.runner.machine.Workers.interference`."""
+        return self._workers.interference()
 
     @property
     def run(self) -> RunRecord:
@@ -157,8 +161,8 @@ class Session:
             self._kernels,
             self._workers,
             groups,
-            asked or VISITS,
-            renew=asked is not None or len(cases) > 1,
+            asked or self._kernels.repetitions(cases),
+            renew=self.options.renew or asked is not None or len(cases) > 1,
             memory_bytes=self.facts.memory_available_bytes,
             effort=effort,
         )

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pydlbench.backends.steps import operations
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, UsageError
 from pydlbench.models.counts import memory
 from pydlbench.records.step import StepFacts, StepPreparation, StepRecord
-from pydlbench.runner.interleaved import (
-    random_order,
-    releasing,
-    sample_interleaved,
-)
 from pydlbench.runner.rows import summary_of
+from pydlbench.steps.prepare import prepare_step
+from pydlbench.steps.traced import trace_step
+from pydlbench.study.estimate import estimate
+from pydlbench.study.loop import LEAST_ROUNDS, ROUNDS, Size, Study, Subject, random_order
+from pydlbench.timing import policy as policies
 from pydlbench.timing.policy import Policy, gpu_policy
-from pydlbench.timing.visits import VISITS, joined, taken_again, visit_policy
 from pydlbench.units import format_bytes
-from pydlbench.words import FRAMEWORK_MODES, FRAMEWORKS
+from pydlbench.workers.host import releasing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,65 +26,14 @@ if TYPE_CHECKING:
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
-    from pydlbench.timing.procedure import Samples
+    from pydlbench.study.table import Series
     from pydlbench.workers.host import RemoteKernel
-
-
-def prepare_step(
-    case: StepSpec,
-    session: Session,
-    *,
-    warm: bool = False,
-    allocator: str | None = None,
-    preparation: StepPreparation | None = None,
-) -> RemoteKernel[StepFacts]:
-    """Have a step made ready in its framework's process; raises what is raised there.
-
-    Args:
-        case: the step.
-        session: whose workers are used.
-        warm: in a process of its own whose allocator keeps the pages that were freed.
-        allocator: of that process, see :meth:`pydlbench.runner.session.Session.worker`.
-        preparation: with which checks; None is all of them.
-
-    Returns:
-        A kernel to sample.
-    """
-    worker = session.worker(case.framework, case.device, warm=warm, allocator=allocator)
-    how = preparation or StepPreparation()
-    return worker.build(operations.prepare_step, StepFacts, case=case.to_dict(), preparation=how)
-
-
-def settled(cases: Sequence[StepSpec], session: Session) -> list[StepSpec]:
-    """Return steps of a model of the user's own in the framework that the model is of.
-
-    Modes become their counterparts. The user's code runs once more for it, in a worker.
-
-    Args:
-        cases: of one model, in the framework whose worker is asked.
-        session: whose worker.
-
-    Raises:
-        PydlbenchError: the user's code failed.
-    """
-    first = cases[0]
-    worker = session.worker(first.framework, first.device)
-    found = worker.call(operations.find_framework, lambda _: None, case=first.to_dict())
-    if found == first.framework or found not in FRAMEWORKS:
-        return list(cases)
-    worker.close()  # it has both frameworks by now
-    places = FRAMEWORK_MODES[first.framework]
-    return [
-        msgspec.structs.replace(
-            one, framework=found, mode=FRAMEWORK_MODES[found][places.index(str(one.mode))]
-        )
-        for one in cases
-    ]
 
 
 def step_policy(case: StepSpec, session: Session, facts: StepFacts) -> Policy:
     """Return the constants of sampling for a step."""
     policy = Policy(confidence=session.options.confidence, budget_s=session.options.budget_s)
+    policy = policies.step_policy(policy)
     return gpu_policy(policy, facts.timing) if case.on_gpu else policy
 
 
@@ -116,21 +64,42 @@ def run_in_turn(
 
     With several visits (``Options.visits``) the steps share their budget: in each all steps are
     made ready anew in new processes of their frameworks, and take turns. Checks are made in the
-    first. A disturbed visit is taken again, by all of them.
+    first.
 
     Args:
         cases: the steps.
         session: whose workers and settings are used.
-        preparation: with which checks; None is all of them.
+        preparation: with which checks; None is all of them. With ``trace`` steps are traced, too,
+            in the processes that timed them last.
         progress: called with steps made ready, steps in all and the next one's label.
 
     Returns:
         A record for each, in the order given.
     """
-    turns = _Turns(cases, session, preparation or StepPreparation())
+    how = preparation or StepPreparation()
+    turns = _Turns(cases, session, msgspec.structs.replace(how, trace=False))
     while not turns.finished:
         turns.visit(progress)
-    return turns.records()
+    records = turns.records()
+    return _traced(cases, records, session, progress) if how.trace else records
+
+
+def _traced(
+    cases: Sequence[StepSpec],
+    records: Sequence[StepRecord],
+    session: Session,
+    progress: Callable[[int, int, str], None] | None,
+) -> list[StepRecord]:
+    """Return records of steps with what their calls take, of those that have a time."""
+    found = []
+    for place, (case, record) in enumerate(zip(cases, records, strict=True)):
+        if record.time is None:
+            found.append(record)
+            continue
+        if progress:
+            progress(place, len(cases), f"{case.label}: traced step")
+        found.append(msgspec.structs.replace(record, **trace_step(case, session)))
+    return found
 
 
 class _Turns:
@@ -148,26 +117,23 @@ class _Turns:
         self._cases = cases
         self._session = session
         self._preparation = preparation
-        self._visits = session.options.visits or VISITS
+        self._visits = session.options.visits or LEAST_ROUNDS
         self._lap = 0
-        self._order = random_order(session.options.seed)
+        on_gpus = all(case.on_gpu for case in cases)
+        order = random_order(session.options.seed)
+        self._study = Study(order, None if on_gpus else session.interference)
         # By number of the step: why it has no time, why its visits came to an end, what is known
-        # of it, and its samples by lap.
+        # of it, and how long it runs.
         self._refused: dict[int, StepRecord] = {}
         self._ended: dict[int, str] = {}
         self._facts: dict[int, StepFacts] = {}
-        self._taken: dict[int, dict[int, Samples]] = {}
-        self._processes: dict[int, set[int]] = {}
+        self._sizes: dict[int, Size] = {}
 
     @property
     def finished(self) -> bool:
         """Whether no step wants another visit."""
-        left = [one for index, one in self._taken.items() if index not in self._ended]
-        if len(self._refused) + len(self._ended) == len(self._cases):
-            return True
-        return self._lap >= self._visits and not any(
-            taken_again(one.values(), self._visits) for one in left
-        )
+        done = len(self._refused) + len(self._ended) == len(self._cases)
+        return done or self._lap >= self._visits
 
     def visit(self, progress: Callable[[int, int, str], None] | None = None) -> None:
         """Have the steps made ready, and sample them in turn.
@@ -178,8 +144,8 @@ class _Turns:
         count, session = len(self._cases), self._session
         if self._lap:
             session.renew()
-        session.start((one.framework, one.device) for one in self._cases)
-        done = count * min(self._lap, self._visits) // (self._visits + 1)
+        session.start((case.framework, case.device) for case in self._cases)
+        done = count * self._lap // (self._visits + 1)
         preparation = self._preparation
         if self._lap:
             preparation = msgspec.structs.replace(preparation, checks=False)
@@ -189,7 +155,7 @@ class _Turns:
                 if index in self._refused or index in self._ended:
                     continue
                 if progress:
-                    what = "checks" if self._lap == 0 else f"visit {self._lap + 1}"
+                    what = "checks" if self._lap == 0 else f"repetition {self._lap + 1}"
                     progress(index if self._visits == 1 else done, count, f"{case.label}: {what}")
                 try:
                     kernels[index] = prepare_step(case, session, preparation=preparation)
@@ -203,29 +169,33 @@ class _Turns:
         self._lap += 1
 
     def _sample(self, kernels: Mapping[int, RemoteKernel[StepFacts]]) -> None:
-        session = self._session
-        policies = [
-            visit_policy(
-                step_policy(self._cases[index], session, kernel.facts),
-                self._visits,
-                alone=len(kernels) == 1,
+        rounds = ROUNDS if self._visits == 1 else 1
+        subjects = []
+        for index, kernel in kernels.items():
+            policy = step_policy(self._cases[index], self._session, kernel.facts)
+            subjects.append(
+                Subject(
+                    key=index,
+                    sample=kernel.sample,
+                    policy=dataclasses.replace(policy, visits=max(rounds, self._visits)),
+                    process=kernel.generation,
+                    preparation=self._lap,
+                    size=self._sizes.get(index),
+                )
             )
-            for index, kernel in kernels.items()
-        ]
-        samplers = [kernel.sample for kernel in kernels.values()]
-        canary = None if all(case.device != "cpu" for case in self._cases) else session.canary
-        taken = sample_interleaved(samplers, policies, self._order, canary=canary)
-        for (index, kernel), samples in zip(kernels.items(), taken, strict=True):
-            if isinstance(samples, PydlbenchError):
-                self._lose(index, samples)
-            else:
-                self._facts.setdefault(index, kernel.facts)
-                self._taken.setdefault(index, {})[self._lap] = samples
-                self._processes.setdefault(index, set()).add(kernel.generation)
+        errors = self._study.take(subjects, first=self._lap * rounds, rounds=rounds)
+        for index, subject in zip(kernels, subjects, strict=True):
+            if index in errors:
+                if rounds > 1:  # of a process that has died nothing counts
+                    self._study.table.forget(index)
+                self._lose(index, errors[index])
+            self._facts.setdefault(index, kernels[index].facts)
+            if subject.size is not None:
+                self._sizes[index] = subject.size
 
     def _lose(self, index: int, error: PydlbenchError) -> None:
         """Visit a step no more; what earlier visits have measured stays."""
-        if index in self._taken:
+        if index in self._study.table:
             self._ended[index] = " ".join(str(error).split())
         else:
             self._refused[index] = _refused(self._cases[index], self._session, error)
@@ -237,17 +207,16 @@ class _Turns:
             if index in self._refused:
                 found.append(self._refused[index])
                 continue
-            taken, processes = self._taken[index], len(self._processes[index])
-            samples = joined(taken, min(self._visits, len(taken)), processes)
-            record = record_of(case, self._session, self._facts[index], samples)
+            series = self._study.table.of(index)
+            record = record_of(case, self._session, self._facts[index], series)
             if why := self._ended.get(index):
-                said = f"a visit failed, {len(taken)} made the row: {why}"
-                record = msgspec.structs.replace(record, warnings=(*record.warnings, said))
+                words = f"a visit failed, {series.preparations} made the row: {why}"
+                record = msgspec.structs.replace(record, warnings=(*record.warnings, words))
             found.append(record)
         return found
 
 
-def record_of(case: StepSpec, session: Session, facts: StepFacts, samples: Samples) -> StepRecord:
+def record_of(case: StepSpec, session: Session, facts: StepFacts, samples: Series) -> StepRecord:
     """Return the record of a timed step.
 
     A check that failed makes the row ``failed``; its time stands beside it all the same.
@@ -258,20 +227,22 @@ def record_of(case: StepSpec, session: Session, facts: StepFacts, samples: Sampl
         facts: of its kernel.
         samples: its times.
     """
-    time = summary_of(samples)
+    confidence = session.options.confidence
+    found = estimate(samples, confidence)
+    time = summary_of(samples, confidence)
     wrong = [one for one in facts.checks if one.status != "ok"]
     warnings = []
-    if not samples.warmup.steady:
-        warnings.append(f"the warm-up ended before times were steady: {samples.warmup.detail}")
-    if samples.disturbed:
-        warnings.append(f"{samples.disturbed} of {len(samples.visits)} visits were disturbed")
+    if found.disturbed:
+        warnings.append(
+            f"{found.disturbed} of {found.rounds} rounds were disturbed: {found.reason}"
+        )
     return StepRecord(
         case=msgspec.structs.replace(case, batch=facts.batch),
         status="failed" if wrong else "ok",
         reason="; ".join(f"{one.name}: {one.detail}" for one in wrong) or None,
         time=time,
         images_per_s=facts.batch / time.median,
-        samples_s=tuple(samples.all_seconds),
+        samples_s=tuple(samples.seconds),
         rounds_s=samples.by_round(),
         inner=samples.inner,
         faults=samples.faults,
@@ -289,10 +260,11 @@ def record_of(case: StepSpec, session: Session, facts: StepFacts, samples: Sampl
         types=facts.types or None,
         notes=facts.notes,
         warnings=tuple(warnings),
-        contended=samples.contended,
-        contention_reason=samples.contention_reason,
-        discarded=samples.discarded,
-        stop_reason=samples.stop_detail,
+        contended=found.contended,
+        contention_reason=found.reason if found.contended else None,
+        stop_reason=f"{samples.preparations} processes, {samples.spent_s:.3g} s"
+        if samples.preparations > 1
+        else f"{len(samples)} rounds, {samples.spent_s:.3g} s",
     )
 
 

@@ -27,13 +27,14 @@ class StepSession(Session):
         cases: Sequence[StepSpec],
         *,
         checks: bool,
+        trace: bool,
         progress: Callable[[int, int, str], None],
     ) -> list[StepRecord]:
-        """Check steps, unless ``checks`` is off, and time them interleaved."""
+        """Check steps, unless ``checks`` is off, time them interleaved, and trace each."""
         from pydlbench.records.step import StepPreparation
         from pydlbench.steps.run import run_in_turn
 
-        how = StepPreparation(checks=checks)
+        how = StepPreparation(checks=checks, trace=trace)
         return run_in_turn(cases, self, preparation=how, progress=progress)
 
     def agreement(self, case: StepSpec, frameworks: tuple[str, str]) -> Agreement:

@@ -14,6 +14,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         samples: timed samples to return.
         inner: executions per sample; the sample is their mean.
         untimed: executions before the first sample, to refill caches and wake the threads.
+        touch: reading the operands once does as well: a kernel that can leaves out the untimed
+            executions, which take it longer.
         timing: how a step on a GPU is timed, see ``backends.steps.device.WAYS``; empty is the
             first of these, and the only way of all else.
     """
@@ -21,6 +23,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
     inner: int = 1
     untimed: int = 0
+    touch: bool = False
     timing: str = ""
 
 
@@ -69,6 +72,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
         allocations: blocks per execution that a framework asked a GPU's driver for; None where
             nobody counted.
         faults: page faults per execution; None where nobody counted.
+        voluntary: voluntary context switches of all threads; None where nobody counted.
         cpu_s: CPU time that the process spent within ``wall_s``, summed over its threads, those
             that wait by spinning included; None where nobody counted.
         others_s: CPU time that others spent on the used CPUs within ``wall_s``; counted in ticks,
@@ -95,6 +99,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     enqueue_s: tuple[float, ...] = ()
     allocations: float | None = None
     faults: float | None = None
+    voluntary: int | None = None
     cpu_s: float | None = None
     others_s: float | None = None
     canary: tuple[float, ...] = ()

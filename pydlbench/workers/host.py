@@ -11,13 +11,14 @@ import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
 from pydlbench.backends.base import KernelFacts
-from pydlbench.errors import WorkerError
+from pydlbench.errors import PydlbenchError, WorkerError
 from pydlbench.timing.chunk import Chunk
 from pydlbench.workers.channel import (
     HEARTBEAT_S,
@@ -36,9 +37,10 @@ from pydlbench.workers.channel import (
     raise_error,
 )
 from pydlbench.workers.environment import worker_environment
+from pydlbench.workers.stopping import guardian
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pydlbench.backends.base import Preparation
     from pydlbench.records.specs import KernelSpec
@@ -88,6 +90,11 @@ SILENCE_TIMEOUT = 120.0
 # A process that is asked where it is answers at once, or not at all.
 _PLACE_S = 1.0
 _MOST_SAID = 1 << 16
+# Where a process cannot be stopped its threads fall asleep after so long: GNU OpenMP's spin for
+# some milliseconds.
+_REST_S = 0.012
+# All workers of this process, so that one can have the machine for itself.
+_workers: Final[weakref.WeakSet[Worker]] = weakref.WeakSet()
 
 # The worker sees the module path that the host sees, wherever the host was started from.
 _BOOTSTRAP = (
@@ -143,7 +150,10 @@ class Worker:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         self._said = 0  # bytes of standard error that belong to earlier requests
         self._description: dict[str, Any] = {}
+        self._stopped = False
+        self._asked: Operation | None = None
         self.generation = 0
+        _workers.add(self)
 
     @property
     def pid(self) -> int | None:
@@ -157,9 +167,23 @@ class Worker:
 
     def prepare(self, case: KernelSpec, preparation: Preparation) -> RemoteKernel[KernelFacts]:
         """Have a case made ready in the worker; raises what the backend raises there."""
+        self.begin(case, preparation)
+        return self.prepared()
+
+    def begin(self, case: KernelSpec, preparation: Preparation) -> None:
+        """Have a case made ready while others work, see :meth:`prepared`.
+
+        Raises:
+            WorkerError: see :meth:`send`.
+        """
         from pydlbench.workers import worker
 
-        return self.build(worker.prepare, KernelFacts, case=case.to_dict(), preparation=preparation)
+        arguments = {"case": case.to_dict(), "preparation": preparation}
+        self.send(Build(_name_of(worker.prepare), arguments))
+
+    def prepared(self) -> RemoteKernel[KernelFacts]:
+        """Return what was begun; raises what the backend raises there."""
+        return self._built(self.receive(), KernelFacts)
 
     def build(
         self, builder: Callable[..., Any], facts: type[Facts], **arguments: Any
@@ -175,7 +199,9 @@ class Worker:
         Raises:
             PydlbenchError: whatever the function raised.
         """
-        reply = self.ask(Build(_name_of(builder), arguments))
+        return self._built(self.ask(Build(_name_of(builder), arguments)), facts)
+
+    def _built(self, reply: Mapping[str, Any], facts: type[Facts]) -> RemoteKernel[Facts]:
         known = msgspec.convert(reply["facts"], facts, strict=False, str_keys=True)
         return RemoteKernel(self, reply["kernel"], known)
 
@@ -219,6 +245,9 @@ class Worker:
     ) -> Any:
         """Send one request and return the result.
 
+        Whoever takes samples or probes the machine has it for itself: all other workers that this
+        process has started are stopped until somebody asks them something.
+
         Args:
             operation: what is asked for.
             hear: takes what the worker tells before it replies.
@@ -227,25 +256,70 @@ class Worker:
             WorkerError: the worker died (the message has its signal or exit code) or hung.
             PydlbenchError: whatever the backend raised.
         """
+        self.send(operation)
+        return self.receive(hear)
+
+    def send(self, operation: Operation) -> None:
+        """Send one request, whose result :meth:`receive` returns; others work meanwhile.
+
+        Args:
+            operation: what is asked for.
+
+        Raises:
+            WorkerError: the worker died, or has not yet been asked for its last result.
+        """
         self._start()
         process = self._process
-        if process is None or process.stdin is None:
-            raise WorkerError(f"the {self.backend} worker is not running")
+        if process is None or process.stdin is None or self._asked is not None:
+            raise WorkerError(f"the {self.backend} worker is not ready for a request")
+        if isinstance(operation, (Sample, Probe)):
+            _stop_all_but(self)
         # Not by seek(): the worker shares the file's position.
         self._said = os.fstat(self._stderr.fileno()).st_size
         message = encode(operation)
         try:
-            try:
-                process.stdin.write(message)
-                process.stdin.flush()
-            except BrokenPipeError:
-                raise self._died() from None
-            unhurried = isinstance(operation, (Build, Call))
-            return self._reply(self.prepare_timeout if unhurried else self.timeout, hear)
+            process.stdin.write(message)
+            process.stdin.flush()
+        except BrokenPipeError:
+            raise self._died() from None
         except KeyboardInterrupt:
             # Half a request would garble the next one, whose answer the other half's would be.
             self.close(kill=True)
             raise
+        self._asked = operation
+
+    def receive(self, hear: Callable[[dict[str, Any]], None] | None = None) -> Any:
+        """Return the result of what was sent.
+
+        Args:
+            hear: see :meth:`ask`.
+
+        Raises:
+            WorkerError: see :meth:`ask`.
+            PydlbenchError: likewise.
+        """
+        operation, self._asked = self._asked, None
+        unhurried = isinstance(operation, (Build, Call))
+        try:
+            return self._reply(self.prepare_timeout if unhurried else self.timeout, hear)
+        except KeyboardInterrupt:
+            self.close(kill=True)
+            raise
+
+    def stop(self) -> bool:
+        """Stop the process until the next request; return whether nothing of it runs any more."""
+        if self._process is None or self._stopped:
+            return True
+        # One that still answers, or has not yet said that it is ready, is waited for.
+        if self._ready and self._asked is None:
+            self._stopped = guardian.stop(self._process.pid)
+        return self._stopped
+
+    def resume(self) -> None:
+        """Continue the process, if it was stopped."""
+        if self._stopped and self._process is not None:
+            guardian.resume(self._process.pid)
+        self._stopped = False
 
     def said(self) -> str:
         """Return what the process has written to standard error since its last request began."""
@@ -259,6 +333,8 @@ class Worker:
 
         What it has forked ends with it, unless that has left its session.
         """
+        self.resume()
+        self._asked = None
         process, self._process = self._process, None
         if self._replies is not None:
             self._replies.close()
@@ -314,6 +390,7 @@ class Worker:
 
     def _start(self) -> None:
         self.launch()
+        self.resume()
         if self._ready:
             return
         try:
@@ -385,6 +462,13 @@ class Worker:
         return WorkerError(f"the {self.backend} worker {exit_status(code, said)}")
 
 
+def _stop_all_but(worker: Worker) -> None:
+    """Leave the machine to a worker: stop all others, or wait until they have fallen asleep."""
+    others = [one.stop() for one in list(_workers) if one is not worker]
+    if not all(others):
+        time.sleep(_REST_S)
+
+
 def _of_library(path: Path) -> bool:
     """Whether a file is Python's own, an installed library's or ours; or what lies in no file."""
     here, standard = Path(__file__).parents[1], Path(os.__file__).parent
@@ -429,3 +513,15 @@ class RemoteKernel(Generic[Facts]):
         """Free the kernel's memory, if its worker still lives."""
         if self.alive:
             self._worker.ask(Release(self._number))
+
+
+@contextlib.contextmanager
+def releasing(kernels: Iterable[RemoteKernel[Any] | None]) -> Iterator[None]:
+    """Release all kernels at the end, also those that join the collection meanwhile."""
+    try:
+        yield
+    finally:
+        for kernel in list(kernels):
+            if kernel is not None:
+                with contextlib.suppress(PydlbenchError):  # its worker has died meanwhile
+                    kernel.release()

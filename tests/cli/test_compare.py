@@ -40,7 +40,7 @@ def write(tmp_path, measurement, run_record):
                 q3=at,
                 min=at,
                 n=24,
-                visits=visits,
+                repetitions=visits,
                 visit_s=visited(at, spread, number) if visits > 1 else (),
             )
             own = {"time": time, **(changes or {}).get(number, {})}

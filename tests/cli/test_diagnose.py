@@ -1,6 +1,5 @@
 """``diagnose``: what it asks for, and how its findings are shown and kept."""
 
-import importlib.util
 import json
 
 import msgspec
@@ -143,16 +142,3 @@ def test_what_was_found_before_an_interrupt_is_shown_and_kept(session, asked, mo
         (entry,) = store.entries("20300102-030405-abcd")
         assert store.info("20300102-030405-abcd").status == "interrupted"
     assert entry.document["interrupted"]
-
-
-@pytest.mark.deep
-@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs torch")
-def test_a_real_step(capsys, tmp_path):
-    target = tmp_path / "found.json"
-    words = ("--batch", "4", "--budget", "0.01", "--stop-after", "1", "--json", str(target))
-    assert main(["diagnose", "mnist", *words]) == 0
-    out, _ = capsys.readouterr()
-    assert says(out.splitlines()[0], "mnist", "batch 4", "forward", "fp32", "torch")
-    document = json.loads(target.read_text())
-    assert document["step"]["status"] == "ok"
-    assert document["step"]["time_s"]["median"] > 0

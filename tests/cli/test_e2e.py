@@ -48,6 +48,7 @@ class FakeSession:
         self.opened: list[dict[str, Any]] = []
         self.groups: list[list[Any]] = []
         self.checks: list[bool] = []
+        self.traces: list[bool] = []
         self.played: list[Any] = []
         self.error = 1e-6
         self.batch = 1  # of models of one's own
@@ -58,12 +59,13 @@ class FakeSession:
         self.opened.append(options)
         yield self
 
-    def steps(self, cases: Any, *, checks: bool, progress: Any) -> list[StepRecord]:
+    def steps(self, cases: Any, *, checks: bool, trace: bool, progress: Any) -> list[StepRecord]:
         if len(self.groups) == self.interrupt_at:
             raise KeyboardInterrupt
         progress(0, len(cases), cases[0].label)
         self.groups.append(list(cases))
         self.checks.append(checks)
+        self.traces.append(trace)
         return [self._record(case, checks) for case in cases]
 
     def _record(self, case: Any, checks: bool) -> StepRecord:

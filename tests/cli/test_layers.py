@@ -41,7 +41,9 @@ def test_default_is_alexnet_forward_fp32_hot(session):
         {
             "seed": 0,
             "budget_s": 1.0,
-            "visits": 6,
+            "visits": None,
+            "renew": True,
+            "keep_probes": True,
             "confidence": 0.95,
             "keep_samples": True,
             "algorithms": False,
@@ -500,3 +502,9 @@ def test_json_and_csv_of_interleaved_backends(interleaved, capsys, tmp_path):
     assert [row["ratio_median"] for row in table] == ["1.0", "1.5", "1.5"]
     assert table[1]["causes"] == "allocation 60%; unexplained 40%"
     assert (table[1]["faults_default"], table[0]["faults_default"]) == ("700.0", "")
+
+
+def test_fresh_takes_over_nothing_that_earlier_runs_have_found(session):
+    assert command.run(parse("--shape", "conv3"), session.open) == 0
+    assert command.run(parse("--shape", "conv3", "--fresh"), session.open) == 0
+    assert [one["keep_probes"] for one in session.opened] == [True, False]

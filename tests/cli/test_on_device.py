@@ -13,11 +13,6 @@ from pydlbench.records.check import CheckResult
 BRIEF = ("mnist", "--framework", "torch", "--device", "cuda:0")
 
 
-@pytest.fixture(autouse=True)
-def _no_rest(monkeypatch):
-    monkeypatch.setattr("pydlbench.runner.interleaved.REST_S", 0.0)
-
-
 @pytest.fixture
 def session(run_record):
     """A step that is bound by its launches."""

@@ -92,6 +92,7 @@ class Fake final : public Calls, public Work {
 
   void flush_l2() override { throw std::logic_error("not asked for"); }
   void prefetch(const Prefetch&) override { flush_l2(); }
+  bool has_gate() const noexcept override { return true; }
   void close_gate() override { flush_l2(); }
   void open_gate() noexcept override {}
   bool gate_timed_out() override { return false; }
@@ -219,8 +220,8 @@ TEST(without_weights_none_can_be_cold) {
 TEST(tensors_too_small_to_rotate_are_refused) {
   const auto all_cold = CacheState::all_cold;
   CHECK_EQ(sets_for(all_cold, Timing::graph, 256, 0, 1 << 30), -1);
-  CHECK_EQ(sets_for(all_cold, Timing::graph, 256, 0, 1023 * 256), 1024);
-  CHECK_EQ(sets_for(all_cold, Timing::graph, 256, 0, 1023 * 256 + 1), -1);
+  CHECK_EQ(sets_for(all_cold, Timing::graph, 256, 0, 255 * 256), 256);
+  CHECK_EQ(sets_for(all_cold, Timing::graph, 256, 0, 255 * 256 + 1), -1);
 }
 
 TEST(copies_are_aligned) {

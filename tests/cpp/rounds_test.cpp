@@ -60,6 +60,7 @@ struct FakeCalls final : Calls {
   double host_seconds() override { return 0; }
   void flush_l2() override { log += '?'; }
   void prefetch(const Prefetch&) override { log += '?'; }
+  bool has_gate() const noexcept override { return true; }
   void close_gate() override { log += '?'; }
   void open_gate() noexcept override {}
   bool gate_timed_out() override { return false; }

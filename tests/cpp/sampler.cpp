@@ -42,6 +42,7 @@ extern "C" struct Scenario {
   int again;              // sample a second time, without failures, and record that instead
   int uncapturable;       // the work is refused while a stream is captured
   int kernels;            // of an execution; 0: one
+  int ungated;            // there is no gate
 };
 
 namespace {
@@ -78,6 +79,7 @@ class Fake final : public Calls {
   void prefetch(const Prefetch& tensor) override {
     call("prefetch " + std::to_string(tensor.bytes), [&] { ++pending; });
   }
+  bool has_gate() const noexcept override { return scenario_.ungated == 0; }
   void close_gate() override {
     call("close", [&] {
       if (capturing) wrong("a gate in a capture");

@@ -13,6 +13,7 @@ _HERE = Path(__file__).parent
 _CSRC = _HERE.parent.parent / "csrc"
 _PARTS = [
     *("runtime/check.cpp", "runtime/device.cpp", "runtime/handles.cpp"),
+    *("runtime/graph_driver.cpp", "runtime/graph_kernels.cpp"),
     *("sampling/clock.cpp", "sampling/kernels.cu", "sampling/real_calls.cpp"),
     "sampling/sampler.cpp",
 ]

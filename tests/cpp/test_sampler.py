@@ -31,7 +31,10 @@ class _Scenario(ctypes.Structure):
         *((name, ctypes.c_int) for name in ("samples", "inner", "untimed", "launch_times")),
         *((name, ctypes.c_double) for name in ("seconds", "elapsed", "clock_seconds")),
         *((name, ctypes.c_int) for name in ("fail_at", "fail_after_effect", "gate_timeouts")),
-        *((name, ctypes.c_int) for name in ("queue", "again", "uncapturable", "kernels")),
+        *(
+            (name, ctypes.c_int)
+            for name in ("queue", "again", "uncapturable", "kernels", "ungated")
+        ),
     )
 
 
@@ -90,8 +93,19 @@ def test_an_execution_of_more_kernels_than_the_queue_takes_has_no_gate(play):
     assert "close" not in answer["trace"]
     assert "timed out?" not in answer["trace"]
     assert answer["trace"].count("elapsed") == 2
-    # A graph is one launch.
-    assert play(timing="graph", kernels=769)["trace"].count("close") == 1
+
+
+@pytest.mark.parametrize(("kernels", "gates"), [(256, 1), (257, 0)])
+def test_a_graph_of_more_nodes_than_are_known_to_wait_has_no_gate(play, kernels, gates):
+    assert play(timing="graph", kernels=kernels)["trace"].count("close") == gates
+
+
+@pytest.mark.parametrize("timing", _TIMING)
+def test_without_a_gate_nothing_is_held_back(play, timing):
+    answer = play(timing=timing, samples=2, ungated=1)
+    assert answer["error"] == ""
+    assert not {"close", "timed out?"} & set(answer["trace"])
+    assert answer["trace"].count("elapsed") == 2
 
 
 def test_launches_that_cannot_be_counted_are_supposed_to_be_many(play):
@@ -198,7 +212,7 @@ def test_a_cold_graph_needs_sets_that_rotate(play):
 def test_a_long_graph_is_launched_in_parts_that_end_with_the_last_set(play):
     answer = play("all-cold", timing="graph", sets=3, inner=1500)
     launches = [call for call in answer["trace"] if call.startswith("launch")]
-    assert launches == ["launch 1023", "launch 1023", "launch 477", "launch 477"]
+    assert launches == ["launch 255"] * 6 + ["launch 225"] * 2
     assert answer["seconds"] == pytest.approx([0.75e-3])
 
 

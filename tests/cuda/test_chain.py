@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tiny
 
+from pydlbench.backends.native.links import list_step
 from pydlbench.backends.native.model_chain import NativeChain, prepare_model
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import build_layer
@@ -40,11 +41,11 @@ def error(found: Any, wanted: Any) -> float:
 @pytest.mark.parametrize("name", MODELS)
 def test_output_and_gradients_are_those_of_a_cpu(backend, name, phase, way):
     pytest.importorskip("pydlbench._cpu")
-    model = MODELS[name]()
-    wanted = NativeChain(model, phase, "channels last", dropout=False)
+    listing = list_step(MODELS[name](), phase, dropout=False)
+    wanted = NativeChain(listing, "channels last")
     wanted.chain.run()
     gradients = dict(wanted.gradients())
-    made = NativeChain(model, phase, way, dropout=False, chains=backend.chains())
+    made = NativeChain(listing, way, chains=backend.chains())
 
     # Twice from the first weights: nothing of the first run is left in the second.
     for _ in range(2):
@@ -71,7 +72,7 @@ def test_a_chain_is_a_kernel_to_be_sampled(backend, timing):
 
 
 def test_a_graph_computes_what_the_stream_does(backend):
-    made = NativeChain(tiny.chain(), "forward", WAYS[0], chains=backend.chains())
+    made = NativeChain(list_step(tiny.chain(), "forward"), WAYS[0], chains=backend.chains())
     made.chain.run()
     output = made.output()
     chain: Any = made.chain
@@ -99,11 +100,11 @@ def relus(cuda: Any, device: Any, count: int) -> Any:
     return cuda.Chain(offers, links, given, {f"x{count}"}, cuda.Layouts.channels_last)
 
 
-@pytest.mark.parametrize("count", [1, 128, 129, 300])
-def test_a_chain_of_many_kernels_has_no_gate_between_events(backend, count):
+@pytest.mark.parametrize("count", [1, 256, 257, 768, 769])
+def test_a_chain_of_more_kernels_than_the_launch_queue_takes_has_no_gate(backend, count):
     cuda = importlib.import_module("pydlbench._cuda")
     chain = relus(cuda, backend.device, count)
-    assert chain.gated == (count <= 128)
+    assert chain.gated == (count <= 768)
     for graph in (False, True):
         raw = chain.sample(2, graph=graph)
         assert min(raw["seconds"]) > 0

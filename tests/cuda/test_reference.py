@@ -24,20 +24,12 @@ def uniform(seed: int, *shape: int) -> Any:
     return np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
 
 
-@pytest.fixture(scope="module")
-def libraries(cuda):
-    pathfinder = pytest.importorskip("cuda.pathfinder")
-    found = [pathfinder.load_nvidia_dynamic_lib(name).abs_path for name in ("cudnn", "cublasLt")]
-    cuda.load_libraries(cudnn=found[0], cublaslt=found[1])
-
-
 def gemm_inputs(pass_: str) -> dict[str, Any]:
     batch, m, k, n = GEMM.values()
     shapes = {"src": (batch, m, k), "weights": (batch, k, n), "dst": (batch, m, n)}
     return {role: uniform(len(role), *shapes[role]) for role in EQUATIONS[pass_][:2]}
 
 
-@pytest.mark.usefixtures("libraries")
 @pytest.mark.parametrize("pass_", EQUATIONS)
 def test_the_error_of_a_product_is_the_one_that_numpy_finds(cuda, device, pass_):
     inputs = gemm_inputs(pass_)
@@ -62,7 +54,6 @@ def test_the_error_of_a_product_is_the_one_that_numpy_finds(cuda, device, pass_)
         assert found["terms"] == GEMM[TERMS[pass_]]
 
 
-@pytest.mark.usefixtures("libraries")
 def test_a_result_of_other_inputs_fails(cuda, device):
     inputs = gemm_inputs("forward-training")
     arena = cuda.Arena(device, inputs)
@@ -75,7 +66,6 @@ def test_a_result_of_other_inputs_fails(cuda, device):
     assert kernel.verify(reference, arena)["max_error"] > 0.5
 
 
-@pytest.mark.usefixtures("libraries")
 @pytest.mark.parametrize(("mode", "whole"), [("max", False), ("avg", True), ("avg", False)])
 @pytest.mark.parametrize("pass_", ["forward-training", "backward-data"])
 def test_pooling_on_the_device_is_right(cuda, device, pass_, mode, whole):
@@ -105,7 +95,6 @@ def test_pooling_on_the_device_is_right(cuda, device, pass_, mode, whole):
         assert (found["terms"] == 0) == exact
 
 
-@pytest.mark.usefixtures("libraries")
 @pytest.mark.parametrize("pass_", EQUATIONS)
 def test_convolutions_on_the_device_are_right(cuda, device, pass_):
     layer = build_layer(

@@ -7,7 +7,7 @@ import pytest
 
 from pydlbench.devices.bandwidths import probe_levels
 from pydlbench.devices.findings import Bandwidth
-from pydlbench.devices.kept import AGREES, VARIABLE, Kept, kept_path
+from pydlbench.devices.kept import AGREES, VARIABLE, Kept, KeptKernel, kept_path
 
 SIZES = {"memory": 1 << 20, "llc": 1 << 16}
 PATTERNS = ("read", "copy")
@@ -176,3 +176,31 @@ def test_processes_share_the_best_burst_of_a_day(tmp_path, monkeypatch):
     tomorrow = time.time() + 25 * 3600
     monkeypatch.setattr("time.time", lambda: tomorrow)
     assert other.read_burst() == 0
+
+
+def test_peaks_and_kernels_are_kept_beside_bandwidths(tmp_path):
+    path = tmp_path / "probes.json"
+    kept, kernel = Kept(path, "here"), KeptKernel(variant="a", rival="b", seconds=1.0, scatter=None)
+    kept.write_peak("fp32", 32.0)
+    kept.write(KEPT)
+    kept.write_peak("bf16", 64.0)
+    kept.write_kernel("conv", kernel)
+    assert kept.read() == KEPT
+    assert kept.read_peaks() == {"fp32": 32.0, "bf16": 64.0}
+    assert kept.read_kernel("conv") == kernel
+    other = Kept(path, "there")
+    assert (other.read_peaks(), other.read_kernel("conv")) == ({}, None)
+    kept.write_kernel("conv", None)
+    assert kept.read_kernel("conv") is None
+
+
+def test_without_a_file_or_with_a_damaged_one_nothing_is_kept(tmp_path):
+    nothing = Kept(None, "here")
+    nothing.write_peak("fp32", 1.0)
+    nothing.write_kernel("conv", KeptKernel(variant="a", rival=None, seconds=1.0, scatter=0.1))
+    assert (nothing.read_peaks(), nothing.read_kernel("conv")) == ({}, None)
+    path = tmp_path / "probes.json"
+    path.write_text(
+        json.dumps({"version": 2, "machines": {}, "kernels": {"here": {"conv": {"variant": 1}}}})
+    )
+    assert Kept(path, "here").read_kernel("conv") is None

@@ -64,6 +64,13 @@ class Noted:
     def __init__(self, known=()):
         self.known = tuple(known)
         self.writes = []
+        self.peaks = {}
+
+    def read_peaks(self):
+        return self.peaks
+
+    def write_peak(self, precision, per_cycle):
+        self.peaks[precision] = per_cycle
 
     def read(self):
         return self.known
@@ -93,6 +100,34 @@ def test_what_is_not_taken_over_is_probed_and_kept_anew(machine):
     extend(facts, anew, [], kept=kept, take_over=False)
     assert kept.writes == [3, 3 * 4]
     assert len(anew.calls) > len(believed.calls)
+
+
+def peaks_of(probe):
+    return sum(name == "fma_peak" for name, _ in probe.calls)
+
+
+def test_a_peak_is_kept_and_confirmed_by_one_try(machine):
+    facts, kept = machine(cores=2), Noted()
+    first, later, anew = Probes(), Probes(), Probes()
+    record = extend(facts, first, ["fp32"], patterns=(), kept=kept)
+    assert peaks_of(first) == 3
+    assert kept.peaks["fp32"] == pytest.approx(max(record.peak("fp32").tries))
+    again = extend(facts, later, ["fp32"], patterns=(), kept=kept)
+    assert peaks_of(later) == 1
+    assert again.peak("fp32").measured == pytest.approx(record.peak("fp32").measured)
+    extend(facts, anew, ["fp32"], patterns=(), kept=kept, take_over=False)
+    assert peaks_of(anew) == 3
+
+
+@pytest.mark.parametrize("factor", [0.9, 1.1])
+def test_a_kept_peak_that_a_try_contradicts_is_probed_anew(machine, factor):
+    facts, kept, probe = machine(cores=2), Noted(), Probes()
+    record = extend(facts, Probes(), ["fp32"], patterns=(), kept=kept)
+    kept.peaks["fp32"] *= factor
+    again = extend(facts, probe, ["fp32"], patterns=(), kept=kept)
+    assert peaks_of(probe) == 4
+    assert again.peak("fp32").measured == pytest.approx(record.peak("fp32").measured)
+    assert kept.peaks["fp32"] == pytest.approx(max(record.peak("fp32").tries))
 
 
 def test_what_the_cpu_lacks_is_a_reason_not_an_error(machine):

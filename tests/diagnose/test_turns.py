@@ -1,9 +1,9 @@
-"""Two kernels in turn: disturbed rounds are left out, and made up for."""
+"""Two kernels in turn, and what the second one takes beside the first."""
 
 import pytest
 
-from pydlbench.diagnose.ablation import LEAST, in_turn, with_rounds
-from pydlbench.errors import PrimitiveError
+from pydlbench.diagnose.ablation import in_turn
+from pydlbench.errors import WorkerError
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.policy import Policy
 
@@ -11,11 +11,13 @@ from pydlbench.timing.policy import Policy
 class Kernel:
     """Takes so long; every so many chunks other work disturbs it and makes it slower."""
 
-    def __init__(self, seconds, every=0):
-        self.seconds, self.every, self.count = seconds, every, 0
+    def __init__(self, seconds, every=0, dies_at=0):
+        self.seconds, self.every, self.dies_at, self.count = seconds, every, dies_at, 0
 
     def sample(self, request):
         self.count += 1
+        if self.count == self.dies_at:
+            raise WorkerError("killed by SIGKILL")
         disturbed = self.every > 0 and self.count % self.every == 0
         seconds = self.seconds * (5 if disturbed else 1)
         return Chunk(
@@ -26,30 +28,33 @@ class Kernel:
 
 
 def compare(own, changed, images=1):
-    policies = [with_rounds(Policy(budget_s=0.1), LEAST)] * 2
-    return in_turn([own, changed], policies, 1, images)
+    return in_turn([own, changed], [Policy(budget_s=0.1)] * 2, 1, images)
 
 
 def test_ratio_and_base():
     ratio, base, warning = compare(Kernel(0.5), Kernel(0.4))
     assert ratio.median == pytest.approx(0.8)
-    assert ratio.n >= LEAST
+    assert ratio.n == 9
     assert (base, warning) == (pytest.approx(0.5), "")
-    twice, _, _ = compare(Kernel(0.5), Kernel(0.8), images=2)
-    assert twice.median == pytest.approx(0.8)
 
 
-def test_disturbed_rounds_are_made_up_for():
-    ratio, base, _ = compare(Kernel(0.5, every=3), Kernel(0.4, every=4))
-    assert ratio.n >= LEAST
-    assert ratio.interval is not None
+def test_of_twice_as_many_images_times_are_compared_per_image():
+    ratio, _, _ = compare(Kernel(0.5), Kernel(0.8), images=2)
     assert ratio.median == pytest.approx(0.8)
-    assert base == pytest.approx(0.5)
+    assert (ratio.interval.low, ratio.interval.high) == pytest.approx((0.8, 0.8))
 
 
-def test_without_a_quiet_round_there_is_a_warning_or_no_result():
-    try:
-        _, _, warning = compare(Kernel(0.5, every=1), Kernel(0.4, every=1))
-    except PrimitiveError as error:
-        warning = str(error)
-    assert "other work disturbed" in warning
+def test_few_disturbed_rounds_do_not_move_it():
+    ratio, base, warning = compare(Kernel(0.5, every=5), Kernel(0.4, every=6))
+    assert ratio.median == pytest.approx(0.8)
+    assert (base, warning) == (pytest.approx(0.5), "")
+
+
+def test_where_most_rounds_were_disturbed_there_is_a_warning():
+    _, _, warning = compare(Kernel(0.5, every=1), Kernel(0.4))
+    assert "other work disturbed them: invented work" in warning
+
+
+def test_whoever_dies_ends_it():
+    with pytest.raises(WorkerError, match="SIGKILL"):
+        compare(Kernel(0.5), Kernel(0.4, dies_at=4))

@@ -4,12 +4,14 @@ import importlib.util
 
 import pytest
 
-from pydlbench.diagnose.rules import _OTHER_WAY, _WAYS
+from pydlbench.backends import capabilities
+from pydlbench.diagnose.rules import _WAYS
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.options import Options
 from pydlbench.runner.session import Session
 
+OTHER_WAYS = [(one.name, *of) for one in capabilities.every() for of in one.steps.other_ways]
 PROBLEMS = {"conv2d": "mb1ic8ih6oc8oh6kh3ph1", "gemm": "2x16:16x8"}
 
 
@@ -20,7 +22,7 @@ def session():
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize(("framework", "kind", "layout"), _OTHER_WAY)
+@pytest.mark.parametrize(("framework", "kind", "layout"), OTHER_WAYS)
 def test_both_ways_are_there_and_differ(session, framework, kind, layout):
     if importlib.util.find_spec(framework) is None:
         pytest.skip(f"needs {framework}")
@@ -28,7 +30,7 @@ def test_both_ways_are_there_and_differ(session, framework, kind, layout):
     layer = parse_problem(PROBLEMS[kind])
     case = KernelSpec(layer=layer, pass_="forward", backend=framework, mode=mode)
     layouts = []
-    for word in _OTHER_WAY[framework, kind, layout]:
+    for word in capabilities.of(framework).steps.other_ways[kind, layout]:
         assert word in _WAYS
         kernel = session.prepare(case, variant=word)
         assert kernel.facts.correct.status == "ok"

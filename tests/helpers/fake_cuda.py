@@ -102,6 +102,15 @@ class Kernel:
             "wall_s": self.plan.time,
         }
 
+    def run_marked(self, name):
+        self.marked = name
+
+    def kernels(self):
+        if self.plan.fails == "capture":
+            raise PrimitiveError("not while a stream is captured")
+        shape = {"grid": [132, 1, 1], "block": [128, 1, 1], "shared_bytes": 4096, "registers": 168}
+        return [{"name": f"sm90_{self.plan.algorithm}", **shape}]
+
     def run_for(self, seconds):
         return {"executions": 1000, "seconds": seconds}
 
@@ -200,6 +209,7 @@ class Module:
     def __init__(self):
         self.offer = []
         self.asked = []
+        self.ranges = []
 
     def plans(self, device, kind, pass_, mode, fields, **words):  # noqa: ARG002 - as the real one
         self.asked.append((pass_, mode, words))
@@ -207,6 +217,12 @@ class Module:
 
     def reference(self, kind, *_, **__):
         return None if kind == "pointwise" else "reference"
+
+    def push_range(self, name):
+        self.ranges.append(name)
+
+    def pop_range(self):
+        self.ranges.append("end")
 
     def built_with(self):
         return {"cuda": "13.0", "architectures": "90", "compiler": "nvcc"}

@@ -209,12 +209,15 @@ class Worker:
         """Nothing is held."""
 
     def probe(self, name: str) -> dict[str, Any]:
+        self.session.probed.append(name)
         raise PydlbenchError(f"no {name} here")
+
+    def call(self, operation: Any, _hear: Any, **_: Any) -> Any:
+        assert operation is operations.list_links, operation
+        raise UnsupportedError("no native chain here")
 
     def build(self, operation: Any, _facts: Any, **words: Any) -> Kernel:
         self.session.built.append(operation)
-        if operation is operations.prepare_native_chain:
-            raise UnsupportedError("no native chain here")
         case = StepSpec.from_dict(words["case"])
         if operation is operations.record_calls:
             return Kernel(self.gpu, SimpleNamespace(facts=self._recorded(case.model)), "")
@@ -302,6 +305,7 @@ class GpuSession:
         self.cpus = (0,)
         self.recorded: dict[bytes, Any] = {}
         self.built: list[Any] = []
+        self.probed: list[str] = []
 
     def beside(self) -> GpuSession:
         return self

@@ -81,8 +81,9 @@ class Sessions(InventedSession):
             contended=any(word in case.label for word in self.disturbed),
         )
 
-    def steps(self, cases: Any, *, checks: bool, progress: Any) -> list[StepRecord]:
+    def steps(self, cases: Any, *, checks: bool, trace: bool, progress: Any) -> list[StepRecord]:
         assert checks
+        assert trace
         progress(0, len(cases), cases[0].label)
         found = []
         for case in cases:

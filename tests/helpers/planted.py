@@ -14,6 +14,7 @@ from pydlbench.records.measurement import Correctness, Measurement, Roofline
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepFacts, StepSpec
 from pydlbench.runner.options import Options
+from pydlbench.study.table import Interference
 from pydlbench.timing.chunk import Chunk
 from pydlbench.workers.channel import Release, Sample
 from pydlbench.workers.host import RemoteKernel
@@ -89,6 +90,9 @@ class Bench:
         self.workers = {}
         self.asked = []
         self.recorded = {}
+
+    def interference(self):
+        return Interference()
 
     def canary(self):
         return 1.0

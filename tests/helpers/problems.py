@@ -67,6 +67,12 @@ LAYERS: dict[str, Layer] = {
     "product": build_layer("gemm", m=5, k=7, n=3),
     "one row": build_layer("gemm", m=1, k=2, n=1),
     "batched product": build_layer("gemm", m=5, k=7, n=3, batch_count=2),
+    "two dimensions of a batch": build_layer(
+        "gemm", m=5, k=7, n=3, src_batch=(2, 3), weights_batch=(2, 3)
+    ),
+    "matrices for several": build_layer(
+        "gemm", m=5, k=7, n=3, src_batch=(2, 1), weights_batch=(1, 4)
+    ),
     "batched product, several blocks": build_layer("gemm", m=37, k=600, n=261, batch_count=2),
     "max": build_layer(
         "pool", batch=2, channels=3, in_size=(7, 9), kernel=3, stride=2, padding=(1, 0, 1, 1)

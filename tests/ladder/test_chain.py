@@ -6,10 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from pydlbench.backends.steps import operations
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError
 from pydlbench.ladder.chain import choices_of, prepare_native_chain
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.records.chain import ChainFacts, ChainStep
+from pydlbench.records.own import OwnSpec
 from pydlbench.records.specs import KernelSpec
 from pydlbench.records.step import Check, StepSpec
 from pydlbench.runner.options import Options
@@ -95,8 +97,8 @@ def test_without_the_framework_nobody_has_checked(monkeypatch):
 @pytest.mark.parametrize(
     ("case", "said"),
     [
-        (StepSpec(model="unet", batch=1), "crop"),
-        (StepSpec(model="unet", batch=1, device="cuda:0"), "crop"),
+        (StepSpec(model="unet", batch=1, phase="training"), "crop"),
+        (StepSpec(model="unet", batch=1, framework="tensorflow"), "crop"),
     ],
 )
 def test_what_has_no_chain_is_refused_before_a_worker_is_asked(case, said):
@@ -120,6 +122,39 @@ def test_the_chain_of_a_gpu_is_built_there_and_timed_as_asked(monkeypatch):
     prepare_native_chain(case, SimpleNamespace(worker=worker), timing="events")
 
     assert asked == [(("native", "cuda:1"), "events")]
+
+
+@pytest.mark.parametrize(("theirs", "status"), [([1, 2, 3.0001], "ok"), ([1, 2, 4], "failed")])
+def test_kernels_of_a_recorded_step_are_held_against_what_it_returned(theirs, status):
+    built = []
+
+    def listing(operation, _, *, case, listed, saved):
+        assert operation is operations.list_links
+        assert StepSpec.from_dict(case).own is not None
+        Path(saved).mkdir()
+        np.save(Path(saved) / "0.npy", np.asarray(theirs, np.float32))
+        (Path(saved) / "names.txt").write_text("output")
+        built.append(listed)
+        return ["3 of 5 kernels"]
+
+    def build(_, facts, *, save, listed, **__):
+        assert facts is ChainFacts
+        assert built == [listed]
+        Path(save).mkdir()
+        np.save(Path(save) / "0.npy", np.asarray([1, 2, 3], np.float32))
+        (Path(save) / "names.txt").write_text("output")
+        return Built(ChainFacts(library="oneDNN 3", layouts="blocked"))
+
+    workers = {"torch": SimpleNamespace(call=listing), "native": SimpleNamespace(build=build)}
+    session = SimpleNamespace(worker=lambda name, _: workers[name])
+    case = StepSpec(model="mine.py:build", own=OwnSpec())
+    if status == "ok":
+        facts = prepare_native_chain(case, session).facts
+        assert [(one.name, one.status) for one in facts.checks] == [("agreement", "ok")]
+        assert facts.notes == ("3 of 5 kernels",)
+    else:
+        with pytest.raises(PydlbenchError, match=r"output 0\.25"):
+            prepare_native_chain(case, session)
 
 
 def test_choices_are_the_kernels_of_hot_native_rows():

@@ -40,11 +40,6 @@ def steps(host_s, device_s):
 BOUND = {"launch": (20e-6, 4e-6), "device": (5e-6, 60e-6), "mixed": (20e-6, 25e-6)}
 
 
-@pytest.fixture(autouse=True)
-def _no_rest(monkeypatch):
-    monkeypatch.setattr("pydlbench.runner.interleaved.REST_S", 0.0)
-
-
 @pytest.fixture(params=BOUND)
 def gpu(request):
     return Gpu(steps(*BOUND[request.param]))
@@ -87,6 +82,12 @@ def test_the_ladder_on_a_gpu_is_the_device_s_time_and_above_it_the_host_s(gpu, m
     assert found.contradictions == ()
     assert (found.device, found.batch) == ("cuda:0", 2)
     assert found.faults == {"allocations": 0.0}
+
+
+def test_without_the_cpus_module_its_process_is_not_started_for_each_reading():
+    session = GpuSession(launch_bound())
+    check_step(CASE, session, laps=6, time_limit_s=1e-9)
+    assert session.probed == ["canary"]
 
 
 def test_a_check_takes_from_when_its_native_rows_were_begun_with():

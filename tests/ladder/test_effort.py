@@ -17,7 +17,7 @@ COLD = msgspec.structs.replace(LARGE, cache="all-cold")
 def visited(case, *seconds, bound="memory"):
     made = row(case, sorted(seconds)[len(seconds) // 2], roof=min(seconds) / 2)
     time = msgspec.structs.replace(
-        made.time, visits=len(seconds), visit_s=seconds, ci_low=None, ci_high=None
+        made.time, repetitions=len(seconds), visit_s=seconds, ci_low=None, ci_high=None
     )
     roofline = msgspec.structs.replace(made.roofline, bound=bound)
     return msgspec.structs.replace(made, time=time, roofline=roofline)

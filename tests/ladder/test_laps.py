@@ -27,7 +27,7 @@ def made(core=None, names=("native", "operators", "step")):
         return lambda: (done.append(name), {name: 1.0})[1]
 
     visits = {name: visit(name) for name in names}
-    return RungLaps(visits, random.Random(0), core, rest=lambda: None), done
+    return RungLaps(visits, random.Random(0), core), done
 
 
 def test_each_lap_visits_everything_once_and_in_another_order():
@@ -73,9 +73,7 @@ def test_what_a_visit_has_read_between_its_samples_stands_for_what_was_read_arou
     left = iter([Core(1.0, 4e9), Core(0.5, 4e9), Core(0.5, 4e9)])
     done = []
     visits = {"native": lambda: (done.append("native"), {"native": 1.0})[1]}
-    laps = RungLaps(
-        visits, random.Random(0), lambda: next(left), rest=lambda: None, inside={"native": 0.98}.get
-    )
+    laps = RungLaps(visits, random.Random(0), lambda: next(left), inside={"native": 0.98}.get)
     lap = laps.take()
     assert done == ["native"]
     assert lap.retaken == ()

@@ -9,7 +9,7 @@ import pytest
 
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.descriptor import parse_problem
-from pydlbench.ops.table import build_layer
+from pydlbench.ops.table import build_layer, ops_of_kind
 from pydlbench.records.specs import KernelSpec
 
 if TYPE_CHECKING:
@@ -25,11 +25,8 @@ collect_ignore = (
         "test_kernel.py",
         "test_plans.py",
         "test_pointwise.py",
-        "test_recurrent.py",
         "test_results.py",
-        "test_rmsnorm.py",
         "test_sides.py",
-        "test_tensors.py",
     ]
 )
 
@@ -132,7 +129,43 @@ RESIZES = {
     for mode in ("nearest", "linear")
     for name, sizes in (("doubling", "mb2ic16ih5oh10"), ("skew", "mb3ic5ih7oh5iw4ow9"))
 }
-LAYERS: dict[str, Layer] = {
+# Alike; one row, one column or one element for all; and more than a thread's share of rows.
+_OPERANDS = (
+    ((37,), (37,), (37,)),
+    ((4, 3, 17), (4, 1, 17), (1, 1, 1)),
+    ((1, 5, 1), (2, 5, 33), (2, 1, 33)),
+    ((700, 30), (1, 30), (700, 1)),
+)
+_NUMBERS = {"add": (0.5, 1.0, -1.0)} | dict.fromkeys(
+    ("power", "add-square", "addcmul", "addcdiv"), (0.5,)
+)
+ELEMENTWISE = [
+    build_layer(
+        f"elementwise:{op}",
+        number=number,
+        **dict(zip(("src", "src2", "src3")[: entry.operand_count], shapes, strict=False)),
+    )
+    for op, entry in ops_of_kind("elementwise").items()
+    for shapes in _OPERANDS
+    for number in _NUMBERS.get(op, (1.0,))
+]
+TENSORS = (
+    *(
+        f"reduction:{op}:{shapes}"
+        for op in ops_of_kind("reduction")
+        for shapes in ("37:1", "5x700:5x1", "5x9x300:5x1x300", "20000:1", "3x4x5:1x4x1")
+    ),
+    *("move:copy:5003", "move:fill:5003", "move:permute:2x7x3x50by0213", "move:permute:30x50by10"),
+    *("gather:rows:40x33:700", "gather:rows:9x1:2"),
+    *("gather:add-rows:40x33:700", "gather:add-rows:9x300:4", "gather:add-rows:3x1:5"),
+)
+RECURRENT = [
+    f"{cell}:{sizes}"
+    for cell in ("lstm", "gru")
+    for sizes in ("t1mb3slc8dhc8", "t4mb3slc20dhc16", "l3t3mb2slc8dhc8", "d2t3mb3slc12dhc8")
+]
+#: Those that are moved through memory in cold caches too.
+ROTATED: dict[str, Layer] = {
     f"{kind} {name}": layer
     for kind, layers in (
         ("conv", CONVS),
@@ -140,8 +173,12 @@ LAYERS: dict[str, Layer] = {
         ("gemm", GEMMS),
         ("pool", POOLS),
         ("resize", RESIZES),
+        ("recurrent", {"lstm": parse_problem("lstm:t3mb3slc8dhc8")}),
     )
     for name, layer in layers.items()
+}
+LAYERS = ROTATED | {
+    layer.problem: layer for layer in (*ELEMENTWISE, *map(parse_problem, (*TENSORS, *RECURRENT)))
 }
 
 
@@ -161,20 +198,25 @@ PRECISIONS = tuple(precision for precision in ("fp32", "bf16", "fp16") if _has(p
 
 @pytest.fixture(params=PRECISIONS)
 def precision(request):
-    """Every precision that this CPU has."""
+    """Every precision that this CPU has for a matrix product."""
     return request.param
 
 
 def pytest_generate_tests(metafunc):
     """Give every layer in turn, with each pass that it has where a test asks for that too."""
     names = set(metafunc.fixturenames)
-    if "weighted" in names:
-        layers = {name: layer for name, layer in LAYERS.items() if layer.weight_elements}
-        argument = "weighted"
-    else:
-        layers, argument = LAYERS, "layer"
-    if argument not in names:
-        return
+    of_argument = {
+        "layer": LAYERS,
+        "rotated": ROTATED,
+        "weighted": {name: layer for name, layer in ROTATED.items() if layer.weight_elements},
+    }
+    for argument in names & of_argument.keys():
+        parametrize(metafunc, argument, of_argument[argument])
+
+
+def parametrize(metafunc, argument, layers):
+    """Give layers under an argument's name, with kinds of passes where a test asks for these."""
+    names = metafunc.fixturenames
     cases = [
         pytest.param(layer, *given, id="-".join([name, *given]).replace(" ", "-"))
         for name, layer in layers.items()
@@ -184,6 +226,8 @@ def pytest_generate_tests(metafunc):
 
 
 def _kinds(layer):
+    if layer.kind in ("elementwise", "reduction", "move", "gather"):
+        return ("forward inference",)
     # The forward kernel that keeps what training needs is another one.
     return ("forward inference", "forward training", *layer.passes[1:])
 

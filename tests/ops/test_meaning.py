@@ -1094,6 +1094,22 @@ def test_training_normalises_with_more_work_and_moves_the_running_statistics():
     assert fixed.bytes == 4 * (160 + 20) + results
 
 
+def test_cudnn_normalises_as_pytorch_does():
+    forward = "T2x5x4x4, T5, T5, T5, T5, True, 0.1, 0.001"
+    backward = "T2x5x4x4, T2x5x4x4, T5, T5, T5, T5, T5"
+    pairs = (
+        (f"native_batch_norm.default({forward})", f"cudnn_batch_norm.default({forward})"),
+        (
+            f"native_batch_norm_backward.default({backward}, True, 0.001, [True, True, True])",
+            f"cudnn_batch_norm_backward.default({backward}, 0.001, T0)",
+        ),
+    )
+    for theirs, cudnns in pairs:
+        wanted, found = meaning_of(aten(theirs)), meaning_of(aten(cudnns))
+        assert found.layers == wanted.layers != ()
+        assert found.flops == wanted.flops > 0
+
+
 def test_a_causal_attention_counts_the_pairs_that_are_seen():
     text = f"{FLASH}.default(T2x3x8x4, T2x3x8x4, T2x3x8x4"
     whole, causal = (meaning_of(aten(f"{text}{rest})")) for rest in ("", ", 0.0, True"))

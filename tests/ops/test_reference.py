@@ -1,4 +1,4 @@
-"""Each op's float64 reference, against what verification expects, or by hand."""
+"""Some ops' float64 references by hand; verification holds the others against its own."""
 
 import itertools
 import math
@@ -14,73 +14,6 @@ from .conftest import convolutions, poolings, transposed
 from .test_windows import meetings
 
 np = pytest.importorskip("numpy")
-verification = pytest.importorskip("pydlbench.backends.verification.verify")
-make_inputs = pytest.importorskip("pydlbench.backends.verification.inputs").make_inputs
-
-PROBLEMS = [
-    *("g2mb2ic4ih5iw6oc6oh5ow3kh3kw2ph1pw0sw2dw1", "deconv:g2mb2ic4ih3iw4oc6oh6ow9kh2kw3sh2sw2"),
-    *("5x6:6x7", "3x5x6:3x6x7", "bias:mb2ic3ih4iw5", "scale:mb2ic3ih4iw5", "add:mb2ic3ih4iw5"),
-    *("concat:mb2ic1+2ih4iw5", "softmax-xent:mb8ic15", "l2:ic120", "sgd:ic120", "momentum:ic120"),
-    *(
-        f"{op}:mb2ic3ih4iw5"
-        for op in (
-            *("relu", "relu6", "hardswish", "hardsigmoid", "sigmoid", "tanh", "softplus", "elu"),
-            *("silu", "mish", "gelu", "gelu-tanh", "softmax", "log-softmax", "lrn"),
-            *("batchnorm", "layernorm", "rmsnorm"),
-        )
-    ),
-    *(
-        f"elementwise:{op}:4x6{':4x1' * (operands - 1)}{by}"
-        for operands, by, ops in (
-            (1, "", ("abs", "neg", "square", "sqrt", "rsqrt", "exp", "log")),
-            (1, "by0.5", ("power",)),
-            (2, "", ("mul", "div", "max", "min", "leaky-relu")),
-            (2, "by-0.5", ("add", "add-square")),
-            (3, "", ("lerp", "clamp", "leaky-relu-gradient")),
-            (3, "by2", ("addcmul", "addcdiv")),
-        )
-        for op in ops
-    ),
-    *(f"reduction:{op}:4x3x5:4x1x5" for op in ("sum", "mean", "max", "min", "norm")),
-    *("move:copy:8", "move:fill:3x4", "move:permute:4x2x3by201"),
-    *("gather:rows:9x4:5", "gather:add-rows:9x4:30"),
-    *("attention:mb2h4kvh2q3k5d6dv2", "attention:mb2h4kvh2q3k5d6dv2causal1"),
-    *("mb2ic4iw9oc6kw3", "mb2ic4id3ih4iw5oc6kd2kh3kw2", "2x1x5x3:1x4x3x6"),
-    *("lstm:l2d2t4mb3slc8dhc4", "gru:l1t4mb3slc5dhc4", "gru:l1d2t4mb3slc5dhc4"),
-    *("resize:nearest:mb2ic3ih7oh5iw4ow9", "resize:linear:mb2ic3ih7oh5iw4ow9"),
-]
-
-
-@pytest.mark.parametrize("text", PROBLEMS)
-def test_verification_accepts_the_reference(text):
-    layer = parse_problem(text)
-    for propagation in ("inference", "training"):
-        inputs = make_inputs(layer, "forward", "fp32", 1, propagation=propagation)
-        found = layer.reference(inputs)
-        roles = layer.writes("forward", propagation)
-        main, *others = (found[role].astype(np.float32) for role in roles)
-        verdict = verification.verify(
-            layer,
-            "forward",
-            "fp32",
-            inputs,
-            main,
-            seed=2,
-            extra=dict(zip(roles[1:], others, strict=True)),
-            propagation=propagation,
-        )
-        assert verdict.status == "ok", (propagation, verdict)
-
-
-@pytest.mark.parametrize("mode", ["max", "avg", "avg_p"])
-@pytest.mark.parametrize(
-    "text", ["mb2ic20ih7iw6kh3kw2ph1pw1sh2sw1", "mb2ic20iw17kw3dw2", "mb2ic4id4ih5iw6kd2kh3kw2"]
-)
-def test_verification_accepts_the_reference_of_poolings(text, mode):
-    layer = parse_problem(text, pool=mode)
-    inputs = make_inputs(layer, "forward", "fp32", 1)
-    dst = layer.reference(inputs)["dst"].astype(np.float32)
-    assert verification.verify(layer, "forward", "fp32", inputs, dst, seed=2).status == "ok"
 
 
 def drawn(layer: Layer) -> dict[str, Any]:

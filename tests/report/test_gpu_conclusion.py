@@ -24,6 +24,14 @@ def gpu_row(measurement):
     return build
 
 
+def test_the_algorithms_of_a_row_have_what_the_gpu_runs(gpu_row):
+    shape = {"grid": [132, 1, 1], "block": [128, 2, 1], "shared_bytes": 4096, "registers": 168}
+    candidates = [{"algorithm": "engine 7", "status": "ok", "chosen": True}]
+    row = gpu_row("tf32", kernels=({"name": "sm90_gemm", **shape},), candidates=candidates)
+    _, line, *_ = render_algorithms(row, "conv3").splitlines()
+    assert says(line, "sm90_gemm", "132x1x1", "128x2x1", "4.10 kB", "168")
+
+
 @pytest.mark.parametrize(
     ("precision", "accumulate", "values"),
     [

@@ -1,9 +1,14 @@
 import io
+import shlex
 
+import pytest
 from said import says
 
-from pydlbench.report.layers import algorithms_report, layers_report
+from pydlbench.cli.layers import read_request
+from pydlbench.cli.parser import command_parser
+from pydlbench.report.layers import algorithms_report, layers_report, ncu_command
 from pydlbench.report.text import Style, Table, as_text
+from pydlbench.words import PROFILED_RANGE
 
 
 def render_layers(run_record, rows):
@@ -41,11 +46,10 @@ def test_time_of_a_wrong_kernel_is_not_shown(run_record, measurement):
     assert "channel 3 is wrong" in text
 
 
-def test_contention_and_discards_are_told(run_record, measurement):
-    rows = [measurement(contended=True, contention_reason="run-queue wait 30 %", discarded=6)]
+def test_contention_is_told(run_record, measurement):
+    rows = [measurement(contended=True, contention_reason="run-queue wait 30 %")]
     text = render_layers(run_record, rows)
     assert "contended: alexnet/conv3: run-queue wait 30 %" in text
-    assert "discarded: 6 disturbed samples of 30" in text
 
 
 def test_different_stop_reasons_name_their_rows(run_record, measurement):
@@ -119,3 +123,39 @@ def test_colour_only_on_terminals_that_want_it(monkeypatch):
     assert Style.of(io.StringIO()).bold("x") == "x"
     monkeypatch.setenv("NO_COLOR", "1")
     assert Style.of(Terminal()).alarm("x") == "x"
+
+
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [
+        ("mb128ic192ih13oc384oh13kh3ph1", {"precision": "bf16-tc", "pass_": "backward-data"}),
+        ("128x9216:9216x4096", {"fuse": "bias-relu", "cache": "all-cold"}),
+        ("relu:mb128ic96ih55", {"layout_request": "nhwc"}),
+    ],
+)
+def test_the_command_for_a_profiler_asks_for_the_same_row(measurement, problem, words):
+    row = measurement(problem=problem, layer="a/b", device="cuda:0", backend="native", **words)
+    gate, *profiler = shlex.split("\n".join(ncu_command(row)).replace("\\\n", ""))
+    assert gate == "PYDLBENCH_GATE=0"
+    assert profiler[profiler.index("--clock-control") + 1] == "none"
+    assert profiler[profiler.index("--nvtx-include") + 1] == f"pydlbench@{PROFILED_RANGE}/"
+    where = profiler.index("pydlbench")
+    args = command_parser("layers").parse_args(profiler[where + 2 :])
+    (case,) = read_request(args).cases
+    assert case.layer.problem == row.problem
+    assert (case.pass_, case.precision, case.cache) == (row.pass_, row.precision, row.cache)
+    assert (case.fuse, case.layout) == (row.fuse, row.layout_request)
+
+
+def test_commands_for_a_profiler_are_those_of_native_rows_of_a_gpu(run_record, measurement):
+    rows = [
+        measurement(device=device, backend=backend)
+        for device, backend in (("cpu", "native"), ("cuda:0", "native"), ("cuda:0", "torch"))
+    ]
+    lines = [
+        line
+        for one in (True, False)
+        for line in as_text(layers_report(run_record, rows, ncu=one)).splitlines()
+        if line.endswith("\\") or line.strip() == "--store none"
+    ]
+    assert lines == ncu_command(rows[1])

@@ -11,8 +11,8 @@ from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.attribution import explained
 from pydlbench.runner.backend_run import BackendRun
 from pydlbench.runner.rows import measured_row
+from pydlbench.study.table import Interference, Series, visit_of
 from pydlbench.timing.chunk import Chunk
-from pydlbench.timing.procedure import Sampling
 
 CONV = build_layer("conv", batch=2, in_channels=16, in_size=7, out_channels=32, kernel=3, padding=1)
 GEMM = build_layer("gemm", m=8, k=32, n=16)
@@ -41,20 +41,17 @@ class Remote:
 
 def samples(seconds, busy, faults=0.0, waited=0.0):
     """Rounds of one time; ``busy`` threads at a time."""
-    sampling = Sampling(alone=True)
-    while request := sampling.next_request():
-        wall = seconds * request.samples * request.inner
-        sampling.feed(
-            Chunk(
-                seconds=(seconds,) * request.samples,
-                wall_s=wall,
-                threads=THREADS,
-                faults=faults,
-                run_delay_s=waited * wall,
-                cpu_s=None if busy is None else busy * wall,
-            )
-        )
-    return sampling.result()
+    wall = seconds * 10
+    chunk = Chunk(
+        seconds=(seconds,) * 10,
+        wall_s=wall,
+        threads=THREADS,
+        faults=faults,
+        run_delay_s=waited * wall,
+        cpu_s=None if busy is None else busy * wall,
+    )
+    words = {"inner": 1, "process": 1, "beside": Interference()}
+    return Series([visit_of("it", chunk, number=lap, preparation=lap, **words) for lap in range(6)])
 
 
 def entry(

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from array import array
 from dataclasses import dataclass, field
 
 import msgspec
@@ -13,9 +12,9 @@ from pydlbench.errors import BackendMissingError, PrimitiveError, UnsupportedErr
 from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import Correctness
 from pydlbench.records.specs import KernelSpec
-from pydlbench.runner import interleaved, problem
 from pydlbench.runner.problem import Problem, by_problem
 from pydlbench.runner.rows import measured_row
+from pydlbench.study.table import Interference
 from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.policy import Policy
 
@@ -118,6 +117,8 @@ class Host:
         self.asked = []
         self.logs = {}
         self.beside = []
+        self.at_once = []
+        self.found = []
 
     def threads(self, _case):
         return 2
@@ -126,8 +127,17 @@ class Host:
         self.beside.append(beside)
         return self.logs.get(case.backend, {})
 
-    def canary(self):
+    def interference(self):
+        return Interference()
+
+    def prepare_at_once(self, wanted):
+        self.at_once.append([case.backend for case, _ in wanted])
+
+    def rival_of(self, case, facts):  # noqa: ARG002 - as the real one
         return None
+
+    def keep(self, case, variant, rival, samples):
+        self.found.append((case.backend, variant, rival, samples.median))
 
     def guarded(self, _case):
         return False
@@ -135,8 +145,8 @@ class Host:
     def allocates(self, case):
         return case.backend in ("torch", "tensorflow")
 
-    def prepare(self, case, *, warm=False, variant=None, alone=False):
-        del alone
+    def prepare(self, case, *, warm=False, variant=None, alone=False, finals=True):
+        del alone, finals
         backend = self.backends[case.mode or case.backend]
         self.asked.append((case.mode or case.backend, warm, variant))
         error = backend.refuses.get(warm)
@@ -148,20 +158,14 @@ class Host:
         self.kernels.append(kernel)
         return kernel
 
-    def sampling_policy(self, _case, _facts, *, alone=False):
-        del alone
+    def sampling_policy(self, _case, _facts):
         return Policy()
 
-    def row(self, case, facts, samples):
-        return measured_row(case, 2, facts, samples)
+    def row(self, case, facts, samples, clock_hz=None):
+        return measured_row(case, 2, facts, samples, clock_hz=clock_hz)
 
     def empty_call_s(self, case):
         return self.backends[case.mode or case.backend].dispatch_s
-
-
-@pytest.fixture(autouse=True)
-def _without_rests(monkeypatch):
-    monkeypatch.setattr(interleaved, "REST_S", 0.0)
 
 
 MODES = {"eager": "torch", "compiled": "torch", "graph": "tensorflow", "xla": "tensorflow"}
@@ -496,24 +500,6 @@ def test_a_killed_process_costs_its_rows_only(monkeypatch):
     assert again.status == "ok"  # in a new process
 
 
-@pytest.mark.parametrize(("budget", "chunk"), [(0.09, 0.01), (2.0, 0.05)])
-def test_a_small_budget_is_kept_although_there_are_rounds_enough(monkeypatch, budget, chunk):
-    taken = []
-
-    def sample(kernels, policies, order, **_):
-        taken.extend(policies)
-        return interleaved.sample_interleaved(kernels, policies, order)
-
-    monkeypatch.setattr(Host, "sampling_policy", lambda *_, **__: Policy(budget_s=budget))
-    monkeypatch.setattr(problem, "sample_interleaved", sample)
-    run(native=Invented(), numba=Invented())
-    assert len(taken) >= 2
-    for policy in taken:
-        assert (policy.min_rounds, policy.least_rounds) == (9, 8)
-        assert policy.chunk_s == pytest.approx(chunk)
-        assert policy.warmup_limit_s == min(budget, Policy().warmup_limit_s)
-
-
 class Moody(Host):
     """Another process has other pages: a kernel is slower by what its turn says."""
 
@@ -538,20 +524,19 @@ CASES = [KernelSpec(layer=CONV), KernelSpec(layer=CONV, backend="numba")]
 
 def test_the_interval_of_visits_is_that_of_their_medians():
     (row,) = measured(Moody(native=Invented()), CASES[:1], visits=6)
-    assert row.time.visits == 6
+    assert row.time.repetitions == 6
     assert row.time.median == pytest.approx(1.075e-3, rel=4e-2)
     assert (row.time.ci_low, row.time.ci_high) == pytest.approx((1e-3, 1.3e-3), rel=4e-2)
-    assert row.time.within < 0.01
 
 
 def test_fewer_visits_than_six_have_no_interval():
     (row,) = measured(Moody(native=Invented()), CASES[:1], visits=3)
-    assert (row.time.visits, row.time.ci_low, row.time.ci_high) == (3, None, None)
+    assert (row.time.repetitions, row.time.ci_low, row.time.ci_high) == (3, None, None)
 
 
 def test_one_visit_says_so_and_has_the_interval_of_its_samples():
     (row,) = measured(Moody(native=Invented()), CASES[:1])
-    assert (row.time.visits, row.time.within) == (1, None)
+    assert (row.time.repetitions, row.stop_rule) == (1, "rounds")
     assert row.time.ci_low is not None
 
 
@@ -565,31 +550,25 @@ def test_the_first_visit_searches_and_the_others_take_its_kernel():
 
 def test_the_interval_of_a_ratio_is_that_of_the_visits():
     native, numba = measured(
-        Moody(native=Invented(), numba=Invented(kernel_s=2e-3)), CASES, visits=6
+        Moody(native=Invented(), numba=Invented(kernel_s=1.5e-3)), CASES, visits=6
     )
     assert native.ratio["median"] == 1.0
     assert numba.ratio["rounds"] == 6
-    assert numba.ratio["ci_low"] == pytest.approx(2 / 1.3, rel=2e-2)
-    assert numba.ratio["ci_high"] == pytest.approx(2.0, rel=2e-2)
+    assert numba.ratio["ci_low"] == pytest.approx(1.5 / 1.3, rel=2e-2)
+    assert numba.ratio["ci_high"] == pytest.approx(1.5, rel=2e-2)
 
 
-def test_visits_go_on_until_the_interval_is_narrow_or_the_budget_spent():
-    problem = Problem(Moody(native=Invented()), CASES[:1], 6)
-    laps = 0
-    while not problem.finished:
-        assert all(row.complete == (laps >= 6) for _, row in problem.results)
+def test_whenever_it_is_interrupted_there_are_rows_of_what_there_is():
+    problem = Problem(Host(native=Invented()), CASES[:1], 6)
+    for visits in range(1, 6):
         problem.visit()
-        laps += 1
+        ((_, row),) = problem.results
+        assert (problem.finished, row.complete, row.time.repetitions) == (False, False, visits)
+        assert row.stop_reason.startswith(f"{visits} of 6 repetitions made")
+    problem.visit()
     ((_, row),) = problem.results
-    assert (row.complete, row.time.visits, len(row.time.visit_s)) == (True, laps, laps)
-    assert 6 < laps < 100
-
-    quiet = Problem(Host(native=Invented()), CASES[:1], 6)
-    for _ in range(5):
-        quiet.visit()
-        assert not quiet.finished
-    ((_, so_far),) = quiet.results
-    assert (so_far.stop_rule, so_far.time.visits, so_far.time.ci_low) == ("interrupted", 5, None)
+    assert (problem.finished, row.complete, row.time.repetitions) == (True, True, 6)
+    assert row.stop_reason.startswith("6 repetitions in one process")
 
 
 def test_kept_kernels_are_prepared_once_and_go_on_without_a_warm_up():
@@ -603,7 +582,7 @@ def test_kept_kernels_are_prepared_once_and_go_on_without_a_warm_up():
 
 
 class Busy(Host):
-    """A machine that is not ours in some visits of some backends: the canary says so."""
+    """A machine that is not ours in some visits of some backends: bursts say so."""
 
     def __init__(self, *, busy, **backends):
         super().__init__(**backends)
@@ -617,52 +596,25 @@ class Busy(Host):
             kernel.sample = lambda request: msgspec.structs.replace(sample(request), canary=(0.5,))
         return kernel
 
-    def sampling_policy(self, _case, _facts, *, alone=False):
-        del alone
-        return Policy(budget_s=0.01)  # no room for more than six
 
-
-@pytest.mark.parametrize(
-    ("disturbed", "again"), [("numba", ["native", "numba"]), ("native", ["native", "numba", "jax"])]
-)
-def test_a_disturbed_visit_is_taken_again_beside_whom_its_ratio_is_to(disturbed, again):
-    host = Busy(
-        busy={(disturbed, 2)},
-        native=Invented(),
-        numba=Invented(kernel_s=2e-3),
-        jax=Invented(kernel_s=3e-3),
-    )
-    problem = Problem(host, [*CASES, KernelSpec(layer=CONV, backend="jax")], 6)
-    for _ in range(6):
-        problem.visit()
-    assert not problem.finished
-    asked = len(host.asked)
-    problem.visit()
-    assert [name for name, *_ in host.asked[asked:]] == again
-    assert problem.finished
-    rows = {row.backend: row for _, row in problem.results}
-    hit = rows[disturbed]
-    assert (hit.time.visits, hit.contended) == (6, False)
-    assert not any("disturbed" in one for one in hit.warnings)
-    assert hit.discarded > 0
-    assert all(row.ratio["rounds"] >= 6 for row in rows.values())
-
-
-def test_visits_of_a_machine_that_is_never_ours_are_not_taken_again():
-    host = Busy(busy={("native", visit) for visit in range(9)}, native=Invented())
+@pytest.mark.parametrize(("visits", "contended"), [(2, False), (3, True), (6, True)])
+def test_disturbed_visits_are_kept_and_said(visits, contended):
+    host = Busy(busy={("native", visit) for visit in range(visits)}, native=Invented())
     (row,) = measured(host, CASES[:1], visits=6)
-    assert (row.contended, row.time.visits, len(host.asked)) == (True, 6, 6)
-    assert any("6 of 6" in one for one in row.warnings)
+    assert (row.contended, row.time.repetitions, len(host.asked)) == (contended, 6, 6)
+    assert any(f"{visits} of 6" in words for words in row.warnings) is not contended
+    quiet = measured(Host(native=Invented()), CASES[:1], visits=6)[0]
+    assert row.time.ci_low < 0.8 * quiet.time.ci_low or visits == 2
 
 
-def test_pages_are_kept_in_the_second_half_where_there_are_any_to_keep():
+def test_pages_are_kept_from_the_second_visit_on_where_there_are_any_to_keep():
     eager = KernelSpec(layer=CONV, backend="torch", mode="eager")
-    for allocation_s, kept in ((0.0, 0), (5e-4, 3)):
-        host = Host(native=Invented(), eager=Invented(kernel_s=2e-3, allocation_s=allocation_s))
+    for allocation_s, kept in ((0.0, 0), (5e-5, 2)):
+        host = Host(native=Invented(), eager=Invented(kernel_s=1.2e-3, allocation_s=allocation_s))
         native, torch = measured(host, [CASES[0], eager], visits=6)
         assert [warm for name, warm, _ in host.asked if name == "eager"].count(True) == kept
         assert (torch.warm_s is None) is (kept == 0)
-        assert native.time.visits == 6
+        assert native.time.repetitions == 6
 
 
 @pytest.mark.parametrize(
@@ -677,8 +629,8 @@ def test_who_fails_later_keeps_the_visits_before_and_says_so(errors, visits):
     """The first death of a worker costs a visit; the second, or another error, all that follow."""
     host = Moody(native=Invented(), numba=Invented(refuses={False: errors}))
     native, numba = measured(host, CASES, visits=6)
-    assert (native.status, native.time.visits, native.warnings) == ("ok", 6, ())
-    assert (numba.status, numba.time.visits, numba.ratio["rounds"]) == ("ok", visits, visits)
+    assert (native.status, native.time.repetitions, native.warnings) == ("ok", 6, ())
+    assert (numba.status, numba.time.repetitions, numba.ratio["rounds"]) == ("ok", visits, visits)
     assert numba.complete
     (said,) = numba.warnings
     assert f"{visits} made the row" in said
@@ -692,16 +644,107 @@ def test_rows_of_an_interrupted_run_have_a_ratio_over_the_visits_of_both():
         problem.visit()
     (_, native), (_, numba) = problem.results
     assert not native.complete
-    assert (native.time.visits, numba.time.visits) == (3, 2)
+    assert (native.time.repetitions, numba.time.repetitions) == (3, 2)
     assert (native.ratio["median"], numba.ratio["rounds"]) == (1, 2)
     assert numba.ratio["median"] == pytest.approx(2, rel=0.02)
 
 
 def test_a_finished_row_leaves_no_samples_in_memory():
     problem = Problem(Host(native=Invented(), numba=Invented()), CASES, 2)
-    problem.visit()
-    taken = [visit for one in problem._runs for visit in one.taken.values()]
-    assert all(isinstance(visit.seconds, array) for visit in taken)
     while not problem.finished:
         problem.visit()
-    assert all(not one.taken and one.samples is None and one.row.ok for one in problem._runs)
+    assert problem.taken == 0
+    assert all(run.samples is None and run.row.ok for run in problem._runs)
+
+
+def test_who_is_slower_beyond_doubt_has_two_visits_and_the_others_go_on():
+    host = Host(native=Invented(), numba=Invented(kernel_s=2e-3), jax=Invented(kernel_s=1.4e-3))
+    cases = [*CASES, KernelSpec(layer=CONV, backend="jax")]
+    native, numba, jax = measured(host, cases, visits=6)
+    assert [row.time.repetitions for row in (native, numba, jax)] == [6, 2, 6]
+    assert numba.ratio["median"] == pytest.approx(2, rel=0.02)
+    assert numba.complete
+    assert "1.5 times as slow as native" in numba.stop_reason
+    assert [name for name, *_ in host.asked].count("numba") == 2
+
+
+def test_whose_pages_are_still_to_be_looked_at_is_visited_once_more():
+    eager = KernelSpec(layer=CONV, backend="torch", mode="eager")
+    host = Host(native=Invented(), eager=Invented(kernel_s=2e-3, allocation_s=1e-3))
+    _, torch = measured(host, [CASES[0], eager], visits=6)
+    assert torch.time.repetitions == 3
+    assert named(torch)["allocation"] == pytest.approx(1e-3, rel=0.1)
+
+
+def test_frameworks_that_are_known_are_made_ready_at_once():
+    host = Host(native=Invented(), numba=Invented(kernel_s=1.2e-3), jax=Invented(kernel_s=1.3e-3))
+    measured(host, [*CASES, KernelSpec(layer=CONV, backend="jax")], visits=3)
+    # Searches are timed: each has the machine for itself.
+    assert host.at_once == [[], ["numba", "jax"], ["numba", "jax"]]
+
+
+class Close(Host):
+    """A search that could not tell two kernels apart; the second one has a time of its own."""
+
+    def __init__(self, second_s, **backends):
+        super().__init__(**backends)
+        self.second = Invented(kernel_s=second_s, kernel="brg:second")
+
+    def rival_of(self, case, facts):  # noqa: ARG002 - as the real one
+        return None if case.backend != "native" else "brg:second of the two"
+
+    def prepare(self, case, *, variant=None, **words):
+        if variant is None or "second" not in variant:
+            return super().prepare(case, variant=variant, **words)
+        self.asked.append((self.second.kernel, False, variant))
+        kernel = InventedKernel(self, self.second, warm=False)
+        self.kernels.append(kernel)
+        return kernel
+
+
+@pytest.mark.parametrize(
+    ("second_s", "won", "seconds", "second_asked"),
+    [
+        (1.2e-3, "brg:avx512", 1e-3, 2),  # out of the running after two visits
+        (0.8e-3, "brg:second", 0.8e-3, 6),
+        (0.9999e-3, "brg:second", 1e-3, 6),
+    ],
+)
+def test_of_two_kernels_the_faster_one_makes_the_row(second_s, won, seconds, second_asked):
+    host = Close(second_s, native=Invented())
+    (row,) = measured(host, CASES[:1], visits=6)
+    assert row.algorithm == won
+    assert row.time.median == pytest.approx(seconds, rel=0.03)
+    assert row.time.repetitions == 6
+    ((_, kept, rival, kept_s),) = host.found
+    assert kept.startswith("brg:second") is (won == "brg:second")
+    assert (rival is None) is (second_s != 0.9999e-3)
+    assert kept_s == row.time.median
+    assert [name for name, *_ in host.asked].count("brg:second") == second_asked
+    assert all(kernel.released == 1 for kernel in host.kernels)
+
+
+def test_a_second_kernel_that_is_wrong_or_dies_has_lost():
+    for error in (PrimitiveError("wrong"), DEATH):
+        host = Close(0.5e-3, native=Invented())
+        host.second.refuses[False] = error
+        true = host.prepare
+
+        def prepare(case, *, variant=None, error=error, true=true, **words):
+            if variant is not None and "second" in variant:
+                raise error
+            return true(case, variant=variant, **words)
+
+        host.prepare = prepare
+        (row,) = measured(host, CASES[:1], visits=2)
+        assert (row.algorithm, row.status, row.time.repetitions) == ("brg:avx512", "ok", 2)
+
+
+def test_kernels_of_one_process_lie_beside_each_other():
+    host = Host(native=Invented())
+    problem = Problem(host, CASES[:1], 3, beside=True)
+    for _ in range(2):
+        problem.visit()
+    assert [kernel.released for kernel in host.kernels] == [0, 0]
+    problem.visit()
+    assert [kernel.released for kernel in host.kernels] == [1, 1, 1]

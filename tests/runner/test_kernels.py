@@ -5,16 +5,17 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from said import says
 
+from pydlbench.devices.kept import Kept
 from pydlbench.errors import UnsupportedError, WorkerError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
-from pydlbench.runner import interleaved
 from pydlbench.runner.kernels import Kernels
 from pydlbench.runner.options import Options
 from pydlbench.runner.problem import Problem
+from pydlbench.study.table import Series, Visit
 from pydlbench.timing.chunk import Chunk
-from pydlbench.timing.policy import Policy
 
 CASE = KernelSpec(layer=build_layer("gemm", m=8, k=32, n=16), backend="tensorflow", mode="graph")
 COST_S = 3e-3
@@ -83,10 +84,10 @@ def machine():
 
 @pytest.fixture
 def kernels(machine, monkeypatch):
-    monkeypatch.setattr(interleaved, "REST_S", 0.0)
     facts = SimpleNamespace(memory_available_bytes=None)
     workers = SimpleNamespace(get=machine.worker, canary=lambda: None)
-    found = Kernels(Options(), facts, (0, 1), workers, SimpleNamespace())
+    devices = SimpleNamespace(kept=lambda: Kept(None, ""))
+    found = Kernels(Options(), facts, (0, 1), workers, devices)
     monkeypatch.setattr(found, "cold_bytes", lambda _: 0)
     return found
 
@@ -150,7 +151,13 @@ class Preparing:
         self.asked = []
         self.verified = []
         correct = SimpleNamespace(status="ok")
-        words = {"timing": "steady", "evidence": {}, "correct": correct, "reorder_s": {}}
+        words = {
+            "timing": "steady",
+            "evidence": {},
+            "correct": correct,
+            "reorder_s": {},
+            "candidates": [],
+        }
         self.facts = SimpleNamespace(algorithm="jit", layout="src nhwc", **words)
 
     def prepare(self, case, preparation):
@@ -165,11 +172,12 @@ class Preparing:
         pass
 
 
-def preparing(estimate):
+def preparing(estimate, path=None, **options):
     worker = Preparing()
     facts = SimpleNamespace(memory_available_bytes=1 << 30, caches=())
     workers = SimpleNamespace(get=lambda *_, **__: worker, canary=lambda: None)
-    kernels = Kernels(Options(estimate=estimate), facts, (0,), workers, None)
+    devices = SimpleNamespace(kept=lambda: Kept(path, "machine"))
+    kernels = Kernels(Options(estimate=estimate, **options), facts, (0,), workers, devices)
     kernels.cold_bytes = lambda _: 0
     return kernels, worker
 
@@ -218,7 +226,6 @@ def test_what_competes_is_searched_in_full():
     hot = KernelSpec(layer=build_layer("gemm", m=8, k=32, n=16))
     kernels.prepare(hot)
     assert worker.asked == [("hot", None, False)]
-    assert kernels.sampling_policy(hot, worker.facts).half_width == Policy().half_width
 
 
 def test_a_kernel_is_searched_for_and_verified_once_whatever_its_rows_are_called():
@@ -232,3 +239,60 @@ def test_a_kernel_is_searched_for_and_verified_once_whatever_its_rows_are_called
     name = "jit src nhwc"
     assert [variant for _, variant, _ in worker.asked] == [None, name, name, name, None]
     assert worker.verified == [False, True, True, True, False]
+
+
+def visits(*times):
+    return Series(
+        [Visit(subject=0, round=i, preparation=i, seconds=(one,)) for i, one in enumerate(times)]
+    )
+
+
+HOT = KernelSpec(layer=build_layer("gemm", m=8, k=32, n=16, name="net/fc"))
+
+
+def test_the_fastest_kernel_is_kept_for_later_runs_and_verified_again(tmp_path):
+    path = tmp_path / "probes.json"
+    first, worker = preparing(False, path)
+    first.prepare(HOT)
+    assert first.keep(HOT, "jit src nhwc", "gemm src plain", visits(1.0, 1.02)) is None
+    assert worker.asked == [("hot", None, False)]
+
+    later, worker = preparing(False, path)
+    other_name = msgspec.structs.replace(HOT, layer=HOT.layer.replace(name="net/other"))
+    kernel = later.prepare(other_name)
+    assert worker.asked == [("hot", "jit src nhwc", False)]
+    assert worker.verified == [False]
+    assert later.rival_of(other_name, kernel.facts) == "gemm src plain"
+    assert later.repetitions([HOT]) == 6
+    later.prepare(msgspec.structs.replace(HOT, precision="bf16"))
+    assert worker.asked[-1] == ("hot", None, False)
+
+
+@pytest.mark.parametrize("options", [{"keep_probes": False}, {"algorithms": True}])
+def test_what_is_asked_to_be_found_anew_is(tmp_path, options):
+    path = tmp_path / "probes.json"
+    preparing(False, path)[0].keep(HOT, "jit src nhwc", None, visits(1.0, 1.0))
+    kernels, worker = preparing(False, path, **options)
+    kernels.prepare(HOT)
+    assert worker.asked == [("hot", None, False)]
+
+
+def test_a_kept_kernel_that_is_slower_than_it_was_is_said_and_forgotten(tmp_path):
+    path = tmp_path / "probes.json"
+    preparing(False, path)[0].keep(HOT, "jit src nhwc", None, visits(1.0, 1.0))
+    later, _ = preparing(False, path)
+    later.prepare(HOT)
+    warning = later.keep(HOT, "jit src nhwc", None, visits(1.3, 1.3))
+    assert says(warning, "1.30", "--fresh")
+    again, worker = preparing(False, path)
+    again.prepare(HOT)
+    assert worker.asked == [("hot", None, False)]
+
+
+def test_what_scatters_has_more_repetitions_in_the_next_run(tmp_path):
+    path = tmp_path / "probes.json"
+    kernels, _ = preparing(False, path)
+    kernels.keep(HOT, "jit src nhwc", None, visits(1.0, 1.03, 0.97, 1.0, 1.02, 0.98))
+    later, _ = preparing(False, path)
+    assert later.repetitions([HOT]) == 8
+    assert later.repetitions([msgspec.structs.replace(HOT, backend="torch", mode="eager")]) == 6

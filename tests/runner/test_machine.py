@@ -4,8 +4,28 @@ from types import SimpleNamespace
 
 import pytest
 
+from pydlbench.backends.base import KernelFacts
+from pydlbench.devices.cpu.facts import Cache, CpuFacts, LogicalCpu
 from pydlbench.errors import UnsupportedError, WorkerError
+from pydlbench.ops.descriptor import parse_problem
+from pydlbench.ops.table import build_layer
+from pydlbench.records.measurement import Correctness
+from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.machine import Devices, Workers
+from pydlbench.runner.rows import measured_row
+from pydlbench.study.table import Series, Visit
+
+FACTS = KernelFacts(
+    accumulate="float32",
+    library="oneDNN 3.2.0",
+    algorithm="brgemm",
+    layout="ab",
+    correct=Correctness(status="ok"),
+    workspace_bytes=0,
+    reorder_s={},
+    setup_s=0.001,
+    candidates=[],
+)
 
 
 @pytest.mark.parametrize(
@@ -64,3 +84,74 @@ def test_a_roof_survives_the_death_of_who_looks_at_it_again(monkeypatch):
     monkeypatch.setattr("pydlbench.devices.gpu.record.revisit", dies)
     assert devices._revisited("cuda:0", record) is record
     assert devices._probed_at["cuda:0"] > -1e6
+
+
+class Machine:
+    """A CPU whose bandwidths are kept; counts the windows and tries that are asked for."""
+
+    def __init__(self):
+        self.asked = []
+
+    def describe(self):
+        return {"name": "oneDNN", "version": "3"}
+
+    def probe(self, name, **arguments):
+        self.asked.append((name, arguments.get("kind") or arguments.get("precision")))
+        if name == "launch":
+            return {"seconds": 1e-6}
+        rate = {"fma_peak": 1e11, "bandwidth": 2e10}[name]
+        return {
+            "per_second": rate,
+            "median_per_second": rate,
+            "clock_hz": 3e9,
+            "median_clock_hz": 3e9,
+            "seconds": 0.02,
+            "rounds": 9,
+            "kernel": name,
+        }
+
+
+@pytest.fixture
+def kept_devices(tmp_path, monkeypatch):
+    """Devices on a machine that an earlier run has probed."""
+    monkeypatch.setenv("PYDLBENCH_PROBES", str(tmp_path / "probes.json"))
+    facts = CpuFacts(
+        cpus=(LogicalCpu(index=0, socket=0, siblings=(0,)),),
+        caches=(
+            Cache(level=2, type="Unified", size_bytes=1 << 20, shared_cpus=(0,)),
+            Cache(level=3, type="Unified", size_bytes=32 << 20, shared_cpus=(0,)),
+        ),
+    )
+    made = []
+    for _ in range(2):
+        machine = Machine()
+        workers = SimpleNamespace(get=lambda *_, machine=machine, **__: machine)
+        made.append((Devices(facts, (0,), workers), machine))
+        made[0][0].cpu(("fp32",), ("read", "copy", "triad"))
+    return made[1]
+
+
+def row_of(case, seconds):
+    samples = Series([Visit(subject=0, round=i, seconds=(seconds,)) for i in range(6)])
+    return measured_row(case, 1, FACTS, samples)
+
+
+def test_a_row_far_from_the_memory_roof_asks_for_no_window_and_one_try(kept_devices):
+    devices, machine = kept_devices
+    case = KernelSpec(layer=build_layer("gemm", m=512, k=512, n=512))
+    held = devices.limited(row_of(case, 1.0), case)
+    assert held.roofline.bound == "compute"
+    assert [name for name, _ in machine.asked] == ["fma_peak", "launch"]
+
+
+def test_a_row_near_it_has_them_confirmed_also_after_one_that_was_far(kept_devices):
+    devices, machine = kept_devices
+    far = KernelSpec(layer=build_layer("gemm", m=512, k=512, n=512))
+    near = KernelSpec(layer=parse_problem("relu:mb64ic64ih112"))
+    devices.limited(row_of(far, 1.0), far)
+    before = len(machine.asked)
+    devices.limited(row_of(near, 1.0), near)
+    windows = [name for name, _ in machine.asked[before:]]
+    assert windows.count("bandwidth") >= 1
+    # Its roof is that of memory: what another precision would bring is told beside it.
+    assert ("fma_peak", "bf16") in machine.asked

@@ -111,7 +111,7 @@ def test_a_cold_roof_is_higher(session):
 def test_samples_and_algorithms_are_kept_on_request():
     options = dataclasses.replace(QUICK, keep_samples=True, algorithms=True)
     record = pydlbench.measure(GEMM, options=options)
-    assert len(record.samples_s) == record.time.n + record.discarded
+    assert len(record.samples_s) == record.time.n
     (chosen,) = [entry for entry in record.candidates if entry["chosen"]]
     assert (chosen["algorithm"], chosen["layout"]) == (record.algorithm, record.layout)
     assert all(entry["time_s"]["median"] > 0 for entry in record.candidates)
@@ -184,7 +184,7 @@ def test_an_error_while_sampling_frees_the_kernel(session, monkeypatch, error, s
     )
     record = row(session)
     assert (record.status, record.reason) == (status, str(error))
-    assert len(released) == 1
+    assert len(released) == len(set(released)) > 0
 
 
 def test_progress_counts_rows(session):
@@ -361,10 +361,7 @@ def test_a_roof_does_not_depend_on_the_rows_before_it(session):
 
 
 def test_visits_go_round_the_rows_in_processes_of_their_own(monkeypatch):
-    """Rows are finished in the last lap; each lap has started a worker of its own.
-
-    There are more laps than a row has visits where one took the place of a disturbed one.
-    """
+    """Rows are finished in the last lap; each lap has started a worker of its own."""
     processes, labels = [], []
     true_start = Worker._start
 
@@ -383,12 +380,12 @@ def test_visits_go_round_the_rows_in_processes_of_their_own(monkeypatch):
             )
         )
     assert {spec.layer for spec in rows} == set(layers)
-    assert all(row.ok and row.complete and row.time.visits >= 6 for row in rows.values())
-    assert all(row.stop_rule == "visits" for row in rows.values())
-    assert len(processes) >= max(row.time.visits for row in rows.values())
+    assert all(row.ok and row.complete and row.time.repetitions == 6 for row in rows.values())
+    assert all(row.stop_rule == "rounds" for row in rows.values())
+    assert len(processes) >= max(row.time.repetitions for row in rows.values())
     assert [done for done, _ in labels] == sorted(done for done, _ in labels)
     assert [label.rpartition(", ")[2] for _, label in labels[:12:2]] == [
-        f"visit {number} of 6" for number in range(1, 7)
+        f"repetition {number} of 6" for number in range(1, 7)
     ]
     assert labels[-1] == (2, "")
 
@@ -406,7 +403,7 @@ def test_the_first_of_several_visits_is_a_row_that_is_done(session, monkeypatch)
     found = list(session.measure(cases, first_of=6))
     assert [case for case, _ in found] == cases
     assert all(one.ok and one.complete for _, one in found)
-    assert {one.time.visits for _, one in found} == {1}
+    assert {one.time.repetitions for _, one in found} == {1}
     assert len(set(sampled)) == 1
 
 
@@ -420,9 +417,9 @@ def test_a_row_alone_has_its_visits_in_one_process(monkeypatch):
     )
     with Session(Options(budget_s=0.12, visits=None)) as alone:
         found = list(alone.measure([KernelSpec(layer=GEMM)], so_far=True))
-    assert [row.time.visits for _, row in found[:6]] == list(range(1, 7))
+    assert [row.time.repetitions for _, row in found[:6]] == list(range(1, 7))
     # Later ones may take the place of visits that somebody disturbed.
-    assert all(row.time.visits >= 6 for _, row in found[5:])
+    assert all(row.time.repetitions >= 6 for _, row in found[5:])
     assert [row.complete for _, row in found[:5]] == [False] * 5
     assert found[-1][1].complete
     assert len(generations) == 1

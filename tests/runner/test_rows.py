@@ -9,14 +9,14 @@ from pydlbench.backends.base import KernelFacts
 from pydlbench.devices.cpu.facts import Cache, CpuFacts, LogicalCpu
 from pydlbench.devices.cpu.record import DeviceRecord
 from pydlbench.devices.findings import Bandwidth, PrecisionPeak
+from pydlbench.errors import UsageError
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import Correctness
 from pydlbench.records.specs import KernelSpec
-from pydlbench.runner.kernels import memory_held, memory_needed
+from pydlbench.runner.kernels import check_memory, memory_held, memory_needed
 from pydlbench.runner.rows import measured_row, with_limits
-from pydlbench.timing.procedure import Round, Samples
-from pydlbench.timing.stopping import WarmupOutcome
+from pydlbench.study.table import Interference, Series, Visit
 
 CASE = KernelSpec(layer=build_layer("gemm", m=100, k=10, n=20))
 FACTS = KernelFacts(
@@ -30,29 +30,25 @@ FACTS = KernelFacts(
     setup_s=0.001,
     candidates=[],
 )
-STEADY = WarmupOutcome(reason="steady", seconds=0.15, detail="time and clock steady")
 
 
-def samples(seconds=(1e-3,) * 10, rounds=(1e-3,), **changes):
-    known = {
-        "seconds": tuple(seconds),
-        "all_seconds": tuple(seconds),
-        "discarded": 0,
-        "clock_hz": 3e9,
-        "contended": False,
-        "contention_reason": None,
-        "stop_reason": "precision",
-        "stop_detail": "the interval is within 0.5 %",
-        "warmup": STEADY,
-        "rounds": tuple(
-            Round(index=index, seconds=value, clock_hz=3e9) for index, value in enumerate(rounds)
-        ),
-        "inner": 4,
-        "retries": 1,
-        "spent_s": 0.2,
-        "confidence": 0.95,
-    }
-    return Samples(**{**known, **changes})
+def samples(rounds=(1e-3,) * 9, *, clock_hz=3e9, fma=None, each=10, **changes):
+    """Rounds of so many equal samples."""
+    return Series(
+        [
+            Visit(
+                subject="it",
+                round=number,
+                seconds=(seconds,) * each,
+                inner=4,
+                clock_hz=clock_hz,
+                wall_s=0.02,
+                interference=Interference(fma=fma),
+                **changes,
+            )
+            for number, seconds in enumerate(rounds)
+        ]
+    )
 
 
 def row(facts=FACTS, **changes):
@@ -61,17 +57,36 @@ def row(facts=FACTS, **changes):
 
 def test_what_sampling_did_is_in_the_row():
     record = row()
-    assert (record.stop_rule, record.stop_reason) == ("precision", "the interval is within 0.5 %")
-    assert (record.inner, record.retries) == (4, 1)
+    assert (record.stop_rule, record.stop_reason) == ("rounds", "9 rounds, 0.18 s")
+    assert record.inner == 4
+    assert (record.time.n, record.time.repetitions) == (90, 1)
     assert record.cycles == pytest.approx(3e6)
     assert record.warnings == ()
     assert row(clock_hz=None).cycles is None
 
 
-def test_a_warm_up_that_never_settled_is_a_warning():
-    late = WarmupOutcome(reason="limit", seconds=1.0, detail="clock still not steady")
-    (text,) = row(warmup=late).warnings
-    assert text.endswith(late.detail)
+def test_the_clock_of_somebody_else_stands_in_for_one_that_was_not_read():
+    record = measured_row(CASE, 2, FACTS, samples(clock_hz=None), clock_hz=2e9)
+    assert (record.clock_hz, record.cycles) == (2e9, pytest.approx(2e6))
+
+
+def test_repetitions_are_counted_and_kept():
+    visits = [
+        Visit(subject="it", round=i, preparation=i, process=i % 2, seconds=(1e-3 + i * 1e-5,))
+        for i in range(6)
+    ]
+    time = measured_row(CASE, 2, FACTS, Series(visits)).time
+    assert (time.repetitions, time.processes) == (6, 2)
+    assert time.visit_s == pytest.approx([1e-3 + i * 1e-5 for i in range(6)])
+    assert (time.median, time.ci_low, time.ci_high) == pytest.approx((1.025e-3, 1e-3, 1.05e-3))
+
+
+def test_interference_is_said():
+    record = row(fma=0.5)
+    assert record.contended
+    assert "50%" in record.contention_reason
+    assert record.time.ci_low == pytest.approx(0.5e-3)
+    assert record.warnings == ()
 
 
 def test_drift_between_rounds_is_a_warning():
@@ -80,7 +95,7 @@ def test_drift_between_rounds_is_a_warning():
     (text,) = row(rounds=(1e-3, 0.9e-3)).warnings
     assert says(text, "fell", "10 %")
     assert row(rounds=(1e-3, 1.04e-3)).warnings == ()
-    assert row(rounds=(1e-3, 1.06e-3), contended=True).warnings == ()
+    assert row(rounds=(1e-3, 1.06e-3), fma=0.5).warnings == ()
 
 
 def test_rounds_that_scatter_do_not_drift():
@@ -90,12 +105,12 @@ def test_rounds_that_scatter_do_not_drift():
 
 def test_what_the_row_s_interval_shows_is_not_said_once_more():
     steps = [1e-3 * (1 + 0.02 * i) for i in range(9)]
-    assert row(seconds=steps, rounds=steps).warnings == ()
-    time = row(seconds=steps, rounds=steps).time
+    assert row(rounds=steps).warnings == ()
+    time = row(rounds=steps).time
     assert time.ci_high - time.ci_low > 0.1e-3
     # A step in the middle is in no interval of the median where most rounds were before it.
     late = [1e-3] * 24 + [1.2e-3] * 7
-    assert len(row(seconds=late, rounds=late).warnings) == 1
+    assert len(row(rounds=late).warnings) == 1
 
 
 def test_drift_on_a_gpu_has_causes_of_its_own():
@@ -105,26 +120,11 @@ def test_drift_on_a_gpu_has_causes_of_its_own():
     assert "neighbour" not in text
 
 
-def test_rounds_that_drift_widen_the_interval():
+def test_the_interval_is_that_of_the_rounds():
     rounds = (0.97e-3, 0.98e-3, 1e-3, 1e-3, 1.01e-3, 1.02e-3)
     time = row(rounds=rounds).time
     assert (time.ci_low, time.median, time.ci_high) == (0.97e-3, 1e-3, 1.02e-3)
-
-
-def test_few_rounds_leave_the_samples_interval():
-    time = row(rounds=(0.97e-3, 0.98e-3, 1e-3, 1.01e-3, 1.02e-3)).time
-    assert (time.ci_low, time.ci_high) == (1e-3, 1e-3)
-
-
-def test_the_wider_interval_is_that_of_noisy_samples():
-    noisy = [1e-3 * (0.9 + 0.02 * i) for i in range(11)]
-    time = row(seconds=noisy, rounds=[1e-3] * 6).time
-    assert time.ci_low < 0.95e-3 < 1.05e-3 < time.ci_high
-
-
-def test_the_interval_holds_the_median():
-    time = row(rounds=(1.01e-3, 1.02e-3, 1.03e-3, 1.03e-3, 1.04e-3, 1.04e-3)).time
-    assert (time.ci_low, time.median, time.ci_high) == (1e-3, 1e-3, 1.04e-3)
+    assert row(rounds=rounds[:5]).time.ci_low is None
 
 
 @pytest.mark.parametrize(
@@ -170,9 +170,9 @@ def device(launch_s=0.0, **rates):
 
 def test_a_kernel_shorter_than_its_start_is_bound_by_launch():
     # 40 000 FLOP at 100 GFLOP/s are 0.4 us.
-    over = with_limits(row(seconds=[4e-6] * 10), CASE, device(launch_s=2e-6)).roofline
+    over = with_limits(row(rounds=[4e-6] * 9), CASE, device(launch_s=2e-6)).roofline
     assert (over.bound, over.time_s, over.efficiency) == ("launch", 2e-6, pytest.approx(0.5))
-    over = with_limits(row(seconds=[1e-6] * 10), CASE, device(launch_s=2e-6)).roofline
+    over = with_limits(row(rounds=[1e-6] * 9), CASE, device(launch_s=2e-6)).roofline
     assert (over.bound, over.time_s) == ("launch", pytest.approx(4e-7))
     over = with_limits(row(), CASE, device(launch_s=2e-7)).roofline
     assert over.bound == "compute"
@@ -226,6 +226,16 @@ def test_cold_caches_need_two_pools():
     )
     assert hot == elements * (4 + 3 * 2) + 4 * layer.operands("forward")["dst"]
     assert cold - hot == 2 * (1000 + 2 * elements * 2)
+
+
+@pytest.mark.parametrize("cache", ["hot", "all-cold"])
+def test_a_gpu_row_needs_inputs_and_output_of_the_host_and_is_not_refused(cache):
+    layer = build_layer("gemm", m=1, k=200, n=4)  # 1004 elements
+    case = KernelSpec(layer=layer, device="cuda:0", precision="tf32", cache=cache)
+    assert memory_needed(case, layer, 1 << 40) == 4 * 1004
+    check_memory([case, case], 1, 1 << 40)
+    with pytest.raises(UsageError, match="are available"):
+        check_memory([KernelSpec(layer=layer, cache=cache)], 1, 1 << 40)
 
 
 def test_memory_that_is_held_until_the_last_one_is_timed():

@@ -11,7 +11,7 @@ import pytest
 import tiny
 
 from pydlbench.backends.steps.inputs import make_weights
-from pydlbench.backends.steps.serving import build_step, prepare_model
+from pydlbench.backends.steps.serving import catalogue_model, prepare_model
 from pydlbench.records.agreement import Agreement
 from pydlbench.records.step import StepPreparation, StepSpec
 from pydlbench.steps.agreement import compare
@@ -87,17 +87,15 @@ def test_updates_agree(backend_of, other):
     model = tiny.branches()
     momentum = dataclasses.replace(model.optimizer, kind="momentum", rate=0.05)
     model = dataclasses.replace(model, optimizer=momentum)
-    from pydlbench.backends.steps.inputs import make_batch
 
     weights, after = make_weights(model), {}
     for name in ("torch", other):
         case = StepSpec(model=model.name, phase="training", framework=name)
         backend_of(name)
-        found = build_step(model, weights, case, make_batch(model))
-        found.model.initialize()
-        for _ in range(3):
-            found.descend(0.05)
-        after[name] = _plain(name, found.model)
+        with catalogue_model(model, case) as made:
+            for _ in range(3):
+                made.descend(0.05)
+        after[name] = _plain(name, made)
     for key, ours in after["torch"].items():
         np.testing.assert_allclose(after[other][key], ours, rtol=1e-4, atol=1e-5)
         moved = np.abs(ours - weights[key]).max()
@@ -112,7 +110,7 @@ def _plain(name: str, model: Any) -> dict[str, Any]:
     if name == "tensorflow":
         return {key: net.plain(key, one.numpy()) for key, one in net.variables.items()}
     tensors = {**model.state["trained"], **model.state["buffers"]}
-    return {key: net.plain(np.asarray(one)) for key, one in tensors.items()}
+    return {key: net.plain(key, np.asarray(one)) for key, one in tensors.items()}
 
 
 def write(folder: Path, **tensors: list[float]) -> Path:

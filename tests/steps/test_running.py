@@ -11,7 +11,8 @@ from pydlbench.records.step import StepPreparation, StepRecord, StepSpec
 from pydlbench.runner.options import Options
 from pydlbench.runner.session import Session
 from pydlbench.steps.agreement import agree
-from pydlbench.steps.run import prepare_step, run, run_in_turn
+from pydlbench.steps.prepare import prepare_step
+from pydlbench.steps.run import run, run_in_turn
 
 QUICK = Options(budget_s=0.02, seed=3)
 pytestmark = pytest.mark.skipif(
@@ -75,7 +76,7 @@ def test_a_step_that_fails_later_keeps_the_visits_before(session, monkeypatch):
     monkeypatch.setattr(session, "options", dataclasses.replace(QUICK, visits=6))
     unchecked = StepPreparation(checks=False)
     record = run(StepSpec(model="mnist", batch=2), session, preparation=unchecked)
-    assert (record.status, record.time.visits, len(asked)) == ("ok", 1, 2)
+    assert (record.status, record.time.repetitions, len(asked)) == ("ok", 1, 2)
     assert record.warnings[-1] == "a visit failed, 1 made the row: killed by SIGKILL"
 
 

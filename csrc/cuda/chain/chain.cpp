@@ -127,7 +127,7 @@ bool Chain::piece_seconds(std::size_t first, std::size_t last, std::vector<doubl
     PYDLBENCH_CUDA_CHECK(cudaEventRecord(events[i - first + 1].get(), stream));
   }
   gate.open_and_wait();
-  if (calls_->gate_timed_out()) return false;
+  if (gate.timed_out()) return false;
   for (auto i = first; i < last; ++i) {
     float milliseconds = 0;
     PYDLBENCH_CUDA_CHECK(

@@ -34,8 +34,8 @@ class Chain {
   // Executes the chain once and waits for its end.
   void run();
   // Times executions: between events, without a gate where the chain has too many launches for one
-  // (see kMostGatedLaunches), or as one CUDA graph, which throws PrimitiveFailure or Unsupported
-  // where a library refuses to be captured.
+  // (see kMostGatedLaunches), or as one CUDA graph, likewise (kMostGraphLaunches), which throws
+  // PrimitiveFailure or Unsupported where a library refuses to be captured.
   SampleResult sample(const SampleRequest& request, Timing timing);
   // Executes once with an event behind each step: seconds by step. In pieces, each behind a gate.
   // Throws PrimitiveFailure where the gate times out even for a single step.

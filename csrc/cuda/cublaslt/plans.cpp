@@ -59,9 +59,11 @@ class GemmPlan final : public Plan {
   PlanFacts facts_;
 };
 
-// The mode keeps sums of 8-bit products in full float32 (search.cpp); inference often does not.
-constexpr char kExactSums[] =
-    "FAST_ACCUM off: sums are exact, and slower than figures that are published with it on";
+// The mode has partial sums of 8-bit products moved to float32 (search.cpp), between which Hopper's
+// tensor cores keep some 14 bits; inference often does without.
+constexpr char kPromotedSums[] =
+    "FAST_ACCUM off: partial sums are promoted to float32, which is slower than figures that are "
+    "published with it on";
 
 PlanFacts facts(const Described& described, const Found& found, Pass pass, Mode mode, bool plain) {
   PlanFacts facts;
@@ -76,7 +78,7 @@ PlanFacts facts(const Described& described, const Found& found, Pass pass, Mode 
   facts.accumulate = accumulate(described.compute, found.flags);
   facts.tensor_cores = tensor_cores(found.flags);
   facts.notes = names(found.flags);
-  if (mode == Mode::fp8_tc) facts.notes.emplace_back(kExactSums);
+  if (mode == Mode::fp8_tc) facts.notes.emplace_back(kPromotedSums);
   if (!facts.tensor_cores) {
     facts.notes.emplace_back("the library names no operations: the mode is what was asked for");
   }

@@ -41,7 +41,8 @@ class Calls {
   virtual void prefetch(const Prefetch&) = 0;
 
   // The gate: what is enqueued after close_gate() starts when open_gate() was called, or when the
-  // gate's time-out is over. Opening an open gate does nothing.
+  // gate's time-out is over. Opening an open gate does nothing. Without one, nothing is held back.
+  virtual bool has_gate() const noexcept = 0;
   virtual void close_gate() = 0;
   virtual void open_gate() noexcept = 0;
   virtual bool gate_timed_out() = 0;  // the last one that was closed; after wait()

@@ -19,7 +19,11 @@ class ClosedGate {
   ClosedGate(const ClosedGate&) = delete;
   ClosedGate& operator=(const ClosedGate&) = delete;
 
-  void close() { calls_.close_gate(); }
+  void close() {
+    if (calls_.has_gate()) calls_.close_gate();
+  }
+  // After open_and_wait().
+  bool timed_out() { return calls_.has_gate() && calls_.gate_timed_out(); }
   void open_and_wait() {
     calls_.open_gate();
     calls_.wait();

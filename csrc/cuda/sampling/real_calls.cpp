@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -21,6 +22,11 @@ namespace {
 // about exp(-n) of the former lines are left.
 constexpr std::size_t kFlushFactor = 4;
 constexpr std::size_t kLeastFlushBytes = std::size_t{16} << 20;
+
+bool gate_is_wanted() {
+  const char* wanted = std::getenv("PYDLBENCH_GATE");
+  return wanted == nullptr || std::strcmp(wanted, "0") != 0;
+}
 
 std::uint64_t nanoseconds(double seconds) { return static_cast<std::uint64_t>(1e9 * seconds); }
 
@@ -45,6 +51,7 @@ struct RealCalls::State {
   DeviceMemory sum, flush;
   std::uint32_t ticket = 0;
   bool capturing = false;
+  bool has_gate = gate_is_wanted();
 
   GateFlags& flags() const { return *static_cast<GateFlags*>(gate.data()); }
   cudaEvent_t event(Mark mark) const { return (mark == Mark::first ? first : last).get(); }
@@ -62,6 +69,10 @@ RealCalls::RealCalls(const Device& device, double gate_timeout_seconds) {
   state_->sum.fill(0, stream());
   stamp(Mark::first);
   prefetch({state_->sum.data(), state_->sum.bytes()});
+  if (!has_gate()) {
+    wait();
+    return;
+  }
   // With all kernels loaded, a launch behind a closed gate returns at once, unless somebody makes
   // launches wait for the device. Found out here, that costs one time-out; later, each plan's.
   close_gate();
@@ -71,7 +82,9 @@ RealCalls::RealCalls(const Device& device, double gate_timeout_seconds) {
   if (gate_timed_out()) {
     throw Unsupported(
         "starting a kernel waits for the device, so times would include the host's: unset "
-        "CUDA_LAUNCH_BLOCKING, or leave the profiler that runs kernels one by one");
+        "CUDA_LAUNCH_BLOCKING, or leave the profiler that runs kernels one by one; "
+        "PYDLBENCH_GATE=0 "
+        "includes the host's");
   }
 }
 
@@ -103,6 +116,8 @@ void RealCalls::prefetch(const Prefetch& prefetch) {
   launch_read(prefetch.data, prefetch.bytes, state_->device.facts().multiprocessors,
               static_cast<std::uint32_t*>(state_->sum.data()), stream());
 }
+
+bool RealCalls::has_gate() const noexcept { return state_->has_gate; }
 
 void RealCalls::close_gate() {
   state_->device.make_current();
@@ -195,6 +210,12 @@ void RealCalls::upload(Executable& executable) {
 void RealCalls::launch(Executable& executable) {
   auto& exec = static_cast<RealExecutable&>(executable).exec;
   PYDLBENCH_CUDA_CHECK(cudaGraphLaunch(exec.get(), stream()));
+}
+
+std::vector<GraphKernel> RealCalls::kernels(const Captured& captured) {
+  const auto* driver = graph_driver();
+  if (driver == nullptr) return {};
+  return graph_kernels(*driver, static_cast<const RealCaptured&>(captured).graph.get());
 }
 
 std::shared_ptr<RealCalls> shared_calls(const Device& device) {

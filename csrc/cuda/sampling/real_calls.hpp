@@ -2,8 +2,10 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "cuda/runtime/device.hpp"
+#include "cuda/runtime/graph_kernels.hpp"
 #include "cuda/sampling/calls.hpp"
 
 namespace pydlbench::cuda {
@@ -18,7 +20,9 @@ inline constexpr double kGateTimeoutSeconds = 1.0;
 // loaded behind a closed gate would wait for it.
 class RealCalls final : public Calls {
  public:
-  // `device` must outlive it. Throws Unsupported where launches wait for the device.
+  // `device` must outlive it. Throws Unsupported where launches wait for the device. Where the
+  // environment has PYDLBENCH_GATE=0 there is no gate: under a profiler that runs kernels one by
+  // one, or a driver whose launches wait, times then include the host's.
   explicit RealCalls(const Device& device, double gate_timeout_seconds = kGateTimeoutSeconds);
   ~RealCalls() override;
 
@@ -26,6 +30,7 @@ class RealCalls final : public Calls {
   double host_seconds() override;
   void flush_l2() override;
   void prefetch(const Prefetch& prefetch) override;
+  bool has_gate() const noexcept override;
   void close_gate() override;
   void open_gate() noexcept override;
   bool gate_timed_out() override;
@@ -41,6 +46,9 @@ class RealCalls final : public Calls {
   std::unique_ptr<Executable> instantiate(Captured& captured) override;
   void upload(Executable& executable) override;
   void launch(Executable& executable) override;
+
+  // The kernels of what was captured; none where the driver is too old to tell.
+  static std::vector<GraphKernel> kernels(const Captured& captured);
 
  private:
   struct State;

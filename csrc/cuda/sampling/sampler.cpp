@@ -118,7 +118,12 @@ bool Sampler::can_be_captured(std::size_t executions) {
 
 bool Sampler::is_gated() {
   run_once_ungated();
-  return launches_ <= kMostGatedLaunches;
+  return is_gated(Timing::events);
+}
+
+bool Sampler::is_gated(Timing timing) const {
+  const auto most = timing == Timing::graph ? kMostGraphLaunches : kMostGatedLaunches;
+  return calls_.has_gate() && launches_ <= most;
 }
 
 void Sampler::run_once_ungated() {
@@ -203,8 +208,7 @@ std::optional<Sampler::Reading> Sampler::try_round(const Round& round) {
     }
     stream.wait();
   }
-  // A graph is one launch, whatever is in it.
-  const bool gated = round.timing == Timing::graph || launches_ <= kMostGatedLaunches;
+  const bool gated = is_gated(round.timing);
   ClosedGate gate(calls_);
   if (gated) gate.close();
   calls_.stamp(Mark::first);

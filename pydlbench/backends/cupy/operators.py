@@ -167,8 +167,13 @@ def build_gemm(case: KernelSpec, type_: str, inputs: dict[str, NDArray[Any]]) ->
         if transposed == forward:
             b = b.swapaxes(-1, -2)
     role = layer.result(case.pass_)
+    # The gradient of a matrix that stands for several is the sum over these.
+    whole = zip(lie.lying_shape(role), lie.lying_shape("dst"), strict=True)
+    summed = tuple(axis for axis, (size, products) in enumerate([*whole][:-2]) if size != products)
 
     def compute(result: Any) -> Any:
+        if summed:
+            return cupy.matmul(a, b).sum(summed, out=result, keepdims=True)
         return cupy.matmul(a, b) if result is None else cupy.matmul(a, b, out=result)
 
     return CupyOperator(

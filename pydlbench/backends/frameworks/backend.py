@@ -85,14 +85,12 @@ def entry_of(
         sides: how many sides its windows may have.
 
     Raises:
-        UnsupportedError: the framework has no such layers, or not with several batch dimensions.
+        UnsupportedError: the framework has no such layers.
     """
     word = op_of(layer)
     if word not in table or layer.sides not in sides:
         what = word if layer.kind == "pointwise" else layer.kind
         raise UnsupportedError(f"{backend}: no {what} layers here")
-    if layer.op == "gemm" and (layer.broadcast or len(layer.src_batch) > 1):
-        raise UnsupportedError(f"{backend}: no products with several batch dimensions here")
     return table[word]
 
 

@@ -103,9 +103,9 @@ class Lie:
 
     def _view(self, role: str, array: Array) -> Array:
         layer = self.layer
-        if layer.op == "gemm" and array.ndim == 3:
+        if layer.op == "gemm" and array.ndim > 2:
             turned = role == "weights" and self.word == "transposed"
-            array = array.swapaxes(1, 2) if turned else array
+            array = array.swapaxes(-1, -2) if turned else array
             return array[0] if layer.batch_count == 1 else array
         if layer.entry.form == "flat" and array.ndim == 4:
             return array.reshape(-1, layer.channels)

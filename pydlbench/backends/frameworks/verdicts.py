@@ -191,11 +191,11 @@ def _with_channel_of_ones(
     """Return the larger problem without a bias that has the same result, and its inputs."""
     source, weights, bias = inputs["src"], inputs["weights"], inputs["bias"]
     if layer.op == "gemm":
-        ones = np.ones_like(source[:, :, :1])
-        row = np.broadcast_to(bias, (layer.batch_count, 1, layer.n))
+        ones = np.ones_like(source[..., :1])
+        row = np.broadcast_to(bias, (*weights.shape[:-2], 1, layer.n))
         return layer.replace(k=layer.k + 1), {
-            "src": np.concatenate([source, ones], axis=2),
-            "weights": np.concatenate([weights, row], axis=1),
+            "src": np.concatenate([source, ones], axis=-1),
+            "weights": np.concatenate([weights, row], axis=-2),
         }
     pads = ((0, 0), (0, 0), *zip(layer.pad_before, layer.pad_after, strict=True))
     source = np.pad(source, pads)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -29,14 +29,20 @@ FILTERS = {"nchw": "oihw", "nhwc": "hwio"}
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How the tensors of a layer lie.
+    """How the tensors of a layer lie, and what the layer is computed for.
 
     Attributes:
         word: ``nhwc`` or ``nchw`` for images; of products ``transposed`` if the weights are stored
             with their columns as rows.
+        training: whether for a training: normalisations take the minibatch's statistics then, and
+            return these too.
+        statistics: values that statistics have instead of those of the source; their gradient is
+            that of the source's.
     """
 
     word: str = "nhwc"
+    training: bool = False
+    statistics: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def images(self) -> str:
@@ -90,10 +96,9 @@ def _transposed_convolution(layer: Any, how: How) -> Function:
     return transposed
 
 
-def _product(layer: Any, how: How) -> Function:
-    batch = "" if layer.batch_count == 1 else "b"
-    equation = f"{batch}mk,{batch}{'nk' if how.word == 'transposed' else 'kn'}->{batch}mn"
-    return functools.partial(jnp.einsum, equation)
+def _product(_layer: Any, how: How) -> Function:
+    weights = "nk" if how.word == "transposed" else "kn"
+    return functools.partial(jnp.einsum, f"...mk,...{weights}->...mn")
 
 
 def _pooling(layer: Any, how: How) -> Function:
@@ -142,6 +147,51 @@ def _local_response(layer: Any, how: How) -> Function:
     return forward
 
 
+def _statistics(exact: Any, axes: tuple[int, ...], how: How) -> tuple[Any, Any]:
+    """Return mean and variance over axes, which are kept, by one reading as Flax does."""
+
+    def having(role: str, like: Any) -> Any:
+        if role not in how.statistics:
+            return like
+        return how.statistics[role].reshape(like.shape) + (like - lax.stop_gradient(like))
+
+    mean = having("mean", jnp.mean(exact, axes, keepdims=True))
+    square = jnp.mean(exact * exact, axes, keepdims=True)
+    return mean, having("variance", square - mean * mean)
+
+
+def _batch_normalisation(layer: Any, how: How) -> Function:
+    def forward(x: Any, w: Any, b: Any, *given: Any) -> Any:
+        exact = x.astype(jnp.float32)
+        w, b, mean, variance = (how.along_channels(one, x.ndim) for one in (w, b, *given))
+        batch = []
+        if how.training:
+            channels = how.channels(x.ndim)
+            axes = tuple(axis for axis in range(x.ndim) if axis != channels)
+            count = x.size // x.shape[channels]
+            mean, variance = _statistics(exact, axes, how)
+            unbiased = variance * (count / max(count - 1, 1))
+            batch = [one.reshape(-1) for one in (mean, variance, mean, unbiased)]
+            for place, running in enumerate(given, 2):
+                batch[place] = running + layer.momentum * (batch[place] - running)
+        factor = lax.rsqrt(variance + layer.epsilon) * w
+        result = ((exact - mean) * factor + b).astype(x.dtype)
+        return (result, *batch) if how.training else result
+
+    return forward
+
+
+def _layer_normalisation(layer: Any, how: How) -> Function:
+    def forward(x: Any, w: Any, b: Any) -> Any:
+        exact = x.astype(jnp.float32)
+        mean, variance = _statistics(exact, (x.ndim - 1,), how)
+        factor = lax.rsqrt(variance + layer.epsilon) * w
+        result = ((exact - mean) * factor + b).astype(x.dtype)
+        return (result, mean, variance) if how.training else result
+
+    return forward
+
+
 def _root_mean_square(layer: Any, _how: How) -> Function:
     def forward(x: Any, w: Any) -> Any:
         exact = x.astype(jnp.float32)
@@ -175,6 +225,8 @@ FORWARD: Final[Mapping[str, Callable[[Any, How], Function]]] = {
     "add": _always(operator.add),
     "concat": lambda _, how: lambda *images: jnp.concatenate(images, how.channels()),
     "lrn": _local_response,
+    "batchnorm": _batch_normalisation,
+    "layernorm": _layer_normalisation,
     "rmsnorm": _root_mean_square,
     "softmax": _always(nn.softmax),
     "log-softmax": _always(nn.log_softmax),
@@ -182,3 +234,6 @@ FORWARD: Final[Mapping[str, Callable[[Any, How], Function]]] = {
 
 #: The source whose result the inputs of a gradient have in its place.
 SOURCES: Final[Mapping[str, Function]] = {"softmax": np.log, "log-softmax": lambda result: result}
+
+#: Roles of statistics that the inputs of a gradient have: the reference computes with these.
+STATISTICS: Final[tuple[str, ...]] = ("mean", "variance")

@@ -7,6 +7,7 @@ and of what it keeps, which are the row's operands. A new op is an entry in
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +15,7 @@ from jax import jit, tree_util, vjp
 
 from pydlbench.backends.frameworks.backend import Variant, entry_of, op_of
 from pydlbench.backends.frameworks.operands import Lie, roles_of, words_of
-from pydlbench.backends.jax.forward import FILTERS, FORWARD, SOURCES, How
+from pydlbench.backends.jax.forward import FILTERS, FORWARD, SOURCES, STATISTICS, How
 from pydlbench.backends.jax.operator import JaxOperator
 from pydlbench.errors import UnsupportedError
 
@@ -55,19 +56,22 @@ def variants_of(layer: Layer, case: KernelSpec, place: Place) -> list[Variant]:
     backward_maxima = layer.op == "pool" and layer.mode == "max" and case.pass_ != "forward"
     if backward_maxima and max(layer.dilation) > 1:
         raise UnsupportedError("jax: no gradient of maxima over windows with holes")
-    return [_variant(entry(layer, How(word)), case, word, place) for word in words_of(layer)]
+    training = case.pass_ != "forward" or case.propagation == "training"
+    return [_variant(entry, case, How(word, training), place) for word in words_of(layer)]
 
 
-def _variant(function: Callable[..., Any], case: KernelSpec, word: str, place: Place) -> Variant:
+def _variant(
+    entry: Callable[[Any, How], Callable[..., Any]], case: KernelSpec, how: How, place: Place
+) -> Variant:
     """Return a way to compute a pass.
 
     Args:
-        function: of the forward pass.
+        entry: of the table.
         case: what is computed.
-        word: how tensors lie.
+        how: tensors lie.
         place: where it is computed, and in what.
     """
-    layer, roles = case.layer, roles_of(case)
+    layer, roles, word = case.layer, roles_of(case), how.word
     lie = Lie(layer, word, FILTERS.get(word, "oihw"))
 
     def build(inputs: Mapping[str, Array]) -> JaxOperator:
@@ -80,10 +84,12 @@ def _variant(function: Callable[..., Any], case: KernelSpec, word: str, place: P
             return place.put(lie.array(role, given), kind)
 
         operands = {role: put(role) for role in roles.reads}
-        called, tensors = function, list(operands.values())
+        called, tensors = entry(layer, how), list(operands.values())
         if roles.derived:
+            statistics = {role: put(role) for role in STATISTICS if role in given}
+            called = entry(layer, dataclasses.replace(how, statistics=statistics))
             with place.exact():
-                called, kept = _gradient(function, operands, roles.writes)
+                called, kept = _gradient(called, operands, roles.writes)
             tensors = [*kept, put("dst")]
         results = {role: functools.partial(lie.plain, role) for role in roles.writes}
         return JaxOperator(called, tensors, results, place)
@@ -112,7 +118,8 @@ def _gradient(
 
     def of_wanted(*tensors: Any) -> Any:
         known = {**operands, **dict(zip(wanted, tensors, strict=True))}
-        return function(*known.values())
+        results = function(*known.values())
+        return results[0] if isinstance(results, tuple) else results
 
     pull = jit(lambda *tensors: vjp(of_wanted, *tensors)[1])(*(operands[role] for role in wanted))
     kept, structure = tree_util.tree_flatten(pull)

@@ -7,40 +7,45 @@ in JAX are written.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jax.extend.core import jaxprs_in_params
 
 from pydlbench.backends.frameworks.backend import translated
-from pydlbench.backends.frameworks.layouts import arranged
-from pydlbench.backends.jax.net import LOSS, OPTIMIZER, Net, Run
+from pydlbench.backends.jax.net import Net
 from pydlbench.backends.jax.settings import jax, place_of
-from pydlbench.backends.steps.definition import Guarded, Outcome, StepDefinition, check_trainable
+from pydlbench.backends.steps.catalogue import CatalogueModel, host_arrays
+from pydlbench.backends.steps.definition import Outcome, StepDefinition, check_trainable
 from pydlbench.backends.steps.inputs import trained
+from pydlbench.backends.steps.network import LOSS, OPTIMIZER, Run
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
 
     from pydlbench.backends.steps.definition import LossKind
     from pydlbench.backends.steps.inputs import Batch
+    from pydlbench.backends.steps.trace import StepTracer
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
 
 jnp = jax.numpy
 
 
-class JaxModel(Guarded):
-    """A model with its weights and a minibatch; see ``steps.definition.FrameworkModel``.
+class JaxModel(CatalogueModel):
+    """A model with its weights and a minibatch; see ``steps.catalogue.CatalogueModel``.
 
     Args:
         model: the graph.
         weights: to start from, by name.
         case: device, precision, cast, layout and seed; the rest is not looked at.
         batch: images and labels, for steps that are handed none.
+        separate: likewise.
 
     Raises:
         UnsupportedError: JAX has no such precision on this device.
@@ -52,20 +57,24 @@ class JaxModel(Guarded):
         weights: Mapping[str, NDArray[Any]],
         case: StepSpec,
         batch: Batch,
+        *,
+        separate: bool = False,
     ) -> None:
-        super().__init__()
+        del separate
+        super().__init__(case)
         place = place_of(case.device, case.precision)
-        self.model, self.case, self.place = model, case, place
+        self.model, self.weights, self.place = model, weights, place
         self.net = Net(model, case.layout, place.numbers.dtype)
-        self._weights = weights
         self._stored = place.numbers.dtype if case.cast == "whole" else "float32"
         self._names = frozenset(trained(model))
         #: What steps change: ``trained`` tensors and running statistics (``buffers``) by name, and
         #: the ``key`` of dropout.
         self.state: dict[str, Any] = {}
-        self._steps: list[JaxStep] = []
+        self.steps: list[JaxStep] = []
+        if case.backward:
+            self.notes.append("the whole step is one program of XLA's, updates included")
         self.initialize()
-        self.host = self.arrays(batch)
+        self.host = host_arrays(batch, case.layout)
         #: Images and labels on the device.
         self.resident = self.placed(self.host)
 
@@ -92,29 +101,30 @@ class JaxModel(Guarded):
             )
         step = JaxStep(self, definition)
         step.compile()
-        self._steps.append(step)
+        self.steps.append(step)
         return step
 
-    def initialize(self) -> None:
-        """Give all weights their starting values, and forget what training has left."""
-        tensors = {name: self._tensor(name, one) for name, one in self._weights.items()}
+    def load(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        """Take over weights by name, and begin anew with what dropout draws."""
+        tensors = {name: self._tensor(name, one) for name, one in weights.items()}
         self.state = {
             "trained": {name: one for name, one in tensors.items() if name in self._names},
             "buffers": {name: one for name, one in tensors.items() if name not in self._names},
             "key": jax.device_put(jax.random.key(self.case.seed), self.place.device),
         }
-        for step in self._steps:
-            step.reset()
 
     def synchronize(self) -> None:
         """Return when all calls are done; on a CPU each returns with its results."""
-        for step in self._steps:
+        for step in self.steps:
             step.wait()
 
-    def arrays(self, batch: Batch) -> tuple[NDArray[Any], ...]:
-        """Return images and labels as JAX takes them from the host."""
-        images = arranged(batch.images, self.case.layout)
-        return (images,) if batch.labels is None else (images, batch.labels.astype(np.int32))
+    def tracer(self, run: Callable[[], Any]) -> StepTracer:
+        """Refuse to trace the step; see ``steps.definition.FrameworkModel``."""
+        del run
+        raise UnsupportedError(
+            "jax xla: XLA's profile has its fusions, of many operations each, and no calls of the "
+            "step; nearest: --framework torch"
+        )
 
     def placed(self, arrays: tuple[NDArray[Any], ...]) -> tuple[Any, ...]:
         """Return arrays of the host's on the device."""
@@ -122,28 +132,106 @@ class JaxModel(Guarded):
 
     def loss(self, kind: LossKind, output: Any, labels: Any, weights: Mapping[str, Any]) -> Any:
         """Return the loss of an output, in float32; ``model`` has L2 terms of the weights."""
-        own = kind in ("model", "unregularised")
-        output = output.astype(jnp.float32)
-        if own and labels is not None:
+        output, form = output.astype(jnp.float32), self.loss_form(kind)
+        if form == "cross-entropy" and labels is not None:
             if output.ndim == 4 and self.net.images == "nchw":
                 output = output.transpose(0, 2, 3, 1)  # classes are the last
             logarithms = jax.nn.log_softmax(output)
             total = -jnp.mean(jnp.take_along_axis(logarithms, labels[..., None], axis=-1))
-        elif (self.model.loss.kind if own else kind) == "l2":
+        elif form == "l2":
             total = jnp.sum(output * output) / 2
         else:
             total = jnp.sum(output)
-        for one in self.model.decays if kind == "model" else ():
-            tensor = weights[f"{one.node}/{one.tensor}"].astype(jnp.float32)
-            total += one.factor * jnp.sum(tensor * tensor) / 2
+        for name, factor in self.decays(kind):
+            tensor = weights[name].astype(jnp.float32)
+            total += factor * jnp.sum(tensor * tensor) / 2
         return total
 
+    # -------------------------------------------------------------------------
+    # What a step says of itself, to be checked before it is timed.
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each node's output, NCHW or (batch, features)."""
+        return dict(self.net.shapes)
+
+    def elements(self) -> int:
+        """Return the number of trained elements."""
+        return sum(int(one.size) for one in self.state["trained"].values())
+
+    def flops(self) -> int:
+        """Return the FLOPs of all convolutions and products in the traced step."""
+        traced = jax.make_jaxpr(self.step.body)(*self.step.operands())
+        return _flops(traced.jaxpr, self.net.images)
+
+    def gpu(self) -> dict[str, Any]:
+        """Return what JAX tells of its GPU."""
+        device = self.place.device
+        return {
+            "name": device.device_kind,
+            "capability": str(getattr(device, "compute_capability", "")),
+        }
+
+    def plain(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
+        """Return values as they are by name."""
+        return self.net.plain(name, array.astype(np.float32, copy=False))
+
+    def subtract_gradients(self, rate: float) -> None:
+        """Run the step, and subtract its gradients times the rate from the weights."""
+        gradients = self.step.run()["gradients"]
+        self.state["trained"] = {
+            name: (one - rate * gradients[name]).astype(one.dtype)
+            for name, one in self.state["trained"].items()
+        }
+
     def _tensor(self, name: str, array: NDArray[Any]) -> Any:
-        node = self.model[name.rpartition("/")[0]]
-        exact = node.layer is not None and node.layer.in_float32(name.rpartition("/")[2])
+        kind = "float32" if self.net.is_exact(name) else self._stored
         # A copy of its own, which may be given away.
-        put = self.place.put(self.net.arranged(array), "float32" if exact else self._stored)
+        put = self.place.put(self.net.arranged(name, array), kind)
         return jnp.array(put, copy=True)
+
+
+def _flops(program: Any, images: str) -> int:
+    """Return the FLOPs of a traced function, two per multiply-add, padding counted.
+
+    Args:
+        program: what JAX has traced; functions within it count as well.
+        images: the layout of images.
+    """
+    total = 0
+    for equation in program.eqns:
+        if equation.primitive.name == "conv_general_dilated":
+            total += _of_convolution(equation, images)
+        elif equation.primitive.name == "dot_general":
+            ((contracted, _), _) = equation.params["dimension_numbers"]
+            source, result = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
+            total += 2 * math.prod(result) * math.prod(source[axis] for axis in contracted)
+        for inner in jaxprs_in_params(equation.params):
+            total += _flops(inner, images)
+    return total
+
+
+def _of_convolution(equation: Any, images: str) -> int:
+    """Return a convolution's FLOPs, or those of a gradient: as many as forward.
+
+    Each element of what the convolution writes meets the taps of a filter. JAX's gradients are
+    convolutions as well, told by which axis stands for what: that of the weights reads images with
+    their channels in the place of the batch, that of the images reads filters with inputs and
+    outputs exchanged. A transposed convolution is a gradient of the images itself.
+    """
+    shapes: list[tuple[int, ...]] = [
+        one.aval.shape for one in (*equation.invars, *equation.outvars)
+    ]
+    left, right, result = shapes
+    orders: list[tuple[int, ...]] = list(equation.params["dimension_numbers"])
+    source, filters, written = orders
+    outputs, inputs = (3, 2) if images == "nhwc" else (0, 1)
+    if source[0] != 0:  # of the weights; their channels have taken the place of the batch
+        transposed = written[:2] == (outputs, inputs)
+        gradient, channels = (left, left[source[0]]) if transposed else (right, result[outputs])
+        return 2 * math.prod(gradient) * math.prod(result) // channels
+    if filters[:2] != (outputs, inputs):  # of the images; what is left is the gradient
+        return 2 * math.prod(left) * math.prod(right) // left[source[1]]
+    return 2 * math.prod(result) * math.prod(right) // right[outputs]
 
 
 class JaxStep:
@@ -190,22 +278,16 @@ class JaxStep:
             self._set_rate(rate)
         images = None
         if self.definition.feed == "host":
-            host = self.owner.host if batch is None else self.owner.arrays(batch)
+            host = self.owner.host if batch is None else host_arrays(batch, self.owner.case.layout)
             images = self.owner.placed(host)
         found, fetch = self.run(images), self.definition.fetch
         if not fetch:
             return Outcome()
         there = {
-            name: [np.array(one, np.float32) for one in jax.tree.leaves(found[name])]
+            name: [np.array(one, np.float32) for one in self._in_order(found[name])]
             for name in fetch
-            if name != "gradients"
         }
-        return Outcome(
-            output=there["output"][0] if "output" in there else None,
-            predictions=there["predictions"][0] if "predictions" in there else None,
-            loss=float(there["loss"][0]) if "loss" in there else None,
-            gradients=self._fetched(found["gradients"]) if "gradients" in fetch else None,
-        )
+        return Outcome.fetched(there)
 
     def run(self, images: tuple[Any, ...] | None = None) -> dict[str, Any]:
         """Run it once and return its results where they are; images are the resident ones."""
@@ -262,7 +344,7 @@ class JaxStep:
             key, following = jax.random.split(changed["key"])
 
         def differentiated(weights: dict[str, Any], source: Any) -> Any:
-            run = Run({**state["buffers"], **weights}, definition, key, {})
+            run = Run({**state["buffers"], **weights}, definition, key)
             output = self.owner.net.output(source, run)
             if not definition.backward and definition.loss == "none":
                 return jnp.zeros(()), (output, run.moved)
@@ -311,9 +393,11 @@ class JaxStep:
             found["predictions"] = jax.nn.softmax(output.astype(jnp.float32))
         return found
 
-    def _fetched(self, gradients: dict[str, Any]) -> tuple[NDArray[np.float32], ...]:
-        """Return gradients in the order of the trained tensors."""
-        return tuple(np.array(gradients[name], np.float32) for name in trained(self.owner.model))
+    def _in_order(self, result: Any) -> list[Any]:
+        """Return a result, or gradients in the order of the trained tensors."""
+        if not isinstance(result, dict):
+            return [result]
+        return [result[name] for name in trained(self.owner.model)]
 
     def _set_rate(self, rate: float) -> None:
         self._last_rate = rate

@@ -21,4 +21,5 @@ CAPABILITIES = Capabilities(
     looks={None: ("blue", "o", "")},
     start_s=(1.0, 8.0),
     settings=("DNNL_", "ONEDNN_", "NVIDIA_TF32_"),
+    recorded=("PYDLBENCH_GATE",),
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import resource
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -23,6 +25,7 @@ from pydlbench.backends.verification.verify import Verdict, verify
 from pydlbench.devices.cpu.affinity import own_cpus, physical_cores
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.devices.cpu.peaks import flop_rate
+from pydlbench.devices.cpu.working_set import last_level_bytes
 from pydlbench.devices.kept import Kept, kept_path, machine_key
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.measurement import Correctness
@@ -100,6 +103,7 @@ class CpuAutotuner(autotune.Autotuner):
             autotune.CPU_BRIEF_EFFORT if preparation.brief else autotune.CPU_EFFORT,
             thorough=preparation.all_candidates,
             finalists=None if case.cache == "hot" else COLD_FINALISTS,
+            finals=preparation.finals,
         )
         self._case = case
         self._preparation = preparation
@@ -135,6 +139,11 @@ class CpuAutotuner(autotune.Autotuner):
                 if one not in kept:
                     one.kernel = None
         self.tidy()
+
+    def take(self) -> autotune.Candidate:
+        """Return the first candidate, made and not run: what samples it brings its data in."""
+        self.kernel(self.candidates[0])
+        return self.candidates[0]
 
     def tidy(self) -> None:
         """Give back the shared tensors if they have grown too large, and what holds them."""
@@ -233,6 +242,7 @@ def _vector_bits(implementation: str) -> int:
 
 
 _ASKED = "the kernel that was fastest with hot caches; no other was tried"
+_KEPT = "the fastest kernel that an earlier run has found; --fresh searches anew"
 _BRIEF = "found by the short search of an estimate; its reorders were not timed"
 
 
@@ -299,6 +309,53 @@ class Canary:
         return tuple(one / reference for one in per_cycle)
 
 
+class ReadBursts:
+    """Short reads of two buffers by one thread: what others do to the cache and to the memory bus.
+
+    A burst of FMAs is blind to a neighbour who shares the last-level cache or the memory only.
+
+    Args:
+        cpus: that the process is pinned to.
+    """
+
+    # Half of the cache, as its other half holds whatever is timed, and no more than takes 1 ms.
+    _CACHED, _READ = 8 << 20, 2 << 20
+    # Beyond any cache that so many bytes are three times as large as.
+    _FAR = 192 << 20
+
+    def __init__(self, cpus: Sequence[int]) -> None:
+        llc = last_level_bytes(read_cpu_facts(), tuple(cpus))
+        near = min(llc // 2, self._CACHED) // 4 or 1
+        self._near = np.ones(near, np.float32)
+        far = 3 * llc
+        self._far = np.ones(far // 4, np.float32) if 0 < far <= self._FAR else None
+        self._next = 0
+
+    def rates(self) -> dict[str, float | None]:
+        """Return bytes per second read from the cache (``llc``) and from memory (``memory``).
+
+        None of memory where the cache is so large that a buffer beyond it takes too long to fill.
+        """
+        self._rate(self._near)  # brings it in
+        return {"llc": self._rate(self._near), "memory": self._far_rate()}
+
+    def _far_rate(self) -> float | None:
+        if self._far is None:
+            return None
+        count = self._READ // 4
+        if self._next + count > len(self._far):
+            self._next = 0
+        part = self._far[self._next : self._next + count]
+        self._next += count
+        return self._rate(part)
+
+    @staticmethod
+    def _rate(values: NDArray[np.float32]) -> float:
+        begin = time.perf_counter()
+        np.dot(values, values)
+        return values.nbytes / (time.perf_counter() - begin)
+
+
 class CpuKernel(Generic[Facts]):
     """A native kernel, or a chain of many, ready to be timed."""
 
@@ -316,9 +373,15 @@ class CpuKernel(Generic[Facts]):
 
     def sample(self, request: Request) -> Chunk:
         """Time the requested samples; the GIL is released meanwhile."""
+        untimed = request.untimed
+        if request.touch and isinstance(self._kernel, _cpu.Kernel):
+            self._kernel.touch()
+            untimed = 0
+        before = resource.getrusage(resource.RUSAGE_SELF)
         raw = self._kernel.sample(
-            request.samples, request.inner, request.untimed, canary=self._canary is not None
+            request.samples, request.inner, untimed, canary=self._canary is not None
         )
+        after = resource.getrusage(resource.RUSAGE_SELF)
         clocks: tuple[float, ...] = tuple(raw["clock_hz"].tolist())
         canary: tuple[float, ...] = ()
         if self._canary is not None and clocks:
@@ -332,6 +395,9 @@ class CpuKernel(Generic[Facts]):
             steal_s=max(0.0, raw["steal_s"]),
             wall_s=raw["wall_s"],
             threads=self._threads,
+            faults=(after.ru_minflt - before.ru_minflt)
+            / (untimed + request.samples * request.inner),
+            voluntary=after.ru_nvcsw - before.ru_nvcsw,
         )
 
 
@@ -344,6 +410,7 @@ class CpuBackend:
         self.cpus = list(cpus)
         self._isa = frozenset(_cpu.isa())
         self._canary = Canary.of(cpus)
+        self._reads: ReadBursts | None = None
         self._made: tuple[Any, dict[str, NDArray[Any]]] | None = None
 
     def describe(self) -> dict[str, Any]:
@@ -363,7 +430,8 @@ class CpuBackend:
         known = bool(asked) and preparation.verified
         chosen = search.take() if known else search.tune()
         kernel = self._finish(search, chosen, reorders=not (known or preparation.brief))
-        if note := _ASKED if asked else _BRIEF if preparation.brief else "":
+        named = _KEPT if preparation.kept else _ASKED
+        if note := named if asked else _BRIEF if preparation.brief else "":
             kernel.facts = dataclasses.replace(kernel.facts, notes=[*kernel.facts.notes, note])
         return kernel
 
@@ -373,6 +441,9 @@ class CpuBackend:
             return {"seconds": _cpu.launch_seconds()}
         if name == "canary":
             return self._canary.reading() if self._canary else {"share": None, "clock_hz": None}
+        if name == "reads":
+            self._reads = self._reads or ReadBursts(self.cpus)
+            return self._reads.rates()
         more: dict[str, Any] = {}
         before = None if self._canary is None else self._canary.reading()["share"]
         if name == "fma_peak":
@@ -382,7 +453,7 @@ class CpuBackend:
             result = _cpu.bandwidth(**arguments)
         else:
             raise UnsupportedError(
-                f"no such probe: {name}; there is: canary, launch, fma_peak, bandwidth"
+                f"no such probe: {name}; there is: canary, reads, launch, fma_peak, bandwidth"
             )
         if self._canary is not None and before is not None:
             more["disturbance"] = slow_canary((before, self._canary.reading()["share"]), Policy())
@@ -472,14 +543,14 @@ def _clocks(cpus: Sequence[int]) -> list[float]:
 
 
 def _worth_trying(found: list[_cpu.Candidate], preparation: Preparation) -> list[_cpu.Candidate]:
-    """Leave out what cannot win, or is unlikely to where the search is to be short."""
+    """Leave out what cannot win."""
     # The unoptimised fallback takes minutes where others take milliseconds.
     found = [c for c in found if not c.is_reference] or found
     if preparation.all_candidates:
         return found
-    # Code for a quarter of the vector width: never the fastest, and slow to find that out.
+    # Code for narrower vectors of the same kind: never the fastest, and slow to find that out.
     found = [c for c in found if "sse41" not in c.implementation] or found
-    return without_narrower_code(found) if preparation.brief else found
+    return without_narrower_code(found)
 
 
 def _name(candidate: _cpu.Candidate) -> str:

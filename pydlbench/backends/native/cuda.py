@@ -23,6 +23,7 @@ from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Chunk, Request
 from pydlbench.timing.guards import disturbance
 from pydlbench.timing.statistics import median
+from pydlbench.words import PROFILED_RANGE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -49,18 +50,26 @@ class _Sample(Protocol):
 class CudaKernel(Generic[Facts]):
     """A kernel on a GPU, or a chain of many, ready to be timed."""
 
-    def __init__(self, sample: _Sample, facts: Facts, monitor: nvml.Monitor) -> None:
+    def __init__(
+        self, sample: _Sample, facts: Facts, monitor: nvml.Monitor, label: str = ""
+    ) -> None:
         self._sample = sample
         self._monitor = monitor
+        self._label = label
         self.facts = facts
 
     def sample(self, request: Request) -> Chunk:
         """Time the requested samples; the GIL is released meanwhile.
 
-        What the host does meanwhile is no part of them: a closed gate, or a graph, hides it.
+        What the host does meanwhile is no part of them: a closed gate, or a graph, hides it. A
+        profiler shows them as a range of the row's name.
         """
         mark = self._monitor.mark()
-        raw = self._sample(request.samples, request.inner, request.untimed)
+        _cuda.push_range(self._label)
+        try:
+            raw = self._sample(request.samples, request.inner, request.untimed)
+        finally:
+            _cuda.pop_range()
         readings = self._monitor.since(mark)
         return Chunk(
             seconds=tuple(raw["seconds"].tolist()),
@@ -156,6 +165,7 @@ class CudaBackend:
             del launch_s["graph"]
             search.avoid_graphs(chosen)
         kernel = search.final(chosen)
+        kernel.run_marked(PROFILED_RANGE)
         energy_j = power_w = None
         if preparation.energy and not known:
             energy_j, power_w = self._energy(kernel)
@@ -171,21 +181,23 @@ class CudaBackend:
             candidates=listed,
             timing=search.timing,
             tensor_cores=plan.tensor_cores,
-            notes=[*plan.notes, *search.late()],
+            notes=[*plan.notes, *search.late(), *_ungated()],
             launch_s=launch_s,
+            kernels=_kernels(kernel),
             energy_j=energy_j,
             power_w=power_w,
         )
-        return self.monitored(kernel.sample, facts)
+        return self.monitored(kernel.sample, facts, search.label)
 
-    def monitored(self, sample: _Sample, facts: Facts) -> CudaKernel[Facts]:
+    def monitored(self, sample: _Sample, facts: Facts, label: str) -> CudaKernel[Facts]:
         """Return what the native module has made ready with NVML's readings around its samples.
 
         Args:
             sample: takes a chunk of samples.
             facts: what is known of what is sampled.
+            label: what a profiler calls it.
         """
-        return CudaKernel(sample, facts, self._monitor)
+        return CudaKernel(sample, facts, self._monitor, label)
 
     def chains(self) -> CudaChains:
         """Return what makes chains of native kernels on this GPU."""
@@ -216,6 +228,21 @@ class CudaBackend:
             return None, None
         watts = (steps[-1][0] - steps[0][0]) / (steps[-1][1] - steps[0][1])
         return watts * steady["seconds"] / steady["executions"], watts
+
+
+def _kernels(kernel: _cuda.Kernel) -> list[dict[str, Any]]:
+    """Return what a plan launches; nothing of one that cannot be captured."""
+    try:
+        return [dict(one) for one in kernel.kernels()]
+    except (PrimitiveError, UnsupportedError):
+        return []
+
+
+def _ungated() -> list[str]:
+    """Say where the host's time to start kernels is in samples between events."""
+    if os.environ.get("PYDLBENCH_GATE") != "0":
+        return []
+    return ["PYDLBENCH_GATE=0: no launch gate, so the host's time to start kernels is in the time"]
 
 
 def create(device: str) -> CudaBackend:
@@ -280,7 +307,7 @@ class CudaChains:
     def kernel(self, chain: _cuda.Chain, facts: Facts, timing: str) -> CudaKernel[Facts]:
         """Return the chain with what NVML tells around its samples."""
         sample = functools.partial(chain.sample, graph=timing == "cuda-graph")
-        return self._backend.monitored(sample, facts)
+        return self._backend.monitored(sample, facts, "native chain")
 
     def notes(self, chain: _cuda.Chain) -> list[str]:
         """Say where the host's time to start kernels is in the chain's."""

@@ -1,14 +1,15 @@
 """Which copies of cuDNN and cuBLASLt a GPU is measured with.
 
-The native module is linked to neither. Their wheels are found by cuda-pathfinder, where PyTorch
-finds them too: in one environment both run on the same copy. Every result names the file that was
-loaded.
+The native module is linked to neither. NVIDIA's wheels are looked for first, where PyTorch finds
+them too: in one environment both run on the same copy. Every result names the file that was loaded.
 """
 
 from __future__ import annotations
 
-import importlib
+import ctypes
 import os
+import sys
+from pathlib import Path
 from typing import Any
 
 from pydlbench.backends.native.modules import native_module
@@ -16,29 +17,30 @@ from pydlbench.errors import BackendMissingError, UnsupportedError
 
 # A file named here is taken as it is; for another copy than the environment's.
 _OVERRIDES = {"cudnn": "PYDLBENCH_CUDNN", "cublasLt": "PYDLBENCH_CUBLASLT"}
+# Others are numbered as CUDA is.
+_MAJOR = {"cudnn": "9"}
 
 
-def find(name: str) -> str | None:
+def find(name: str, cuda: str) -> str | None:
     """Return the file of an NVIDIA library.
 
     Args:
-        name: as cuda-pathfinder knows it: ``cudnn``, ``cublasLt``, ``nvrtc``.
+        name: ``cudnn``, ``cublasLt`` or ``nvrtc``.
+        cuda: CUDA's major version, which the library has to be of.
 
     Returns:
-        The file, or None where it is left to the system's loader: cuda-pathfinder is not installed,
-        or finds none.
+        The file: of a wheel in a folder of ``sys.path``, or of this Python's own libraries, as
+        conda installs them. None where it is left to the system's loader.
     """
     if chosen := os.environ.get(_OVERRIDES.get(name, "")):
         return chosen
-    try:
-        pathfinder = importlib.import_module("cuda.pathfinder")
-    except ImportError:
-        return None
-    try:
-        path = pathfinder.load_nvidia_dynamic_lib(name).abs_path
-    except RuntimeError:  # the base class of all that it raises
-        return None
-    return None if path is None else str(path)
+    file = f"lib{name}.so.{_MAJOR.get(name, cuda)}"
+    for folder in sys.path:
+        # cudnn/lib and cu13/lib; of CUDA 12 one folder per library.
+        for path in sorted(Path(folder, "nvidia").glob(f"*/lib/{file}")):
+            return str(path)
+    own = Path(sys.prefix, "lib", file)
+    return str(own) if own.exists() else None
 
 
 def load(module: Any = None) -> dict[str, dict[str, str]]:
@@ -54,16 +56,16 @@ def load(module: Any = None) -> dict[str, dict[str, str]]:
         BackendMissingError: a library is missing or too old; the message names what installs it.
     """
     cuda = module or native_module("_cuda")
-    cudnn, cublaslt = find("cudnn"), find("cublasLt")
+    major = str(cuda.built_with()["cuda"]).partition(".")[0]
     # cuDNN asks for this one by name when it compiles a kernel, and finds it once it is loaded.
-    find("nvrtc")
+    if nvrtc := find("nvrtc", major):
+        ctypes.CDLL(nvrtc)
     try:
-        cuda.load_libraries(cudnn, cublaslt)
+        cuda.load_libraries(find("cudnn", major), find("cublasLt", major))
     except UnsupportedError as error:
-        major = str(cuda.built_with()["cuda"]).partition(".")[0]
-        extra, wheels = "cuda", "nvidia-cudnn-cu13 nvidia-cublas cuda-pathfinder"
+        extra, wheels = "cuda", "nvidia-cudnn-cu13 nvidia-cublas"
         if major == "12":
-            extra, wheels = "cuda12", "nvidia-cudnn-cu12 nvidia-cublas-cu12 cuda-pathfinder"
+            extra, wheels = "cuda12", "nvidia-cudnn-cu12 nvidia-cublas-cu12"
         raise BackendMissingError(
             f"{error}; pip install '.[{extra}]' installs it (or pip install {wheels})"
         ) from error

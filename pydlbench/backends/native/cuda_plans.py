@@ -203,6 +203,11 @@ class CudaAutotuner(autotune.Autotuner):
             return self._case.timing
         return "cuda-graph" if self._graphs and self._case.cache == "hot" else "events"
 
+    @property
+    def label(self) -> str:
+        """The case's name."""
+        return self._case.label
+
     def avoid_graphs(self, candidate: autotune.Candidate) -> None:
         """Learn that a plan cannot be captured into a graph.
 

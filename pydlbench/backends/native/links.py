@@ -1,33 +1,43 @@
 """A step as a list of native kernels, each with the names of the tensors that it works on.
 
-The kernels are those of :func:`pydlbench.models.work.work`, in its order: what a native sum adds up
-and what a native chain runs is the same list. Here each gets its tensors: a node's output goes by
-the node's name, the gradient of a weight by ``<node>/weights/gradient``, and so on. Nodes that move
-nothing (``flatten``, dropout in inference) and gradients that are the incoming one itself (those of
-an addition) have no kernel and no tensor: they are other names for one that is there.
+A :class:`Listing` is made from a recorded step (``backends.torch.links``), or here from the graph
+of a model of the catalogue. The graph's kernels are those of
+:func:`pydlbench.models.work.work`, in its order: what a native sum adds up and what a native chain
+runs is the same list. A node's output goes by the node's name, the gradient of a weight by
+``<node>/weights/gradient``, and so on. Nodes that move nothing (``flatten``, dropout in inference)
+and gradients that are the incoming one itself (those of an addition) have no kernel and no tensor:
+they are other names for one that is there.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from pydlbench.backends.steps.inputs import trained, weight_shapes
+import numpy as np
+
+from pydlbench.backends.steps.inputs import make_batch, make_weights, trained, weight_shapes
 from pydlbench.errors import UnsupportedError
 from pydlbench.models.graph import INPUT, trained_tensors
-from pydlbench.models.work import LOSS, work
+from pydlbench.models.work import LOSS, Work, work
+from pydlbench.ops.table import read_layer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
 
     from pydlbench.models.graph import Model, Node
-    from pydlbench.models.work import Work
     from pydlbench.ops.op import Layer
+    from pydlbench.records.step import StepSpec
 
 #: The tensor of labels.
 LABELS: Final = "labels"
 _ONES: Final = "ones"
+_TEXT: Final = "listing.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,16 +66,70 @@ class Listing:
 
     Attributes:
         links: in the order of execution.
-        output: the tensor that the last node computes.
+        output: the tensor that the step returns.
+        output_shape: of it, as the framework has it: images are NCHW.
+        given: all tensors that no kernel makes, by name; what is read in another order than it was
+            given stands here once more, dense in that order.
         gradients: by trained tensor (``conv1/weights``), the tensor of its gradient; empty in a
             forward phase.
-        constants: tensors that no model holds, by name: their shape and the value of all elements.
+        rate: the learning rate with which trained tensors are updated; None where they are not.
     """
 
     links: tuple[Link, ...]
     output: str
+    output_shape: tuple[int, ...]
+    given: Mapping[str, NDArray[np.float32]]
     gradients: dict[str, str]
-    constants: dict[str, tuple[tuple[int, ...], float]]
+    rate: float | None = None
+
+    def save(self, folder: Path) -> None:
+        """Write it down for another process: a text, and numbered files of what is given.
+
+        Args:
+            folder: that there is; nothing else is in it.
+        """
+        links = [
+            {
+                "name": one.name,
+                "node": one.work.node,
+                "layer": one.work.layer.to_dict(),
+                "pass_": one.work.pass_,
+                "propagation": one.work.propagation,
+                "reads": one.reads,
+                "writes": one.writes,
+                "workspace": one.workspace,
+            }
+            for one in self.links
+        ]
+        for number, values in enumerate(self.given.values()):
+            np.save(folder / f"{number}.npy", values)
+        text = {
+            "links": links,
+            "output": self.output,
+            "output_shape": self.output_shape,
+            "given": list(self.given),
+            "gradients": self.gradients,
+            "rate": self.rate,
+        }
+        (folder / _TEXT).write_text(json.dumps(text))
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read what :meth:`save` has written."""
+        text = json.loads((folder / _TEXT).read_text())
+        names = text.pop("given")
+        return cls(
+            links=tuple(_read_link(one) for one in text.pop("links")),
+            output_shape=tuple(text.pop("output_shape")),
+            given={name: np.load(folder / f"{number}.npy") for number, name in enumerate(names)},
+            **text,
+        )
+
+
+def _read_link(text: dict[str, Any]) -> Link:
+    layer = read_layer(text.pop("layer"))
+    own = {name: text.pop(name) for name in ("node", "pass_", "propagation")}
+    return Link(work=Work(layer=layer, **own), **text)
 
 
 def problem_text(layer: Layer, pass_: str, propagation: str) -> str:
@@ -80,23 +144,42 @@ def problem_text(layer: Layer, pass_: str, propagation: str) -> str:
     return f"{layer.kind} {layer.problem} {which}"
 
 
-def list_step(model: Model, phase: str, *, dropout: bool = True) -> Listing:
-    """Return a step's kernels with their tensors.
+def list_step(model: Model, phase: str, *, dropout: bool = True, seed: int = 0) -> Listing:
+    """Return a step's kernels with their tensors, and values of those that are given.
 
     Args:
         model: with its batch.
         phase: ``forward``, ``forward-backward`` or ``training``.
         dropout: whether it drops anything outside the forward phase; without, it keeps all.
+        seed: of weights, images and labels.
 
     Raises:
         UsageError: no such phase.
         UnsupportedError: the model has an operation of which there is no native kernel.
     """
-    _check(model, phase)
-    return _Lister(model, dropout=dropout).listing(phase)
+    check_listed(model, phase)
+    return _Lister(model, dropout=dropout).listing(phase, seed)
 
 
-def _check(model: Model, phase: str) -> None:
+def check_chained(case: StepSpec) -> None:
+    """Refuse steps that have no native chain, whatever they compute.
+
+    Raises:
+        UnsupportedError: another precision than float32, or normalisations that train with the
+            running statistics.
+    """
+    if case.precision != "fp32":
+        raise UnsupportedError(f"native chains are in fp32 so far, not in {case.precision}")
+    if case.running_statistics and case.backward:
+        raise UnsupportedError("native kernels train normalisations with the batch's statistics")
+
+
+def check_listed(model: Model, phase: str) -> None:
+    """Refuse a step of whose graph there is no list.
+
+    Raises:
+        UnsupportedError: the model has an operation of which there is no native kernel.
+    """
     for node in model:
         if node.layer is None and node.op != "flatten":
             raise UnsupportedError(
@@ -126,7 +209,7 @@ class _Lister:
         # The same by node, summed up as far as the list has come.
         self._summed: dict[str, list[str]] = {}
 
-    def listing(self, phase: str) -> Listing:
+    def listing(self, phase: str, seed: int) -> Listing:
         """Return all kernels of a phase."""
         for item in work(self._model, phase):
             self._add(item)
@@ -135,9 +218,22 @@ class _Lister:
         return Listing(
             links=tuple(self._links),
             output=self._value(self._model.output.name),
+            output_shape=(self._model.batch, *self._model.output.shape),
+            given=self._given(seed),
             gradients=gradients,
-            constants=self._constants,
+            rate=self._model.optimizer.rate if phase == "training" else None,
         )
+
+    def _given(self, seed: int) -> dict[str, NDArray[np.float32]]:
+        """Return all tensors that no kernel makes."""
+        batch = make_batch(self._model, seed)
+        found = {INPUT: batch.images, **make_weights(self._model, seed)}
+        if batch.labels is not None:
+            # The native module stores them as integers.
+            found[LABELS] = batch.labels.reshape(-1).astype(np.float32)
+        for name, (shape, value) in self._constants.items():
+            found[name] = np.full(shape, value, np.float32)
+        return found
 
     def _add(self, item: Work) -> None:
         """Add a kernel: of the loss, of a node, or of what belongs to a node besides."""

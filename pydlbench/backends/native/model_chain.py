@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from pydlbench.backends.native.chains import ChainLink
-from pydlbench.backends.native.links import LABELS, list_step, problem_text
-from pydlbench.backends.steps.inputs import make_batch, make_weights
+from pydlbench.backends.native.links import check_chained, list_step, problem_text
 from pydlbench.backends.verification.verify import verify
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.models.graph import INPUT
@@ -54,11 +53,8 @@ class NativeChain:
     """A step of native kernels with its tensors, in one way to lay them out.
 
     Args:
-        model: the graph.
-        phase: ``forward``, ``forward-backward`` or ``training``.
+        listing: its kernels, and what is given to them.
         layouts: one of the words of :class:`pydlbench.records.chain.ChainFacts`.
-        seed: of weights, images and labels.
-        dropout: whether it drops anything.
         choices: ``<algorithm> <layout>`` of the fastest kernels alone, by problem.
         chains: makes it, on its device; None is the CPU of this process.
         kept: tensors that are read back besides output, gradients and updated weights.
@@ -69,12 +65,9 @@ class NativeChain:
 
     def __init__(
         self,
-        model: Model,
-        phase: str,
+        listing: Listing,
         layouts: str,
         *,
-        seed: int = 0,
-        dropout: bool = True,
         choices: Mapping[str, str] | None = None,
         chains: Chains | None = None,
         kept: Collection[str] = (),
@@ -83,14 +76,11 @@ class NativeChain:
             from pydlbench.backends.native.cpu import CpuChains
 
             chains = CpuChains()
-        self._model = model
-        self.phase = phase
-        self._listing = list_step(model, phase, dropout=dropout)
-        self._weights = make_weights(model, seed)
+        self._listing = listing
         self._chains: Chains = chains
-        self._given = _given(model, self._listing, self._weights, seed)
+        self._given = listing.given
         self.chain: Chain = chains.make(
-            _links(self._listing, choices or {}),
+            _links(listing, choices or {}),
             self._given,
             self._kept() | set(kept) - self._given.keys(),
             layouts,
@@ -98,25 +88,26 @@ class NativeChain:
 
     def output(self) -> NDArray[np.float32]:
         """Return the output of the last run, NCHW or (batch, features)."""
-        shape = self._model.batch, *self._model.output.shape
-        return self.chain.tensor(self._listing.output).reshape(shape)
+        return self.chain.tensor(self._listing.output).reshape(self._listing.output_shape)
 
     def gradients(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
         """Yield the last run's gradient of each trained tensor by name."""
         for name, tensor in self._listing.gradients.items():
-            yield name, self.chain.tensor(tensor).reshape(self._weights[name].shape)
+            yield name, self.chain.tensor(tensor).reshape(self._given[name].shape)
 
     def check_update(self) -> Check:
         """Run one step from the first weights and compare what it makes of them; then start anew.
 
         The first update of a momentum is that of plain descent: velocities begin at zero.
         """
+        rate = self._listing.rate
+        assert rate is not None, "there is an update"
         self.chain.load()
         self.chain.run()
         worst, where = 0.0, ""
         for name, gradient in self.gradients():
-            before = self._weights[name].astype(np.float64)
-            update = self._model.optimizer.rate * gradient.astype(np.float64)
+            before = self._given[name].astype(np.float64)
+            update = rate * gradient.astype(np.float64)
             found = self.chain.tensor(name).reshape(before.shape) - before
             # What is stored is the sum: a small update of a large weight is rounded to its digits.
             rounded = _ROUNDINGS * _UNIT * (np.abs(before) + np.abs(update))
@@ -215,11 +206,11 @@ class NativeChain:
     def _kept(self) -> set[str]:
         """Return the names of what is read back."""
         gradients = self._listing.gradients
-        updated = set(gradients) if self.phase == "training" else set()
+        updated = set(gradients) if self._listing.rate is not None else set()
         return {self._listing.output, *gradients.values(), *updated}
 
 
-def check_kernels(model: Model, layouts: str, **how: Any) -> Check:
+def check_kernels(listing: Listing, layouts: str, **how: Any) -> Check:
     """Hold the kernels of a step's backward passes against float64, each distinct one once.
 
     Normalisations amplify rounding until, many layers back, gradients of two frameworks that are
@@ -228,12 +219,11 @@ def check_kernels(model: Model, layouts: str, **how: Any) -> Check:
     Outputs do not move so far: they tell of the forward kernels.
 
     Args:
-        model: the graph.
+        listing: of a step that drops and updates nothing.
         layouts: as in :class:`NativeChain`.
         how: further arguments of it.
     """
-    every = list_step(model, "forward-backward", dropout=False).links
-    backward = [one for one in every if one.work.pass_ != "forward"]
+    backward = [one for one in listing.links if one.work.pass_ != "forward"]
     links = list(
         {
             problem_text(one.work.layer, one.work.pass_, one.work.propagation): one
@@ -243,7 +233,7 @@ def check_kernels(model: Model, layouts: str, **how: Any) -> Check:
     wrong, worst = [], 0.0
     for group in _groups(links):
         kept = {name for one in group for name in (*one.reads.values(), *one.writes.values())}
-        made = NativeChain(model, "forward-backward", layouts, dropout=False, kept=kept, **how)
+        made = NativeChain(listing, layouts, kept=kept, **how)
         made.chain.load()
         made.chain.run()
         for one in group:
@@ -296,20 +286,6 @@ def _links(listing: Listing, choices: Mapping[str, str]) -> list[ChainLink]:
     return found
 
 
-def _given(
-    model: Model, listing: Listing, weights: Mapping[str, NDArray[np.float32]], seed: int
-) -> dict[str, NDArray[np.float32]]:
-    """Return all tensors that no kernel makes, as far as some kernel reads them."""
-    batch = make_batch(model, seed)
-    found = {INPUT: batch.images, **weights}
-    if batch.labels is not None:
-        # The native module stores them as integers.
-        found[LABELS] = batch.labels.reshape(-1).astype(np.float32)
-    for name, (shape, value) in listing.constants.items():
-        found[name] = np.full(shape, value, np.float32)
-    return found
-
-
 def prepare_model(
     backend: CpuBackend | CudaBackend,
     model: Model,
@@ -318,37 +294,80 @@ def prepare_model(
     save: Path | None = None,
     timing: str = "auto",
 ) -> CpuKernel[ChainFacts] | CudaKernel[ChainFacts]:
-    """Make the native chain of a given graph ready, in the fastest way to lay it out.
+    """Make the native chain of a given graph ready; see :func:`prepare_listed`.
 
     Args:
         backend: of the worker.
         model: the graph; the case's name and options are not looked at.
         case: phase, precision, seed, and whether dropout drops anything.
-        choices: ``<algorithm> <layout>`` of the fastest kernels alone, by
-            :func:`pydlbench.backends.native.links.problem_text`.
+        choices: as there.
         save: folder to write output and gradients into, dropout off.
-        timing: how it is timed: on a GPU ``cuda-graph`` or ``events``; ``auto`` is the first way
-            that its device has and its libraries allow.
+        timing: as there.
 
     Raises:
         UnsupportedError: an operation of which there is no native kernel, another precision, or a
             way to time it that there is not.
         PrimitiveError: the library refused or failed.
     """
-    if case.precision != "fp32":
-        raise UnsupportedError(f"native chains are in fp32 so far, not in {case.precision}")
-    if case.running_statistics and case.backward:
-        raise UnsupportedError("native kernels train normalisations with the batch's statistics")
+
+    def listed(phase: str = case.phase, *, dropout: bool = False) -> Listing:
+        return list_step(model, phase, dropout=dropout, seed=case.seed)
+
+    operations = {node.op for node in model} if case.backward else set()
+    drops = case.dropout and "dropout" in operations
+    normalises = save is not None and "batchnorm" in operations
+    return prepare_listed(
+        backend,
+        listed(dropout=case.dropout),
+        case,
+        choices,
+        save,
+        timing,
+        undropped=listed() if drops else None,
+        checked=listed("forward-backward") if normalises else None,
+    )
+
+
+def prepare_listed(
+    backend: CpuBackend | CudaBackend,
+    listing: Listing,
+    case: StepSpec,
+    choices: Mapping[str, str] | None = None,
+    save: Path | None = None,
+    timing: str = "auto",
+    *,
+    undropped: Listing | None = None,
+    checked: Listing | None = None,
+) -> CpuKernel[ChainFacts] | CudaKernel[ChainFacts]:
+    """Make a native chain ready, in the fastest way to lay it out.
+
+    Args:
+        backend: of the worker.
+        listing: its kernels.
+        case: the step that it is of.
+        choices: ``<algorithm> <layout>`` of the fastest kernels alone, by
+            :func:`pydlbench.backends.native.links.problem_text`.
+        save: folder to write output and gradients into.
+        timing: how it is timed: on a GPU ``cuda-graph`` or ``events``; ``auto`` is the first way
+            that its device has and its libraries allow.
+        undropped: the same without dropout, of which output and gradients are saved then.
+        checked: a step whose backward kernels are held against float64 (:func:`check_kernels`).
+
+    Raises:
+        UnsupportedError: another precision than float32, or a way to time it that there is not.
+        PrimitiveError: the library refused or failed.
+    """
+    check_chained(case)
     start = time.perf_counter()
     chains: Chains = backend.chains()
     if timing not in ("auto", *chains.timings):
         raise UnsupportedError(f"--timing {timing}: there is {', '.join(chains.timings)}")
     wanted = chains.timings if timing == "auto" else (timing,)
-    how: dict[str, Any] = {"seed": case.seed, "choices": choices, "chains": chains}
+    how: dict[str, Any] = {"choices": choices, "chains": chains}
     tried: dict[str, float] = {}
     chain: NativeChain | None = None
     for layouts in chains.ways:
-        made = NativeChain(model, case.phase, layouts, dropout=case.dropout, **how)
+        made = NativeChain(listing, layouts, **how)
         # All in the same way: times of a graph and of a stream are no choice between layouts.
         timing, tried[layouts] = _first_time(made, wanted)
         wanted = (timing,)
@@ -358,17 +377,14 @@ def prepare_model(
     assert chain is not None, "there is more than one way"
     layouts = min(tried, key=lambda one: tried[one])
     setup_s = time.perf_counter() - start
-    checks = [chain.check_update()] if case.phase == "training" else []
-    if save is not None and case.backward and any(node.op == "batchnorm" for node in model):
-        checks.append(check_kernels(model, layouts, **how))
+    checks = [chain.check_update()] if listing.rate is not None else []
+    if checked is not None:
+        checks.append(check_kernels(checked, layouts, **how))
     notes = ["memory stays between executions; images, labels and first weights are loaded before"]
     notes += chains.notes(chain.chain)
-    if case.backward and case.dropout and any(node.op == "dropout" for node in model):
-        notes.append("checked with dropout off")
-        if save is not None:
-            NativeChain(model, case.phase, layouts, dropout=False, **how).save(save)
-    elif save is not None:
-        chain.save(save)
+    notes += ["checked with dropout off"] if undropped is not None else []
+    if save is not None:
+        (chain if undropped is None else NativeChain(undropped, layouts, **how)).save(save)
     library = backend.describe()
     steps, reorder_runs = chain.steps()
     facts = ChainFacts(

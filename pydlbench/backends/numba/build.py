@@ -12,6 +12,7 @@ import numpy as np
 from pydlbench.backends.frameworks.backend import Variant, wanted_variant
 from pydlbench.backends.frameworks.layouts import arranged, plain
 from pydlbench.backends.numba import kernels
+from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -181,24 +182,32 @@ def _gemm(layer: Layer, pass_: str, transposed: bool, inputs: Inputs) -> HostOpe
     """Build a product whose weights lie as (terms, columns), or the other way round."""
     role = layer.result(pass_)
     turned = transposed and role == "weights"
+    # Several dimensions of a batch are one to the kernels.
+    matrices = {name: one.reshape(-1, *one.shape[-2:]) for name, one in inputs.items()}
     if role == "weights":
-        a, b = _turned(inputs["src"]), inputs["dst"]
+        a, b = _turned(matrices["src"]), matrices["dst"]
         if turned:
             a, b = _turned(b), _turned(a)
     else:
-        weights = inputs["weights"]
+        weights = matrices["weights"]
         if transposed:
             weights = _turned(np.ascontiguousarray(_turned(weights)))
-        a, b = (inputs["src"], weights) if pass_ == "forward" else (inputs["dst"], _turned(weights))
-    batch, rows, columns = layer.shapes()[role]
-    shape = (batch, columns, rows) if turned else (batch, rows, columns)
+        forward = pass_ == "forward"
+        a, b = (matrices["src"], weights) if forward else (matrices["dst"], _turned(weights))
+    whole = layer.shapes()[role]
+    rows, columns = whole[-2:]
+    shape = (layer.batch_count, columns, rows) if turned else (layer.batch_count, rows, columns)
+
+    def plain_result(result: Array) -> Array:
+        return (_turned(result) if turned else result).reshape(whole)
+
     by_rows = transposed == (pass_ == "forward") and role != "weights"
     return HostOperator(
         kernels.product_of_rows if by_rows else kernels.product,
         (a, _turned(b) if by_rows else b),
         [(shape, np.float32)],
         role,
-        _turned if turned else lambda result: result,
+        plain_result,
     )
 
 
@@ -256,6 +265,11 @@ def _conv_variant(case: KernelSpec) -> Variant:
 
 
 def _gemm_variant(case: KernelSpec) -> Variant:
+    if case.layer.broadcast:
+        raise UnsupportedError(
+            f"numba: the kernel here multiplies two batches of as many matrices, not "
+            f"{case.layer.problem}"
+        )
     # Unless somebody asks, weights lie as the pass reads them fastest: terms innermost.
     order = wanted_variant(case) or ("transposed" if case.pass_ == "forward" else "plain")
     transposed = order == "transposed"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydlbench.backends.capabilities import Capabilities
+from pydlbench.backends.capabilities import Capabilities, Steps
 
 __all__ = ["CAPABILITIES"]
 
@@ -21,4 +21,9 @@ CAPABILITIES = Capabilities(
     layers=False,
     fresh_results=True,
     settings=("ORT_",),
+    steps=Steps(
+        joined=("optimized",),
+        unseen="onnxruntime runs whole files, in their own types: no remedy is tried on a single "
+        "node, and no other layout or precision",
+    ),
 )

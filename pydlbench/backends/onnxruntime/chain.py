@@ -244,7 +244,6 @@ def prepare_chain(backend: OnnxruntimeBackend, case: StepSpec) -> OperatorsKerne
     Raises:
         UnsupportedError: starting its sessions would be a large part of it.
     """
-    begin = time.perf_counter()
     made = OnnxModel(backend, case)
     with made, recorded(made) as recording:
         chain = NodeChain(recording, made.feeds, backend)
@@ -265,8 +264,6 @@ def prepare_chain(backend: OnnxruntimeBackend, case: StepSpec) -> OperatorsKerne
         names=("chain",),
         dispatch_s=dispatch_s,
         how=f"{chain.sessions} sessions; {_HOW}",
-        setup_s=time.perf_counter() - begin,
-        library=backend.library,
         calls=recording.calls,
         checks=(check,),
         allocates=False,

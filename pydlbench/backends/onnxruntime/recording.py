@@ -16,7 +16,7 @@ import statistics
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import onnx
@@ -24,6 +24,7 @@ from onnx import helper, numpy_helper
 
 from pydlbench.ops.seen.onnx import Node, Tensor
 from pydlbench.records.operator import RecordedCall
+from pydlbench.records.trace import ProgramCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,16 +32,16 @@ if TYPE_CHECKING:
     import onnxruntime
     from numpy.typing import NDArray
 
-    from pydlbench.backends.onnxruntime.step import OnnxModel
 
-__all__ = ["GRAPHS", "Graph", "Recording", "record", "recorded"]
+__all__ = ["GRAPHS", "PREFIX", "SUFFIX", "Graph", "Recording", "record", "recorded", "recorded_in"]
 
 #: Runs before those that count, and those.
 _UNTIMED: Final = 2
 _STEPS: Final = 5
-_SUFFIX: Final = "_kernel_time"
+#: Behind the name of a node in a profile.
+SUFFIX: Final = "_kernel_time"
 #: Before the number of a node, where its name stood: no file has such names by chance.
-_PREFIX: Final = "pydlbench."
+PREFIX: Final = "pydlbench."
 #: What onnxruntime puts behind the name of a node whose maps it lays out in blocks of channels.
 _BLOCKED: Final = "_nchwc"
 #: onnxruntime's names of types that NumPy calls otherwise.
@@ -61,7 +62,29 @@ _TOO_LARGE: Final = "a large constant is among its attributes"
 _BESIDE: Final = "1024"
 
 
-def record(made: OnnxModel) -> tuple[RecordedCall, ...]:
+class Sessions(Protocol):
+    """A file that sessions are made of, see :class:`pydlbench.backends.onnxruntime.step.OnnxModel`.
+
+    Attributes:
+        session: that of the step.
+        feeds: its inputs by name.
+    """
+
+    session: onnxruntime.InferenceSession
+    feeds: dict[str, NDArray[Any]]
+
+    def options(self, mode: str | None = None) -> onnxruntime.SessionOptions:
+        """Return the settings of a session in a mode; None is the step's."""
+        ...
+
+    def opened(
+        self, options: onnxruntime.SessionOptions, path: Path | None = None
+    ) -> onnxruntime.InferenceSession:
+        """Return a session of the file, or of one that was made of it."""
+        ...
+
+
+def record(made: Sessions) -> tuple[RecordedCall, ...]:
     """Return the distinct nodes of a step, in the order in which the graph has them.
 
     Args:
@@ -72,19 +95,34 @@ def record(made: OnnxModel) -> tuple[RecordedCall, ...]:
 
 
 @contextlib.contextmanager
-def recorded(made: OnnxModel) -> Iterator[Recording]:
+def recorded(made: Sessions) -> Iterator[Recording]:
     """Yield what is known of a step; within, its large constants lie in a folder.
 
     Args:
         made: the file with its inputs; it is run several times.
     """
     with tempfile.TemporaryDirectory(prefix="pydlbench-graph-") as name:
-        folder = Path(name)
-        graph = Graph(made, folder)
-        events = _profiled(made, graph, folder)
-        values = _whole_numbers(made, graph, events, folder)
-        calls = _distinct(graph, _Writer(graph, made.feeds, events, values, folder))
-        yield Recording(graph=graph, written=_written(graph, events), folder=folder, calls=calls)
+        yield recorded_in(Path(name), made)
+
+
+def recorded_in(folder: Path, made: Sessions) -> Recording:
+    """Return what is known of a step, its large constants in a folder.
+
+    Args:
+        folder: an empty one.
+        made: the file with its inputs; it is run several times.
+    """
+    graph = Graph(made, folder)
+    events = _profiled(made, graph, folder)
+    values = _whole_numbers(made, graph, events, folder)
+    writer = _Writer(graph, made.feeds, events, values, folder)
+    return Recording(
+        graph=graph,
+        written=_written(graph, events),
+        folder=folder,
+        calls=_distinct(graph, writer),
+        in_order={number: _in_place(graph, writer, number) for number in sorted(events)},
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,12 +134,14 @@ class Recording:
         written: type and shape of what its nodes write, by name.
         folder: where large constants lie.
         calls: its distinct nodes, in the order in which the graph has them.
+        in_order: all nodes that the profile has, by number.
     """
 
     graph: Graph
     written: Mapping[str, tuple[str, tuple[int, ...]]]
     folder: Path
     calls: tuple[RecordedCall, ...]
+    in_order: Mapping[int, ProgramCall]
 
 
 class Graph:
@@ -117,7 +157,7 @@ class Graph:
         constants: by name.
     """
 
-    def __init__(self, made: OnnxModel, folder: Path) -> None:
+    def __init__(self, made: Sessions, folder: Path) -> None:
         options = made.options()
         options.optimized_model_filepath = str(folder / "graph.onnx")
         place = "session.optimized_model_external_initializers_"
@@ -130,12 +170,12 @@ class Graph:
         for number, node in enumerate(self.nodes):
             own = node.name.removesuffix(_BLOCKED).strip("/")
             self.names.append(own or f"{node.op_type}_{number}")
-            node.name = f"{_PREFIX}{number}"
+            node.name = f"{PREFIX}{number}"
         self.constants = {one.name: one for one in self.model.graph.initializer}
         self.versions = {one.domain: one.version for one in self.model.opset_import}
 
     def opened(
-        self, made: OnnxModel, options: onnxruntime.SessionOptions, folder: Path
+        self, made: Sessions, options: onnxruntime.SessionOptions, folder: Path
     ) -> onnxruntime.InferenceSession:
         """Return a session of this very graph."""
         path = folder / "numbered.onnx"
@@ -151,7 +191,7 @@ class _Event:
     outputs: tuple[tuple[str, tuple[int, ...]], ...]
 
 
-def _profiled(made: OnnxModel, graph: Graph, folder: Path) -> dict[int, _Event]:
+def _profiled(made: Sessions, graph: Graph, folder: Path) -> dict[int, _Event]:
     """Run the graph and return what its profile says of each node, by number."""
     options = made.options("unoptimized")
     options.enable_profiling = True
@@ -161,9 +201,9 @@ def _profiled(made: OnnxModel, graph: Graph, folder: Path) -> dict[int, _Event]:
         session.run(None, made.feeds)
     found: dict[int, list[dict[str, Any]]] = {}
     for one in json.loads(Path(session.end_profiling()).read_bytes()):
-        name = one["name"].removesuffix(_SUFFIX)
-        if name != one["name"] and name.startswith(_PREFIX):
-            found.setdefault(int(name.removeprefix(_PREFIX)), []).append(one)
+        name = one["name"].removesuffix(SUFFIX)
+        if name != one["name"] and name.startswith(PREFIX):
+            found.setdefault(int(name.removeprefix(PREFIX)), []).append(one)
     return {
         number: _Event(
             seconds=statistics.median(one["dur"] for one in ran[_UNTIMED:]) / 1e6,
@@ -190,7 +230,7 @@ def _written(graph: Graph, events: Mapping[int, _Event]) -> dict[str, tuple[str,
 
 
 def _whole_numbers(
-    made: OnnxModel, graph: Graph, events: Mapping[int, _Event], folder: Path
+    made: Sessions, graph: Graph, events: Mapping[int, _Event], folder: Path
 ) -> dict[str, NDArray[Any]]:
     """Return the whole numbers that nodes read and others have computed, by name."""
     read = {name for node in graph.nodes for name in node.input}
@@ -322,6 +362,18 @@ def _value(attribute: Any) -> Any:
     if attribute.type == _TENSOR and found.ByteSize() <= _LARGE:
         return base64.b64encode(found.SerializeToString(deterministic=True)).decode()
     return None
+
+
+def _in_place(graph: Graph, writer: _Writer, number: int) -> ProgramCall:
+    """Return a node as a call of the step."""
+    node = writer.node(number)
+    return ProgramCall(
+        operator=node.name,
+        module=graph.names[number],
+        direction="forward",
+        signature=node.signature,
+        bytes=node.bytes,
+    )
 
 
 def _distinct(graph: Graph, writer: _Writer) -> tuple[RecordedCall, ...]:

@@ -264,14 +264,11 @@ def _dispatch(backend: OnnxruntimeBackend) -> tuple[float, ...]:
 
 def record_calls(backend: OnnxruntimeBackend, case: StepSpec) -> OperatorsKernel:
     """List the nodes of a step that is not timed; see ``operations.record_calls``."""
-    begin = time.perf_counter()
     made = OnnxModel(backend, case)
     with made:
         made.run()
         calls = record(made)
     facts = OperatorsFacts(
-        setup_s=time.perf_counter() - begin,
-        library=backend.library,
         calls=calls,
         batch=made.batch,
         types=types_of(made.graph()),
@@ -283,7 +280,6 @@ def prepare_calls(
     backend: OnnxruntimeBackend, case: StepSpec, signatures: Sequence[str]
 ) -> OperatorsKernel:
     """Make nodes ready; see ``operations.prepare_calls``."""
-    begin = time.perf_counter()
     cost = CallCost(_on_one_element(backend, 0).run)
     cost.seconds()
     ready: dict[str, FileOperator] = {}
@@ -306,8 +302,6 @@ def prepare_calls(
         dispatch_s=median(dispatch),
         dispatch_samples=dispatch,
         how=_HOW,
-        setup_s=time.perf_counter() - begin,
-        library=backend.library,
         refused=refused,
     )
     return OperatorsKernel(list(ready.values()), facts, backend.cpus)

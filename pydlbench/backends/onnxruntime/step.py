@@ -17,8 +17,7 @@ import numpy as np
 import onnxruntime
 
 from pydlbench.backends.onnxruntime.file import parameters, read_graph, told, types_of
-from pydlbench.backends.steps.definition import Guarded
-from pydlbench.backends.steps.own import input_texts
+from pydlbench.backends.steps.own_model import FedModel, Tensors
 from pydlbench.devices.cpu.affinity import pinned
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import (
@@ -31,21 +30,35 @@ from pydlbench.errors import (
 from pydlbench.models import build_model
 from pydlbench.models.own import find_onnx, is_onnx
 from pydlbench.records.own import OwnSpec
-from pydlbench.records.step import Check, ProfiledOperator, StepProfile
+from pydlbench.records.step import ProfiledOperator, StepProfile
 from pydlbench.units import format_bytes
 
 if TYPE_CHECKING:
     import contextlib
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from pydlbench.backends.onnxruntime.backend import OnnxruntimeBackend
+    from pydlbench.backends.steps.trace import StepTracer
     from pydlbench.records.own import OwnInput
-    from pydlbench.records.step import StepSpec
+    from pydlbench.records.step import Check, StepSpec
 
 
-class OnnxModel(Guarded):
+def _arrays(value: Any) -> list[NDArray[Any]]:
+    several = value if isinstance(value, list) else [value]
+    return [one for one in several if isinstance(one, np.ndarray)]
+
+
+_TENSORS: Final = Tensors(
+    find=_arrays,
+    make=lambda values, kind: values.astype(kind),
+    dtype=lambda array: str(array.dtype.name),
+    is_finite=lambda array: bool(np.isfinite(array).all()),
+)
+
+
+class OnnxModel(FedModel):
     """An ONNX file in a session, with its inputs.
 
     A context manager: within it the calling thread stays on the first of the CPUs, as the others
@@ -61,17 +74,16 @@ class OnnxModel(Guarded):
         InsufficientMemoryError: the inputs have no room.
     """
 
+    tensors = _TENSORS
+
     def __init__(self, backend: OnnxruntimeBackend, case: StepSpec) -> None:
-        super().__init__()
-        self.case = case
+        super().__init__(case)
         self._backend = backend
         self._source = _source(case)
         self.session = self.opened(self.options())
         if not self.session.get_outputs():
             raise UsageError(f"{case.model}: it has no outputs, so that there is nothing to run")
         self._profile: StepProfile | None = None
-        #: What a reader has to know.
-        self.notes: list[str] = []
         if len(backend.cpus) > 1:
             self.notes.append("its threads spin between operators, as by default")
         with told(case.model, UsageError):
@@ -103,17 +115,6 @@ class OnnxModel(Guarded):
         """Tell what onnxruntime raises; pin the calling thread."""
         return told(self.case.model, ModelError), pinned(self._backend.cpus[0])
 
-    @property
-    def batch(self) -> int:
-        """The first number of the first input's shape; 1 without any."""
-        first = next(iter(self.feeds.values()), None)
-        return 1 if first is None or not first.ndim else len(first)
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The inputs as ``--input`` takes them, by place; empty where one has no such type."""
-        return input_texts((None, one.shape, one.dtype.name) for one in self.feeds.values())
-
     def run(self) -> list[Any]:
         """Run the step once."""
         found: list[Any] = self.session.run(None, self.feeds)
@@ -122,31 +123,36 @@ class OnnxModel(Guarded):
     def synchronize(self) -> None:
         """Return at once: a run returns with its results."""
 
-    def checks(self, found: list[Any]) -> tuple[Check, ...]:
+    def tracer(self, run: Callable[[], Any]) -> StepTracer:
+        """Return what runs the step traced; see ``steps.definition.FrameworkModel``."""
+        from pydlbench.backends.onnxruntime.traced import tracer
+
+        del run  # a session either profiles all of its steps or none
+        return tracer(self)
+
+    def checks(self, result: list[Any]) -> tuple[Check, ...]:
         """Say whether the outputs are finite, and have onnxruntime profile the step."""
         self._profile = profile(self, self.options(), [one.name for one in self._graph.node])
-        wrong = [
-            f"{one.name} is not finite"
-            for one, result in zip(self.session.get_outputs(), found, strict=True)
-            if isinstance(result, np.ndarray)
-            and result.dtype.kind == "f"
-            and not np.isfinite(result).all()
-        ]
-        text = "; ".join(wrong[:3]) or f"{len(found)} of {len(found)} outputs are finite"
-        return (Check(name="output", status="failed" if wrong else "ok", detail=text),)
+        return super().checks(result)
 
-    def facts(self, found: list[Any]) -> dict[str, Any]:
-        """Return what is known of the file; see ``steps.definition.StepModel``."""
-        shapes = [one.shape for one in found if isinstance(one, np.ndarray)]
+    def results(self, result: list[Any]) -> Mapping[str, Mapping[str, Any]]:
+        """Return the outputs that are tensors, by name."""
+        pairs = zip(self.session.get_outputs(), result, strict=True)
+        return {"output": {one.name: x for one, x in pairs if isinstance(x, np.ndarray)}}
+
+    def facts(self, result: list[Any]) -> dict[str, Any]:
+        """Return what is known of the file, and onnxruntime's profile of it."""
         return {
-            "batch": self.batch,
-            "output": shapes[0] if shapes else (),
-            "inputs": self.inputs,
+            **super().facts(result),
             "parameters": parameters(self._graph),
             "types": types_of(self._graph),
             "environment": {"module": self._graph.name or "a graph"},
             "profile": self._profile,
         }
+
+    def inputs(self) -> Iterable[tuple[str | None, Any]]:
+        """Return the inputs by their places, as ``--input`` gives them."""
+        return ((None, value) for value in self.feeds.values())
 
     @functools.cached_property
     def _graph(self) -> Any:
@@ -207,7 +213,7 @@ def made_inputs(case: StepSpec, wanted: Sequence[Any]) -> dict[str, NDArray[Any]
             )
     dtypes = {one.name: _dtype(case, one) for one in wanted}
     _check_room(case, shapes, dtypes)
-    return {name: _random(dtypes[name], shape, stream) for name, shape in shapes.items()}
+    return {name: _TENSORS.random(shape, dtypes[name], stream) for name, shape in shapes.items()}
 
 
 def _check_room(
@@ -291,12 +297,6 @@ def _shape(case: StepSpec, wanted: Any, given: OwnInput | None) -> tuple[int, ..
             f"nearest: {'--batch 8' if batched else near}"
         )
     return tuple(size for size in known if size is not None)
-
-
-def _random(dtype: str, shape: Sequence[int], stream: np.random.Generator) -> NDArray[Any]:
-    if np.dtype(dtype).kind == "f":
-        return stream.uniform(-1, 1, shape).astype(dtype)
-    return stream.integers(0, 2, shape).astype(dtype)
 
 
 # -----------------------------------------------------------------------------

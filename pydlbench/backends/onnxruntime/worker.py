@@ -6,7 +6,7 @@ from typing import Final
 
 from pydlbench.backends.onnxruntime.chain import prepare_chain
 from pydlbench.backends.onnxruntime.replay import prepare_allocation, prepare_calls, record_calls
-from pydlbench.backends.onnxruntime.step import OnnxModel as own_model  # noqa: N813 - as others call it
+from pydlbench.backends.onnxruntime.step import OnnxModel
 
 __all__ = [
     "own_model",
@@ -19,3 +19,4 @@ __all__ = [
 
 #: Files are run, and no modules: a network of the catalogue is written as one.
 runs_files: Final = True
+own_model: Final = OnnxModel

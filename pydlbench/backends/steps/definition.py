@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias
 from pydlbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     import numpy as np
     from numpy.typing import NDArray
 
     from pydlbench.backends.steps.inputs import Batch
+    from pydlbench.backends.steps.trace import StepTracer
     from pydlbench.models.graph import Model
     from pydlbench.records.step import Check, StepSpec
 
@@ -222,6 +223,17 @@ class Outcome:
     loss: float | None = None
     gradients: tuple[NDArray[np.float32], ...] | None = None
 
+    @classmethod
+    def fetched(cls, results: Mapping[Fetch, Sequence[Any]]) -> Outcome:
+        """Return what was fetched, by its words of ``fetch``: arrays of the host's own."""
+        firsts = {name: arrays[0] for name, arrays in results.items() if name != "gradients"}
+        return cls(
+            output=firsts.get("output"),
+            predictions=firsts.get("predictions"),
+            loss=float(firsts["loss"]) if "loss" in firsts else None,
+            gradients=tuple(results["gradients"]) if "gradients" in results else None,
+        )
+
 
 class Step(Protocol):
     """One kind of step, built and ready."""
@@ -237,48 +249,66 @@ class Step(Protocol):
         ...
 
 
-class FrameworkModel(Protocol):
-    """A model in a framework. All its steps share one set of weights.
+class StepModel(abc.ABC):
+    """A model with inputs, loss and optimizer in a framework, and the step of its case.
 
-    A context manager: within it the framework computes in the precision that was asked for.
+    A context manager: within it the framework computes in the precision that was asked for, and
+    what is raised is told in its words.
+
+    Args:
+        case: the step.
     """
 
-    def prepare(self, definition: StepDefinition) -> Step:
-        """Build a step.
+    def __init__(self, case: StepSpec) -> None:
+        self.case = case
+        #: What a reader has to know.
+        self.notes: list[str] = []
+        self._contexts = contextlib.ExitStack()
+
+    @property
+    def definition(self) -> StepDefinition:
+        """The step of the case; what the user's code computes is its own matter."""
+        return definition_of(self.case, None)
+
+    @abc.abstractmethod
+    def run(self) -> Any:
+        """Run the step once and return what it computes; a device may not have finished."""
+
+    @abc.abstractmethod
+    def synchronize(self) -> None:
+        """Wait until the device has finished; nothing to do on a CPU."""
+
+    @abc.abstractmethod
+    def tracer(self, run: Callable[[], Any]) -> StepTracer:
+        """Return what runs the case's step traced; it may run the step meanwhile.
+
+        Args:
+            run: runs it once without a trace.
 
         Raises:
-            UnsupportedError: the framework cannot do what is defined.
-            UsageError: training without an optimizer.
+            UnsupportedError: nothing tells its calls apart; says why.
         """
-        ...
 
-    def initialize(self) -> None:
-        """Give all weights their starting values, and forget what training has left."""
-        ...
+    @abc.abstractmethod
+    def checks(self, result: Any) -> tuple[Check, ...]:
+        """Check the step.
 
-    def synchronize(self) -> None:
-        """Wait until the device has finished all steps; nothing to do on a CPU."""
-        ...
+        Args:
+            result: what it has computed.
+        """
 
-    def __enter__(self) -> Self:
-        """Choose the precision."""
-        ...
+    @abc.abstractmethod
+    def facts(self, result: Any) -> dict[str, Any]:
+        """Return what :class:`~pydlbench.records.step.StepFacts` has of a model.
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Choose what was chosen before."""
-        ...
+        Args:
+            result: what its step has computed.
+        """
 
-
-class Guarded(abc.ABC):
-    """A model that is run within contexts of its own: settings, and what tells an error."""
-
-    def __init__(self) -> None:
-        self._contexts = contextlib.ExitStack()
+    @property
+    @abc.abstractmethod
+    def batch(self) -> int:
+        """The images or sequences of a step."""
 
     @abc.abstractmethod
     def guards(self) -> Iterable[contextlib.AbstractContextManager[Any]]:
@@ -298,52 +328,3 @@ class Guarded(abc.ABC):
     ) -> None:
         """Leave them, the innermost first; one may turn what was raised into another error."""
         self._contexts.__exit__(kind, error, trace)
-
-
-class StepModel(Protocol):
-    """A model with inputs, loss and optimizer in a framework, whose case's step is built.
-
-    A context manager; see :class:`Guarded`.
-
-    Attributes:
-        notes: what a reader has to know.
-    """
-
-    notes: list[str]
-
-    def run(self) -> Any:
-        """Run the step once and return what it computes; a device may not have finished."""
-        ...
-
-    def synchronize(self) -> None:
-        """Wait until the device has finished."""
-        ...
-
-    def checks(self, found: Any) -> tuple[Check, ...]:
-        """Check the step.
-
-        Args:
-            found: what it has computed.
-        """
-        ...
-
-    def facts(self, found: Any) -> dict[str, Any]:
-        """Return what :class:`~pydlbench.records.step.StepFacts` has of a model.
-
-        Args:
-            found: what its step has computed.
-        """
-        ...
-
-    def __enter__(self) -> Self:
-        """Enter its contexts."""
-        ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Leave them."""
-        ...

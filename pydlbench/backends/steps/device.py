@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.backends.frameworks.events import EventRuntime, GraphRuntime
     from pydlbench.backends.host_clock import Operator, Watcher
+    from pydlbench.backends.steps.trace import TracedSteps
     from pydlbench.records.operator import OperatorsFacts
     from pydlbench.records.step import StepFacts
 
@@ -258,6 +259,7 @@ def step_kernel(
     facts: StepFacts,
     *,
     graph: bool,
+    traced: TracedSteps | None = None,
 ) -> StepKernel:
     """Return a step that is ready to be timed: by the host's clock, on a GPU in other ways, too.
 
@@ -267,9 +269,10 @@ def step_kernel(
         guard: makes the context in which it is to be called.
         facts: what is known of it.
         graph: capture it into a graph, where there are graphs.
+        traced: runs it traced; None where it cannot be.
     """
     if backend.runtime is None:
-        return StepKernel(HostClock(operator, backend.cpus, guard, backend.watcher), facts)
+        return StepKernel(HostClock(operator, backend.cpus, guard, backend.watcher), facts, traced)
     clock = StepClock(operator, backend.runtime, backend.cpus, guard, backend.watcher)
     why = clock.ungraphed() if graph else ""
     return StepKernel(clock, msgspec.structs.replace(facts, ungraphed=why))

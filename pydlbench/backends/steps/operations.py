@@ -72,6 +72,7 @@ def prepare_native_chain(
     choices: dict[str, str],
     save: str | None,
     timing: str = "auto",
+    listed: str | None = None,
 ) -> CpuKernel[ChainFacts] | CudaKernel[ChainFacts]:
     """Make the native kernels of a step ready, to be run in order on each other's outputs.
 
@@ -81,19 +82,60 @@ def prepare_native_chain(
         choices: ``<algorithm> <layout>`` of the fastest kernels alone, by problem.
         save: folder to write output and gradients into, dropout off; None writes nothing.
         timing: on a GPU ``cuda-graph`` or ``events``; ``auto`` is a graph where it can be captured.
+        listed: folder with what :func:`list_links` has written; None for the graph's kernels.
 
     Raises:
         UnsupportedError: an operation of which there is no native kernel, another precision, or a
             way to time it that there is not.
     """
-    from pydlbench.backends.native.model_chain import prepare_model
+    from pydlbench.backends.native.links import Listing
+    from pydlbench.backends.native.model_chain import prepare_listed, prepare_model
 
     step = StepSpec.from_dict(case)
-    if step.own is not None:
-        raise UnsupportedError(f"{step.model}: a model of one's own has no graph of layers")
-    model = build_model(step.model, batch=step.batch, **step.options)
     folder = None if save is None else Path(save)
+    if listed is not None:
+        listing = Listing.load(Path(listed))
+        return prepare_listed(backend, listing, step, choices, folder, timing)
+    model = build_model(step.model, batch=step.batch, **step.options)
     return prepare_model(backend, model, step, choices, folder, timing)
+
+
+def list_links(
+    backend: FrameworkBackend,
+    tell: Callable[[dict[str, Any]], None],
+    case: dict[str, Any],
+    listed: str,
+    saved: str,
+) -> list[str]:
+    """Record a step and list native kernels of the same, with the values that it was given.
+
+    Args:
+        backend: of the worker.
+        tell: not called.
+        case: a :class:`StepSpec`.
+        listed: folder that the list is written into, see :func:`prepare_native_chain`.
+        saved: folder that the step's output is written into.
+
+    Returns:
+        Notes.
+
+    Raises:
+        UnsupportedError: the step calls something of which there is no native kernel, or the
+            framework's recordings do not say what reads what.
+    """
+    del tell
+    step = StepSpec.from_dict(case)
+    make = getattr(worker_of(step.framework), "list_links", None)
+    if make is None:
+        raise UnsupportedError(
+            f"{step.framework}: its recorded steps do not say what reads what, so there is no "
+            "native chain of them"
+        )
+    folders = Path(listed), Path(saved)
+    for folder in folders:
+        folder.mkdir(exist_ok=True)
+    found: list[str] = make(backend, step, *folders)
+    return found
 
 
 def record_calls(backend: FrameworkBackend, case: dict[str, Any]) -> OperatorsKernel:

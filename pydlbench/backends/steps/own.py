@@ -18,7 +18,7 @@ import sys
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.backends.base import is_out_of_memory
 from pydlbench.errors import (
@@ -273,93 +273,6 @@ def batch_of(name: str, shape: Sequence[int] | None) -> int:
         near = "x".join(map(str, (1, *shape[1:])))
         raise UsageError(f"{name}: its first input is {sizes}: a batch of nothing; nearest: {near}")
     return shape[0]
-
-
-# -----------------------------------------------------------------------------
-# The loss.
-
-
-class LossTensors(Protocol):
-    """What a framework does with tensors of an output to make a loss of them."""
-
-    def tensors(self, output: Any) -> list[Any]:
-        """Return all floating-point tensors of an output."""
-
-    def is_tensor(self, value: Any) -> bool:
-        """Whether a value is a tensor."""
-
-    def is_loss(self, value: Any) -> bool:
-        """Whether a tensor is one number that has a gradient."""
-
-    def number(self, value: Any) -> Any:
-        """Return a tensor of one element without dimensions."""
-
-    def total(self, tensors: Sequence[Any]) -> Any:
-        """Return the sum of all elements, in float32."""
-
-    def mean_squares(self, tensors: Sequence[Any]) -> Any:
-        """Return the sum of the mean squares of tensors, in float32."""
-
-    def cross_entropy(self, logits: Any) -> Callable[[Any], Any]:
-        """Return the function of logits to their mean loss against random labels.
-
-        Args:
-            logits: of the first step.
-        """
-
-
-def chosen_loss(
-    name: str, kind: str | None, criterion: Any, output: Any, tensors: LossTensors
-) -> tuple[Callable[[Any], Any], str]:
-    """Return the function of an output to its loss, and what it is called.
-
-    Args:
-        name: of the model.
-        kind: what ``--loss`` says.
-        criterion: the function that it names, or that the user's callable returns.
-        output: of the first step.
-        tensors: of its framework.
-
-    Raises:
-        UsageError: nothing in the output has a loss.
-    """
-    if criterion is not None and (kind is None or ":" in kind):
-        return criterion, kind or "the one that the callable returns"
-    if kind is None:
-        if tensors.is_tensor(part_of(output, "loss")):
-            return lambda found: part_of(found, "loss"), "the model's own"
-        if tensors.is_tensor(output) and tensors.is_loss(output):
-            return tensors.number, "the output itself"
-    count = len(tensors.tensors(output))
-    if not count:
-        raise UsageError(
-            f"{name}: its output has no floating-point tensor to take a loss of; nearest: "
-            "--phase forward, or --loss package.module:FUNCTION"
-        )
-    if kind == "cross-entropy":
-        return _cross_entropy(name, output, tensors), kind
-    if kind == "mean-square":
-        return lambda found: tensors.mean_squares(tensors.tensors(found)), kind
-    words = f"{count} tensors of the output" if count > 1 else "the output"
-    how = kind or f"sum of {words}: none was named (--loss)"
-    return lambda found: tensors.total(tensors.tensors(found)), how
-
-
-def _cross_entropy(name: str, output: Any, tensors: LossTensors) -> Callable[[Any], Any]:
-    """Return the loss of random labels; of ``(batch, length, classes)`` for each place."""
-
-    def scores(found: Any) -> Any:
-        logits = part_of(found, "logits")
-        return logits if tensors.is_tensor(logits) else tensors.tensors(found)[0]
-
-    first = scores(output)
-    if len(first.shape) < 2:
-        raise UsageError(
-            f"--loss cross-entropy: {name} gives {tuple(first.shape)}, no classes; nearest: "
-            "--loss sum"
-        )
-    loss = tensors.cross_entropy(first)
-    return lambda found: loss(scores(found))
 
 
 def part_of(output: Any, name: str) -> Any:

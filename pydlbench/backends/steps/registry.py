@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.steps.checks import Inspection
-    from pydlbench.backends.steps.definition import FrameworkModel, StepModel
+    from pydlbench.backends.steps.catalogue import CatalogueModel
+    from pydlbench.backends.steps.definition import StepModel
     from pydlbench.backends.steps.device import DeviceOperators
     from pydlbench.backends.steps.inputs import Batch
     from pydlbench.backends.steps.operators import LoggedOperators, OperatorsKernel
@@ -43,8 +43,8 @@ class FrameworkWorker(Protocol):
         batch: Batch,
         *,
         separate: bool = False,
-    ) -> tuple[FrameworkModel, type[Inspection[Any]]]:
-        """Build a model of the catalogue; return it, and what looks at its steps.
+    ) -> CatalogueModel:
+        """Build a model of the catalogue.
 
         Args:
             model: the graph.

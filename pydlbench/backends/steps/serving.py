@@ -7,30 +7,59 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from pydlbench.backends.steps.checks import run_checks
-from pydlbench.backends.steps.definition import Guarded, definition_of
+from pydlbench.backends.steps.catalogue import CatalogueModel
 from pydlbench.backends.steps.device import step_kernel
 from pydlbench.backends.steps.inputs import make_batch, make_weights
 from pydlbench.backends.steps.registry import worker_of
-from pydlbench.errors import UsageError
+from pydlbench.backends.steps.trace import TracedSteps, facts_of
+from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.models import build_model
-from pydlbench.models.counts import parameters
-from pydlbench.records.step import StepFacts
+from pydlbench.records.step import StepFacts, StepPreparation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from contextlib import AbstractContextManager
-
-    from numpy.typing import NDArray
+    from collections.abc import Callable
 
     from pydlbench.backends.frameworks.backend import FrameworkBackend
-    from pydlbench.backends.steps.checks import Inspection
     from pydlbench.backends.steps.definition import StepModel
     from pydlbench.backends.steps.inputs import Batch
+    from pydlbench.backends.steps.trace import StepTracer
     from pydlbench.models.graph import Model
-    from pydlbench.records.step import Check, StepKernel, StepPreparation, StepSpec
+    from pydlbench.records.step import StepKernel, StepSpec
+
+
+def model_of(backend: FrameworkBackend, case: StepSpec, disturbance: float = 0.0) -> StepModel:
+    """Return the model of a case in its framework, whoever has written it; nothing has been run.
+
+    Args:
+        backend: of the worker.
+        case: the step.
+        disturbance: see :class:`StepPreparation`.
+
+    Raises:
+        UnsupportedError: the framework has no such precision, layout or operator on this device.
+        UsageError: a training phase without an optimizer.
+    """
+    worker = worker_of(case.framework)
+    if case.own is not None or worker.runs_files:
+        return worker.own_model(backend, case)
+    model = build_model(case.model, batch=case.batch, **case.options)
+    return catalogue_model(model, case, disturbance=disturbance)
+
+
+def catalogue_model(
+    model: Model, case: StepSpec, batch: Batch | None = None, disturbance: float = 0.0
+) -> CatalogueModel:
+    """Return a given graph in a case's framework.
+
+    Args:
+        model: the graph; the case's name and options are not looked at.
+        case: how it is run.
+        batch: images and labels; None for synthetic ones.
+        disturbance: see :class:`StepPreparation`.
+    """
+    weights = make_weights(model, case.seed, disturbance)
+    make = worker_of(case.framework).catalogue_model
+    return make(model, weights, case, batch or make_batch(model, case.seed))
 
 
 def prepare_step(
@@ -43,11 +72,9 @@ def prepare_step(
         case: the step.
         preparation: with which checks.
     """
-    worker = worker_of(case.framework)
-    if case.own is None and not worker.runs_files:
-        model = build_model(case.model, batch=case.batch, **case.options)
-        return prepare_model(backend, model, case, preparation)
-    return _prepared(backend, case, preparation, lambda: worker.own_model(backend, case))
+    return _prepared(
+        backend, case, preparation, lambda: model_of(backend, case, preparation.disturbance)
+    )
 
 
 def prepare_model(
@@ -57,17 +84,13 @@ def prepare_model(
     preparation: StepPreparation,
     batch: Batch | None = None,
 ) -> StepKernel:
-    """Make a step of a given graph ready.
-
-    Args:
-        backend: PyTorch's, TensorFlow's or JAX's.
-        model: the graph; the case's name and options are not looked at.
-        case: how it is run.
-        preparation: with which checks.
-        batch: images and labels; None for synthetic ones.
-    """
-    made = batch or make_batch(model, case.seed)
-    return _prepared(backend, case, preparation, lambda: _Catalogue(model, case, preparation, made))
+    """Make a step of a given graph ready; see :func:`catalogue_model` and :func:`prepare_step`."""
+    return _prepared(
+        backend,
+        case,
+        preparation,
+        lambda: catalogue_model(model, case, batch, preparation.disturbance),
+    )
 
 
 def _prepared(
@@ -81,13 +104,16 @@ def _prepared(
     start = time.perf_counter()
     made = make()
     with made:
-        found = made.run()
+        result = made.run()
         made.synchronize()
         setup_s = time.perf_counter() - start
         start = time.perf_counter()
-        checks = made.checks(found) if preparation.checks else ()
-        known = made.facts(found)
-        del found
+        checks = made.checks(result) if preparation.checks else ()
+        if preparation.save is not None and isinstance(made, CatalogueModel):
+            made.save(Path(preparation.save))
+        known = made.facts(result)
+        del result
+        tracer, untraced = _tracer(made, case) if preparation.trace else (None, "")
     environment = {**backend.describe(), **known.pop("environment")}
     facts = StepFacts(
         library=backend.library,
@@ -97,101 +123,29 @@ def _prepared(
         checks_s=time.perf_counter() - start,
         notes=tuple(made.notes),
         environment=environment,
+        trace=None if tracer is None else facts_of(tracer),
+        untraced=untraced,
         **known,
     )
     # It has no outputs by role, which the clock never asks for.
     operator: Any = SimpleNamespace(call=made.run, wait=made.synchronize)
     # Meanwhile the framework computes in the step's precision.
-    return step_kernel(backend, operator, lambda: made, facts, graph=preparation.graph)
+    traced = None if tracer is None else TracedSteps(tracer, made.run, backend.cpus, lambda: made)
+    return step_kernel(
+        backend, operator, lambda: made, facts, graph=preparation.graph, traced=traced
+    )
 
 
-class _Catalogue(Guarded):
-    """A model of the catalogue with its step; see ``steps.definition.StepModel``.
-
-    Args:
-        model: the graph.
-        case: how it is run.
-        preparation: how weights are changed, and where results are saved.
-        batch: images and labels.
-    """
-
-    def __init__(
-        self, model: Model, case: StepSpec, preparation: StepPreparation, batch: Batch
-    ) -> None:
-        super().__init__()
-        self._graph, self._case, self._saves = model, case, preparation.save
-        weights = make_weights(model, case.seed, preparation.disturbance)
-        self._inspection = build_step(model, weights, case, batch)
-        self.run = self._inspection.step
-        self.notes = list(self._inspection.notes)
-
-    def guards(self) -> Iterable[AbstractContextManager[Any]]:
-        """Return the model of the framework."""
-        return (self._inspection.model,)
-
-    def synchronize(self) -> None:
-        """Wait until the device has finished."""
-        self._inspection.model.synchronize()
-
-    def checks(self, found: Any) -> tuple[Check, ...]:
-        """Hold the step against its graph."""
-        del found
-        self._restore()
-        return tuple(run_checks(self._graph, self._case, self._inspection))
-
-    def facts(self, found: Any) -> dict[str, Any]:
-        """Return what is known of the model; save its results first, where that was asked for."""
-        del found
-        self._restore()
-        if self._saves is not None:
-            _save(self._inspection, Path(self._saves), self._case.backward)
-            self._inspection.model.initialize()  # running statistics have moved
-        model = self._graph
-        return {
-            "batch": model.batch,
-            "output": (model.batch, *model.output.shape),
-            "parameters": parameters(model),
-            "environment": {"gpu": self._inspection.gpu()} if self._case.on_gpu else {},
-        }
-
-    def _restore(self) -> None:
-        """Forget that the step has run: it has moved running statistics, or trained."""
-        if self._case.backward:
-            self._inspection.model.initialize()
-
-
-def build_step(
-    model: Model, weights: Mapping[str, NDArray[Any]], case: StepSpec, batch: Batch
-) -> Inspection[Any]:
-    """Build a step in this process; nothing has been run.
-
-    Args:
-        model: the graph.
-        weights: by name.
-        case: how it is run.
-        batch: images and labels.
-
-    Returns:
-        The step with its model, ready to be looked at.
-
-    Raises:
-        UnsupportedError: the framework has no such precision, layout or operator on this device.
-        UsageError: a training phase without an optimizer.
-    """
-    made, inspect = worker_of(case.framework).catalogue_model(model, weights, case, batch)
-    definition = definition_of(case, model)
-    with made:
-        step = made.prepare(definition)
-    found: Inspection[Any] = inspect(made, step, definition)
-    return found
-
-
-def _save(inspection: Inspection[Any], folder: Path, backward: bool) -> None:
-    """Write output and gradients as numbered files, and their names in that order."""
-    names = ["output"]
-    np.save(folder / "0.npy", inspection.output())
-    if backward:
-        for number, (name, gradient) in enumerate(inspection.gradients(), start=1):
-            np.save(folder / f"{number}.npy", gradient)
-            names.append(name)
-    (folder / "names.txt").write_text("\n".join(names))
+def _tracer(made: StepModel, case: StepSpec) -> tuple[StepTracer | None, str]:
+    """Return what runs a step traced; None, and why, where nothing does."""
+    try:
+        if case.on_gpu:
+            raise UnsupportedError(
+                "on a GPU calls return before their kernels run; nearest: --device cpu"
+            )
+        tracer = made.tracer(made.run)
+        if isinstance(made, CatalogueModel):
+            made.restore()  # recording has run the step
+        return tracer, ""
+    except UnsupportedError as error:
+        return None, str(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydlbench.backends.capabilities import Capabilities
+from pydlbench.backends.capabilities import Capabilities, Steps
 
 __all__ = ["CAPABILITIES"]
 
@@ -29,5 +29,13 @@ CAPABILITIES = Capabilities(
         "TF_NUM_INTRAOP_THREADS",
         "TF_XLA_FLAGS",
         "XLA_FLAGS",
+    ),
+    # Its convolutions have one layout on CPUs.
+    steps=Steps(
+        layouts=("nhwc",),
+        joined=("graph",),
+        other_ways={("gemm", ""): ("plain", "transposed")},
+        unseen="a model of one's own has no graph: its loss and its copies are not looked at; "
+        "TensorFlow has neither another layout nor a fused optimizer",
     ),
 )

@@ -5,81 +5,64 @@ Where XLA compiles a step, groups of nodes that it joins.
 
 from __future__ import annotations
 
-import math
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pydlbench.backends.frameworks.backend import translated
-from pydlbench.backends.frameworks.layouts import arranged
+from pydlbench.backends.steps.catalogue import host_arrays
 from pydlbench.backends.steps.groups import CallGroup, is_feed, is_group
 from pydlbench.backends.steps.inputs import make_batch
-from pydlbench.backends.steps.operators import CallCost, OperatorsKernel, TimedCall, check_on_cpu
+from pydlbench.backends.steps.operators import OperatorsKernel, TimedCall, check_on_cpu
+from pydlbench.backends.steps.repeated import CallCosts, RepeatedOperator, long_enough, made_ready
 from pydlbench.backends.tensorflow.graph import Replayed, ReplayedGroup
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.backends.tensorflow.step import Tracer
-from pydlbench.devices.cpu.facts import read_cpu_facts
-from pydlbench.errors import PydlbenchError
 from pydlbench.models import build_model
 from pydlbench.ops.seen.tensorflow import Node
 from pydlbench.records.operator import OperatorsFacts
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from pydlbench.backends.frameworks.backend import FrameworkBackend
-    from pydlbench.backends.steps.operators import TimedOperator
     from pydlbench.records.step import StepSpec
 
 
 # -----------------------------------------------------------------------------
 # Nodes in functions of their own.
-#
-# A call of a function costs more than many an operator. So a short one is put into its function
-# several times, on operands of its own each time, and what an empty call costs is taken off: one
-# right after it, where the caches are as operators leave them.
 
 
-class RepeatedOperator(TimedCall):
-    """A function of TensorFlow that holds an operator several times.
+def repeated(
+    traced: Tracer,
+    body: Callable[..., list[Any]],
+    sets: Sequence[Sequence[Any]],
+    costs: CallCosts | None = None,
+) -> RepeatedOperator:
+    """Return a function of TensorFlow that holds an operator several times.
 
     Args:
         traced: traces as the steps are traced.
         body: returns an operator's results for one set of operands.
         sets: of operands; the operator is executed once for each.
-        costs: returns what a call costs by its numbers of operands and results; None leaves it in.
+        costs: of calls, which are taken off; None leaves them in.
     """
+    width = len(sets[0])
+    operands = [one for each in sets for one in each]
 
-    def __init__(
-        self,
-        traced: Tracer,
-        body: Callable[..., list[Any]],
-        sets: Sequence[Sequence[Any]],
-        costs: Callable[[int, int], CallCost] | None = None,
-    ) -> None:
-        width = len(sets[0])
-        operands = [one for each in sets for one in each]
+    def all_of(*tensors: Any) -> list[Any]:
+        found: list[Any] = []
+        for number in range(len(sets)):  # an operand there need not be
+            found += body(*tensors[number * width : (number + 1) * width])
+        # A compiler would compute no more than these elements.
+        return found if traced.mode == "xla" else [_first(one) for one in found]
 
-        def all_of(*tensors: Any) -> list[Any]:
-            found: list[Any] = []
-            for number in range(len(sets)):  # an operand there need not be
-                found += body(*tensors[number * width : (number + 1) * width])
-            # A compiler would compute no more than these elements.
-            return found if traced.mode == "xla" else [_first(one) for one in found]
-
-        function = traced(all_of)
-        results = len(function(*operands))
-        super().__init__(partial(function, *operands))
-        self.executions = len(sets)
-        self._cost = costs(len(operands), results) if costs else None
-
-    def run(self) -> float:
-        """Call it once; seconds of one execution."""
-        seconds = super().run()
-        return (seconds - (self._cost.seconds() if self._cost else 0.0)) / self.executions
+    function = traced(all_of)
+    results = len(function(*operands))
+    cost = costs.at(len(operands), results) if costs else None
+    return RepeatedOperator(partial(function, *operands), len(sets), cost)
 
 
 class ProducedOperator(RepeatedOperator):
@@ -89,7 +72,7 @@ class ProducedOperator(RepeatedOperator):
     a function of their own, is taken off, and what a call costs with it.
 
     Args:
-        traced: see :class:`RepeatedOperator`.
+        traced: see :func:`repeated`.
         body: likewise.
         sets: likewise; no integers.
     """
@@ -109,8 +92,8 @@ class ProducedOperator(RepeatedOperator):
             return body(*produced(*tensors))
 
         full = [[*one, ones[one[0].dtype]] for one in sets]
-        super().__init__(traced, together, full)
-        self._products = RepeatedOperator(traced, produced, full)
+        super().__init__(repeated(traced, together, full).call, len(sets))
+        self._products = repeated(traced, produced, full)
 
     def run(self) -> float:
         """Call it once, and what only makes its operands; seconds of one execution."""
@@ -139,11 +122,6 @@ def copied(tensor: Any, device: str) -> Any:
 # TensorFlow's operators, prepared: traced, repeated where they are short, calibrated.
 
 _CPU = "/CPU:0"
-# An operator is repeated in its function until it lasts so long, in seconds, and so often at most.
-_LONG_S = 12e-3
-_MOST = 16
-# The operands of all repetitions together take no more than this share of the memory.
-_ROOM = 1 / 8
 _CHAIN = 64
 _REPEATS = 25
 _HOW = (
@@ -159,39 +137,32 @@ def prepare_calls(
 ) -> OperatorsKernel:
     """Make nodes and groups of them ready; see ``operations.prepare_calls``."""
     check_on_cpu(case)
-    begin = time.perf_counter()
-    room = _ROOM * (read_cpu_facts().memory_total_bytes or 0) / max(1, len(signatures))
     traced = Tracer("/GPU:0" if case.on_gpu else _CPU, str(case.mode))
     # One for all: it depends on numbers of operands and results only.
-    empty = _Empty(traced)
-    found: dict[str, TimedCall] = {}
-    refused: dict[str, str] = {}
-    for signature in signatures:
-        try:
-            found[signature] = _made_ready(signature, case, empty, room)
-        except PydlbenchError as error:
-            refused[signature] = str(error)
-    dispatch = empty.dispatch()
+    costs = CallCosts(partial(_empty, traced))
+    ready, refused = made_ready(
+        signatures,
+        lambda text: _operator(text, case, traced, costs, among=len(signatures)),
+    )
+    dispatch = _dispatch(traced)
     facts = OperatorsFacts(
-        names=tuple(found),
-        once_s=empty.once(found.values()),
+        names=tuple(ready),
+        once_s=costs.once(ready.values()),
         dispatch_s=median(dispatch),
         dispatch_samples=dispatch,
         how=_HOW_COMPILED if case.mode == "xla" else _HOW,
-        setup_s=time.perf_counter() - begin,
-        library=backend.library,
         refused=refused,
     )
-    return OperatorsKernel(list(found.values()), facts, backend.cpus)
+    return OperatorsKernel(list(ready.values()), facts, backend.cpus)
 
 
-def _made_ready(signature: str, case: StepSpec, empty: _Empty, room: float) -> TimedCall:
+def _operator(
+    signature: str, case: StepSpec, traced: Tracer, costs: CallCosts, among: int
+) -> TimedCall:
     """Return a node of a recorded graph, or a group of nodes."""
     if is_feed(signature):
         model = build_model(case.model, batch=case.batch, **case.options)
-        batch = make_batch(model, case.seed)
-        images = [arranged(batch.images, case.layout)]
-        host = images if batch.labels is None else [*images, batch.labels.astype(np.int32)]
+        host = host_arrays(make_batch(model, case.seed), case.layout)
         return TimedCall(lambda: [tf.convert_to_tensor(one) for one in host])
     alone: Replayed | ReplayedGroup
     if is_group(signature):
@@ -201,9 +172,20 @@ def _made_ready(signature: str, case: StepSpec, empty: _Empty, room: float) -> T
         node = Node.read(signature)
         name, alone = node.op, Replayed(node)
     with translated(name):
-        produced = case.phase == "forward" and alone.plain
-        operands = alone.operands(empty.traced.device)
-        return _long_enough(empty, alone, operands, room, produced=produced)
+        operands = alone.operands(traced.device)
+        make: Callable[..., RepeatedOperator] = partial(repeated, traced, alone, costs=costs)
+        if case.phase == "forward" and alone.plain:
+            make = partial(ProducedOperator, traced, alone)
+        # XLA takes a variable once only.
+        once = traced.mode == "xla" and any(one.dtype == tf.resource for one in operands)
+        return long_enough(
+            make,
+            operands,
+            partial(copied, device=_CPU),
+            size=sum(one.dtype.size * one.shape.num_elements() for one in operands),
+            among=among,
+            **({"most": 1} if once else {}),
+        )
 
 
 def prepare_allocation(backend: FrameworkBackend, size: int) -> OperatorsKernel:
@@ -222,101 +204,35 @@ def prepare_allocation(backend: FrameworkBackend, size: int) -> OperatorsKernel:
     )
 
 
-def _long_enough(
-    empty: _Empty,
-    body: Callable[..., list[Any]],
-    operands: list[Any],
-    room: float,
-    *,
-    produced: bool,
-) -> RepeatedOperator:
-    """Return an operator that is repeated often enough to stand above the cost of its call.
+def _empty(traced: Tracer, operands: int, results: int) -> RepeatedOperator:
+    """Return a call that computes nothing, with so many operands and results."""
+    with tf.device(_CPU):
+        scalar = tf.constant(1.0)
 
-    Fewer times where its operands would not fit into ``room``, in bytes: large ones take longer.
+    def body(*tensors: Any) -> list[Any]:
+        return [tf.identity(tensors[i % len(tensors)]) for i in range(results)]
+
+    return repeated(traced, body, [[scalar] * operands])
+
+
+def _dispatch(traced: Tracer) -> tuple[float, ...]:
+    """Return what an operator costs that computes nothing, by repetition.
+
+    Softmax is joined with nothing.
     """
-    if produced:
-        make: Callable[..., RepeatedOperator] = ProducedOperator
-    else:
-        make = partial(RepeatedOperator, costs=empty.of)
-    made = make(empty.traced, body, [operands])
-    made.run()
-    once = min(made.run() for _ in range(3))
-    size = sum(one.dtype.size * one.shape.num_elements() for one in operands)
-    times = min(_MOST, math.ceil(_LONG_S / max(once, 1e-5)), int(room / max(size, 1)))
-    # XLA takes a variable once only.
-    if times <= 1 or (empty.traced.mode == "xla" and any(x.dtype == tf.resource for x in operands)):
-        return made
-    sets = [operands, *([copied(one, _CPU) for one in operands] for _ in range(times - 1))]
-    made = make(empty.traced, body, sets)
-    made.run()
-    return made
+    if traced.mode == "xla":
+        return (0.0,)  # a compiled program has no operators any more
+    with tf.device(_CPU):
+        source = tf.ones([1, 2])
 
+    def chain(length: int) -> RepeatedOperator:
+        def body(value: Any) -> list[Any]:
+            for _ in range(length):
+                value = tf.nn.softmax(value)
+            return [value]
 
-class _Empty:
-    """Calls that compute nothing, by their numbers of operands and results.
+        return repeated(traced, body, [[source]])
 
-    Args:
-        traced: traces as the steps are traced whose operators are timed.
-
-    Attributes:
-        operands: that such a step's call has.
-    """
-
-    def __init__(self, traced: Tracer) -> None:
-        self.traced = traced
-        self.operands = 1
-        self._known: dict[tuple[int, int], CallCost] = {}
-        with tf.device(_CPU):
-            self._scalar = tf.constant(1.0)
-
-    def of(self, operands: int, results: int) -> CallCost:
-        """Return what a call costs."""
-        # A few more or less make no difference that could be measured.
-        key = _rounded(operands), _rounded(results)
-        if key not in self._known:
-            self._known[key] = self.new(*key)
-        return self._known[key]
-
-    def new(self, operands: int, results: int) -> CallCost:
-        """Return the same, of calls that no operator has to do with."""
-
-        def body(*tensors: Any) -> list[Any]:
-            return [tf.identity(tensors[i % len(tensors)]) for i in range(results)]
-
-        return CallCost(RepeatedOperator(self.traced, body, [[self._scalar] * operands]).run)
-
-    def once(self, operators: Iterable[TimedOperator]) -> float:
-        """Return what a step's call costs when operators have run before it."""
-        cost = self.new(self.operands, 1)
-        cost.seconds()
-        for one in operators:
-            one.run()
-            cost.seconds()
-        return cost.latest
-
-    def dispatch(self) -> tuple[float, ...]:
-        """Return what an operator costs that computes nothing, by repetition.
-
-        Softmax is joined with nothing.
-        """
-        if self.traced.mode == "xla":
-            return (0.0,)  # a compiled program has no operators any more
-        with tf.device(_CPU):
-            source = tf.ones([1, 2])
-
-        def chain(length: int) -> RepeatedOperator:
-            def body(value: Any) -> list[Any]:
-                for _ in range(length):
-                    value = tf.nn.softmax(value)
-                return [value]
-
-            return RepeatedOperator(self.traced, body, [[source]])
-
-        long, short = chain(_CHAIN), chain(1)
-        differences = [long.run() - short.run() for _ in range(_REPEATS)]
-        return tuple(max(0.0, one / (_CHAIN - 1)) for one in differences)
-
-
-def _rounded(number: int) -> int:
-    """Return the next power of two."""
-    return 1 << max(0, number - 1).bit_length()
+    long, short = chain(_CHAIN), chain(1)
+    differences = [long.run() - short.run() for _ in range(_REPEATS)]
+    return tuple(max(0.0, one / (_CHAIN - 1)) for one in differences)

@@ -423,7 +423,7 @@ FORWARD: Final[Mapping[str, Callable[[Any, How], Function]]] = {
     "gemm": _product,
     "attention": _attention,
     "pool": _of_one_side_too(_pooling),
-    "resize": _resizing,
+    "resize": _of_one_side_too(_resizing),
     "bias": lambda _, how: partial(tf.nn.bias_add, data_format=how.data_format()),
     "relu": _always(tf.nn.relu),
     "relu6": _always(tf.nn.relu6),

@@ -21,20 +21,19 @@ from tensorflow.python.framework.convert_to_constants import (  # nor puts funct
 )
 
 from pydlbench.backends.steps.groups import CallGroup, Member, grouped
+from pydlbench.backends.steps.network import LOSS, OPTIMIZER
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.seen.tensorflow import Node, NodeTensor
 from pydlbench.records.operator import RecordedCall
+from pydlbench.records.trace import ProgramCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pydlbench.records.operator import Direction
 
-#: Scopes that a step puts what is not forward into.
-LOSS: Final = "step_loss"
-OPTIMIZER: Final = "step_optimizer"
-#: And TensorFlow what is backward.
+#: The scope that TensorFlow puts into what is backward.
 _TAPE: Final = "gradient_tape"
 #: Scopes that say nothing of whose a node is.
 _INLINED: Final = re.compile(
@@ -116,6 +115,27 @@ def listed(
         )
         for (text, direction), (node, owners) in alike.items()
     )
+
+
+def in_order(graphs: Sequence[Any], layers: Mapping[str, str]) -> dict[str, ProgramCall]:
+    """Return all nodes of graphs by name, in an order in which they could run.
+
+    Args:
+        graphs: see :func:`listed`.
+        layers: likewise.
+    """
+    found = {}
+    for graph in graphs:
+        for name, node in _read(graph):
+            direction, owner = _place(name, layers)
+            found[name] = ProgramCall(
+                operator=node.op,
+                module=owner or direction,
+                direction=direction,
+                signature=node.text,
+                bytes=node.bytes,
+            )
+    return found
 
 
 def inlined(function: Any, operands: Sequence[Any]) -> tuple[Any, list[str]]:

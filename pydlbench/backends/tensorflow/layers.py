@@ -1,4 +1,4 @@
-"""A layer's pass as TensorFlow runs it, and the layer in a network, from its forward function.
+"""A layer's pass as TensorFlow runs it, from its forward function.
 
 A new op is an entry in :data:`~pydlbench.backends.tensorflow.forward.FORWARD`.
 """
@@ -19,11 +19,10 @@ from pydlbench.backends.tensorflow.forward import (
     RESULTS,
     How,
     is_depthwise,
-    normalised,
     padding_of,
 )
 from pydlbench.backends.tensorflow.gradients import Traced
-from pydlbench.backends.tensorflow.operator import InNetwork, Recipe, as_array
+from pydlbench.backends.tensorflow.operator import Recipe, as_array
 from pydlbench.backends.tensorflow.settings import DTYPES, tf
 from pydlbench.errors import UnsupportedError
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.tensorflow.operator import Phase
     from pydlbench.ops.op import Layer
     from pydlbench.records.specs import KernelSpec
 
@@ -105,8 +103,8 @@ def _check(layer: Any, case: KernelSpec) -> None:
         raise UnsupportedError("TensorFlow's poolings have no windows with holes")
     if op != "resize":
         return
-    if layer.sides != 2:
-        raise UnsupportedError(f"TensorFlow resizes images of two sides here, not {layer.problem}")
+    if layer.sides == 3:
+        raise UnsupportedError("TensorFlow has no operator that resizes images of three sides")
     if case.mode == "xla":
         raise UnsupportedError(
             "XLA's ResizeBilinear gives other values, and ResizeNearestNeighborGrad does not "
@@ -128,6 +126,8 @@ _ROUNDING: Final = (
 def _sums(layer: Any, pass_: str, names: Sequence[str]) -> str:
     """Return what a pass sums in, see :class:`Recipe`: each operator of a chain rounds."""
     op = op_of(layer)
+    if op == "gemm" and "Sum" in names:  # of products that are rounded to storage
+        return "stored"
     if op in ("conv", "deconv", "gemm"):
         return "products"
     if (op, pass_) == ("bias", "backward-weights"):
@@ -138,7 +138,8 @@ def _sums(layer: Any, pass_: str, names: Sequence[str]) -> str:
     return "stored" if len(names) > 1 or (word, pass_) in _ROUNDING else "float32"
 
 
-def _lie(layer: Layer, how: How) -> Lie:
+def lie_of(layer: Layer, how: How) -> Lie:
+    """Return how the tensors of a layer lie that is called in a way."""
     return Lie(layer, how.word, "hwcm" if how.depthwise else "hwio")
 
 
@@ -161,7 +162,7 @@ class _Pass:
     ) -> None:
         self._layer, self._case, self._how = layer, case, how
         self._op, self._stored = op_of(layer), DTYPES[case.precision]
-        self._roles, self._lie = roles_of(case, GRADIENT), _lie(layer, how)
+        self._roles, self._lie = roles_of(case, GRADIENT), lie_of(layer, how)
         self._function = entry(layer, how)
         if case.pass_ != "forward" and not self._roles.derived:
             self._function = GRADIENT[self._op](layer)
@@ -276,96 +277,3 @@ def _with_bias(function: Callable[..., Any], layer: Layer, how: How) -> Callable
         return tf.nn.bias_add(function(*tensors[:-1]), tensors[-1], data_format)
 
     return forward
-
-
-# -----------------------------------------------------------------------------
-# The same layers in a network.
-
-# Whose gradients read the result: a pass of gradients alone is given the one that is there.
-_OF_RESULT: Final = ("relu", "relu6", "pool")
-
-
-class LayerInNetwork(InNetwork):
-    """A layer in a network: its forward function, in the way that models call it.
-
-    Convolutions and poolings are padded first where no word says the same, and other groups than
-    one per channel are split: TensorFlow's gradients know none on a CPU.
-
-    Args:
-        layer: the layer.
-        data_format: of the images.
-
-    Raises:
-        UnsupportedError: TensorFlow has not this layer.
-    """
-
-    def __init__(self, layer: Any, data_format: str) -> None:
-        self._layer, self._op, self._format = layer, op_of(layer), data_format
-        how = How(word=data_format.lower())
-        if self._op in ("conv", "pool"):
-            word = padding_of(layer).word
-            counted = self._op == "pool" and layer.count_include_pad and word == "SAME"
-            how = dataclasses.replace(how, padded=word == "EXPLICIT" or counted)
-        if self._op in ("conv", "deconv") and layer.groups > 1:
-            _check_groups(layer)
-            depthwise = is_depthwise(layer)
-            how = dataclasses.replace(how, depthwise=depthwise, split=not depthwise)
-        self._how, self._function = how, FORWARD[self._op](layer, how)
-
-    @property
-    def entangled(self) -> bool:
-        """Whether the gradient reads what only the forward pass leaves behind."""
-        return self._op in ("lrn", "batchnorm")
-
-    def output(self, inputs: Sequence[Any], own: Mapping[str, Any], phase: Phase) -> Any:
-        """Return the layer's output, with a bias where it has one."""
-        if self._op == "dropout" and not phase.drops:
-            return inputs[0]
-        if self._op == "batchnorm":
-            return self._normalised(inputs[0], own, phase)
-        found = self._function(*inputs, *[own[role] for role in ("weights",) if role in own])
-        return tf.nn.bias_add(found, own["bias"], self._format) if "bias" in own else found
-
-    def gradient(self, source: Any, result: Any, incoming: Any) -> Any:
-        """Return the gradient of the source where it is made of the result."""
-        if self._op not in _OF_RESULT:
-            return None
-        traced = Traced(self._function, [(source.shape, source.dtype.name)], [0])
-        return traced.gradients_from_result()(source, result, incoming)[0]
-
-    def arranged(self, role: str, array: Array) -> Array:
-        """Return weights as the function takes them, contiguous."""
-        return _lie(self._layer, self._how).arranged(role, array)
-
-    def plain(self, role: str, array: Array) -> Array:
-        """Return what :meth:`arranged` made (or its gradient) as a plain tensor."""
-        return _lie(self._layer, self._how).plain(role, array)
-
-    def _normalised(self, images: Any, own: Mapping[str, Any], phase: Phase) -> Any:
-        """Return normalised images; without trained ``weights`` the factor is one.
-
-        In training the running statistics are moved as the scripts of version 1 did, by operators
-        of their own.
-        """
-        layer = self._layer
-        factor = own["weights"] if "weights" in own else tf.ones([layer.channels])
-        running = own["running_mean"], own["running_variance"]
-        nothing = tf.constant([], tf.float32)
-        given = (nothing, nothing) if phase.batch_statistics else running
-        how = dataclasses.replace(self._how, training=phase.batch_statistics)
-        result, *batch, _, _, _ = normalised(layer, how, images, factor, own["bias"], *given)
-        if phase.batch_statistics:
-            # The operator's variance is unbiased already.
-            for variable, new in zip(running, batch, strict=True):
-                variable.assign_sub(layer.momentum * (variable - new))
-        return result
-
-
-def _check_groups(layer: Any) -> None:
-    what = layer.name or layer.problem
-    if op_of(layer) == "deconv":
-        raise UnsupportedError(f"{what}: TensorFlow has no transposed convolution with groups")
-    if is_depthwise(layer) and len(set(layer.stride)) > 1:
-        raise UnsupportedError(
-            f"{what}: TensorFlow's depthwise convolution has one stride for both directions"
-        )

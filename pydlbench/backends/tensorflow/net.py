@@ -1,87 +1,47 @@
-"""A model's graph as a function of TensorFlow on NHWC images (or NCHW ones on a GPU)."""
+"""A model's graph as a function of TensorFlow on NHWC images (or NCHW ones on a GPU).
+
+Convolutions and poolings are padded first where no word says the same, and other groups than one
+per channel are split: TensorFlow's gradients know none on a CPU.
+"""
 
 from __future__ import annotations
 
-from functools import partial
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from pydlbench.backends.steps.inputs import trained, weight_shapes
-from pydlbench.backends.tensorflow.layers import LayerInNetwork
-from pydlbench.backends.tensorflow.operator import InNetwork, Phase, pads_around
+from pydlbench.backends.frameworks.backend import op_of
+from pydlbench.backends.steps.inputs import trained
+from pydlbench.backends.steps.network import Network
+from pydlbench.backends.tensorflow.forward import FORWARD, How, is_depthwise, normalised, padding_of
+from pydlbench.backends.tensorflow.layers import lie_of
 from pydlbench.backends.tensorflow.settings import tf
-from pydlbench.models.graph import INPUT, cropped
+from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.steps.definition import StepDefinition
+    from pydlbench.backends.frameworks.operands import Lie
+    from pydlbench.backends.steps.network import Run
     from pydlbench.models.graph import Model, Node
+    from pydlbench.ops.op import Layer
 
 
-def flattened(images: Any, data_format: str) -> Any:
-    """Return images as features in the order channel, row, column."""
-    batch, *sizes = images.shape.as_list()
-    if data_format == "NHWC" and len(sizes) == 3 and sizes[0] * sizes[1] > 1:
-        images = tf.transpose(images, [0, 3, 1, 2])
-    return tf.reshape(images, [batch, int(np.prod(sizes))])
-
-
-def framed(images: Any, sides: tuple[int, int, int, int], data_format: str) -> Any:
-    """Return images in another frame.
-
-    Args:
-        images: NHWC or NCHW.
-        sides: how many columns to drop on the left and right, and rows above and below; of a
-            negative number, so many zeros are added.
-        data_format: of the images.
-    """
-    left, right, above, below = sides
-    height, width = (images.shape[data_format.index(axis)] for axis in "HW")
-    rows = slice(max(above, 0), height - max(below, 0))
-    columns = slice(max(left, 0), width - max(right, 0))
-    kept = images[:, :, rows, columns] if data_format == "NCHW" else images[:, rows, columns, :]
-    if min(sides) >= 0:
-        return kept
-    added = (max(-above, 0), max(-below, 0)), (max(-left, 0), max(-right, 0))
-    return tf.pad(kept, pads_around(data_format, *added))
-
-
-def scope_of(name: str) -> str:
-    """Return the scope that a node's operators are in; one with a line in it would be several."""
-    return name.replace("/", ".")
-
-
-class MovedImages(InNetwork):
-    """A node that only moves images, and stands for no layer.
-
-    Args:
-        move: makes the output of the one input.
-    """
-
-    def __init__(self, move: Callable[[Any], Any]) -> None:
-        self._move = move
-
-    def output(self, inputs: Sequence[Any], own: Mapping[str, Any], phase: Phase) -> Any:
-        """Return the images, moved."""
-        del own, phase
-        (images,) = inputs
-        return self._move(images)
-
-
-class Net:
+class Net(Network):
     """A model as a function, with its variables.
 
     Args:
         model: the graph.
         weights: float32 arrays by ``<node>/<role>``.
-        data_format: ``NHWC`` or ``NCHW``.
+        images: their layout: ``nhwc`` or ``nchw``.
         stored: type of the variables; those of normalisations are float32.
         computed: type of activations.
         device: TensorFlow's name of it.
+
+    Raises:
+        UnsupportedError: TensorFlow has not one of the layers.
     """
 
     def __init__(
@@ -89,98 +49,111 @@ class Net:
         model: Model,
         weights: Mapping[str, NDArray[Any]],
         *,
-        data_format: str,
+        images: str,
         stored: str,
         computed: str,
         device: str,
     ) -> None:
-        self.model = model
-        self.data_format = data_format
-        self.computed = tf.as_dtype(computed)
-        self.variables: dict[str, Any] = {}
-        to_train = set(trained(model))
+        super().__init__(model, images, tf.as_dtype(computed))
+        self.data_format = images.upper()
+        to_train = trained(model)
         with tf.device(device):
-            for node in model:
-                for role in weight_shapes(node):
-                    name = f"{node.name}/{role}"
-                    self.variables[name] = tf.Variable(
-                        self._arranged(node, role, weights[name]),
-                        dtype="float32" if _is_exact(node, role) else stored,
-                        trainable=name in to_train,
-                    )
-        self.trained = [self.variables[name] for name in trained(model)]
-        #: Static shapes of the nodes' outputs, as the last tracing found them, NCHW.
-        self.shapes: dict[str, tuple[int, ...]] = {}
+            self.variables = {
+                name: tf.Variable(
+                    self.arranged(name, array),
+                    dtype="float32" if self.is_exact(name) else stored,
+                    trainable=name in to_train,
+                )
+                for name, array in weights.items()
+            }
+        self.trained = [self.variables[name] for name in to_train]
 
     def load(self, weights: Mapping[str, NDArray[Any]]) -> None:
         """Take over weights by name."""
-        for node in self.model:
-            for role in weight_shapes(node):
-                name = f"{node.name}/{role}"
-                variable = self.variables[name]
-                arranged = self._arranged(node, role, weights[name])
-                variable.assign(tf.cast(arranged, variable.dtype))
+        for name, variable in self.variables.items():
+            variable.assign(tf.cast(self.arranged(name, weights[name]), variable.dtype))
 
-    def plain(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
-        """Return a variable's (or its gradient's) values arranged as they are by name."""
-        node, _, role = name.rpartition("/")
-        array = np.asarray(array, np.float32)
-        # Filters; matrices of products, biases and statistics lie as they do by name.
-        return self.calls(self.model[node]).plain(role, array) if array.ndim == 4 else array
+    def scope(self, name: str) -> AbstractContextManager[Any]:
+        """Return the context in which operators get a name."""
+        context: AbstractContextManager[Any] = tf.name_scope(name)
+        return context
 
-    def __call__(self, images: Any, definition: StepDefinition) -> Any:
-        """Return the output for images, in the type of activations."""
-        values = self.values(images, definition)
-        self.shapes = {node.name: self._logical(values[node.name].shape) for node in self.model}
-        return values[self.model.output.name]
+    def cast(self, tensor: Any) -> Any:
+        """Return a tensor in the type of activations."""
+        return tf.cast(tensor, self.computed)
 
-    def values(self, images: Any, definition: StepDefinition) -> dict[str, Any]:
-        """Return the outputs of all nodes by name, and the images.
+    def function(self, layer: Layer) -> Callable[..., Any]:
+        """Return what is called for a layer."""
+        return FORWARD[op_of(layer)](layer, self._how(layer))
 
-        Args:
-            images: as they are handed over.
-            definition: what the step does.
+    def biased(self, result: Any, bias: Any) -> Any:
+        """Return a result with a bias for each channel added."""
+        return tf.nn.bias_add(result, bias, self.data_format)
+
+    def lie(self, layer: Layer) -> Lie:
+        """Return how the tensors of a layer lie."""
+        return lie_of(layer, self._how(layer))
+
+    def transpose(self, tensor: Any, order: Sequence[int]) -> Any:
+        """Return a tensor with its dimensions in another order."""
+        return tf.transpose(tensor, order)
+
+    def reshape(self, tensor: Any, shape: Sequence[int]) -> Any:
+        """Return a tensor in another shape."""
+        return tf.reshape(tensor, shape)
+
+    def pad(self, images: Any, pads: Sequence[tuple[int, int]]) -> Any:
+        """Return images in another frame."""
+        sizes = zip(images.shape, pads, strict=True)
+        kept = images[tuple(slice(max(-a, 0), size - max(-b, 0)) for size, (a, b) in sizes)]
+        added = [(max(before, 0), max(behind, 0)) for before, behind in pads]
+        return tf.pad(kept, added) if any(map(any, added)) else kept
+
+    def dropped(self, node: Node, images: Any, run: Run) -> Any:
+        """Return images of which a dropout has dropped some elements."""
+        del run
+        assert node.layer is not None, "a dropout is a layer"
+        return self.function(node.layer)(images)
+
+    def normalised(self, node: Node, images: Any, own: Mapping[str, Any], run: Run) -> Any:
+        """Return normalised images.
+
+        In training the running statistics, which are variables, are moved as the scripts of version
+        1 did, by operators of their own.
         """
-        found = {INPUT: self.cast(images)}
-        for node in self.model:
-            found[node.name] = self.apply(node, [found[one] for one in node.inputs], definition)
-        return found
+        layer: Any = node.layer
+        factor = own["weights"] if "weights" in own else tf.ones([layer.channels])
+        running = own["running_mean"], own["running_variance"]
+        nothing = tf.constant([], tf.float32)
+        by_batch = run.definition.batch_statistics
+        given = (nothing, nothing) if by_batch else running
+        how = How(word=self.images, training=by_batch)
+        result, *batch, _, _, _ = normalised(layer, how, images, factor, own["bias"], *given)
+        if by_batch:
+            # The operator's variance is unbiased already.
+            for variable, new in zip(running, batch, strict=True):
+                variable.assign_sub(layer.momentum * (variable - new))
+        return result
 
-    def cast(self, images: Any) -> Any:
-        """Return images in the type of activations."""
-        return tf.cast(images, self.computed)
-
-    def apply(self, node: Node, inputs: Sequence[Any], definition: StepDefinition) -> Any:
-        """Return a node's output."""
-        own = {}
-        for role in weight_shapes(node):
-            variable = self.variables[f"{node.name}/{role}"]
-            # What a layer keeps in float32 it takes so, and may assign to it.
-            own[role] = variable if _is_exact(node, role) else tf.cast(variable, self.computed)
-        phase = Phase(drops=definition.drops, batch_statistics=definition.batch_statistics)
-        with tf.name_scope(scope_of(node.name)):
-            return self.calls(node).output(inputs, own, phase)
-
-    def calls(self, node: Node) -> InNetwork:
-        """Return what is called for a node."""
-        if node.layer is not None:
-            return LayerInNetwork(node.layer, self.data_format)
-        if node.op == "flatten":
-            return MovedImages(partial(flattened, data_format=self.data_format))
-        assert node.op in ("shift", "crop"), node.op
-        sides = (1, -1, 1, -1) if node.op == "shift" else cropped(self.model, node)
-        return MovedImages(partial(framed, sides=sides, data_format=self.data_format))
-
-    def _arranged(self, node: Node, role: str, array: NDArray[Any]) -> NDArray[Any]:
-        return self.calls(node).arranged(role, array) if array.ndim == 4 else array
-
-    def _logical(self, shape: Any) -> tuple[int, ...]:
-        sizes = tuple(shape.as_list())
-        if len(sizes) == 4 and self.data_format == "NHWC":
-            return sizes[0], sizes[3], sizes[1], sizes[2]
-        return sizes
+    def _how(self, layer: Any) -> How:
+        """Return how a layer is called in the way that models call it."""
+        how, op = How(word=self.images), op_of(layer)
+        if op in ("conv", "pool"):
+            word = padding_of(layer).word
+            counted = op == "pool" and layer.count_include_pad and word == "SAME"
+            how = dataclasses.replace(how, padded=word == "EXPLICIT" or counted)
+        if op in ("conv", "deconv") and layer.groups > 1:
+            _check_groups(layer)
+            depthwise = is_depthwise(layer)
+            how = dataclasses.replace(how, depthwise=depthwise, split=not depthwise)
+        return how
 
 
-def _is_exact(node: Node, role: str) -> bool:
-    """Whether a tensor is float32 whatever the precision, as those of normalisations are."""
-    return node.layer is not None and node.layer.in_float32(role)
+def _check_groups(layer: Any) -> None:
+    what = layer.name or layer.problem
+    if op_of(layer) == "deconv":
+        raise UnsupportedError(f"{what}: TensorFlow has no transposed convolution with groups")
+    if is_depthwise(layer) and len(set(layer.stride)) > 1:
+        raise UnsupportedError(
+            f"{what}: TensorFlow's depthwise convolution has one stride for both directions"
+        )

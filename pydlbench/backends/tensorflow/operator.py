@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import itertools
 from dataclasses import dataclass
@@ -18,14 +17,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends.tensorflow.settings import Arithmetic
-
-
-def pads_around(
-    data_format: str, rows: tuple[int, int], columns: tuple[int, int]
-) -> list[tuple[int, int]]:
-    """Return what ``tf.pad`` adds before and behind each dimension of images."""
-    none = 0, 0
-    return [none, rows, columns, none] if data_format == "NHWC" else [none, none, rows, columns]
 
 
 def upload(array: NDArray[Any], dtype: str, device: str) -> Any:
@@ -103,65 +94,6 @@ def only(
         return {role: plain(result)}
 
     return by_role
-
-
-# -----------------------------------------------------------------------------
-# What a network calls for one of its layers.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
-    """What layers of a network do by the phase that it is in.
-
-    Attributes:
-        drops: whether dropout drops anything.
-        batch_statistics: whether normalisations take the minibatch's statistics, and move the
-            running ones.
-    """
-
-    drops: bool
-    batch_statistics: bool
-
-
-class InNetwork(abc.ABC):
-    """What a network calls for a layer, for a tape to differentiate."""
-
-    @property
-    def entangled(self) -> bool:
-        """Whether the gradient reads what only the forward pass leaves behind."""
-        return False
-
-    @abc.abstractmethod
-    def output(self, inputs: Sequence[Any], own: Mapping[str, Any], phase: Phase) -> Any:
-        """Return the layer's output.
-
-        Args:
-            inputs: outputs of the layers before it.
-            own: its weights (and running statistics, which are variables) by role.
-            phase: of the network.
-        """
-
-    def gradient(self, source: Any, result: Any, incoming: Any) -> Any:
-        """Return the gradient of the source from the output that is there.
-
-        None where the gradient reads nothing of the output, so that a tape gives it as well.
-
-        Args:
-            source: the one input.
-            result: the output.
-            incoming: the gradient of the output.
-        """
-        del source, result, incoming
-
-    def arranged(self, role: str, array: NDArray[Any]) -> NDArray[Any]:
-        """Return weights as the operators want them, contiguous."""
-        del role
-        return array
-
-    def plain(self, role: str, array: NDArray[Any]) -> NDArray[Any]:
-        """Return what :meth:`arranged` made (or its gradient) as a plain tensor."""
-        del role
-        return array
 
 
 # -----------------------------------------------------------------------------

@@ -5,34 +5,32 @@ from __future__ import annotations
 import abc
 import contextlib
 import functools
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from pydlbench.backends.frameworks.layouts import arranged
-from pydlbench.backends.steps.definition import (
-    Guarded,
-    Outcome,
-    StepDefinition,
-    check_trainable,
-    definition_of,
-)
+from pydlbench.backends.frameworks.backend import op_of
+from pydlbench.backends.steps.catalogue import CatalogueModel, host_arrays
+from pydlbench.backends.steps.definition import Outcome, StepDefinition, StepModel, check_trainable
 from pydlbench.backends.steps.inputs import trained
+from pydlbench.backends.steps.network import LOSS, OPTIMIZER, Run, scope_of
+from pydlbench.backends.steps.trace import StepTracer
 from pydlbench.backends.tensorflow.backend import translated
 from pydlbench.backends.tensorflow.forward import descend, descend_with_momentum
+from pydlbench.backends.tensorflow.gradients import Traced
 from pydlbench.backends.tensorflow.graph import (
-    LOSS,
-    OPTIMIZER,
     controls,
     executed,
     grouped_nodes,
+    in_order,
     inlined,
     listed,
 )
-from pydlbench.backends.tensorflow.net import Net, scope_of
+from pydlbench.backends.tensorflow.net import Net
 from pydlbench.backends.tensorflow.settings import arithmetic, tf
-from pydlbench.backends.tensorflow.trace import node_runs
+from pydlbench.backends.tensorflow.trace import node_runs, traced_step
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import UnsupportedError
 from pydlbench.models.graph import INPUT
@@ -72,7 +70,7 @@ class Tracer:
         return tf.function(placed, autograph=False, jit_compile=self.mode == "xla")
 
 
-class TracedModel(Guarded):
+class TracedModel(StepModel):
     """A model in TensorFlow whose step is one function, whoever has written it.
 
     Args:
@@ -83,11 +81,8 @@ class TracedModel(Guarded):
     """
 
     def __init__(self, case: StepSpec) -> None:
-        super().__init__()
+        super().__init__(case)
         self._precision = arithmetic(case.precision, case.on_gpu, frozenset(read_cpu_facts().isa))
-        self.case = case
-        #: What a reader has to know.
-        self.notes: list[str] = []
         self.device = "/GPU:0" if case.on_gpu else "/CPU:0"  # the only visible one
         #: Makes functions of tensors.
         self.traced = Tracer(self.device, str(case.mode))
@@ -116,6 +111,32 @@ class TracedModel(Guarded):
     def scopes(self) -> dict[str, str]:
         """The names of the model's layers by the scopes that their nodes are in."""
 
+    def tracer(self, run: Callable[[], Any]) -> StepTracer:
+        """Return what runs the case's step traced; see ``steps.definition.FrameworkModel``."""
+        if self.case.mode != "graph":
+            raise UnsupportedError(
+                f"tensorflow {self.case.mode}: its kernels are XLA's own, of several nodes each; "
+                "nearest: --mode graph"
+            )
+        # A function that has run before tells nothing any more.
+        graphs = executed(Tracer(self.device, "graph")(self.body), self.operands())
+        if controls(graphs):
+            raise UnsupportedError(
+                "tensorflow graph: there are loops or branches in the step, whose nodes run "
+                "several times or not at all"
+            )
+        calls = in_order(graphs, self.scopes)
+        operators = {name: one.operator for name, one in calls.items()}
+        return StepTracer(
+            calls=tuple(calls.values()),
+            ways={
+                "profile": (
+                    f"TensorFlow {tf.__version__}'s profiler",
+                    lambda: traced_step(run, operators),
+                )
+            },
+        )
+
     def record(self) -> tuple[RecordedCall, ...]:
         """Return the nodes of the step's graph as it is run; of a compiled one their groups."""
         operands = self.operands()
@@ -134,14 +155,15 @@ class TracedModel(Guarded):
         return listed(graphs, self.scopes, runs)
 
 
-class TensorflowModel(TracedModel):
-    """A model with its variables and a minibatch; see ``steps.definition.FrameworkModel``.
+class TensorflowModel(CatalogueModel, TracedModel):
+    """A model with its variables and a minibatch; see ``steps.catalogue.CatalogueModel``.
 
     Args:
         model: the graph.
         weights: to start from, by name.
         case: precision, cast, layout, mode and device; the rest is not looked at.
         batch: images and labels, for steps that are handed none.
+        separate: likewise.
 
     Raises:
         UnsupportedError: TensorFlow has no such precision or layout on this device.
@@ -153,21 +175,22 @@ class TensorflowModel(TracedModel):
         weights: Mapping[str, NDArray[Any]],
         case: StepSpec,
         batch: Batch,
+        *,
+        separate: bool = False,
     ) -> None:
+        del separate
         if case.layout == "nchw" and not case.on_gpu:
             raise UnsupportedError("TensorFlow on a CPU has poolings and gradients in nhwc only")
         super().__init__(case)
-        self.model = model
-        self._weights = weights
+        self.model, self.weights = model, weights
+        self.steps: list[TensorflowStep] = []
         self._home = self.device
         self._net: Net | None = None
-        self.data_format = case.layout.upper()
-        self.host = self.arrays(batch)
+        self.host = host_arrays(batch, case.layout)
         with tf.device(self.device):
             #: Images and labels on the device.
             self.resident = tuple(tf.identity(tf.constant(one)) for one in self.host)
         self._passes: _Passes | None = None
-        self._steps: list[TensorflowStep] = []
 
     def guards(self) -> Iterator[contextlib.AbstractContextManager[None]]:
         """Yield the process-wide switch for TF32, and what says in one line what was refused."""
@@ -188,8 +211,8 @@ class TensorflowModel(TracedModel):
             precision = self._precision.dtype
             self._net = Net(
                 self.model,
-                self._weights,
-                data_format=self.data_format,
+                self.weights,
+                images=self.case.layout,
                 stored=precision if self.case.cast == "whole" else "float32",
                 computed=precision,
                 device=self._home,
@@ -219,27 +242,25 @@ class TensorflowModel(TracedModel):
             return self._prepare_pass(definition)
         step = TensorflowStep(self, definition)
         step.trace()
-        self._steps.append(step)
+        self.steps.append(step)
         return step
 
-    def initialize(self) -> None:
-        """Give all weights their starting values, and forget what training has left."""
+    def load(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        """Take over weights by name."""
         if self._net is not None:  # else they are about to be made with these values
-            self._net.load(self._weights)
-        for step in self._steps:
-            step.reset()
+            self._net.load(weights)
 
     def body(self, *operands: Any) -> dict[str, Any]:
         """Return what the case's step computes."""
-        return self._step.body(*operands)
+        return self._recorded.body(*operands)
 
     @functools.cached_property
-    def _step(self) -> TensorflowStep:
-        return TensorflowStep(self, definition_of(self.case, self.model))
+    def _recorded(self) -> TensorflowStep:
+        return TensorflowStep(self, self.definition)
 
     def operands(self) -> Sequence[Any]:
         """Return images and labels; the step has its variables then, which no function makes."""
-        assert self._step is not None, "it has been made"
+        assert self._recorded is not None, "it has been made"
         return self.resident
 
     @property
@@ -247,28 +268,59 @@ class TensorflowModel(TracedModel):
         """The names of the nodes by scope."""
         return {scope_of(node.name): node.name for node in self.model}
 
-    def arrays(self, batch: Batch) -> tuple[NDArray[Any], ...]:
-        """Return images and labels as TensorFlow takes them from the host."""
-        images = arranged(batch.images, self.case.layout)
-        return (images,) if batch.labels is None else (images, batch.labels.astype(np.int32))
-
     def loss(self, kind: LossKind, output: Any, labels: Any = None) -> Any:
         """Return the loss of an output as part of a graph, in float32; ``model`` has L2 terms."""
-        own = kind in ("model", "unregularised")
-        output = tf.cast(output, tf.float32)
-        if own and labels is not None:
-            if len(output.shape) == 4 and self.net.data_format == "NCHW":
+        output, form = tf.cast(output, tf.float32), self.loss_form(kind)
+        if form == "cross-entropy" and labels is not None:
+            if len(output.shape) == 4 and self.net.images == "nchw":
                 output = tf.transpose(output, [0, 2, 3, 1])  # classes are the last for it
             each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=output)
             total = tf.reduce_mean(each)
-        elif (self.model.loss.kind if own else kind) == "l2":
+        elif form == "l2":
             total = tf.nn.l2_loss(output)
         else:
             total = tf.reduce_sum(output)
-        for one in self.model.decays if kind == "model" else ():
-            tensor = self.net.variables[f"{one.node}/{one.tensor}"]
-            total += one.factor * tf.nn.l2_loss(tf.cast(tensor, tf.float32))
+        for name, factor in self.decays(kind):
+            total += factor * tf.nn.l2_loss(tf.cast(self.net.variables[name], tf.float32))
         return total
+
+    # -------------------------------------------------------------------------
+    # What a step says of itself, to be checked before it is timed.
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each node's output, NCHW or (batch, features)."""
+        self._graph()
+        return dict(self.net.shapes)
+
+    def elements(self) -> int:
+        """Return the number of trained elements."""
+        return sum(math.prod(one.shape.as_list()) for one in self.net.trained)
+
+    def flops(self) -> int:
+        """Return the FLOPs of all convolutions and products in the step's graph."""
+        return sum(_flops(one) for one in _reached(self._graph()))
+
+    def gpu(self) -> dict[str, Any]:
+        """Return what is known of the only visible GPU."""
+        (device,) = tf.config.get_visible_devices("GPU")
+        facts = tf.config.experimental.get_device_details(device)
+        return {
+            "name": facts.get("device_name", "unknown GPU"),
+            "capability": ".".join(map(str, facts.get("compute_capability", ()))),
+        }
+
+    def plain(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
+        """Return values as they are by name."""
+        return self.net.plain(name, array.astype(np.float32, copy=False))
+
+    def subtract_gradients(self, rate: float) -> None:
+        """Run the step, and subtract its gradients times the rate from the weights."""
+        found = self.step.function(*self.resident)["gradients"]
+        for variable, gradient in zip(self.net.trained, found, strict=True):
+            variable.assign_sub(tf.cast(rate, variable.dtype) * gradient)
+
+    def _graph(self) -> Any:
+        return self.step.function.get_concrete_function(*self.resident).graph
 
     def _prepare_pass(self, definition: StepDefinition) -> Step:
         """Return a pass through all nodes of one kind of gradient."""
@@ -282,6 +334,50 @@ class TensorflowModel(TracedModel):
             return Outcome()
 
         return step
+
+
+# Where each operator's gradient (or image) and filter are among its inputs; -1 is its output.
+_FILTERS = {
+    "Conv2D": (-1, 1),
+    "Conv2DBackpropInput": (2, 1),
+    "Conv2DBackpropFilter": (2, -1),
+    "DepthwiseConv2dNative": (-1, 1),
+    "DepthwiseConv2dNativeBackpropInput": (2, 1),
+    "DepthwiseConv2dNativeBackpropFilter": (2, -1),
+}
+
+
+def _reached(graph: Any) -> list[Any]:
+    """Return the operators that results or updates depend on; the runtime drops all others.
+
+    The gradient of a convolution, say, is written down for its images and its filter, whether
+    anybody asks for both or not.
+    """
+    waiting = [*(one.op for one in graph.outputs), *graph.control_outputs]
+    found: dict[str, Any] = {}
+    while waiting:
+        operation = waiting.pop()
+        if operation.name not in found:
+            found[operation.name] = operation
+            waiting += [one.op for one in operation.inputs]
+            waiting += operation.control_inputs
+    return list(found.values())
+
+
+def _flops(operation: Any) -> int:
+    """Return an operator's FLOPs, two per multiply-add, padding counted."""
+    if operation.type in _FILTERS:
+        tensors = [*operation.inputs, operation.outputs[0]]
+        image, kernel = (tensors[index].shape.as_list() for index in _FILTERS[operation.type])
+        # Filters are (height, width, in, out); depthwise (height, width, channels, multiplier).
+        depthwise = operation.type.startswith("Depthwise")
+        inner = math.prod(kernel[:2]) * (1 if depthwise else kernel[2])
+        return int(2 * math.prod(image) * inner)
+    if operation.type == "MatMul":
+        left = operation.inputs[0].shape.as_list()
+        shared = left[0] if operation.get_attr("transpose_a") else left[1]
+        return int(2 * math.prod(operation.outputs[0].shape.as_list()) * shared)
+    return 0
 
 
 class TensorflowStep:
@@ -320,18 +416,13 @@ class TensorflowStep:
             self._last_rate = rate
         operands = owner.resident
         if self.definition.feed == "host":
-            operands = owner.host if batch is None else owner.arrays(batch)
+            operands = owner.host if batch is None else host_arrays(batch, owner.case.layout)
         found = self.function(*operands)
         if not fetch:
             return Outcome()
         # Copies, as session.run made them: a result of a CPU's would be a view.
         there = {name: [np.array(one) for one in tf.nest.flatten(found[name])] for name in fetch}
-        return Outcome(
-            output=there["output"][0] if "output" in there else None,
-            predictions=there["predictions"][0] if "predictions" in there else None,
-            loss=float(there["loss"][0]) if "loss" in there else None,
-            gradients=tuple(there["gradients"]) if "gradients" in there else None,
-        )
+        return Outcome.fetched(there)
 
     def trace(self) -> None:
         """Build the graph: scripts have done so before they look at the clock."""
@@ -370,14 +461,14 @@ class TensorflowStep:
         """
         owner, definition = self.owner, self.definition
         if not definition.backward:
-            output = self._net(images, definition)
+            output = self._net.output(images, Run(self._net.variables, definition))
             return self._wanted(output, labels, {"output": output})
         variables = list(self._net.trained)
         sources = [*variables, images] if definition.input_gradient else variables
         with tf.GradientTape() as tape:
             if definition.input_gradient:
                 tape.watch(images)
-            output = self._net(images, definition)
+            output = self._net.output(images, Run(self._net.variables, definition))
             with tf.name_scope(LOSS):
                 loss = owner.loss(definition.loss, output, labels)
         gradients = tape.gradient(loss, sources)
@@ -422,6 +513,12 @@ def _beside(variable: Any, value: Any) -> Any:
 # that is there, so that nothing is computed forward again.
 
 
+# Whose gradients read what only the forward pass leaves behind.
+_ENTANGLED: Final = ("lrn", "batchnorm")
+# Whose gradients read the result: they are given the one that is there.
+_OF_RESULT: Final = ("relu", "relu6", "pool")
+
+
 class _Passes:
     """The passes of a network, its activations and gradients kept between them.
 
@@ -442,9 +539,9 @@ class _Passes:
         images: Any,
         traced: Callable[[Callable[..., Any]], Any],
     ) -> None:
-        self._net, self._definition, self._images = net, definition, images
+        self._net, self._run, self._images = net, Run(net.variables, definition), images
         for node in net.model:
-            if net.calls(node).entangled:
+            if node.op in _ENTANGLED:
                 raise UnsupportedError(
                     f"{net.model.name}/{node.name}: TensorFlow has the gradient of {node.op} only "
                     "together with its forward pass; nearest: --framework torch"
@@ -475,7 +572,7 @@ class _Passes:
         return found
 
     def _forward(self, images: Any) -> dict[str, Any]:
-        values = self._net.values(images, self._definition)
+        values = self._net.values(images, self._run)
         del values[INPUT]
         return values
 
@@ -504,7 +601,7 @@ class _Passes:
             variables = [self._net.variables[name] for name in own]
             with tf.GradientTape() as tape:
                 inputs = [values[name] for name in node.inputs]
-                output = self._net.apply(node, inputs, self._definition)
+                output = self._net.apply(node, inputs, self._run)
             found = tape.gradient(output, variables, gradients[node.name])
             for name, gradient in zip(own, found, strict=True):
                 names[name].assign_add(gradient)
@@ -512,12 +609,14 @@ class _Passes:
     def _through(self, node: Node, values: dict[str, Any], wanted: list[str], given: Any) -> Any:
         """Return the gradients of a node's inputs from that of its output."""
         inputs = [values[name] for name in node.inputs]
-        found = self._net.calls(node).gradient(inputs[0], values[node.name], given)
-        if found is not None:
-            return [found]
+        if node.layer is not None and op_of(node.layer) in _OF_RESULT:
+            (source,) = inputs
+            function = self._net.function(node.layer)
+            traced = Traced(function, [(source.shape, source.dtype.name)], [0])
+            return traced.gradients_from_result()(source, values[node.name], given)
         sources = [values[name] for name in wanted]
         with tf.GradientTape() as tape:
             for one in sources:
                 tape.watch(one)
-            again = self._net.apply(node, inputs, self._definition)
+            again = self._net.apply(node, inputs, self._run)
         return tape.gradient(again, sources, given)

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.backends.frameworks import hlo
+from pydlbench.backends.steps.trace import Trace
 from pydlbench.backends.tensorflow.settings import tf
+from pydlbench.errors import PrimitiveError
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pydlbench.backends.tensorflow.operator import FunctionOperator
 
@@ -156,6 +158,64 @@ def node_runs(call: Callable[[], Any]) -> dict[str, int]:
         matches = (_NODE.fullmatch(one.name) for one in events)
         found |= Counter(match[1] for match in matches if match)
     return dict(found)
+
+
+# Nodes that hand on what they are given: TensorFlow runs some of them without an event.
+_HANDS_ON = ("Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "Snapshot")
+
+
+def traced_step(call: Callable[[], Any], nodes: Mapping[str, str]) -> Trace:
+    """Run a step once under TensorFlow's profiler.
+
+    Args:
+        call: runs it once; it has run before.
+        nodes: of its graph: operators by name, in an order in which they can run.
+
+    Raises:
+        PrimitiveError: the profile has other nodes; with the first that differs.
+    """
+    for attempt in range(_ATTEMPTS):
+        events, (step_s,) = _recorded(call, 1)
+        try:
+            return Trace(step_s, node_seconds(events, nodes))
+        except PrimitiveError:  # the profiler drops an event now and then
+            if attempt == _ATTEMPTS - 1:
+                raise
+    raise AssertionError("a step is traced once at the least")
+
+
+def node_seconds(events: Sequence[Event], nodes: Mapping[str, str]) -> list[float]:
+    """Return the seconds of each node of a step, from a profile of one execution of it.
+
+    A node's name is its own, so that the order in which nodes run, which may be another one each
+    time, tells nothing.
+
+    Args:
+        events: of a profile.
+        nodes: operators by name.
+
+    Raises:
+        PrimitiveError: a node is missing, ran several times, or is not in the graph.
+    """
+    found: dict[str, list[float]] = {name: [] for name in nodes}
+    for event in events:
+        match = _NODE.fullmatch(event.name)
+        if match is None or match[2].startswith(_TRACE_PLUMBING):
+            continue
+        if match[1] not in found:
+            _refuse(f"the profile has {event.name}, which is no node of its graph")
+        found[match[1]].append(event.seconds)
+    for place, (name, seconds) in enumerate(found.items()):
+        node = f"node {place + 1} of {len(nodes)}, {name}:{nodes[name]}"
+        if len(seconds) > 1:
+            _refuse(f"{node}, is in the profile {len(seconds)} times")
+        if not seconds and nodes[name] not in _HANDS_ON:
+            _refuse(f"{node}, is not in the profile")
+    return [sum(one) for one in found.values()]
+
+
+def _refuse(why: str) -> None:
+    raise PrimitiveError(f"the profile is not of the recorded step: {why}")
 
 
 def _trace(call: Callable[[], Any], calls: int) -> Traced | None:

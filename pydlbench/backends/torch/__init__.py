@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydlbench.backends.capabilities import Capabilities
+from pydlbench.backends.capabilities import Capabilities, Steps
 
 __all__ = ["CAPABILITIES"]
 
@@ -37,5 +37,17 @@ CAPABILITIES = Capabilities(
     ),
     # Where compilers keep what they have made is a matter of disks.
     kept_settings=("TORCHINDUCTOR_CACHE_DIR",),
-    recorded=("TORCH_LOGS", "PYTORCH_CUDA_ALLOC_CONF"),
+    recorded=("TORCH_LOGS", "PYTORCH_CUDA_ALLOC_CONF", "PYDLBENCH_PROFILER"),
+    steps=Steps(
+        layout_words={"nhwc": "channels_last", "nchw": "nchw"},
+        apart=("eager",),
+        logs_calls=True,
+        pads_alike=True,
+        fuses_optimizers=True,
+        other_ways={
+            ("conv2d", "nhwc"): ("nhwc", "nchw"),
+            ("conv2d", "nchw"): ("nchw", "nhwc"),
+            ("gemm", ""): ("transposed", "plain"),
+        },
+    ),
 )

@@ -37,7 +37,9 @@ def below_autograd() -> Iterator[None]:
 # From a recording to a function.
 
 
-def compose(recording: Recording, keep: Sequence[int] = ()) -> Callable[[], tuple[Any, ...]]:
+def compose(
+    recording: Recording, keep: Sequence[int] = (), stamp: Callable[[], None] | None = None
+) -> Callable[[], tuple[Any, ...]]:
     """Return a function that runs all calls once.
 
     What outlives the step (gradients) is what the function returns: whoever calls it keeps that
@@ -46,13 +48,14 @@ def compose(recording: Recording, keep: Sequence[int] = ()) -> Callable[[], tupl
     Args:
         recording: of a step.
         keep: values that are returned too, in front of the others, in this order.
+        stamp: called right before and right after each recorded call; None for nothing.
 
     Raises:
         UnsupportedError: the recording cannot be run again.
     """
     if recording.opaque is not None:
         raise UnsupportedError(f"the recorded calls cannot be run again: {recording.opaque}")
-    writer = _Writer(recording, frozenset(keep))
+    writer = _Writer(recording, frozenset(keep), stamp)
     for call in recording.calls:
         writer.add(call)
     return writer.function(keep)
@@ -64,12 +67,17 @@ class _Writer:
     Args:
         recording: of a step.
         keep: values that nothing frees.
+        stamp: see :func:`compose`.
     """
 
-    def __init__(self, recording: Recording, keep: frozenset[int]) -> None:
+    def __init__(
+        self, recording: Recording, keep: frozenset[int], stamp: Callable[[], None] | None
+    ) -> None:
         self._given = recording.given
         self._keep = keep
         self._known: dict[str, Any] = {f"v{slot}": one for slot, one in recording.given.items()}
+        self._stamps = stamp is not None
+        self._known["stamp"] = stamp
         self._operators: dict[Any, str] = {}
         self._lines: list[str] = []
         self._alive: dict[int, None] = {}
@@ -81,7 +89,8 @@ class _Writer:
         words = [self._text(one) for one in call.arguments]
         words += [f"{key}={self._text(one)}" for key, one in call.keywords.items()]
         target = self._target(call.results)
-        self._lines.append(f"{target}{name}({', '.join(words)})")
+        stamps = ["stamp()"] if self._stamps and not call.implied else []
+        self._lines += [*stamps, f"{target}{name}({', '.join(words)})", *stamps]
         gone = [one for one in call.freed if one in self._alive and one not in self._keep]
         for slot in gone:
             del self._alive[slot]
@@ -157,6 +166,32 @@ class Chain:
             self.call()
             self._wait()
             return time.perf_counter() - start
+
+
+class StampedChain:
+    """A recorded step that notes when each of its calls begins and ends.
+
+    Args:
+        recording: of the step.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self._times: list[float] = []
+        self._call = compose(recording, stamp=self._stamp)
+        self._left: tuple[Any, ...] = ()
+
+    def _stamp(self) -> None:
+        self._times.append(time.perf_counter())
+
+    def run(self) -> tuple[float, list[float]]:
+        """Run all calls once; return their seconds, and when each began and ended, in turn."""
+        self._times.clear()
+        with below_autograd():
+            start = time.perf_counter()
+            self._left = ()
+            self._left = self._call()
+            seconds = time.perf_counter() - start
+        return seconds, list(self._times)
 
 
 # Calls in a chain that computes nothing, and how often it is run.

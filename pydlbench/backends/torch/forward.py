@@ -178,11 +178,16 @@ def _resizing(layer: Any, _how: How) -> Function:
 
 
 def _product(layer: Any, how: How) -> Function:
-    many, transposed = layer.batch_count > 1, how.transposed
-    if transposed and not many:
+    transposed, dimensions = how.transposed, len(layer.src_batch)
+    if transposed and not dimensions:
         return lambda x, w, b=None: F.linear(x, w, b)
-    multiply: Function = torch.bmm if many else torch.mm
-    add_multiply: Function = torch.baddbmm if many else torch.addmm
+    multiply: Function = torch.bmm if dimensions else torch.mm
+    add_multiply: Function = torch.baddbmm if dimensions else torch.addmm
+    if dimensions > 1 or layer.broadcast:  # which only this one has
+        multiply = torch.matmul
+
+        def add_multiply(b: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> Any:
+            return torch.matmul(x, w) + b
 
     def forward(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> Any:
         w = w.mT if transposed else w

@@ -47,9 +47,7 @@ def recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
             layout=_LAYOUTS[case.pass_],
             variant="transposed",
             make=functools.partial(_scaled, pass_=case.pass_),
-            notes=(
-                "fp8-tc: scales of one, no fast accumulation; the result is stored in bfloat16",
-            ),
+            notes=("fp8-tc: scales of one, no fast accumulation; the result is stored in e4m3",),
         )
     ]
 
@@ -72,7 +70,7 @@ def _scaled(operands: Operands, *, pass_: str) -> Made:
         a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor
     ) -> Any:
         return torch._scaled_mm(  # noqa: SLF001 - the one way to FP8
-            a, b, scale_a, scale_b, out_dtype=torch.bfloat16, use_fast_accum=False
+            a, b, scale_a, scale_b, out_dtype=torch.float8_e4m3fn, use_fast_accum=False
         )
 
     return Made(product, (left, right.t(), one, one.clone()), lambda result: result[None])

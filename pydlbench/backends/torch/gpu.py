@@ -154,7 +154,13 @@ class Runtime:
 
 
 def kernel_names(call: Callable[[], Any]) -> list[str]:
-    """Return the kernels of one call, the longest-running first; empty where CUPTI is refused."""
+    """Return the kernels of one call, the longest-running first.
+
+    Empty where CUPTI is refused, and where ``PYDLBENCH_PROFILER=0`` asks for no profiler, which on
+    some drivers ends the process.
+    """
+    if os.environ.get("PYDLBENCH_PROFILER") == "0":
+        return []
     # Else CUPTI stays attached, and slows all later launches of the process (pytorch#144455).
     os.environ.setdefault("TEARDOWN_CUPTI", "1")
     try:

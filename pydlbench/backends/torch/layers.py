@@ -1,18 +1,13 @@
-"""A layer's pass as PyTorch runs it, and the layer in a network, from its forward function.
+"""A layer's pass as PyTorch runs it, from its forward function.
 
 A new op is an entry in :data:`~pydlbench.backends.torch.forward.FORWARD`.
 """
 
 from __future__ import annotations
 
-import functools
-import operator
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
-from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pydlbench.backends.frameworks.backend import entry_of, op_of
@@ -26,15 +21,14 @@ from pydlbench.backends.torch.forward import (
     RESULTS,
     How,
     padding_note,
-    window_of,
 )
-from pydlbench.backends.torch.operator import FORMATS, Made, NodeCall, Operands, Recipe
+from pydlbench.backends.torch.operator import FORMATS, Made, Operands, Recipe
 from pydlbench.backends.torch.settings import stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pydlbench.backends.torch.operator import NodeSite, TensorPlace
+    from pydlbench.backends.torch.operator import TensorPlace
     from pydlbench.ops.op import Layer
     from pydlbench.records.specs import KernelSpec
 
@@ -110,8 +104,11 @@ def _accumulate(layer: Layer, case: KernelSpec, names: tuple[str, ...]) -> str:
     """Return what a pass sums in: each operator of a chain rounds what it writes.
 
     Kernels on CPUs sum overlapping windows' gradients, and those of a normalisation's weights, in
-    what is stored. What is converted to float32 stays in it.
+    what is stored. What is converted to float32 stays in it. Where one matrix stands for several,
+    products are rounded before those of its gradient are added up.
     """
+    if layer.op == "gemm" and "aten::sum" in names:
+        return stored(case.precision)
     if layer.op in ("conv", "deconv", "gemm") or "aten::_to_copy" in names:
         return "float32"
     kernel_rounds = (op_of(layer), case.pass_, case.on_gpu) in (
@@ -204,110 +201,3 @@ class _Pass:
             for tensor, value in zip(kept, values, strict=False):
                 tensor.copy_(value.reshape(tensor.shape))
         return program
-
-
-# -----------------------------------------------------------------------------
-# The same layers in a network.
-
-#: What works in place, where nobody else reads the source.
-_IN_PLACE: Final[Mapping[str, Callable[..., Any]]] = {
-    "relu": torch.relu_,
-    **{
-        op: functools.partial(getattr(F, op), inplace=True)
-        for op in ("relu6", "hardswish", "elu", "silu", "mish")
-    },
-}
-# Whose gradient leaves the layer's own result unread, so that what follows may overwrite it.
-_OVERWRITABLE: Final = ("conv", "deconv", "gemm", "add", "batchnorm")
-
-
-def overwritable(layer: Layer) -> bool:
-    """Whether what follows a layer may overwrite its result."""
-    return op_of(layer) in _OVERWRITABLE
-
-
-class Applied(nn.Module):  # type: ignore[misc]  # an unknown class to mypy
-    """A layer of a network: its forward function, with parameters of its own.
-
-    Args:
-        function: of the inputs, then weight and bias.
-        shapes: of weight and bias, those that it has.
-    """
-
-    def __init__(
-        self, function: Callable[..., Any], shapes: Mapping[str, tuple[int, ...]] | None = None
-    ) -> None:
-        super().__init__()
-        self._function = function
-        for name, shape in (shapes or {}).items():
-            self.register_parameter(name, nn.Parameter(torch.empty(shape)))
-        self._names = tuple(shapes or {})
-
-    def forward(self, *inputs: torch.Tensor) -> Any:
-        """Return the layer's result."""
-        return self._function(*inputs, *[getattr(self, name) for name in self._names])
-
-
-class ScaledAverage(nn.Module):  # type: ignore[misc]  # an unknown class to mypy
-    """An average over what is padded beforehand, scaled so that padding does not count.
-
-    Args:
-        layer: the pooling.
-    """
-
-    def __init__(self, layer: Layer) -> None:
-        super().__init__()
-        self._window = window_of(layer)
-        scale = np.prod(self._window.kernel) / np.multiply.outer(*layer.elements_inside)
-        self.register_buffer("scale", torch.from_numpy(scale.astype(np.float32)))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the averages over the elements inside the image."""
-        scale: Any = self.scale
-        x = F.pad(x, self._window.pads)
-        average: torch.Tensor = F.avg_pool2d(x, self._window.kernel, self._window.stride)
-        return average.mul(scale.to(x.dtype))
-
-
-def in_network(layer: Any, site: NodeSite) -> NodeCall:
-    """Return what a network calls for a layer.
-
-    Raises:
-        UnsupportedError: PyTorch has not this layer.
-    """
-    op = op_of(layer)
-    if op == "add":
-        return NodeCall(operator.iadd if site.overwrites else operator.add, site.inputs)
-    if op == "scale":
-        return NodeCall(operator.mul, site.inputs)
-    if op == "concat":
-        return NodeCall(torch.cat, (list(site.inputs), 1))
-    module: nn.Module
-    if op == "dropout":
-        module = nn.Dropout(1 - layer.keep)
-    elif op == "batchnorm":  # which counts its minibatches, too
-        module = nn.BatchNorm2d(layer.channels, layer.epsilon, layer.momentum)
-        module.weight.requires_grad_(site.node.scale)  # an untrained factor stays at one
-    elif layer.op == "pool" and _leaves_padding_out(layer):
-        module = ScaledAverage(layer)
-    elif op in _IN_PLACE and site.overwrites:
-        module = Applied(_IN_PLACE[op])
-    else:
-        module = Applied(FORWARD[op](layer, How()), _parameters(layer, bias=site.node.bias))
-    return NodeCall(module, site.inputs)
-
-
-def _leaves_padding_out(layer: Layer) -> bool:
-    counts = layer.mode == "max" or layer.count_include_pad
-    return bool(window_of(layer).pads) and not counts
-
-
-def _parameters(layer: Any, *, bias: bool) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a layer's parameters by PyTorch's names."""
-    if layer.op == "gemm":
-        shapes, outputs = {"weight": (layer.n, layer.k)}, layer.n
-    elif layer.kind != "pointwise" and layer.weight_elements:
-        shapes, outputs = {"weight": layer.shapes()["weights"]}, layer.out_channels
-    else:
-        return {}
-    return shapes | ({"bias": (outputs,)} if bias else {})

@@ -3,31 +3,35 @@
 ``torch.fx`` turns the graph into a ``forward`` of one line per node, which drops each
 activation after its last reader, as code written by hand does by using a name again. ReLU, ReLU6,
 hardswish and addition work in place where nobody else reads their input, as in torchvision's
-models. What is called for a node's layer is said where it is also timed alone, in
-:mod:`pydlbench.backends.torch.layers`.
+models. What is called for a node's layer is what is also timed alone, see
+:mod:`pydlbench.backends.torch.forward`.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+import functools
+import operator
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
 from torch import fx, nn
 
+from pydlbench.backends.frameworks.backend import op_of
 from pydlbench.backends.steps.inputs import weight_shapes
-from pydlbench.backends.torch.layers import in_network, overwritable
-from pydlbench.backends.torch.operator import NodeSite
+from pydlbench.backends.torch.forward import FORWARD, How, window_of
 from pydlbench.models.graph import INPUT, cropped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
     from pydlbench.backends.torch.recording import Naming, Recorder
     from pydlbench.models.graph import Model, Node
+    from pydlbench.ops.op import Layer
 
 # Our roles by PyTorch's names.
 _ROLES = {
@@ -88,14 +92,15 @@ class Net:
         """Add what is called for a node, and return what stands for its output."""
         if node.layer is None:
             return self._moved(node, inputs[0])
-        call = in_network(node.layer, NodeSite(node, inputs, self._may_overwrite(node)))
-        if not isinstance(call.target, nn.Module):
-            return self._graph.call_function(call.target, call.arguments)
+        target = _target(node, node.layer, overwrites=self._may_overwrite(node))
+        if not isinstance(target, nn.Module):
+            arguments = (list(inputs), 1) if target is torch.cat else inputs
+            return self._graph.call_function(target, arguments)
         # Names of modules have neither slashes nor dots, and may not begin with a digit.
         path = f"n{len(self._paths)}_" + "".join(c if c.isalnum() else "_" for c in node.name)
         self._paths[node.name] = path
-        self._modules[path] = call.target
-        return self._graph.call_module(path, call.arguments)
+        self._modules[path] = target
+        return self._graph.call_module(path, inputs)
 
     def _moved(self, node: Node, image: fx.Node) -> fx.Node:
         """Add a node without a layer, which computes nothing."""
@@ -103,7 +108,8 @@ class Net:
             return self._graph.call_function(torch.flatten, (image, 1))
         assert node.op in ("shift", "crop"), node.op
         dropped = (1, -1, 1, -1) if node.op == "shift" else cropped(self.model, node)
-        return self._pad(image, tuple(-side for side in dropped), 0.0)
+        sides = tuple(-side for side in dropped)
+        return self._graph.call_function(F.pad, (image, sides, "constant", 0.0))
 
     def _may_overwrite(self, node: Node) -> bool:
         """Whether a node may overwrite its first input, which nobody else reads, nor a gradient."""
@@ -111,10 +117,112 @@ class Net:
         if not self._overwriting or first == INPUT or len(self._readers[first]) > 1:
             return False
         layer = self.model[first].layer
-        return layer is not None and overwritable(layer)
+        return layer is not None and op_of(layer) in _OVERWRITABLE
 
-    def _pad(self, image: fx.Node, sides: tuple[int, ...], value: float) -> fx.Node:
-        return self._graph.call_function(F.pad, (image, sides, "constant", value))
+
+# -----------------------------------------------------------------------------
+# What is called for a node's layer.
+
+#: What works in place, where nobody else reads the source.
+_IN_PLACE: Final[Mapping[str, Callable[..., Any]]] = {
+    "relu": torch.relu_,
+    **{
+        op: functools.partial(getattr(F, op), inplace=True)
+        for op in ("relu6", "hardswish", "elu", "silu", "mish")
+    },
+}
+#: What is a function in a network's code, as its users write it.
+_FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {"scale": operator.mul, "concat": torch.cat}
+# Whose gradient leaves the layer's own result unread, so that what follows may overwrite it.
+_OVERWRITABLE: Final = ("conv", "deconv", "gemm", "add", "batchnorm")
+
+
+class Applied(nn.Module):  # type: ignore[misc]  # an unknown class to mypy
+    """A layer of a network: its forward function, with parameters of its own.
+
+    Args:
+        function: of the inputs, then weight and bias.
+        shapes: of weight and bias, those that it has.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], shapes: Mapping[str, tuple[int, ...]] | None = None
+    ) -> None:
+        super().__init__()
+        self._function = function
+        for name, shape in (shapes or {}).items():
+            self.register_parameter(name, nn.Parameter(torch.empty(shape)))
+        self._names = tuple(shapes or {})
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        """Return the layer's result."""
+        return self._function(*inputs, *[getattr(self, name) for name in self._names])
+
+
+class ScaledAverage(nn.Module):  # type: ignore[misc]  # an unknown class to mypy
+    """An average over what is padded beforehand, scaled so that padding does not count.
+
+    Args:
+        layer: the pooling.
+    """
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__()
+        self._window = window_of(layer)
+        scale = np.prod(self._window.kernel) / np.multiply.outer(*layer.elements_inside)
+        self.register_buffer("scale", torch.from_numpy(scale.astype(np.float32)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the averages over the elements inside the image."""
+        scale: Any = self.scale
+        x = F.pad(x, self._window.pads)
+        average: torch.Tensor = F.avg_pool2d(x, self._window.kernel, self._window.stride)
+        return average.mul(scale.to(x.dtype))
+
+
+def _target(node: Node, layer: Any, *, overwrites: bool) -> nn.Module | Callable[..., Any]:
+    """Return what a network calls for a layer: a module with its parameters, or a function.
+
+    Args:
+        node: of the model's graph.
+        layer: the node's.
+        overwrites: whether it may overwrite its first input: nobody else reads it.
+
+    Raises:
+        UnsupportedError: PyTorch has not this layer.
+    """
+    op = op_of(layer)
+    if op == "add":
+        return operator.iadd if overwrites else operator.add
+    if op in _FUNCTIONS:
+        return _FUNCTIONS[op]
+    if op == "dropout":
+        return nn.Dropout(1 - layer.keep)
+    if op == "batchnorm":  # which counts its minibatches, too
+        normalisation = nn.BatchNorm2d(layer.channels, layer.epsilon, layer.momentum)
+        normalisation.weight.requires_grad_(node.scale)  # an untrained factor stays at one
+        return normalisation
+    if layer.op == "pool" and _leaves_padding_out(layer):
+        return ScaledAverage(layer)
+    if op in _IN_PLACE and overwrites:
+        return Applied(_IN_PLACE[op])
+    return Applied(FORWARD[op](layer, How()), _parameters(layer, bias=node.bias))
+
+
+def _leaves_padding_out(layer: Layer) -> bool:
+    counts = layer.mode == "max" or layer.count_include_pad
+    return bool(window_of(layer).pads) and not counts
+
+
+def _parameters(layer: Any, *, bias: bool) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a layer's parameters by PyTorch's names."""
+    if layer.op == "gemm":
+        shapes, outputs = {"weight": (layer.n, layer.k)}, layer.n
+    elif layer.kind != "pointwise" and layer.weight_elements:
+        shapes, outputs = {"weight": layer.shapes()["weights"]}, layer.out_channels
+    else:
+        return {}
+    return shapes | ({"bias": (outputs,)} if bias else {})
 
 
 # -----------------------------------------------------------------------------

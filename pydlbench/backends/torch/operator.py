@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.models.graph import Node
     from pydlbench.records.specs import KernelSpec
 
 
@@ -115,7 +114,7 @@ class Operands:
 
 
 # -----------------------------------------------------------------------------
-# What is called: for one pass of a layer alone, and for the layer in a network.
+# What is called for one pass of a layer.
 
 
 def itself(result: Any) -> Any:
@@ -161,34 +160,6 @@ class Recipe:
     make: Callable[[Operands], Made]
     accumulate: str = "float32"
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class NodeSite:
-    """Where a layer stands in a network.
-
-    Attributes:
-        node: of the model's graph.
-        inputs: what it reads, in whatever form the network is written down.
-        overwrites: whether it may overwrite the first of them: nobody else reads it.
-    """
-
-    node: Node
-    inputs: tuple[Any, ...]
-    overwrites: bool
-
-
-@dataclass(frozen=True, slots=True)
-class NodeCall:
-    """What the code of a network calls for a layer.
-
-    Attributes:
-        target: a module with its parameters, or a function.
-        arguments: the inputs, and for a function whatever else it is given.
-    """
-
-    target: nn.Module | Callable[..., Any]
-    arguments: tuple[Any, ...]
 
 
 # -----------------------------------------------------------------------------

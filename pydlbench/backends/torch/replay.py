@@ -260,6 +260,15 @@ def _batch_normalised(call: dict[str, Any]) -> None:
         call["save_invstd"].copy_(scale)
 
 
+def _batch_normalised_by_cudnn(call: dict[str, Any]) -> None:
+    """Statistics are those of the batch, and cuDNN has left a mask in reserved memory."""
+    weight = call["weight"]
+    operands = (call["input"], weight, weight.new_zeros(weight.shape), None, None)
+    made = _aten.cudnn_batch_norm(*operands, True, 0.1, call["epsilon"])
+    for name, value in zip(("save_mean", "save_var", "reserveSpace"), made[1:], strict=True):
+        call[name].copy_(value)
+
+
 def _layer_normalised(call: dict[str, Any]) -> None:
     _, mean, scale = _aten.native_layer_norm(
         call["input"], call["normalized_shape"], call["weight"], call["bias"], 1e-5
@@ -284,14 +293,28 @@ def _softmax(forward: Callable[..., torch.Tensor]) -> Callable[[dict[str, Any]],
     return rule
 
 
-def _attended(call: dict[str, Any]) -> None:
-    """Output and sums of an attention are those of its forward pass."""
-    operands = [call[name] for name in ("query", "key", "value", "dropout_p", "is_causal")]
-    more = {name: call[name] for name in ("attn_mask", "scale") if name in call}
-    forward = _aten._scaled_dot_product_flash_attention_for_cpu
-    output, sums = forward(*operands, **more)[:2]
-    call["out"].copy_(output)
-    call["logsumexp"].copy_(sums)
+def _attended(kernel: str, *between: str) -> Callable[[dict[str, Any]], None]:
+    """Return what makes output and sums of an attention those of its forward pass.
+
+    Args:
+        kernel: the forward pass's.
+        between: its operands between the three tensors and the rate of dropout.
+    """
+
+    def rule(call: dict[str, Any]) -> None:
+        operands = [call[name] for name in ("query", "key", "value")]
+        operands += [call.get(name, True) for name in between]
+        more = {name: call[name] for name in ("attn_mask", "scale") if name in call}
+        forward = getattr(_aten, kernel)
+        output, sums = forward(*operands, call["dropout_p"], call["is_causal"], **more)[:2]
+        call["out"].copy_(output)
+        call["logsumexp"].copy_(sums)
+
+    return rule
+
+
+# What some are given besides: a bias, or None, and whether sums are wanted, which they are here.
+_BIASED: Final = ("attn_bias", "compute_log_sumexp")
 
 
 _RULES: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
@@ -319,11 +342,21 @@ _RULES: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
     "_native_batch_norm_legit": _positive("running_var"),
     "_native_batch_norm_legit_no_training": _positive("running_var"),
     "native_batch_norm_backward": _batch_normalised,
+    "cudnn_batch_norm": _positive("running_var"),
+    "cudnn_batch_norm_backward": _batch_normalised_by_cudnn,
     "native_layer_norm_backward": _layer_normalised,
     "native_group_norm_backward": _group_normalised,
     "_softmax_backward_data": _softmax(torch.softmax),
     "_log_softmax_backward_data": _softmax(torch.log_softmax),
-    "_scaled_dot_product_flash_attention_for_cpu_backward": _attended,
+    **{
+        f"{kernel}_backward": _attended(kernel, *between)
+        for kernel, between in {
+            "_scaled_dot_product_flash_attention_for_cpu": (),
+            "_scaled_dot_product_flash_attention": (),
+            "_scaled_dot_product_efficient_attention": _BIASED,
+            "_scaled_dot_product_cudnn_attention": _BIASED,
+        }.items()
+    },
     "sqrt": _positive("self"),
     "sqrt_": _positive("self"),
     "rsqrt": _positive("self"),

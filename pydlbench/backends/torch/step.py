@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
 from torch import fx, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from pydlbench.backends import base
+from pydlbench.backends.steps.catalogue import CatalogueModel
 from pydlbench.backends.steps.definition import (
-    Guarded,
     Outcome,
     StepDefinition,
+    StepModel,
     check_trainable,
-    definition_of,
 )
-from pydlbench.backends.torch import settings
+from pydlbench.backends.torch import profiled, settings
 from pydlbench.backends.torch.net import Net, by_node
 from pydlbench.backends.torch.operator import compiled
 from pydlbench.backends.torch.recording import RecordedStep, record
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.steps.definition import LossKind, Step
     from pydlbench.backends.steps.inputs import Batch
+    from pydlbench.backends.steps.trace import StepTracer
     from pydlbench.backends.torch.recording import Naming, Recording
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
@@ -51,7 +54,7 @@ def autocast(case: StepSpec) -> contextlib.AbstractContextManager[Any]:
     return context
 
 
-class TorchSubject(Guarded):
+class TorchSubject(StepModel):
     """A model in PyTorch with its inputs, loss and optimizer, whoever has written it.
 
     A context manager: within it PyTorch computes in the case's precision.
@@ -71,14 +74,11 @@ class TorchSubject(Guarded):
     module: nn.Module
 
     def __init__(self, case: StepSpec) -> None:
-        super().__init__()
+        super().__init__(case)
         base.check_precision(case.precision, case.on_gpu)
         settings.check_precision(case.precision, case.on_gpu)
         if case.precision == "fp8-tc":
             raise UnsupportedError("torch runs no whole models in fp8-tc; nearest: bf16-tc")
-        self.case = case
-        #: What a reader has to know.
-        self.notes: list[str] = []
         #: Says at which line of the user's own code the step is; None at none of it.
         self.line: Callable[[], str | None] = lambda: None
 
@@ -91,10 +91,10 @@ class TorchSubject(Guarded):
         if self.case.on_gpu:
             torch.cuda.synchronize(self.case.device)
 
-    @property
-    @abc.abstractmethod
-    def definition(self) -> StepDefinition:
-        """The step of the case."""
+    def tracer(self, run: Callable[[], Any]) -> StepTracer:
+        """Return what runs the case's step traced; see ``steps.definition.FrameworkModel``."""
+        profiled.check_traceable(str(self.case.mode))
+        return profiled.tracer(self.record().recording, run)
 
     @abc.abstractmethod
     def set_layers(self, definition: StepDefinition) -> None:
@@ -178,8 +178,8 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(getattr(value, field.name))
 
 
-class TorchModel(TorchSubject):
-    """A network of the catalogue with its weights; see ``steps.definition.FrameworkModel``.
+class TorchModel(CatalogueModel, TorchSubject):
+    """A network of the catalogue with its weights; see ``steps.catalogue.CatalogueModel``.
 
     Args:
         model: the graph.
@@ -200,8 +200,8 @@ class TorchModel(TorchSubject):
         separate: bool = False,
     ) -> None:
         super().__init__(case)
-        self.model = model
-        self._weights = weights
+        self.model, self.weights = model, weights
+        self.steps: list[TorchStep] = []
         self.place = torch.device(case.device)
         self._format: Any = (
             torch.channels_last if case.layout == "nhwc" else torch.contiguous_format
@@ -221,12 +221,8 @@ class TorchModel(TorchSubject):
         self._computations: dict[tuple[LossKind, bool], Callable[..., Any]] = {}
         self._layers: tuple[bool, bool, bool] | None = None
         self._passes: _Passes | None = None
-        self._steps: list[TorchStep] = []
-
-    @property
-    def definition(self) -> StepDefinition:
-        """The step of the case."""
-        return definition_of(self.case, self.model)
+        if case.backward and case.mode == "compiled":
+            self.notes.append("network and loss are compiled as one function, the optimizer is not")
 
     @property
     def names(self) -> dict[torch.Tensor, str]:
@@ -253,16 +249,14 @@ class TorchModel(TorchSubject):
         if definition.loss == "output":
             return self._prepare_pass(definition)
         step = TorchStep(self, definition, eager=eager)
-        self._steps.append(step)
+        self.steps.append(step)
         return step
 
-    def initialize(self) -> None:
-        """Give all weights their starting values, and forget what training has left."""
-        self.net.load(self._weights)
+    def load(self, weights: Mapping[str, NDArray[Any]]) -> None:
+        """Take over weights by name, and forget all gradients."""
+        self.net.load(weights)
         for one in self.parameters:
             one.grad = None
-        for step in self._steps:
-            step.reset()
 
     def set_layers(self, definition: StepDefinition) -> None:
         """Let dropout and normalisations work as a step has them, unless they do already."""
@@ -289,23 +283,11 @@ class TorchModel(TorchSubject):
         moved = images.to(self.place, self._dtype, non_blocking=True, memory_format=self._format)
         return moved, None if labels is None else labels.to(self.place, non_blocking=True)
 
-    def loss(
-        self, kind: LossKind, output: torch.Tensor, labels: torch.Tensor | None
-    ) -> torch.Tensor:
-        """Return the loss of an output, in float32; ``model`` has its L2 terms."""
-        return _loss(self._form(kind), self.decays(kind), output, labels)
-
-    def decays(self, kind: LossKind) -> list[tuple[torch.Tensor, float]]:
-        """Return the L2 terms of a loss: tensors and factors."""
-        if kind != "model":
-            return []
-        tensors = self.net.tensors()
-        return [(tensors[f"{one.node}/{one.tensor}"], one.factor) for one in self.model.decays]
-
     def computation(self, kind: LossKind, keeps: bool, eager: bool) -> Callable[..., Any]:
         """Return the function of images and labels to output and loss, compiled as one."""
-        module, form, decays = self.net.module, self._form(kind), self.decays(kind)
-        nothing = kind == "none"
+        module, form, nothing = self.net.module, self.loss_form(kind), kind == "none"
+        tensors = self.net.tensors()
+        decays = [(tensors[name], factor) for name, factor in self.decays(kind)]
 
         def computed(images: torch.Tensor, labels: torch.Tensor | None) -> tuple[Any, Any]:
             output = module(images)
@@ -326,9 +308,6 @@ class TorchModel(TorchSubject):
         chosen = self.model.optimizer
         momentum = chosen.mu if chosen.kind == "momentum" else 0.0
         return torch.optim.SGD(weights, lr=chosen.rate, momentum=momentum)
-
-    def _form(self, kind: LossKind) -> str:
-        return self.model.loss.kind if kind in ("model", "unregularised") else kind
 
     def _prepare_pass(self, definition: StepDefinition) -> Step:
         """Return a pass through all nodes of one kind of gradient."""
@@ -352,6 +331,99 @@ class TorchModel(TorchSubject):
             return Outcome()
 
         return step
+
+    # -------------------------------------------------------------------------
+    # What a step says of itself, to be checked before it is timed.
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each node's output, NCHW or (batch, features), as a run finds it."""
+        recorder = _Shapes(self.net.module, self.net.outputs)
+        self.set_layers(self.definition)
+        with torch.no_grad(), autocast(self.case):
+            recorder.run(self.resident[0])
+        return recorder.shapes
+
+    def elements(self) -> int:
+        """Return the number of trained elements."""
+        return sum(one.numel() for one in self.parameters)
+
+    def flops(self) -> int:
+        """Return the FLOPs of all convolutions and products that the eager step runs."""
+        definition = self.gradients_only if self.definition.backward else self.definition
+        step = self.prepare(definition, eager=True)
+        custom = {torch.ops.aten.convolution_backward: _convolution_backward}
+        with FlopCounterMode(display=False, custom_mapping=custom) as counter:
+            step()
+        return int(counter.get_total_flops())
+
+    def gpu(self) -> dict[str, Any]:
+        """Return name, capability and memory of the step's GPU."""
+        facts = torch.cuda.get_device_properties(self.place)
+        return {
+            "name": facts.name,
+            "capability": f"{facts.major}.{facts.minor}",
+            "memory_bytes": facts.total_memory,
+        }
+
+    def prepare_forward(self, definition: StepDefinition) -> Step:
+        """Build a step that only looks forward: not worth the minutes of a compiler."""
+        return self.prepare(definition, eager=True)
+
+    def plain_output(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return a fetched output, which is arranged as in the graph."""
+        return array
+
+    def plain(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
+        """Return values as they are by name."""
+        return self.net.plain(name, torch.from_numpy(array))
+
+    def subtract_gradients(self, rate: float) -> None:
+        """Run the step, and subtract its gradients times the rate from the weights."""
+        self.step()
+        with torch.no_grad():
+            for one in self.parameters:
+                one.sub_(one.grad, alpha=rate)
+
+
+class _Shapes(fx.Interpreter):  # type: ignore[misc]  # an unknown class to mypy
+    """Runs a module node by node and keeps the shapes of what stands for nodes of ours."""
+
+    def __init__(self, module: fx.GraphModule, names: Mapping[str, str]) -> None:
+        super().__init__(module)
+        self._names = names
+        self.shapes: dict[str, tuple[int, ...]] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run a node and keep its shape."""
+        result = super().run_node(n)
+        if n.name in self._names:
+            self.shapes[self._names[n.name]] = tuple(result.shape)
+        return result
+
+
+def _convolution_backward(
+    gradient: Any,
+    source: Any,
+    weights: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: Any,
+    output_padding: Any,
+    groups: Any,
+    mask: Any,
+    **rest: Any,
+) -> int:
+    """Return the FLOPs of a convolution's gradients: each of the two as many as forward.
+
+    PyTorch's own formula counts groups as if every channel met every other.
+    """
+    del bias, stride, padding, dilation, output_padding, groups, rest
+    # Output elements, each a sum over the taps of a filter; transposed, inputs that spread over it.
+    elements = math.prod(source if transposed else gradient)
+    forward = 2 * elements * math.prod(weights[1:])
+    return int(forward * (bool(mask[0]) + bool(mask[1])))
 
 
 class TorchStep:

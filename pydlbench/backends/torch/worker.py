@@ -6,7 +6,6 @@ Calls are listed, timed one by one, in groups that a compiler runs as one, and a
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import Counter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
@@ -28,11 +27,11 @@ from pydlbench.backends.steps.operators import (
     check_on_cpu,
 )
 from pydlbench.backends.steps.own import load_own
-from pydlbench.backends.torch import chain, compiled, replay, settings
+from pydlbench.backends.steps.serving import model_of
+from pydlbench.backends.torch import chain, compiled, links, replay, settings
 from pydlbench.backends.torch.compiled import groups_of
-from pydlbench.backends.torch.inspection import TorchInspection
-from pydlbench.backends.torch.own import OwnModel
-from pydlbench.backends.torch.step import TorchModel
+from pydlbench.backends.torch.own import OwnTorchModel
+from pydlbench.backends.torch.step import TorchModel, TorchSubject, tensors_in
 from pydlbench.backends.torch.trace import library_output
 from pydlbench.errors import UnsupportedError
 from pydlbench.models import build_model
@@ -40,40 +39,20 @@ from pydlbench.records.operator import OperatorsFacts
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.backends.frameworks.verbose import Execution
     from pydlbench.backends.steps.device import DeviceCall, DeviceChain, DeviceOperators
-    from pydlbench.backends.steps.inputs import Batch
     from pydlbench.backends.steps.operators import TimedOperator
     from pydlbench.backends.torch.recording import Recording
-    from pydlbench.backends.torch.step import TorchSubject
-    from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
 
 #: Whether files are run, and no modules.
 runs_files: Final = False
-
-
-def own_model(backend: FrameworkBackend, case: StepSpec) -> OwnModel:
-    """Build a model of the user's own; see ``frameworks.FrameworkWorker``."""
-    del backend
-    return OwnModel(case)
-
-
-def catalogue_model(
-    model: Model,
-    weights: Mapping[str, NDArray[Any]],
-    case: StepSpec,
-    batch: Batch,
-    *,
-    separate: bool = False,
-) -> tuple[TorchModel, type[TorchInspection]]:
-    """Build a model of the catalogue; see ``frameworks.FrameworkWorker``."""
-    return TorchModel(model, weights, case, batch, separate=separate), TorchInspection
+catalogue_model: Final = TorchModel
+own_model: Final = OwnTorchModel
 
 
 def record_calls(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel:
@@ -83,18 +62,15 @@ def record_calls(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel:
     """
     if case.on_gpu:
         _check_eager(case)
-    begin = time.perf_counter()
     notes: tuple[str, ...] = ()
     if case.own is None:
         recording, batch = _listed(case)
     else:
-        with OwnModel(case) as own:
+        with OwnTorchModel(backend, case) as own:
             recording, notes = own.record().twice()
         batch, notes = own.batch, (*own.notes, *notes)
     eager = case.mode == "eager"
     facts = OperatorsFacts(
-        setup_s=time.perf_counter() - begin,
-        library=backend.library,
         calls=recording.distinct() if eager else groups_of(recording),
         order=recording.order() if eager else (),
         # What a compiler's code asks for is not what these calls ask for.
@@ -151,8 +127,7 @@ def prepare_calls(
     """Make calls ready; see ``operations.prepare_calls``."""
     if case.mode != "eager":
         check_on_cpu(case)
-    begin = time.perf_counter()
-    feeding = {one: TimedCall(_feed(case)) for one in signatures if is_feed(one)}
+    feeding = {one: TimedCall(_subject(backend, case).fed) for one in signatures if is_feed(one)}
     groups = [one for one in signatures if is_group(one)]
     single = [one for one in signatures if one not in feeding and not is_group(one)]
     calls, refused = _made_ready(case, single)
@@ -160,8 +135,6 @@ def prepare_calls(
         facts = OperatorsFacts(
             names=(*feeding, *calls),
             how=device.HOW,
-            setup_s=time.perf_counter() - begin,
-            library=backend.library,
             refused=refused,
         )
         every: list[DeviceCall] = [*feeding.values(), *calls.values()]
@@ -178,18 +151,15 @@ def prepare_calls(
         dispatch_s=median(dispatch),
         dispatch_samples=dispatch,
         how=f"{how}; {compiled.HOW}" if groups else how,
-        setup_s=time.perf_counter() - begin,
-        library=backend.library,
         refused=refused,
     )
     return OperatorsKernel(list(ready.values()), facts, backend.cpus)
 
 
-def _feed(case: StepSpec) -> Callable[[], Any]:
-    """Return what brings images and labels of a model of the catalogue from the host."""
-    model = build_model(case.model, batch=case.batch, **case.options)
-    batch = make_batch(model, case.seed)
-    return TorchModel(model, make_weights(model, case.seed), case, batch).fed
+def _subject(backend: FrameworkBackend, case: StepSpec) -> TorchSubject:
+    made = model_of(backend, case)
+    assert isinstance(made, TorchSubject), "all models of this worker are"
+    return made
 
 
 def _made_ready(
@@ -207,7 +177,6 @@ def prepare_logged_calls(
 ) -> LoggedOperators:
     """Make logged calls ready; see ``operations.prepare_logged_calls``."""
     _check_eager(case)
-    begin = time.perf_counter()
     calls, refused = _made_ready(case, signatures)
     executions = {
         name: Counter(f"{one.library} {one.primitive}" for one in _logged(call.run))
@@ -216,8 +185,6 @@ def prepare_logged_calls(
     facts = OperatorsFacts(
         names=tuple(calls),
         executions={name: dict(one) for name, one in executions.items()},
-        setup_s=time.perf_counter() - begin,
-        library=backend.library,
         refused=refused,
     )
     return LoggedOperators(list(calls.values()), _logged, facts, backend.cpus)
@@ -231,15 +198,7 @@ def _logged(run: Callable[[], float]) -> list[Execution]:
 def prepare_chain(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel | DeviceChain:
     """Make the chain of a step ready; see ``operations.prepare_chain``."""
     _check_eager(case)
-    begin = time.perf_counter()
-    made: TorchSubject
-    if case.own is not None:
-        made = OwnModel(case)
-        batch = made.batch
-    else:
-        model = build_model(case.model, batch=case.batch, **case.options)
-        images, batch = make_batch(model, case.seed), model.batch
-        made = TorchModel(model, make_weights(model, case.seed), case, images)
+    made = _subject(backend, case)
     with made:
         recorded = made.record()
         recording = recorded.recording
@@ -252,13 +211,11 @@ def prepare_chain(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel 
         # On a GPU the device's time counts, in which nothing is started from Python.
         dispatch_s=0.0 if case.on_gpu else median(chain.call_cost(case.device)),
         how=number if case.on_gpu else f"{number}; dispatch: {chain.HOW}",
-        setup_s=time.perf_counter() - begin,
-        library=backend.library,
         calls=recording.distinct(),
         blocks=() if case.on_gpu else recording.blocks(),
         allocates=not case.on_gpu,
         checks=checks,
-        batch=batch,
+        batch=made.batch,
     )
     chained = chain.Chain(recording, _waiting(case))
     if not case.on_gpu:
@@ -267,6 +224,47 @@ def prepare_chain(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel 
     runtime = device.runtime_of(backend)
     clock = device.StepClock(operator, runtime, backend.cpus, _guard(case), backend.watcher)
     return device.DeviceChain(clock, msgspec.structs.replace(facts, ungraphed=clock.ungraphed()))
+
+
+def list_links(backend: FrameworkBackend, case: StepSpec, listed: Path, saved: Path) -> list[str]:
+    """List native kernels of a step's calls; see ``operations.list_links``."""
+    if case.backward:
+        raise UnsupportedError(
+            f"--phase {case.phase}: native chains of recorded steps are forward so far; nearest: "
+            "--phase forward"
+        )
+    resident = case
+    if case.own is None:
+        resident = msgspec.structs.replace(case, feed="resident", fetch=False)
+    made = _subject(backend, resident)
+    names = _named_weights(made.module)
+    for number, tensor in enumerate(tensors_in(made.resident)):
+        names[tensor] = "input" if number == 0 else f"input {number + 1}"
+    with made, without_fused_layers():
+        recorded = made.record()
+        listing, notes = links.list_recording(recorded.recording, names)
+        listing.save(listed)
+        output = recorded.step()[0].detach().to("cpu", torch.float32)
+    np.save(saved / "0.npy", np.ascontiguousarray(output.numpy()))
+    (saved / "names.txt").write_text("output")
+    return list(notes)
+
+
+@contextlib.contextmanager
+def without_fused_layers() -> Iterator[None]:
+    """Have modules of transformers call what they consist of, and not one operator for it all."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def _named_weights(module: nn.Module) -> dict[torch.Tensor, str]:
+    """Return all tensors that a module has, with their names."""
+    named = [*module.named_parameters(), *module.named_buffers()]
+    return {tensor: name for name, tensor in named}
 
 
 def _check_eager(case: StepSpec) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from pydlbench.backends.verification.scores import attended
 from pydlbench.devices.cpu.affinity import bind, own_cpus
 from pydlbench.errors import UnsupportedError, UsageError, nearest
-from pydlbench.ops.table import OPS
+from pydlbench.ops.op import INTEGERS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -213,56 +213,10 @@ def _fill_block(flat: NDArray[np.float32], stream: np.random.SFC64, precision: s
 
 
 # -----------------------------------------------------------------------------
-# Seeded inputs of memory-bound layers: images, parameters, statistics, labels, weights.
+# Seeded inputs.
 
-_POINTWISE_ROLES = (
-    *("src", "weights", "dst", "bias", "mean", "variance", "running_mean", "running_variance"),
-    *("labels", "gradient", "velocity", "result"),
-)
-_POSITIVE = ("variance", "running_variance")
 #: What the sources of operations that bend are multiplied with to get to where they do.
 _REACH = np.float32(8)
-
-
-def make_pointwise_inputs(
-    layer: Layer, pass_: str, precision: str, seed: int, propagation: str
-) -> dict[str, NDArray[np.float32]]:
-    """Return what a pass reads; see :func:`~pydlbench.backends.verification.inputs.make_inputs`.
-
-    Variances are in [0.5, 1.5), sources of what bends there in [-8, 8), labels are whole numbers
-    below the number of classes, and the probabilities that the gradient of a softmax reads add up
-    to one in each row.
-    """
-    inputs = {}
-    for role in layer.reads(pass_, propagation):
-        stream = np.random.SFC64(np.random.SeedSequence([seed, _stream(role)]))
-        array = np.empty(layer.shapes()[role], dtype=np.float32)
-        if role == "labels":
-            array[:] = np.random.Generator(stream).integers(0, layer.channels, array.size)
-        elif role == "dst" and layer.op == "softmax-xent":
-            fill_uniform(array.reshape(-1), stream, "fp32")
-            array = round_to(precision, _probabilities(array, 1))
-        elif role == "result":
-            fill_uniform(array.reshape(-1), stream, "fp32")
-            found = _probabilities(array, -1)
-            array = round_to(precision, np.log(found) if layer.op == "log-softmax" else found)
-        else:
-            stored = "fp32" if layer.in_float32(role) else precision
-            fill_uniform(array.reshape(-1), stream, stored)
-        if role == "src" and OPS[layer.op].spread:
-            array = _beside_kinks(array)
-        if role in _POSITIVE:
-            array += np.float32(2)
-            array /= np.float32(2)
-        inputs[role] = array
-    return inputs
-
-
-def _probabilities(logits: NDArray[np.float32], axis: int) -> NDArray[np.float64]:
-    """Return their softmax along an axis."""
-    powers = np.exp(logits, dtype=np.float64)
-    found: NDArray[np.float64] = powers / powers.sum(axis=axis, keepdims=True)
-    return found
 
 
 def _beside_kinks(source: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -273,21 +227,6 @@ def _beside_kinks(source: NDArray[np.float32]) -> NDArray[np.float32]:
     spread = round_to("bf16", source * _REACH)
     spread[(np.abs(spread) == 3) | (np.abs(spread) == 6)] *= np.float32(0.75)
     return spread
-
-
-def _stream(role: str) -> int:
-    """Return the number of a role's random stream; further sources follow the other roles."""
-    if role in _POINTWISE_ROLES:
-        return _POINTWISE_ROLES.index(role)
-    return len(_POINTWISE_ROLES) + int(role.removeprefix("src"))
-
-
-_ROLES = ("src", "weights", "dst")
-
-
-def _number(role: str) -> int:
-    """Return the number of a role's random stream, of roles that only some kind has too."""
-    return _ROLES.index(role) if role in _ROLES else zlib.crc32(role.encode())
 
 
 def make_inputs(
@@ -305,10 +244,9 @@ def make_inputs(
 
     The weights and biases of a recurrent layer are smaller, as networks have them.
 
-    What has to be above zero, a divisor for one, is in [0.5, 1.5]; indices name any row.
-
-    Memory-bound layers also read variances, which are positive, and labels, which are whole numbers
-    below the number of classes.
+    What has to be above zero, a divisor or a variance, is in [0.5, 1.5]; indices name any row and
+    labels any class. Sources of what bends there are in [-8, 8), and the probabilities that the
+    gradient of a softmax reads add up to one.
 
     Args:
         layer: What is computed.
@@ -327,25 +265,48 @@ def make_inputs(
     if layer.op == "pool":
         _check_means(layer)
     significand_bits(precision)
-    if layer.kind == "pointwise":
-        return make_pointwise_inputs(layer, pass_, precision, seed, propagation)
-    inputs = {}
-    for role in layer.reads(pass_):
-        stream = np.random.SFC64(np.random.SeedSequence([seed, _number(role)]))
-        array = np.empty(layer.shapes()[role], dtype=np.float32)
-        fill_uniform(array.reshape(-1), stream, precision)
-        if role == "src" and layer.op == "pool" and pass_ == "backward-data":
-            _separate(array, layer, precision, np.random.Generator(stream))
-        if layer.kind == "gather" and role == "indices":
-            array[:] = np.random.Generator(stream).integers(0, layer.rows, array.size)
-        if layer.kind == "recurrent" and role.startswith(("weights", "bias")):
-            array *= _weight_scale(layer)
-        if layer.above_zero(role):
-            array = round_to(precision, np.abs(array) + np.float32(0.5))
-        inputs[role] = array
+    inputs = {
+        role: _values(layer, pass_, role, precision, seed)
+        for role in layer.reads(pass_, propagation)
+    }
     if layer.op == "attention" and "result" in inputs:
         inputs["result"] = round_to(precision, attended(layer, inputs))
     return inputs
+
+
+_ROLES = ("src", "weights", "dst")
+
+
+def _number(role: str) -> int:
+    """Return the number of a role's random stream, of roles that only some kind has too."""
+    return _ROLES.index(role) if role in _ROLES else zlib.crc32(role.encode())
+
+
+def _values(layer: Layer, pass_: str, role: str, precision: str, seed: int) -> NDArray[np.float32]:
+    """Return one tensor, from a random stream of its own."""
+    stream = np.random.SFC64(np.random.SeedSequence([seed, _number(role)]))
+    rng = np.random.Generator(stream)
+    array = np.empty(layer.shapes()[role], dtype=np.float32)
+    if role in INTEGERS:
+        array[:] = rng.integers(0, layer.rows if role == "indices" else layer.channels, array.size)
+        return array
+    axis = {("softmax-xent", "dst"): 1, ("softmax", "result"): -1, ("log-softmax", "result"): -1}
+    if (layer.op, role) in axis:
+        fill_uniform(array.reshape(-1), stream, "fp32")
+        powers = np.exp(array, dtype=np.float64)
+        shares = powers / powers.sum(axis=axis[layer.op, role], keepdims=True)
+        return round_to(precision, np.log(shares) if layer.op == "log-softmax" else shares)
+    stored = "fp32" if layer.in_float32(role) else precision
+    fill_uniform(array.reshape(-1), stream, stored)
+    if role == "src" and layer.entry.spread:
+        return _beside_kinks(array)
+    if role == "src" and layer.op == "pool" and pass_ == "backward-data":
+        _separate(array, layer, precision, rng)
+    if layer.kind == "recurrent" and role.startswith(("weights", "bias")):
+        array *= _weight_scale(layer)
+    if layer.above_zero(role):
+        array = round_to(stored, np.abs(array) + np.float32(0.5))
+    return array
 
 
 def _check_means(layer: Layer) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +24,8 @@ from pydlbench.backends.verification.checksums import (
     whole_columns,
     worst_of,
 )
-from pydlbench.backends.verification.inputs import UNIT_ROUNDOFF, kept_elements, smallest_normal
+from pydlbench.backends.verification.elements import by_element, elements
+from pydlbench.backends.verification.inputs import UNIT_ROUNDOFF, smallest_normal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,179 +39,12 @@ if TYPE_CHECKING:
 
 
 # -----------------------------------------------------------------------------
-# Layers whose results depend on a few elements each: biases, activations, copies, updates.
+# Factors of channels, and images behind one another.
 
 
 def _term(role: str, cut: tuple[slice, ...], value: NDArray[Any], terms: int) -> Piece:
     """Return a piece whose elements are single terms, rounded as sums of so many are."""
     return Piece(role=role, cut=cut, value=value, size=np.abs(value), terms=terms)
-
-
-def _sum(role: str, cut: tuple[slice, ...], first: F64, second: F64) -> Piece:
-    """Return a piece whose elements are sums of two terms."""
-    return Piece(role=role, cut=cut, value=first + second, size=np.hypot(first, second), terms=2)
-
-
-def bias(inputs: Inputs) -> Iterator[Piece]:
-    """``src + bias[c]``: two terms."""
-    for cut in pieces(inputs["src"]):
-        terms = _exact(inputs["src"][cut]), per_channel(inputs["bias"], cut[1])
-        yield _sum("dst", cut, *terms)
-
-
-def relu(inputs: Inputs, pass_: str) -> Iterator[Piece]:
-    """``max(src, 0)``, and the gradient where the source is positive: exact."""
-    for cut in pieces(inputs["src"]):
-        source = inputs["src"][cut]
-        given = source if pass_ == "forward" else inputs["dst"][cut]
-        value = np.where(source > 0, given, given.dtype.type(0))
-        role = "dst" if pass_ == "forward" else "src"
-        yield _term(role, cut, value, EXACT)
-
-
-def relu6(inputs: Inputs, pass_: str) -> Iterator[Piece]:
-    """``min(max(src, 0), 6)``, and the gradient where the source is between: exact."""
-    for cut in pieces(inputs["src"]):
-        source = inputs["src"][cut]
-        if pass_ == "forward":
-            value = np.clip(source, 0, 6)
-        else:
-            given = inputs["dst"][cut]
-            value = np.where((source > 0) & (source < 6), given, given.dtype.type(0))
-        role = "dst" if pass_ == "forward" else "src"
-        yield _term(role, cut, value, EXACT)
-
-
-def hardsigmoid(inputs: Inputs, pass_: str) -> Iterator[Piece]:
-    """``relu6(src + 3) / 6``: two terms; the gradient is a sixth in between: one term."""
-    for cut in pieces(inputs["src"]):
-        source = _exact(inputs["src"][cut])
-        between = np.abs(source) < 3
-        if pass_ == "forward":
-            value = np.clip(source + 3, 0, 6) / 6
-            size = np.where(between, np.hypot(source, 3) / 6, value)
-            yield Piece(role="dst", cut=cut, value=value, size=size, terms=2)
-        else:
-            value = np.where(between, _exact(inputs["dst"][cut]) / 6, 0)
-            yield _term("src", cut, value, 1)
-
-
-def hardswish(inputs: Inputs, pass_: str) -> Iterator[Piece]:
-    """``src relu6(src + 3) / 6``, and the gradient times ``src / 3 + 1/2`` between: two terms."""
-    for cut in pieces(inputs["src"]):
-        source = _exact(inputs["src"][cut])
-        between = np.abs(source) < 3
-        if pass_ == "forward":
-            value = source * np.clip(source + 3, 0, 6) / 6
-            size = np.where(between, np.abs(source) * np.hypot(source, 3) / 6, np.abs(value))
-            yield Piece(role="dst", cut=cut, value=value, size=size, terms=2)
-        else:
-            given = _exact(inputs["dst"][cut])
-            slope = np.where(between, source / 3 + 0.5, source > 0)
-            value = given * slope
-            size = np.abs(given) * np.where(between, np.hypot(source / 3, 0.5), slope)
-            yield Piece(role="src", cut=cut, value=value, size=size, terms=2)
-
-
-def activation(
-    inputs: Inputs, pass_: str, function: Callable[[F64], tuple[F64, F64, F64, F64]]
-) -> Iterator[Piece]:
-    """An activation without kinks, or its slope times the gradient.
-
-    Args:
-        inputs: By role.
-        pass_: ``forward`` or ``backward-data``.
-        function: Of the source: values, the sizes of their terms, slopes, the sizes of theirs.
-    """
-    for cut in pieces(inputs["src"]):
-        value, size, slope, slope_size = function(_exact(inputs["src"][cut]))
-        if pass_ == "forward":
-            yield Piece(role="dst", cut=cut, value=value, size=size, terms=TRANSCENDENTAL)
-        else:
-            given = _exact(inputs["dst"][cut])
-            size = np.abs(given) * slope_size
-            yield Piece(role="src", cut=cut, value=given * slope, size=size, terms=TRANSCENDENTAL)
-
-
-def _sigmoid(x: F64) -> tuple[F64, F64, F64, F64]:
-    y = 1 / (1 + np.exp(-x))
-    return y, y, y / (1 + np.exp(x)), np.hypot(y, y * y)
-
-
-def _tanh(x: F64) -> tuple[F64, F64, F64, F64]:
-    y = np.tanh(x)
-    return y, np.abs(y), np.cosh(x) ** -2, np.hypot(1, y * y)
-
-
-def _softplus(x: F64) -> tuple[F64, F64, F64, F64]:
-    """One is a term of the sum that the logarithm is taken of."""
-    y, slope = np.logaddexp(0, x), _sigmoid(x)[0]
-    return y, np.hypot(1, y), slope, slope
-
-
-def _elu(x: F64) -> tuple[F64, F64, F64, F64]:
-    """Both are differences of an exponential and one: kernels add it to the result again."""
-    slope = np.exp(np.minimum(x, 0))
-    y = np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
-    return (
-        y,
-        np.where(x > 0, x, np.hypot(1, slope)),
-        slope,
-        np.where(x > 0, 1, np.hypot(1, y)),
-    )
-
-
-def _silu(x: F64) -> tuple[F64, F64, F64, F64]:
-    y = _sigmoid(x)[0]
-    slope, size = y * (1 + x * (1 - y)), y * np.sqrt(1 + x**2 + (x * y) ** 2)
-    return x * y, np.abs(x * y), slope, size
-
-
-def _mish(x: F64) -> tuple[F64, F64, F64, F64]:
-    plus, plus_size, share, _ = _softplus(x)
-    y, _, bent, _ = _tanh(plus)
-    inner = x * share
-    slope, size = y + inner * bent, np.sqrt(y**2 + inner**2 * (1 + y**4))
-    return x * y, np.abs(x) * np.hypot(y, bent * plus_size), slope, size
-
-
-def _gelu(x: F64) -> tuple[F64, F64, F64, F64]:
-    """The error function of NumPy's users is Python's, one number at a time."""
-    y = np.asarray(_ERROR_FUNCTION(x / math.sqrt(2)), dtype=np.float64)
-    density = x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
-    size = np.sqrt(0.25 + y**2 / 4 + density**2)
-    return x * (1 + y) / 2, np.abs(x) / 2 * np.hypot(1, y), (1 + y) / 2 + density, size
-
-
-def _gelu_tanh(x: F64) -> tuple[F64, F64, F64, F64]:
-    factor = math.sqrt(2 / math.pi)
-    y = np.tanh(factor * (x + 0.044715 * x**3))
-    inner = x / 2 * factor * (1 + 3 * 0.044715 * x * x)
-    slope = (1 + y) / 2 + inner * (1 - y * y)
-    size = np.sqrt(0.25 + y**2 / 4 + inner**2 * (1 + y**4))
-    return x * (1 + y) / 2, np.abs(x) / 2 * np.hypot(1, y), slope, size
-
-
-_ERROR_FUNCTION: Final = np.frompyfunc(math.erf, 1, 1)
-
-#: Activations without kinks: values and slopes of a source, each with the size of its terms.
-_SMOOTH: Final[Mapping[str, Callable[[F64], tuple[F64, F64, F64, F64]]]] = {
-    "sigmoid": _sigmoid,
-    "tanh": _tanh,
-    "softplus": _softplus,
-    "elu": _elu,
-    "silu": _silu,
-    "mish": _mish,
-    "gelu": _gelu,
-    "gelu-tanh": _gelu_tanh,
-}
-
-
-def scale(inputs: Inputs) -> Iterator[Piece]:
-    """``src * src2``: one term."""
-    for cut in pieces(inputs["src"]):
-        value = _exact(inputs["src"][cut]) * _exact(inputs["src2"][cut[:2]])
-        yield _term("dst", cut, value, 1)
 
 
 def scale_gradient(layer: Layer, inputs: Inputs) -> Iterator[Piece]:
@@ -231,13 +64,6 @@ def scale_gradient(layer: Layer, inputs: Inputs) -> Iterator[Piece]:
         )
 
 
-def add(inputs: Inputs) -> Iterator[Piece]:
-    """``src + src2``: two terms."""
-    for cut in pieces(inputs["src"]):
-        terms = _exact(inputs["src"][cut]), _exact(inputs["src2"][cut])
-        yield _sum("dst", cut, *terms)
-
-
 def concat(layer: Layer, inputs: Inputs, pass_: str) -> Iterator[Piece]:
     """Images behind one another, or taken apart: exact."""
     first = 0
@@ -252,45 +78,6 @@ def concat(layer: Layer, inputs: Inputs, pass_: str) -> Iterator[Piece]:
                 channels = slice(cut[1].start + joined.start, cut[1].stop + joined.start)
                 to = cut[0], channels, *cut[2:]
             yield _term("dst" if pass_ == "forward" else role, to, value, EXACT)
-
-
-def dropout(layer: Layer, inputs: Inputs, pass_: str) -> Iterator[Piece]:
-    """``src / keep`` or zero, and the same of the gradient: one term."""
-    given, role = (inputs["src"], "dst") if pass_ == "forward" else (inputs["dst"], "src")
-    for cut in pieces(given):
-        kept = kept_elements(layer.shapes()["src"], cut, layer.keep)
-        value = np.where(kept, _exact(given[cut]) / layer.keep, 0.0)
-        yield _term(role, cut, value, 1)
-
-
-def weight_decay(layer: Layer, inputs: Inputs) -> Iterator[Piece]:
-    """``gradient + decay * weights``: two terms."""
-    for cut in pieces(inputs["weights"]):
-        terms = _exact(inputs["gradient"][cut]), layer.decay * _exact(inputs["weights"][cut])
-        yield _sum("gradient", cut, *terms)
-
-
-def sgd(layer: Layer, inputs: Inputs) -> Iterator[Piece]:
-    """``weights - rate * gradient``: two terms."""
-    for cut in pieces(inputs["weights"]):
-        terms = _exact(inputs["weights"][cut]), -layer.rate * _exact(inputs["gradient"][cut])
-        yield _sum("weights", cut, *terms)
-
-
-def momentum(layer: Layer, inputs: Inputs) -> Iterator[Piece]:
-    """``mu * velocity + gradient`` (two terms), of which ``rate`` parts go off the weights."""
-    for cut in pieces(inputs["weights"]):
-        terms = layer.mu * _exact(inputs["velocity"][cut]), _exact(inputs["gradient"][cut])
-        velocity, size = terms[0] + terms[1], np.hypot(*terms)
-        weights = _exact(inputs["weights"][cut])
-        yield Piece(role="velocity", cut=cut, value=velocity, size=size, terms=2)
-        yield Piece(
-            role="weights",
-            cut=cut,
-            value=weights - layer.rate * velocity,
-            size=np.hypot(weights, layer.rate * size),
-            terms=3,
-        )
 
 
 def _exact(values: NDArray[Any]) -> F64:
@@ -721,30 +508,14 @@ def expected_pieces(layer: Layer, pass_: str, propagation: str, inputs: Inputs) 
         KeyError: An input is missing.
     """
     step = layer.op, pass_
+    if by_element(layer, pass_):
+        return elements(layer, pass_, inputs)
     if step == ("batchnorm", "forward"):
         return batchnorm(layer, inputs, propagation)
     if layer.op in _ROW_GRADIENTS:
         return normalised_rows(layer, inputs, pass_, propagation)
-    if layer.op in _SMOOTH:
-        return activation(inputs, pass_, _SMOOTH[layer.op])
-    if step in _OF_INPUTS:
-        return _OF_INPUTS[step](inputs)
     return _OF_LAYER[step](layer, inputs)
 
-
-_OF_INPUTS: Final[Mapping[tuple[str, str], Callable[[Inputs], Iterator[Piece]]]] = {
-    ("bias", "forward"): bias,
-    ("relu", "forward"): partial(relu, pass_="forward"),
-    ("relu", "backward-data"): partial(relu, pass_="backward-data"),
-    ("relu6", "forward"): partial(relu6, pass_="forward"),
-    ("relu6", "backward-data"): partial(relu6, pass_="backward-data"),
-    ("hardsigmoid", "forward"): partial(hardsigmoid, pass_="forward"),
-    ("hardsigmoid", "backward-data"): partial(hardsigmoid, pass_="backward-data"),
-    ("hardswish", "forward"): partial(hardswish, pass_="forward"),
-    ("hardswish", "backward-data"): partial(hardswish, pass_="backward-data"),
-    ("scale", "forward"): scale,
-    ("add", "forward"): add,
-}
 
 _OF_LAYER: Final[Mapping[tuple[str, str], Callable[[Layer, Inputs], Iterator[Piece]]]] = {
     ("bias", "backward-weights"): bias_gradient,
@@ -760,12 +531,7 @@ _OF_LAYER: Final[Mapping[tuple[str, str], Callable[[Layer, Inputs], Iterator[Pie
     ("softmax", "backward-data"): softmax_slope,
     ("log-softmax", "forward"): softmax,
     ("log-softmax", "backward-data"): softmax_slope,
-    ("dropout", "forward"): partial(dropout, pass_="forward"),
-    ("dropout", "backward-data"): partial(dropout, pass_="backward-data"),
     ("l2", "forward"): weight_norm,
-    ("l2", "backward-weights"): weight_decay,
-    ("sgd", "forward"): sgd,
-    ("momentum", "forward"): momentum,
 }
 
 _NOTHING = Deviation(error=0.0, where="", got=0.0, expected=0.0)

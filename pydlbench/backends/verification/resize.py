@@ -55,7 +55,7 @@ def check_resize(layer: Layer, computed: Computed) -> dict[str, Comparison]:
                     if uncertain:
                         pixels = axis.apply(pixels, number, np.sign(axis.factor))
                 size = np.sqrt(square + uncertain**2 * pixels) if uncertain else np.sqrt(square)
-                whole = (slice(None), slice(None))
+                whole = (slice(None),) * layer.sides
                 yield Piece(role=role, cut=cut + whole, value=value, size=size, terms=terms)
 
     return compare(layer, computed, expected())

@@ -18,7 +18,6 @@ from pydlbench.backends.verification.pool import check_pool
 from pydlbench.backends.verification.recurrent import check_recurrent
 from pydlbench.backends.verification.resize import check_resize
 from pydlbench.backends.verification.tensors import (
-    check_elementwise,
     check_gather,
     check_move,
     check_reduction,
@@ -121,7 +120,7 @@ _CHECKS: Final[Mapping[str, Callable[[Any, Computed], dict[str, Comparison]]]] =
     "attention": check_attention,
     "pool": check_pool,
     "pointwise": check_pointwise,
-    "elementwise": check_elementwise,
+    "elementwise": check_pointwise,
     "reduction": check_reduction,
     "move": check_move,
     "gather": check_gather,

@@ -32,7 +32,7 @@ from pydlbench.devices.findings import (
     Reading,
     peak_beside_theory,
 )
-from pydlbench.devices.tries import better_of, try_peak
+from pydlbench.devices.tries import better_of, confirmed, try_peak
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -158,7 +158,10 @@ def extend_record(
         ImpossiblePeakError: A probe measured more than 1.03 x the theoretical peak of a CPU whose
             core is known.
     """
-    peaks = [_peak(record, name, probe) for name in record.lacking(precisions)]
+    known = kept.read_peaks() if kept is not None and take_over else {}
+    peaks = [
+        _peak(record, name, probe, known.get(name), kept) for name in record.lacking(precisions)
+    ]
     warnings = [_peak_warning(record, peak) for peak in peaks]
     before, earlier = record, kept.read() if kept is not None and take_over else ()
     record, remarks = extend_bandwidths(
@@ -213,8 +216,24 @@ def revisit(record: DeviceRecord, probe: Probe, kept: Kept | None = None) -> Dev
     return dataclasses.replace(record, bandwidths=bandwidths, peaks=peaks)
 
 
-def _peak(record: DeviceRecord, precision: str, probe: Probe) -> PrecisionPeak:
-    return try_peak(lambda: _peak_once(record, precision, probe), _falls_short)
+def _peak(
+    record: DeviceRecord,
+    precision: str,
+    probe: Probe,
+    known_per_cycle: float | None,
+    kept: Kept | None,
+) -> PrecisionPeak:
+    """Return a peak that is kept, confirmed by one try; else that of several, which is kept."""
+
+    def once() -> PrecisionPeak:
+        return _peak_once(record, precision, probe)
+
+    if (found := confirmed(once, known_per_cycle)) is not None:
+        return found
+    found = try_peak(once, _falls_short)
+    if kept is not None and found.tries and not found.impossible and not _falls_short(found):
+        kept.write_peak(precision, max(found.tries))
+    return found
 
 
 def _falls_short(peak: PrecisionPeak) -> bool:
@@ -292,7 +311,7 @@ def probe_bandwidths(
         UnsupportedError: the probe cannot run on this machine.
     """
     ask = _ask_of(record, probe)
-    return probe_levels(record.bandwidths, _sizes(record), patterns, levels, ask, kept)
+    return probe_levels(record.bandwidths, probed_sizes(record), patterns, levels, ask, kept)
 
 
 def probe_once_more(record: DeviceRecord, probe: Probe) -> tuple[Bandwidth, ...]:
@@ -304,10 +323,11 @@ def probe_once_more(record: DeviceRecord, probe: Probe) -> tuple[Bandwidth, ...]
         record: with its bandwidths.
         probe: runs a native probe.
     """
-    return add_windows(record, _sizes(record), _ask_of(record, probe))
+    return add_windows(record, probed_sizes(record), _ask_of(record, probe))
 
 
-def _sizes(record: DeviceRecord) -> dict[str, int | None]:
+def probed_sizes(record: DeviceRecord) -> dict[str, int | None]:
+    """Return the bytes that probes of each level span on a CPU; None of one that it lacks."""
     facts, cpus = record.facts, record.cpus
     return {
         "memory": memory_working_set(facts, cpus),

@@ -84,8 +84,11 @@ class GpuFacts:
 
     @property
     def memory_bytes_per_s(self) -> float | None:
-        """Theoretical bandwidth of the memory in B/s: two transfers per clock of the driver's."""
-        if self.memory_clock_hz is None or self.memory_bus_bits is None:
+        """Theoretical bandwidth of the memory in B/s: two transfers per clock of the driver's.
+
+        None of a MIG slice: the driver tells the width of the whole bus, and the slice has a part.
+        """
+        if self.memory_clock_hz is None or self.memory_bus_bits is None or " MIG " in self.name:
             return None
         return 2 * self.memory_clock_hz * self.memory_bus_bits / 8
 

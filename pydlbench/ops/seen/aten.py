@@ -224,7 +224,10 @@ def _part(call: Call) -> Meaning:
         raise UnsupportedError(f"{call.operator}: no rule for this operator")
     if any(value.dtype.startswith("complex") for value in call.values):
         raise UnsupportedError(f"{call.operator}: no rule for complex numbers")
-    return rule(call) if name == call.operator else _of_lists(call, rule)
+    if name != call.operator:
+        return _of_lists(call, rule)
+    part = rule(call)
+    return ours.bound(part, call.values) if name in _IN_ORDER and not call.backward else part
 
 
 def _of_lists(call: Call, rule: Callable[[Call], Meaning]) -> Meaning:
@@ -417,7 +420,9 @@ def _added(call: Call) -> Meaning:
     if call.get(3, "beta", 1) == 0:
         return made
     result = *call[1].shape[:-1], call[2].shape[-1]
-    return ours.together([made, ours.addition(result, addend.shape)])
+    whole = ours.together([made, ours.addition(result, addend.shape)])
+    plain = call.get(3, "beta", 1) == call.get(4, "alpha", 1) == 1
+    return ours.bound(whole, (*call.arguments[1:3], addend), exact=plain)
 
 
 def _linear(call: Call) -> Meaning:
@@ -426,7 +431,7 @@ def _linear(call: Call) -> Meaning:
     rows, bias = source.elements // inputs, call.get(2, "bias")
     parts = [ours.product((), rows, inputs, outputs)]
     parts += [] if bias is None else [ours.addition((rows, outputs), bias.shape)]
-    return ours.together(parts)
+    return ours.bound(ours.together(parts), (source, call[1].permuted([1, 0]), *call.values[2:]))
 
 
 def _by_vector(call: Call) -> Meaning:
@@ -451,6 +456,8 @@ def _attention(causal: int, *, backward: bool = False) -> Callable[[Call], Meani
             value.shape[-1],
             causal=call.get(causal, "is_causal", False),
             backward=backward,
+            operands=None if backward or len(call.values) > len(read) else read,
+            scale=call.keywords.get("scale"),
         )
         # Sums of exponentials are kept in float32.
         return replace(made, dtypes=ours.dtypes_of(read))
@@ -519,6 +526,12 @@ def _batch_gradient(call: Call) -> Meaning:
     return replace(made, dtypes=ours.dtypes_of(call.arguments[:2]))
 
 
+def _cudnn_batch_gradient(call: Call) -> Meaning:
+    """Source, outer gradient, weights, running and saved statistics, epsilon."""
+    made = ours.batch_normalisation(call[0], epsilon=call[7], training=True, backward=True)
+    return replace(made, dtypes=ours.dtypes_of(call.arguments[:2]))
+
+
 def _layer_gradient(call: Call) -> Meaning:
     """Outer gradient, source, shape, mean, scale, weights, bias, which gradients are wanted."""
     factors = None not in call.arguments[5:7]
@@ -545,10 +558,14 @@ def _norm(call: Call) -> Meaning:
 
 _SUMS: Final[Mapping[str, Callable[[Call], Meaning]]] = {
     **dict.fromkeys(
-        ("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training"),
+        (
+            *("native_batch_norm", "_native_batch_norm_legit"),
+            *("_native_batch_norm_legit_no_training", "cudnn_batch_norm"),
+        ),
         _batch_normalisation,
     ),
     "native_batch_norm_backward": _batch_gradient,
+    "cudnn_batch_norm_backward": _cudnn_batch_gradient,
     "native_layer_norm": lambda c: ours.rows(
         "layernorm", c[0], len(c[1]), factors=None not in c.arguments[2:4], epsilon=c[4]
     ),
@@ -744,10 +761,12 @@ def _shuffled(call: Call) -> Meaning:
     else:
         # Batch, channels, height and rows of a pixel, width and columns.
         parts, order = images.split(2, factor).split(4, factor), [0, 1, 3, 5, 2, 4]
+    shuffled = parts.permuted(order)
     if images.strides[1] == 1 and images.shape[1] > 1:  # the result lies likewise
         last = order[1:2] if call.operator == "pixel_shuffle" else [1, 3, 5]
         order = [axis for axis in order if axis not in last] + last
-    return ours.copy(parts.permuted(order), range(6), least_bytes([images]))
+    made = ours.copy(parts.permuted(order), range(6), least_bytes([images]))
+    return ours.bound(made, [shuffled])
 
 
 def _gathered(call: Call) -> Meaning:
@@ -838,6 +857,15 @@ _MOVES: Final[Mapping[str, Callable[[Call], Meaning]]] = {
     **dict.fromkeys(("index_put", "_index_put_impl"), _put),
     "embedding_dense_backward": lambda c: ours.table_gradient(c[0], c[1], c[2]),
 }
+#: Whose operands are those of its layers in their order, and whose first result is theirs.
+_IN_ORDER: Final = frozenset(
+    (
+        *("mm", "bmm", "mv", "dot", "embedding", "index", "index_select"),
+        *_WINDOWS,
+        *_SUMS,
+        *_ACTIVATIONS,
+    )
+)
 #: By operator.
 RULES: Final[Mapping[str, Callable[[Call], Meaning]]] = {
     **_CHAINS,

@@ -564,10 +564,7 @@ def method(runs: Sequence[PageRun]) -> Section:
 
 def _of(rows: Sequence[Measurement]) -> Iterator[tuple[str, str]]:
     counts = [row.time.n for row in rows if row.time is not None]
-    yield "samples", f"{min(counts)} to {max(counts)} kept per row, {sum(counts)} in all"
-    dropped = sum(row.discarded for row in rows)
-    if dropped:
-        yield "discarded", f"{dropped} disturbed samples"
+    yield "samples", f"{min(counts)} to {max(counts)} per row, {sum(counts)} in all"
     yield "caches", _counted(row.cache for row in rows)
     yield "clock of the samples", _counted(row.timing for row in rows)
     # "known to 0.43% at" and "known to 0.44% at" are one reason.

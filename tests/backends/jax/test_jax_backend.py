@@ -14,7 +14,7 @@ pytest.importorskip("jax")
 
 CONV = build_layer("conv", batch=1, in_channels=2, in_size=5, out_channels=3, kernel=3, padding=1)
 # XLA compiles each: these are of every kind, and use every field of a shape.
-_DEFAULT = ("groups, dilation", "batched product", "max", "avg, padding counted")
+_DEFAULT = ("groups, dilation", "matrices for several", "max", "avg, padding counted")
 
 
 @pytest.fixture(scope="module")
@@ -34,18 +34,18 @@ def test_every_variant_of_every_pass_is_right(backend, name, pass_):
     assert facts.library.startswith("JAX ")
 
 
-# Whose forward pass has one result, and no state.
-_STATELESS = set(problems.POINTWISE) - {
-    *("batchnorm", "layernorm", "dropout", "softmax-xent", "l2", "sgd", "momentum")
-}
+# Of a layer, without a loss.
+_OF_LAYERS = set(problems.POINTWISE) - {"dropout", "softmax-xent", "l2", "sgd", "momentum"}
 
 
 @pytest.mark.parametrize(
-    "step", [one for one in problems.STEPS if one.values[0][0].op in _STATELESS]
+    "step",
+    [one for one in problems.STEPS if one.values[0][0].op in _OF_LAYERS],
+    ids=problems.step_name,
 )
 def test_memory_bound_layers_are_right(backend, step):
-    layer, pass_, _ = step
-    case = KernelSpec(layer=layer, pass_=pass_, backend="jax", mode="xla")
+    layer, pass_, propagation = step
+    case = KernelSpec(layer=layer, pass_=pass_, propagation=propagation, backend="jax", mode="xla")
     facts = backend.prepare(case, Preparation(seed=3, all_candidates=True)).facts
     assert {one["correct"]["status"] for one in facts.candidates} == {"ok"}
     assert "not compared" not in facts.correct.detail

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import tiny
 from pydlbench.backends.steps.definition import StepDefinition, definition_of
 from pydlbench.backends.steps.groups import CallGroup, groups_of
 from pydlbench.backends.steps.inputs import make_batch, make_weights
+from pydlbench.backends.steps.repeated import CallCosts
 from pydlbench.backends.steps.serving import prepare_model
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.step import StepPreparation, StepSpec
@@ -40,13 +42,13 @@ def test_an_update_takes_the_memory_of_what_it_replaces():
     assert not any(one.is_deleted() for one in made.state["trained"].values())
     made.initialize()
     np.testing.assert_array_equal(
-        made.net.plain(np.asarray(made.state["trained"]["conv1/weights"])),
+        made.net.plain("conv1/weights", np.asarray(made.state["trained"]["conv1/weights"])),
         make_weights(made.model)["conv1/weights"],
     )
 
 
 def test_dropout_draws_anew_in_each_step_and_scales_what_it_keeps():
-    from pydlbench.backends.jax.net import Run
+    from pydlbench.backends.steps.network import Run
 
     made, definition = built(tiny.chain(), phase="forward-backward")
     from pydlbench.backends.jax.settings import jax
@@ -54,8 +56,8 @@ def test_dropout_draws_anew_in_each_step_and_scales_what_it_keeps():
     ones = jax.numpy.ones((64, 16))
 
     def dropped(seed: int) -> Any:
-        run = Run({}, definition, jax.random.key(seed), {})
-        return np.asarray(made.net._apply(made.model["drop1"], [ones], run))
+        run = Run({}, definition, jax.random.key(seed))
+        return np.asarray(made.net.apply(made.model["drop1"], [ones], run))
 
     kept = dropped(1)
     assert set(np.unique(kept)) == {0.0, 2.0}
@@ -82,7 +84,7 @@ def test_a_group_computes_what_its_equations_do():
     assert operators[calls[0]] == "conv_general_dilated"
     group = CallGroup.read(text)
     images, filters, bias = operands = _operands(program.equations, calls, group)
-    (found,) = _function(program.equations, calls, group)({}, *operands)
+    (found,) = _function(program.equations, calls, group)(*operands)
     convolution = program.equations[calls[0]]
     expected = convolution.primitive.bind(images, filters, **convolution.params) + bias
     np.testing.assert_allclose(found, jax.nn.relu(expected), rtol=1e-5, atol=1e-5)
@@ -95,17 +97,20 @@ def test_repetitions_have_operands_of_their_own_and_share_a_call(monkeypatch):
 
     seen: list[Any] = []
 
-    def body(state: dict[str, Any], value: Any) -> list[Any]:
+    def body(value: Any) -> list[Any]:
         seen.append(value)
-        return [value * state["two"]]
+        return [value * 2.0]
 
     operand = jax.numpy.ones(3)
-    place = place_of("cpu", "fp32")
-    cost = calls.CallCost(lambda: 1.0)
-    part = calls.RepeatedOperator(
-        place, body, {"two": jax.numpy.asarray(2.0)}, [[operand], [operand]], cost
-    )
+    asked: list[tuple[int, int]] = []
+
+    def empty(operands: int, results: int) -> Any:
+        asked.append((operands, results))
+        return SimpleNamespace(run=lambda: 1.0)
+
+    part = calls.repeated(place_of("cpu", "fp32"), body, [[operand], [operand]], CallCosts(empty))
     assert len(seen) == 2
+    assert asked == [(2, 1)]
     monkeypatch.setattr(calls.TimedCall, "run", lambda _: 5.0)
     assert part.run() == (5.0 - 1.0) / 2
 

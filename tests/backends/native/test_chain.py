@@ -9,8 +9,8 @@ import tiny
 
 import pydlbench._cpu as _cpu
 from pydlbench.backends.native.cpu import CpuChains
+from pydlbench.backends.native.links import list_step
 from pydlbench.backends.native.model_chain import NativeChain, check_kernels
-from pydlbench.backends.steps.inputs import make_batch, make_weights
 from pydlbench.models.builder import Builder
 from pydlbench.models.graph import Optimizer
 from pydlbench.ops.table import build_layer
@@ -49,7 +49,7 @@ MODELS = {
 def expected():
     """What PyTorch computes of a model and phase: output and gradients; made once."""
     pytest.importorskip("torch")
-    from pydlbench.backends.steps.serving import build_step
+    from pydlbench.backends.steps.serving import catalogue_model
 
     known = {}
 
@@ -57,10 +57,10 @@ def expected():
         if (name, phase) not in known:
             model = MODELS[name]()
             case = StepSpec(model=name, phase=phase, dropout=False)
-            seen = build_step(model, make_weights(model), case, make_batch(model))
-            seen.model.initialize()
-            gradients = dict(seen.gradients()) if case.backward else {}
-            known[name, phase] = model, seen.output(), gradients
+            with catalogue_model(model, case) as made:
+                gradients = dict(made.gradients()) if case.backward else {}
+                made.initialize()
+                known[name, phase] = model, made.output(), gradients
         return known[name, phase]
 
     return get
@@ -78,7 +78,7 @@ def test_output_and_gradients_are_those_of_pytorch(expected, name, phase, way):
     if phase == "training" and MODELS[name]().optimizer.kind == "none":
         phase = "forward-backward"
     model, output, gradients = expected(name, phase)
-    made = NativeChain(model, phase, way, dropout=False)
+    made = NativeChain(list_step(model, phase, dropout=False), way)
 
     # Twice from the first weights: nothing of the first run is left in the second.
     for _ in range(2):
@@ -94,7 +94,7 @@ def test_output_and_gradients_are_those_of_pytorch(expected, name, phase, way):
 
 
 def test_conversions_are_timed_run_by_run():
-    made = NativeChain(tiny.chain(), "training", "blocked")
+    made = NativeChain(list_step(tiny.chain(), "training"), "blocked")
     steps, runs = made.steps()
     assert len(steps) == len(made.chain.steps)
     assert median_interval(runs) is not None
@@ -123,10 +123,9 @@ class Planted(CpuChains):
 def test_an_update_that_is_wrong_by_a_part_of_itself_shows():
     """Relative to the weights it would be nothing."""
     model = dataclasses.replace(tiny.chain(), optimizer=Optimizer(rate=1e-4))
-    made = NativeChain(model, "training", "channels last", dropout=False)
+    made = NativeChain(list_step(model, "training", dropout=False), "channels last")
     assert made.check_update().status == "ok"
-    wrong = dataclasses.replace(model, optimizer=Optimizer(rate=1.01e-4))
-    made._model = wrong
+    made._listing = dataclasses.replace(made._listing, rate=1.01e-4)
     assert made.check_update().status == "failed"
 
 
@@ -137,14 +136,15 @@ def test_an_update_that_is_wrong_by_a_part_of_itself_shows():
 def test_a_wrong_gradient_is_found_behind_normalisations(tensor, wrong, monkeypatch):
     """By one per cent, where rounding carries further; with room for few tensors at a time."""
     monkeypatch.setattr("pydlbench.backends.native.model_chain._TOGETHER", 100_000)
-    found = check_kernels(MODELS["joins"](), "blocked", chains=Planted(tensor, 1.01))
+    listing = list_step(MODELS["joins"](), "forward-backward", dropout=False)
+    found = check_kernels(listing, "blocked", chains=Planted(tensor, 1.01))
     assert found.status == ("failed" if wrong else "ok")
     assert wrong in found.detail
     assert not wrong or found.detail.startswith("1 of ")
 
 
 def test_memory_is_shared_by_lifetime_and_no_larger_than_needed():
-    made = NativeChain(tiny.chain(), "training", "channels last")
+    made = NativeChain(list_step(tiny.chain(), "training"), "channels last")
 
     memory = made.chain.memory
     assert 0 < memory["shared"] < memory["unshared"]
@@ -152,8 +152,8 @@ def test_memory_is_shared_by_lifetime_and_no_larger_than_needed():
 
 def test_weights_that_do_not_change_are_packed_before_and_others_within():
     model = MODELS["joins"]()
-    forward = NativeChain(model, "forward", "channels last").chain
-    training = NativeChain(model, "training", "channels last").chain
+    forward = NativeChain(list_step(model, "forward"), "channels last").chain
+    training = NativeChain(list_step(model, "training"), "channels last").chain
 
     def packed(chain):
         return {one["tensor"] for one in chain.steps if one["tensor"].endswith("/weights")}
@@ -167,7 +167,7 @@ def test_weights_that_do_not_change_are_packed_before_and_others_within():
 
 
 def test_samples_and_steps_have_times():
-    chain = NativeChain(tiny.chain(), "training", "channels last").chain
+    chain = NativeChain(list_step(tiny.chain(), "training"), "channels last").chain
 
     chunk = chain.sample(3, 2, 1)
     assert len(chunk["seconds"]) == 3

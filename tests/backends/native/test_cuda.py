@@ -43,6 +43,8 @@ def test_the_fastest_right_plan_is_chosen(native, backend):
     assert kernel.facts.algorithm == "right"
     assert kernel.facts.correct.status == "ok"
     assert kernel.facts.setup_s == 0.25
+    (launched,) = kernel.facts.kernels
+    assert (launched["name"], launched["registers"]) == ("sm90_right", 168)
     assert statuses(kernel)["wrong"] == "failed"
     reasons = {entry["algorithm"]: entry["reason"] for entry in kernel.facts.candidates}
     assert reasons["wrong"] == "element [0, 1, 2, 3] is 1, expected 2"
@@ -67,6 +69,24 @@ def test_samples_that_waited_behind_the_gate_are_counted(native, backend, monkey
     kernel = prepare(backend)
     assert kernel.sample(Request(samples=3)).gate_timeouts == 2
     assert any("waits (" in note for note in kernel.facts.notes)
+
+
+def test_a_profiler_sees_a_row_s_samples_and_its_one_execution_under_their_names(native, backend):
+    native.offer = [fake_cuda.Plan("plain")]
+    kernel = prepare(backend, precision="tf32")
+    assert [one.marked for one in fake_cuda.Kernel.made if hasattr(one, "marked")] == ["execution"]
+    assert native.ranges == []
+    kernel.sample(Request(samples=3))
+    case = KernelSpec(layer=CONV, device="cuda:3", precision="tf32")
+    assert native.ranges == [case.label, "end"]
+
+
+def test_a_row_says_that_there_was_no_gate(native, backend, monkeypatch):
+    native.offer = [fake_cuda.Plan("plain")]
+    assert prepare(backend).facts.notes == []
+    monkeypatch.setenv("PYDLBENCH_GATE", "0")
+    (note,) = prepare(backend).facts.notes
+    assert "PYDLBENCH_GATE=0" in note
 
 
 @pytest.mark.parametrize("fate", ["build", "memory"])
@@ -105,6 +125,7 @@ def test_a_plan_that_cannot_be_captured_is_timed_by_events(native, backend):
     native.offer = [fake_cuda.Plan("plain", fails="capture")]
     kernel = prepare(backend)
     assert kernel.facts.timing == "events"
+    assert kernel.facts.kernels == []
     assert "graph" not in kernel.facts.launch_s
     assert fake_cuda.Kernel.made[-1].settings == ("hot", "events", 0)
     with pytest.raises(UnsupportedError, match="plain, the fastest plan, cannot be captured"):

@@ -1,5 +1,8 @@
+"""Finds cuDNN and cuBLASLt in folders as NVIDIA's wheels make them; only their loading is faked."""
+
+import ctypes
 import sys
-import types
+from pathlib import Path
 
 import pytest
 
@@ -28,68 +31,77 @@ class FakeModule:
 
 
 @pytest.fixture
-def pathfinder(monkeypatch):
-    """Put a cuda-pathfinder in place that knows the files that it is given."""
+def site(tmp_path, monkeypatch):
+    """An empty folder for wheels, the only one that modules are looked for in."""
     monkeypatch.delenv("PYDLBENCH_CUDNN", raising=False)
     monkeypatch.delenv("PYDLBENCH_CUBLASLT", raising=False)
-    known: dict[str, str] = {}
-    asked: list[str] = []
-
-    def load_nvidia_dynamic_lib(name):
-        asked.append(name)
-        if name not in known:
-            raise RuntimeError(f"{name} not found")
-        return types.SimpleNamespace(abs_path=known[name])
-
-    module = types.ModuleType("cuda.pathfinder")
-    module.load_nvidia_dynamic_lib = load_nvidia_dynamic_lib
-    monkeypatch.setitem(sys.modules, "cuda", types.ModuleType("cuda"))
-    monkeypatch.setitem(sys.modules, "cuda.pathfinder", module)
-    known["asked"] = asked
-    return known
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "nothing"), str(tmp_path)])
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "prefix"))
+    return tmp_path
 
 
-def test_the_files_that_pathfinder_knows_are_loaded(pathfinder):
-    pathfinder.update(cudnn="/wheel/libcudnn.so.9", cublasLt="/wheel/libcublasLt.so.13")
+def _put(site: Path, *names: str) -> list[str]:
+    files = [site / name for name in names]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    return [str(file) for file in files]
+
+
+def test_cudnn_and_cublaslt_are_found_in_the_wheels_of_cuda_13(site):
+    wanted = _put(site, "nvidia/cudnn/lib/libcudnn.so.9", "nvidia/cu13/lib/libcublasLt.so.13")
+    _put(site, "nvidia/cublas/lib/libcublasLt.so.12")  # another environment's left-over
     module = FakeModule()
     assert cuda_libraries.load(module)["cudnn"]["version"] == "9.28.0"
-    assert module.asked == [("/wheel/libcudnn.so.9", "/wheel/libcublasLt.so.13")]
-    # cuDNN's engines that compile at run time need it in the process.
-    assert "nvrtc" in pathfinder["asked"]
+    assert module.asked == [tuple(wanted)]
 
 
-def test_what_pathfinder_does_not_find_is_left_to_the_loader(pathfinder):
+def test_cudnn_and_cublaslt_are_found_in_the_wheels_of_cuda_12(site):
+    wanted = _put(site, "nvidia/cudnn/lib/libcudnn.so.9", "nvidia/cublas/lib/libcublasLt.so.12")
+    _put(site, "nvidia/cu13/lib/libcublasLt.so.13")
+    module = FakeModule(cuda="12.8")
+    cuda_libraries.load(module)
+    assert module.asked == [tuple(wanted)]
+
+
+def test_pythons_own_libraries_come_behind_the_wheels(site):
+    (own,) = _put(site, "prefix/lib/libcudnn.so.9")
+    assert cuda_libraries.find("cudnn", "13") == own
+    (wheel,) = _put(site, "nvidia/cudnn/lib/libcudnn.so.9")
+    assert cuda_libraries.find("cudnn", "13") == wheel
+
+
+@pytest.mark.usefixtures("site")
+def test_what_is_in_no_wheel_is_left_to_the_loader():
     module = FakeModule()
     cuda_libraries.load(module)
     assert module.asked == [(None, None)]
-    assert pathfinder["asked"][:2] == ["cudnn", "cublasLt"]
 
 
-def test_without_pathfinder_everything_is_left_to_the_loader(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
-    monkeypatch.delenv("PYDLBENCH_CUDNN", raising=False)
-    monkeypatch.delenv("PYDLBENCH_CUBLASLT", raising=False)
-    module = FakeModule()
-    cuda_libraries.load(module)
-    assert module.asked == [(None, None)]
+def test_nvrtc_is_loaded_for_engines_that_are_compiled_at_run_time(site, monkeypatch):
+    (file,) = _put(site, "nvidia/cu13/lib/libnvrtc.so.13")
+    loaded: list[str] = []
+    monkeypatch.setattr(ctypes, "CDLL", loaded.append)
+    cuda_libraries.load(FakeModule())
+    assert loaded == [file]
 
 
-def test_a_copy_that_the_user_names_comes_first(pathfinder, monkeypatch):
-    pathfinder.update(cudnn="/wheel/libcudnn.so.9", cublasLt="/wheel/libcublasLt.so.13")
+def test_a_copy_that_the_user_names_comes_first(site, monkeypatch):
+    wanted = _put(site, "nvidia/cudnn/lib/libcudnn.so.9", "nvidia/cu13/lib/libcublasLt.so.13")
     monkeypatch.setenv("PYDLBENCH_CUDNN", "/mine/libcudnn.so.9")
     module = FakeModule()
     cuda_libraries.load(module)
-    assert module.asked == [("/mine/libcudnn.so.9", "/wheel/libcublasLt.so.13")]
+    assert module.asked == [("/mine/libcudnn.so.9", wanted[1])]
 
 
 @pytest.mark.parametrize(
     ("cuda", "extra", "wheel"),
-    [("13.0", "'.[cuda]'", "nvidia-cublas "), ("12.8", "'.[cuda12]'", "nvidia-cublas-cu12 ")],
+    [("13.0", "'.[cuda]'", "nvidia-cublas)"), ("12.8", "'.[cuda12]'", "nvidia-cublas-cu12)")],
 )
-def test_a_missing_library_says_what_installs_it(pathfinder, cuda, extra, wheel):
+@pytest.mark.usefixtures("site")
+def test_a_missing_library_says_what_installs_it(cuda, extra, wheel):
     reason = "cuDNN cannot be loaded: libcudnn.so.9: cannot open shared object file"
     with pytest.raises(BackendMissingError, match=r"libcudnn\.so\.9") as caught:
         cuda_libraries.load(FakeModule(reason, cuda))
     assert extra in str(caught.value)
     assert wheel in str(caught.value)
-    assert "cudnn" in pathfinder["asked"]

@@ -31,13 +31,7 @@ def test_a_step_has_the_kernels_of_the_native_sum_and_reads_nothing_before_it_is
     listing = list_step(model, phase)
 
     assert [link.work for link in listing.links] == list(work(model, phase))
-    held = {"input", "labels", *listing.constants}
-    held |= {
-        name
-        for link in listing.links
-        for role, name in link.reads.items()
-        if name == f"{link.work.node}/{role}"
-    }
+    held = set(listing.given)
     made: set[str] = set()
     for link in listing.links:
         one = link.work

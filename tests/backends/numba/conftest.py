@@ -16,10 +16,13 @@ _DEFAULT = {
     ("batched product, several blocks", "backward-data"),
     ("max", "forward"),
 }
+_NAMES = [name for name, layer in problems.LAYERS.items() if not getattr(layer, "broadcast", False)]
 
 
 @pytest.fixture(
-    params=[pytest.param(one.values, marks=one.marks) for one in problems.each_pass(_DEFAULT)]
+    params=[
+        pytest.param(one.values, marks=one.marks) for one in problems.each_pass(_DEFAULT, _NAMES)
+    ]
 )
 def problem(request):
     """Return each layer with each of its passes."""

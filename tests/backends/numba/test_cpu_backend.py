@@ -120,6 +120,7 @@ def test_a_result_that_is_wrong_or_unwritten_is_a_failure(backend, monkeypatch, 
         ({"layout": "blocked"}, "no operator with --layout blocked"),
         ({"layout": "nchw"}, "no operator with --layout nchw"),
         ({"layer": build_layer("relu", batch=1, channels=2, height=2, width=2)}, "no relu layers"),
+        ({"layer": parse_problem("1x4x3x5:2x1x5x6")}, "two batches of as many matrices"),
         ({"layer": parse_problem("deconv:ic2ih3oc2kh2sh2")}, "numba: no deconv2d layers here"),
     ],
 )

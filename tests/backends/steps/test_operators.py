@@ -6,12 +6,12 @@ import warnings
 
 import pytest
 
+from pydlbench.backends.steps import serving
 from pydlbench.backends.steps.groups import CallGroup, feed_text
 from pydlbench.models.builder import Builder
 from pydlbench.models.graph import Decay, Optimizer
 from pydlbench.records.step import StepSpec
 from pydlbench.timing.chunk import Request
-from pydlbench.words import PHASES
 
 
 def tiny():
@@ -42,11 +42,14 @@ def tiny():
 
 # Training has the operators of the other phases too.
 @pytest.mark.parametrize(
-    "phase", [*(pytest.param(x, marks=pytest.mark.deep) for x in PHASES[:-1]), PHASES[-1]]
-)
-@pytest.mark.parametrize(
-    ("framework", "mode"),
-    [("torch", "compiled"), ("tensorflow", "graph"), ("tensorflow", "xla"), ("jax", "xla")],
+    ("framework", "mode", "phase"),
+    [
+        ("torch", "compiled", "training"),
+        ("torch", "compiled", "forward"),
+        ("tensorflow", "graph", "training"),
+        ("tensorflow", "xla", "training"),
+        ("jax", "xla", "training"),
+    ],
 )
 def test_every_operator_is_made_of_its_signature_and_has_a_time(
     framework, mode, phase, monkeypatch
@@ -60,7 +63,7 @@ def test_every_operator_is_made_of_its_signature_and_has_a_time(
         operators = importlib.import_module(
             f"pydlbench.backends.{framework}.{'worker' if framework == 'torch' else 'calls'}"
         )
-    for module in (worker, operators):
+    for module in (worker, operators, serving):
         monkeypatch.setattr(module, "build_model", lambda *_, **__: tiny(), raising=False)
     case = StepSpec(model="tiny", phase=phase, framework=framework, mode=mode)
     calls = worker.record_calls(backend, case).facts.calls

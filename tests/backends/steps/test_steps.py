@@ -13,7 +13,7 @@ import tiny
 
 from pydlbench.backends.steps.inputs import Batch, make_batch
 from pydlbench.backends.steps.operations import prepare_step
-from pydlbench.backends.steps.serving import build_step, prepare_model
+from pydlbench.backends.steps.serving import catalogue_model, prepare_model
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.records.step import StepPreparation, StepSpec
@@ -57,12 +57,10 @@ def test_a_step_that_is_not_the_graph_is_found(backend_of, framework, monkeypatc
     ]
     wrong = dataclasses.replace(wrong, nodes=tuple(nodes[:-1]))
     case = StepSpec(model="chain", framework=framework)
-    from pydlbench.backends.steps import serving
+    from pydlbench.backends.steps import catalogue
 
-    own = serving.run_checks
-    monkeypatch.setattr(
-        serving, "run_checks", lambda _, case, inspection: own(model, case, inspection)
-    )
+    own = catalogue.run_checks
+    monkeypatch.setattr(catalogue, "run_checks", lambda _, made: own(model, made))
     batch = Batch(make_batch(model).images, None)
     found = prepare_model(backend_of(framework), wrong, case, StepPreparation(), batch).facts.checks
     assert [one.status for one in found] == ["failed", "failed", "failed"]
@@ -105,10 +103,9 @@ def test_all_gradients_are_fetched(backend_of, framework):
 
 
 def fetched(own: Any, model: Any, **words: Any) -> list[Any]:
-    from pydlbench.backends.steps.inputs import make_weights
-
     case = StepSpec(model=model.name, framework=own.name, fetch=True, feed="host", **words)
-    outcome = build_step(model, make_weights(model), case, make_batch(model)).step()
+    with catalogue_model(model, case) as made:
+        outcome = made.run()
     found = outcome.gradients or (outcome.output,)
     if words["phase"] == "training":
         assert isinstance(outcome.loss, float)
@@ -147,7 +144,7 @@ def test_a_workers_framework_is_the_cases(backend_of):
     with pytest.raises(UsageError, match="asked of a worker of torch"):
         prepare_step(backend_of("torch"), case.to_dict(), {})
     with pytest.raises(UsageError, match="nearest: mnist"):
-        prepare_step(backend_of("torch"), {**case.to_dict(), "model": "mnits"}, {})
+        prepare_step(backend_of("torch"), StepSpec(model="mnits", batch=1).to_dict(), {})
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import pytest
@@ -93,7 +94,7 @@ def wrong(entries: list[dict]) -> list[dict]:
         UNEVEN,
         UP,
         build_layer("gemm", m=5, k=7, n=3),
-        build_layer("gemm", m=4, k=3, n=5, batch_count=2),
+        build_layer("gemm", m=4, k=3, n=5, src_batch=(2, 1), weights_batch=(1, 4)),
         build_layer("pool", batch=2, channels=3, in_size=(7, 6), kernel=3, stride=2),
         SAME_POOL,
         SAME_POOL.replace(mode="avg"),
@@ -119,9 +120,10 @@ def test_every_pass_is_right(backend, layer, pass_, mode, precision):
         assert wrong(facts.candidates) == []
 
 
+@pytest.mark.parametrize("sizes", ["iw5ow9", "ih7oh5iw5ow9"])
 @pytest.mark.parametrize("how", ["nearest", "linear"])
-def test_resized_images_are_right(backend, how):
-    layer = parse_problem(f"resize:{how}:mb2ic3ih7oh5iw5ow9")
+def test_resized_images_are_right(backend, how, sizes):
+    layer = parse_problem(f"resize:{how}:mb2ic3{sizes}")
     for pass_ in layer.passes:
         assert prepare(backend, layer, pass_, "graph").facts.correct.status == "ok"
         with pytest.raises(UnsupportedError, match="--mode graph"):
@@ -129,14 +131,17 @@ def test_resized_images_are_right(backend, how):
     if how == "linear":
         with pytest.raises(UnsupportedError, match="fp32"):
             prepare(backend, layer, "forward", "graph", precision="bf16")
+    with pytest.raises(UnsupportedError, match="no operator that resizes images of three sides"):
+        prepare(
+            backend, parse_problem(f"resize:{how}:mb2ic3id3od5ih7oh5iw5ow9"), "forward", "graph"
+        )
 
 
 @pytest.mark.product
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
-    "layer", [DILATED, GROUPED, DEPTHWISE], ids=["dilated", "grouped", "depthwise"]
+    ("layer", "pass_"), list(itertools.product([DILATED, GROUPED, DEPTHWISE], PASSES))
 )
-@pytest.mark.parametrize("pass_", PASSES)
 def test_special_convolutions_are_right(backend, layer, pass_, mode):
     facts = prepare(backend, layer, pass_, mode).facts
     assert facts.correct.status == "ok"

@@ -10,7 +10,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its imports are full of deprecations
     from pydlbench.backends.tensorflow.backend import create
     from pydlbench.backends.tensorflow.graph import executed, listed
-    from pydlbench.backends.tensorflow.own import OwnModel
+    from pydlbench.backends.tensorflow.own import OwnTensorflowModel
     from pydlbench.backends.tensorflow.step import Tracer
 
 from pydlbench.backends.steps import operations
@@ -245,7 +245,7 @@ def test_nodes_in_loops_and_branches_count_as_often_as_they_run(
 
 
 def test_a_loop_that_nobody_has_counted_is_refused(own, backend):
-    with OwnModel(StepSpec.from_dict(own(REPEATED))) as made:
+    with OwnTensorflowModel(backend, StepSpec.from_dict(own(REPEATED))) as made:
         graphs = executed(Tracer("/CPU:0", "graph")(made.body), made.operands())
     products = [one for one in listed(graphs, {}) if "MatMul" in one.operator]
     assert [one.count for one in products] == [1]

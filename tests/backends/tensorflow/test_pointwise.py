@@ -60,7 +60,7 @@ def test_updates_do_not_drift(backend, op, mode):
     variant = backend.variants(case)[0]
     operator = variant.build(make_inputs(layer, "forward", "fp32", 3, propagation="training"))
     before = operator.outputs()
-    backend.clock(operator).sample(Request(samples=3, inner=1000))
+    backend.clock(operator).sample(Request(samples=3, inner=50))
     moved = np.abs(operator._variables[0].numpy() - operator._before[0].numpy()).max()
     # One step of an SGD is at most rate * |gradient|, one with a velocity rate * 10 * |gradient|.
     assert 0 < moved < {"sgd": 0.011, "momentum": 0.11, "batchnorm": 1.5}[op]

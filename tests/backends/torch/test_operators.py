@@ -4,6 +4,7 @@ import problems
 import pytest
 
 from pydlbench.backends.base import Preparation
+from pydlbench.backends.frameworks.layouts import axes_of
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.backends.verification.verify import verify
 from pydlbench.errors import UnsupportedError
@@ -53,12 +54,18 @@ LAYERS = (
     MEAN_OF_ALL,
     UNEVEN_MAX,
     UNEVEN_MEAN,
-    *(parse_problem(f"resize:{mode}:mb2ic3ih7oh5iw5ow9") for mode in ("nearest", "linear")),
+    *(
+        parse_problem(f"resize:{mode}:mb2ic3{sizes}")
+        for mode in ("nearest", "linear")
+        for sizes in ("iw5ow9", "ih7oh5iw5ow9", "id3od4ih7oh5iw5ow9")
+    ),
 )
 
 
 def variants(layer):
-    return ("plain", "transposed") if layer.kind == "gemm" else ("nchw", "nhwc")
+    if layer.kind == "gemm":
+        return "plain", "transposed"
+    return ("nchw", "nhwc")[: 1 if layer.sides == 1 else 2]
 
 
 def prepared(backend, monkeypatch, variant, **words):
@@ -85,7 +92,7 @@ def test_eager(backend, monkeypatch, layer, precision):
             if layer.kind == "gemm":
                 assert ("nk" if variant == "transposed" else "kn") in facts.layout
             else:
-                assert f"src {variant}" in facts.layout
+                assert f"src {axes_of(variant, layer.sides)}" in facts.layout
 
 
 def test_layers_on_tensors_of_any_shape(backend):

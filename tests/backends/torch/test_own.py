@@ -371,11 +371,3 @@ def test_what_cannot_be_run_is_the_users_mistake(own, backend, text, case, told)
     with pytest.raises(UsageError) as raised:
         operations.prepare_step(backend, own(f"    {text}\n", **case), {})
     assert told in str(raised.value)
-
-
-def test_a_model_of_ones_own_has_no_graph(own, backend):
-    from pydlbench.errors import UnsupportedError
-
-    case = own(ALONE)
-    with pytest.raises(UnsupportedError, match="no graph of layers"):
-        operations.prepare_native_chain(backend, case, {}, None)

@@ -63,7 +63,7 @@ def test_updates_do_not_drift(backend, op, mode):
     inputs = make_inputs(layer, "forward", "fp32", 3, propagation="training")
     operator = variant.build(inputs)
     before = operator.outputs()
-    backend.clock(operator).sample(Request(samples=3, inner=2000))
+    backend.clock(operator).sample(Request(samples=3, inner=50))
     first = operator._updated[0]
     moved = (first[0] - first[1]).abs().max()
     # One step of an SGD is at most rate * |gradient|, one with a velocity rate * 10 * |gradient|.

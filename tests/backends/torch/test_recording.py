@@ -113,7 +113,7 @@ def test_without_running_anything_the_same_calls_are_listed(phase):
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("name", ["resnet18", "googlenet", "densenet121"])
+@pytest.mark.parametrize("name", ["resnet18", "googlenet"])
 def test_additions_of_large_models_are_those_that_the_profiler_sees(name):
     found = of_model(name, 1)
     with profile(activities=[ProfilerActivity.CPU]) as profiler:

@@ -5,6 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pydlbench.backends.steps import operations  # noqa: E402
+from pydlbench.backends.torch import replay  # noqa: E402
 from pydlbench.backends.torch.backend import create  # noqa: E402 - not installed everywhere
 from pydlbench.backends.torch.replay import CallOperator, make_ready  # noqa: E402
 from pydlbench.backends.torch.signature import parse, signature  # noqa: E402
@@ -164,3 +165,58 @@ def test_an_operand_that_is_turned_in_place_is_turned_back():
         made.settle()
         assert text_of(made.function, *made.arguments) == text
         assert torch.equal(made.arguments[0], before)
+
+
+class Forwards:
+    """Stands for operators that a CPU has not: their results are ones, of the shapes given."""
+
+    def __init__(self, *shapes):
+        self.shapes = shapes
+        self.called = []
+
+    def __getattr__(self, name):
+        def forward(*arguments, **keywords):
+            self.called.append((name, arguments, keywords))
+            return tuple(torch.ones(shape) for shape in self.shapes)
+
+        return forward
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "behind", "between"),
+    [
+        ("flash", (), (None, None, 4, 4, 0.0, False, None, None), ()),
+        ("efficient", (None,), (None, None, 0.0, [True] * 4), (None, True)),
+        ("cudnn", (), (None, None, None, None, None, 4, 4, 0.0, False), (None, True)),
+    ],
+)
+def test_what_a_gpus_attention_has_left_is_made_by_its_forward_pass(
+    monkeypatch, name, before, behind, between
+):
+    forwards = Forwards((1, 2, 4, 8), (1, 2, 4))
+    monkeypatch.setattr(replay, "_aten", forwards)
+    kernel = f"_scaled_dot_product_{name}_attention"
+    outer, query, key, value, out = (torch.zeros(1, 2, 4, 8) for _ in range(5))
+    sums = torch.zeros(1, 2, 4)
+    arguments = [outer, query, key, value, *before, out, sums, *behind]
+    replay._fit(getattr(aten, f"{kernel}_backward").default, arguments, {"is_causal": False})
+    assert out.sum() == 64
+    assert sums.sum() == 8
+    ((called, (*operands,), _),) = forwards.called
+    assert called == kernel
+    assert operands == [query, key, value, *between, 0.0, False]
+
+
+def test_what_cudnns_normalisation_has_left_is_made_by_its_forward_pass(monkeypatch):
+    forwards = Forwards((2, 3, 4, 4), (3,), (3,), (5,))
+    monkeypatch.setattr(replay, "_aten", forwards)
+    source, outer = torch.zeros(2, 3, 4, 4), torch.zeros(2, 3, 4, 4)
+    weight, *running, mean, scale = (torch.zeros(3) for _ in range(5))
+    reserve = torch.zeros(5)
+    arguments = [source, outer, weight, *running, mean, scale, 1e-5, reserve]
+    replay._fit(aten.cudnn_batch_norm_backward.default, arguments, {})
+    assert [float(one.sum()) for one in (mean, scale, reserve)] == [3, 3, 5]
+    ((called, operands, _),) = forwards.called
+    assert called == "cudnn_batch_norm"
+    assert operands[0] is source
+    assert operands[3:] == (None, None, True, 0.1, 1e-5)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from right_results import judged
 
 from pydlbench.backends.verification import attention
 from pydlbench.backends.verification.inputs import make_inputs, round_to
-from pydlbench.backends.verification.verify import verify
 from pydlbench.ops.descriptor import parse_problem
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.verification.verify import Verdict
     from pydlbench.ops.op import Layer
 
     Results = dict[str, NDArray[np.float32]]
@@ -60,13 +59,7 @@ def in_torch(
     return {role: t[role].grad.numpy() for role in roles}
 
 
-def judge(layer: Layer, pass_: str, precision: str, inputs: Results, results: Results) -> Verdict:
-    main, *others = layer.writes(pass_)
-    extra = {role: results[role] for role in others}
-    return verify(layer, pass_, precision, inputs, results[main], 1, extra=extra)
-
-
-def right_results(layer: Layer, pass_: str) -> tuple[Results, Results]:
+def results_in_torch(layer: Layer, pass_: str) -> tuple[Results, Results]:
     inputs = make_inputs(layer, pass_, "fp32", 1)
     return inputs, in_torch(layer, pass_, inputs, torch.float32, lambda one: one)
 
@@ -77,12 +70,12 @@ def test_right_results_pass(text, pass_):
     inputs = make_inputs(layer, pass_, "fp32", 1)
     assert set(inputs) == set(layer.reads(pass_))
     exact = in_torch(layer, pass_, inputs, torch.float64, lambda one: one)
-    verdict = judge(layer, pass_, "fp32", inputs, exact)
+    verdict = judged(layer, pass_, "fp32", inputs, exact)
     assert verdict.status == "ok"
     assert verdict.rel_error is not None
     assert verdict.rel_error < 1e-13
     assert verdict.points == sum(array.size for array in exact.values())
-    assert judge(layer, pass_, "fp32", *right_results(layer, pass_)).status == "ok"
+    assert judged(layer, pass_, "fp32", *results_in_torch(layer, pass_)).status == "ok"
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
@@ -97,25 +90,25 @@ def test_scores_may_be_stored_in_half_precision(text, pass_, precision):
 
     results = in_torch(layer, pass_, inputs, torch.float32, stored)
     rounded = {role: round_to(precision, array) for role, array in results.items()}
-    verdict = judge(layer, pass_, precision, inputs, rounded)
+    verdict = judged(layer, pass_, precision, inputs, rounded)
     assert verdict.status == "ok", verdict
-    assert judge(layer, pass_, "fp32", inputs, results).status == "failed"
+    assert judged(layer, pass_, "fp32", inputs, results).status == "failed"
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(("text", "pass_"), STEPS)
 def test_one_wrong_element_is_found(text, pass_, precision):
     layer = parse_problem(text)
-    inputs, right = right_results(layer, pass_)
+    inputs, right = results_in_torch(layer, pass_)
     for role, array in right.items():
         at = tuple(size - 1 for size in array.shape)
         wrong = array.copy()
         wrong[at] += 0.25
-        verdict = judge(layer, pass_, precision, inputs, right | {role: wrong})
+        verdict = judged(layer, pass_, precision, inputs, right | {role: wrong})
         assert verdict.status == "failed"
         assert verdict.detail.startswith(f"{role}[")
         wrong[at] = np.nan
-        verdict = judge(layer, pass_, precision, inputs, right | {role: wrong})
+        verdict = judged(layer, pass_, precision, inputs, right | {role: wrong})
         assert (verdict.status, verdict.unwritten) == ("failed", 1)
 
 
@@ -131,7 +124,7 @@ def test_another_mask_is_found(text, other, pass_):
     layer = parse_problem(text)
     inputs = make_inputs(layer, pass_, "bf16", 1)
     wrong = in_torch(parse_problem(other), pass_, inputs, torch.float32, lambda one: one)
-    assert judge(layer, pass_, "bf16", inputs, wrong).status == "failed"
+    assert judged(layer, pass_, "bf16", inputs, wrong).status == "failed"
 
 
 @pytest.mark.parametrize(("text", "pass_"), STEPS)
@@ -139,22 +132,22 @@ def test_another_scale_of_the_scores_is_found(text, pass_):
     layer = parse_problem(text)
     inputs = make_inputs(layer, pass_, "fp32", 1)
     wrong = in_torch(layer, pass_, inputs, torch.float32, lambda one: 1.01 * one)
-    assert judge(layer, pass_, "fp32", inputs, wrong).status == "failed"
+    assert judged(layer, pass_, "fp32", inputs, wrong).status == "failed"
 
 
 def test_heads_that_share_other_keys_are_found():
     layer = parse_problem("attention:mb2h4kvh2q5d6")
-    inputs, _ = right_results(layer, "forward")
+    inputs, _ = results_in_torch(layer, "forward")
     turned = {role: inputs[role][:, ::-1].copy() for role in ("key", "value")}
     wrong = in_torch(layer, "forward", inputs | turned, torch.float32, lambda one: one)
-    assert judge(layer, "forward", "bf16", inputs, wrong).status == "failed"
+    assert judged(layer, "forward", "bf16", inputs, wrong).status == "failed"
 
 
 @pytest.mark.parametrize(("text", "pass_"), STEPS)
 def test_rows_are_compared_in_blocks(monkeypatch, text, pass_):
     monkeypatch.setattr("pydlbench.backends.verification.scores._SCORES", 20)
     layer = parse_problem(text)
-    verdict = judge(layer, pass_, "fp32", *right_results(layer, pass_))
+    verdict = judged(layer, pass_, "fp32", *results_in_torch(layer, pass_))
     assert verdict.status == "ok", verdict
 
 
@@ -162,18 +155,18 @@ def test_rows_are_compared_in_blocks(monkeypatch, text, pass_):
 def test_of_many_heads_some_are_compared_and_all_have_to_be_numbers(monkeypatch, pass_):
     monkeypatch.setattr(attention, "_MULTIPLY_ADDS", 1)
     layer = parse_problem("attention:mb5h4kvh2q6d8")
-    inputs, right = right_results(layer, pass_)
+    inputs, right = results_in_torch(layer, pass_)
     size = sum(array.size for array in right.values())
-    verdict = judge(layer, pass_, "fp32", inputs, right)
+    verdict = judged(layer, pass_, "fp32", inputs, right)
     assert verdict.status == "ok", verdict
     assert verdict.points == size // 5
     for image in (0, -1):
         role = layer.result(pass_)
         wrong = right[role].copy()
         wrong[image, image] = wrong[image, image, ::-1]
-        assert judge(layer, pass_, "fp32", inputs, right | {role: wrong}).status == "failed"
+        assert judged(layer, pass_, "fp32", inputs, right | {role: wrong}).status == "failed"
     for role, array in right.items():
         wrong = array.copy()
         wrong[2, 1, 1, 1] = np.nan
-        verdict = judge(layer, pass_, "fp32", inputs, right | {role: wrong})
+        verdict = judged(layer, pass_, "fp32", inputs, right | {role: wrong})
         assert (verdict.status, verdict.unwritten) == ("failed", 1)

@@ -102,6 +102,20 @@ def test_large_matrix_product_is_covered_by_checksums_and_points(naive, pass_):
     assert verdict.checksums >= 400
 
 
+def test_large_transposed_convolution_is_covered_by_checksums_and_points():
+    layer = build_layer(
+        "deconv", batch=8, in_channels=64, in_size=16, out_channels=64, kernel=2, stride=2
+    )
+    inputs = make_inputs(layer, "forward", "fp32", 3)
+    right = layer.reference(inputs)["dst"].astype(np.float32)
+    verdict = verify(layer, "forward", "fp32", inputs, right, 3)
+    assert verdict.status == "ok"
+    assert verdict.points < right.size
+    assert verdict.checksums == 8 * 64
+    right[5, 17] = np.roll(right[5, 17], 1)
+    assert verify(layer, "forward", "fp32", inputs, right, 3).status == "failed"
+
+
 def test_many_images_of_a_large_weight_matrix_share_checksums():
     layer = build_layer("conv", batch=40, in_channels=2048, in_size=1, out_channels=2048, kernel=1)
     inputs = make_inputs(layer, "forward", "fp32", 1)

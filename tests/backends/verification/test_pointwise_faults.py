@@ -6,23 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from problems import STEPS, step_name
+from right_results import judged
 
 from pydlbench.backends.verification.inputs import make_inputs, round_to
 from pydlbench.backends.verification.pointwise import expected_pieces
 from pydlbench.backends.verification.verify import Verdict, verify
 from pydlbench.errors import UsageError
 from pydlbench.ops.descriptor import parse_problem
-from pydlbench.ops.table import ops_of_kind
 
 if TYPE_CHECKING:
     from pydlbench.ops.op import Layer
-
-RESULTS = [
-    pytest.param(*step, role, id=f"{step_name(step)}-{role}", marks=marks)
-    for step, marks in ((one.values[0], one.marks) for one in STEPS)
-    for role in step[0].writes(*step[1:])
-]
 
 
 class Outcome:
@@ -37,16 +30,7 @@ class Outcome:
         self.results = right_results(layer, pass_, precision, self.inputs, propagation)
 
     def judge(self) -> Verdict:
-        main, *others = self.results
-        extra = {role: self.results[role] for role in others}
-        return verify(
-            *self.step,
-            self.inputs,
-            self.results[main],
-            5,
-            extra=extra,
-            propagation=self.propagation,
-        )
+        return judged(*self.step, self.inputs, self.results, self.propagation)
 
     def becomes(self, other: Layer, **inputs: Any) -> Verdict:
         """Judge what another layer would make of these inputs, or of some others."""
@@ -65,39 +49,6 @@ def right_results(
         stored = "fp32" if layer.in_float32(piece.role) else precision
         results[piece.role][piece.cut] = round_to(stored, piece.value)
     return results
-
-
-def test_every_operation_is_among_the_problems():
-    known = {one.values[0].op for one in RESULTS}
-    assert known == set(ops_of_kind("pointwise"))
-
-
-@pytest.mark.product
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-@pytest.mark.parametrize(("layer", "pass_", "propagation", "role"), RESULTS)
-def test_one_wrong_element(layer, pass_, propagation, role, precision):
-    outcome = Outcome(layer, pass_, precision, propagation)
-    assert outcome.judge().status == "ok"
-    array = outcome.results[role]
-    at = tuple(size - 1 for size in array.shape)
-    right = array[at]
-    array[at] = right + 0.25 * abs(right) + 0.25
-    verdict = outcome.judge()
-    assert verdict.status == "failed"
-    assert verdict.detail.startswith(f"{role}[")
-    assert f"is {array[at]:.7g}, expected " in verdict.detail
-
-
-@pytest.mark.parametrize(("layer", "pass_", "propagation", "role"), RESULTS)
-def test_unwritten_elements_are_counted(layer, pass_, propagation, role):
-    outcome = Outcome(layer, pass_, propagation=propagation)
-    array = outcome.results[role]
-    array[0] = np.nan
-    planted = array[0].size
-    verdict = outcome.judge()
-    assert (verdict.status, verdict.unwritten) == ("failed", planted)
-    assert f"{planted} of {array.size} elements of {role} never written" in verdict.detail
-    assert verdict.rel_error is None
 
 
 @pytest.mark.parametrize("pass_", ["forward", "backward-data"])

@@ -100,7 +100,7 @@ class Machine:
             for pair in backends
         ]
         for _ in range(passes):
-            take_pass(measured, self.open, 0.05, self.rng, rest=lambda: None)
+            take_pass(measured, self.open, 0.05, self.rng)
         return measured
 
 

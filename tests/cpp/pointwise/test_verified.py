@@ -42,6 +42,7 @@ STEPS = [
     for text in PROBLEMS
     for pass_ in parse_problem(text).passes
     for propagation in ("inference", "training")
+    if propagation == "inference" or (parse_problem(text).entry.training and pass_ == "forward")
 ]
 
 

@@ -49,6 +49,11 @@ def test_memory_moves_twice_per_clock():
     assert GpuFacts.of(TOLD).memory_bytes_per_s == 2 * 3.2e9 * 6144 / 8
 
 
+def test_a_slice_of_a_card_has_a_part_of_its_bandwidth_which_nobody_tells():
+    facts = GpuFacts.of({**TOLD, "name": "NVIDIA H100 80GB HBM3 MIG 1g.10gb"})
+    assert facts.memory_bytes_per_s is None
+
+
 def test_the_dict_is_json():
     found = json.loads(json.dumps(GpuFacts.of(TOLD).to_dict()))
     assert found["l2_bytes"] == 60 << 20

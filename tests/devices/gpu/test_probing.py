@@ -141,7 +141,15 @@ def test_a_probe_that_beats_what_was_only_assumed_is_a_warning(gpu):
 
 @pytest.mark.parametrize(
     ("share", "precision", "warned"),
-    [(0.85, "fp32", True), (0.92, "fp32", False), (0.8, "tf32", False), (0.5, "tf32", True)],
+    [
+        (0.45, "bf16-tc", True),
+        (0.45, "fp8-tc", False),
+        (0.35, "fp8-tc", True),
+        (0.85, "fp32", True),
+        (0.92, "fp32", False),
+        (0.8, "tf32", False),
+        (0.5, "tf32", True),
+    ],
 )
 def test_a_weak_probe_is_a_warning(gpu, share, precision, warned):
     record = extend(Probes(gpu(), share=share), [precision], levels=())

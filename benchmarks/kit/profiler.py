@@ -1,0 +1,105 @@
+"""Three doubts about PyTorch's clock beside its profiler.
+
+Whether launches cost more once somebody has profiled; whether kernels of a graph overlap, so that
+another one there costs less than it takes; whether graphs, and a second profile, survive the first,
+after which CUPTI is torn down. That may end the process, which costs what comes after it only.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from kit.items import main
+
+_TIMES = 20
+
+
+@functools.cache
+def _setup() -> Any:
+    import torch
+
+    from pydlbench.backends.torch.gpu import Runtime
+
+    runtime = Runtime()
+    large = torch.rand(2048, 2048, device="cuda", dtype=torch.float16)
+    graphs = {count: runtime.capture(lambda: large @ large, count) for count in (100, 200)}
+    return runtime, torch.rand(1024, device="cuda"), large, graphs
+
+
+def _median(call: Callable[[], float]) -> float:
+    return statistics.median(call() for _ in range(_TIMES))
+
+
+def _launch() -> float:
+    import torch
+
+    runtime, small, *_ = _setup()
+
+    def once() -> float:
+        runtime.wait()
+        begin = time.perf_counter()
+        for _ in range(500):
+            torch.relu(small)
+        seconds = time.perf_counter() - begin
+        runtime.wait()
+        return seconds / 500
+
+    once()
+    return _median(once)
+
+
+def _in_graph() -> float:
+    runtime, _, _, graphs = _setup()
+
+    def replaying(count: int) -> float:
+        begin = runtime.record()
+        graphs[count].replay()
+        end = runtime.record()
+        runtime.wait()
+        return float(runtime.between(begin, end))
+
+    first, second = (_median(lambda count=count: replaying(count)) for count in (100, 200))
+    return (second - first) / 100
+
+
+def _names() -> list[str]:
+    import torch
+
+    from pydlbench.backends.torch.gpu import kernel_names
+
+    _, small, *_ = _setup()
+    return kernel_names(lambda: torch.relu(small))
+
+
+def _profiled() -> float:
+    import torch
+
+    runtime, _, large, _ = _setup()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(_TIMES):
+            large @ large
+        runtime.wait()
+    events = [one for one in profile.events() or () if "CUDA" in str(one.device_type)]
+    return statistics.median(one.device_time_total for one in events) * 1e-6
+
+
+ITEMS = {
+    "launch before a profile": _launch,
+    "another product in a graph": _in_graph,
+    "a profile": _names,
+    "launch after it": _launch,
+    "another product in a graph after it": _in_graph,
+    "a product by a second profile": _profiled,
+    "another product in a graph after that": _in_graph,
+}
+
+if __name__ == "__main__":
+    raise SystemExit(main(ITEMS))

@@ -1,0 +1,138 @@
+"""Everything once, tiny: what of it does not work on this card decides how the rest is measured.
+
+What the libraries or we have no kernel for is found, not failed. PyTorch is asked last, and its
+profiler behind all else: it may end the process.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from kit.items import main
+from pydlbench.backends.base import Preparation
+from pydlbench.errors import UnsupportedError
+from pydlbench.ops.table import build_layer, ops_of_kind
+from pydlbench.records.specs import KernelSpec
+from pydlbench.timing.chunk import Request
+from pydlbench.words import GPU_PRECISIONS, PASSES
+
+GATE, PROFILER = "gate", "profiler"
+GRAPHS = tuple(f"graph of {count}" for count in (64, 256, 1024))
+_TORCH = ("torch row", PROFILER)
+_CONVOLVED = ("fp32", "tf32", "fp16-tc", "bf16-tc")
+_DEVICE = "cuda:0"
+_GEMM = build_layer("gemm", m=256, k=256, n=256)
+_CONV = build_layer(
+    "conv", batch=8, in_channels=16, in_size=14, out_channels=32, kernel=3, padding=1
+)
+_SIZES: dict[str, dict[str, int]] = {
+    "images": {"batch": 2, "channels": 8, "height": 6, "width": 7},
+    "rows": {"batch": 2, "channels": 8, "height": 6, "width": 7},
+    "flat": {"batch": 3, "channels": 5},
+    "weights": {"channels": 37},
+}
+
+
+@functools.cache
+def _native() -> Any:
+    from pydlbench.backends.native import cuda
+
+    return cuda.create(_DEVICE)
+
+
+def _gate() -> Any:
+    import pydlbench._cuda as cuda
+
+    return cuda.launch_seconds(cuda.Device(0))
+
+
+def _graph(count: int) -> dict[str, Any]:
+    """Time executions in a graph; those in one that is gated are fewer, where there are many."""
+    kernel = _native().prepare(
+        KernelSpec(layer=_GEMM, device=_DEVICE, timing="cuda-graph"), Preparation()
+    )
+    chunk = kernel.sample(Request(samples=3, inner=count))
+    if chunk.gate_timeouts:
+        raise RuntimeError(f"{chunk.gate_timeouts} samples timed out behind the gate")
+    return {"seconds": min(chunk.seconds)}
+
+
+def _checked(**words: Any) -> dict[str, Any]:
+    case = KernelSpec(device=_DEVICE, **words)
+    try:
+        kernel = _native().prepare(case, Preparation())
+    except UnsupportedError as error:
+        return {"unsupported": " ".join(str(error).split())[:160]}
+    if kernel.facts.correct.status != "ok":
+        raise RuntimeError(f"{kernel.facts.algorithm}: {kernel.facts.correct.status}")
+    seconds = min(kernel.sample(Request(samples=3)).seconds)
+    return {"algorithm": kernel.facts.algorithm, "seconds": seconds}
+
+
+def _chain() -> dict[str, Any]:
+    from pydlbench.backends.native.model_chain import prepare_model
+    from pydlbench.models import build_model
+    from pydlbench.records.step import StepSpec
+
+    case = StepSpec(model="mnist", batch=8, phase="training", device=_DEVICE)
+    kernel = prepare_model(_native(), build_model("mnist", 8), case)
+    return {
+        "timing": kernel.facts.timing,
+        "seconds": min(kernel.sample(Request(samples=3)).seconds),
+    }
+
+
+def _torch_row() -> dict[str, Any]:
+    from pydlbench.backends.torch.backend import create
+
+    os.environ["PYDLBENCH_PROFILER"] = "0"
+    kernel = create(_DEVICE).prepare(
+        KernelSpec(layer=_GEMM, device=_DEVICE, backend="torch"), Preparation()
+    )
+    return {"seconds": min(kernel.sample(Request(samples=3)).seconds)}
+
+
+def _profiler() -> list[str]:
+    import torch
+
+    from pydlbench.backends.torch.gpu import kernel_names
+
+    os.environ.pop("PYDLBENCH_PROFILER", None)
+    matrix = torch.rand(256, 256, device="cuda")
+    names = kernel_names(lambda: matrix @ matrix)
+    if not names:
+        raise RuntimeError("no kernel was seen: CUPTI is refused")
+    return names
+
+
+def _items() -> dict[str, Callable[[], Any]]:
+    found: dict[str, Callable[[], Any]] = {GATE: _gate}
+    for name in GRAPHS:
+        found[name] = functools.partial(_graph, int(name.split()[-1]))
+    for mode in GPU_PRECISIONS:
+        found[f"gemm {mode}"] = functools.partial(_checked, layer=_GEMM, precision=mode)
+    for mode in _CONVOLVED:
+        for pass_ in PASSES:
+            words = {"layer": _CONV, "precision": mode, "pass_": pass_}
+            found[f"conv {mode} {pass_}"] = functools.partial(_checked, **words)
+    for mode in ("max", "avg"):
+        layer = build_layer("pool", batch=2, channels=8, in_size=8, kernel=2, stride=2, mode=mode)
+        for pass_ in layer.passes:
+            found[f"pool {mode} {pass_}"] = functools.partial(_checked, layer=layer, pass_=pass_)
+    for op, entry in ops_of_kind("pointwise").items():
+        sources: dict[str, Any] = {"sources": (4, 1, 3)} if op == "concat" else {}
+        layer = build_layer(op, **sources, **_SIZES[entry.form])
+        for pass_ in layer.passes:
+            found[f"{op} {pass_}"] = functools.partial(_checked, layer=layer, pass_=pass_)
+    return {**found, "chain": _chain, **dict(zip(_TORCH, (_torch_row, _profiler), strict=True))}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(_items(), {GATE: {"PYDLBENCH_GATE": "0"}}))

@@ -1,0 +1,196 @@
+"""A network of the catalogue as a function, over a framework's table of forward functions.
+
+For frameworks whose networks are functions: TensorFlow and JAX. A framework says how the layers of
+its table are called in a network, and what it does with dropout and batch normalisation.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.backends.steps.inputs import weight_shapes
+from pydlbench.models.graph import INPUT, cropped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from numpy.typing import NDArray
+
+    from pydlbench.backends.frameworks.operands import Lie
+    from pydlbench.backends.steps.definition import StepDefinition
+    from pydlbench.models.graph import Model, Node
+    from pydlbench.ops.op import Layer
+
+
+#: Scopes of what is no node's.
+LOSS: Final = "step_loss"
+OPTIMIZER: Final = "step_optimizer"
+
+
+def scope_of(name: str) -> str:
+    """Return the scope that a node's operators are in; one with a line in it would be several."""
+    return name.replace("/", ".")
+
+
+@dataclass(slots=True)
+class Run:
+    """One pass forward through a network, while it is traced.
+
+    Attributes:
+        tensors: weights and running statistics by ``<node>/<role>``.
+        definition: what the step does.
+        key: of what dropout draws, in frameworks that have keys.
+        moved: running statistics as the pass has moved them, by name, in frameworks that do not
+            assign them.
+    """
+
+    tensors: Mapping[str, Any]
+    definition: StepDefinition
+    key: Any = None
+    moved: dict[str, Any] = field(default_factory=dict)
+
+
+class Network(abc.ABC):
+    """A model as a function.
+
+    Args:
+        model: the graph.
+        images: their layout: ``nhwc`` or ``nchw``.
+        computed: type of activations; what normalisations keep is float32.
+    """
+
+    def __init__(self, model: Model, images: str, computed: Any) -> None:
+        self.model, self.images, self.computed = model, images, computed
+        #: Shapes of the nodes' outputs, as the last tracing found them, NCHW.
+        self.shapes: dict[str, tuple[int, ...]] = {}
+
+    def output(self, images: Any, run: Run) -> Any:
+        """Return the output for images, in the type of activations."""
+        values = self.values(images, run)
+        self.shapes = {node.name: self._plain_shape(values[node.name]) for node in self.model}
+        return values[self.model.output.name]
+
+    def values(self, images: Any, run: Run) -> dict[str, Any]:
+        """Return the outputs of all nodes by name, and the images in the type of activations."""
+        values = {INPUT: self.cast(images)}
+        for node in self.model:
+            values[node.name] = self.apply(node, [values[name] for name in node.inputs], run)
+        return values
+
+    def apply(self, node: Node, inputs: Sequence[Any], run: Run) -> Any:
+        """Return a node's output."""
+        own = {role: run.tensors[f"{node.name}/{role}"] for role in weight_shapes(node)}
+        with self.scope(scope_of(node.name)):
+            match node.op:
+                case "flatten":
+                    return self._flattened(inputs[0])
+                case "shift" | "crop":
+                    return self.pad(inputs[0], self._frame(node))
+                case "dropout":
+                    return self.dropped(node, inputs[0], run) if run.definition.drops else inputs[0]
+                case "batchnorm":
+                    return self.normalised(node, inputs[0], own, run)
+            assert node.layer is not None, node.op
+            cast = {role: self.cast(tensor) for role, tensor in own.items()}
+            weights = [cast["weights"]] if "weights" in cast else []
+            result = self.function(node.layer)(*inputs, *weights)
+            return self.biased(result, cast["bias"]) if "bias" in cast else result
+
+    def arranged(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
+        """Return a plain tensor by its name as the network takes it: filters are turned."""
+        return self._lie(name).arranged("weights", array) if array.ndim == 4 else array
+
+    def plain(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
+        """Return what :meth:`arranged` made (or its gradient) as a plain tensor."""
+        return self._lie(name).plain("weights", array) if array.ndim == 4 else array
+
+    def is_exact(self, name: str) -> bool:
+        """Whether a tensor is float32 whatever the precision, as those of normalisations are."""
+        node, _, role = name.rpartition("/")
+        layer = self.model[node].layer
+        return layer is not None and layer.in_float32(role)
+
+    # -------------------------------------------------------------------------
+    # What a framework says of itself.
+
+    @abc.abstractmethod
+    def scope(self, name: str) -> AbstractContextManager[Any]:
+        """Return the context in which operators get a name."""
+
+    @abc.abstractmethod
+    def cast(self, tensor: Any) -> Any:
+        """Return a tensor in the type of activations."""
+
+    @abc.abstractmethod
+    def function(self, layer: Layer) -> Callable[..., Any]:
+        """Return what is called for a layer: a function of its inputs, and of its weights."""
+
+    @abc.abstractmethod
+    def biased(self, result: Any, bias: Any) -> Any:
+        """Return a result with a bias for each channel added."""
+
+    @abc.abstractmethod
+    def lie(self, layer: Layer) -> Lie:
+        """Return how the tensors of a layer lie."""
+
+    @abc.abstractmethod
+    def transpose(self, tensor: Any, order: Sequence[int]) -> Any:
+        """Return a tensor with its dimensions in another order."""
+
+    @abc.abstractmethod
+    def reshape(self, tensor: Any, shape: Sequence[int]) -> Any:
+        """Return a tensor in another shape."""
+
+    @abc.abstractmethod
+    def pad(self, images: Any, pads: Sequence[tuple[int, int]]) -> Any:
+        """Return images with zeros before and behind each dimension; negative numbers cut off."""
+
+    @abc.abstractmethod
+    def dropped(self, node: Node, images: Any, run: Run) -> Any:
+        """Return images of which a dropout has dropped some elements."""
+
+    @abc.abstractmethod
+    def normalised(self, node: Node, images: Any, own: Mapping[str, Any], run: Run) -> Any:
+        """Return images that a batch normalisation has normalised; it moves running statistics.
+
+        Args:
+            node: the normalisation; without trained ``weights`` its factor is one.
+            images: what it reads.
+            own: its tensors by role, in float32.
+            run: says by which statistics.
+        """
+
+    # -------------------------------------------------------------------------
+    # Nodes that only move images, and stand for no layer.
+
+    def _flattened(self, images: Any) -> Any:
+        """Return images as features in the order channel, row, column."""
+        batch, *sizes = (int(size) for size in images.shape)
+        if self.images == "nhwc" and len(sizes) == 3 and sizes[0] * sizes[1] > 1:
+            images = self.transpose(images, (0, 3, 1, 2))
+        return self.reshape(images, (batch, math.prod(sizes)))
+
+    def _frame(self, node: Node) -> list[tuple[int, int]]:
+        """Return what a node that moves the frame of images pads each dimension by."""
+        left, right, above, below = (
+            (1, -1, 1, -1) if node.op == "shift" else cropped(self.model, node)
+        )
+        pads = [(0, 0)] * 4
+        first = self.images.index("h")
+        pads[first : first + 2] = (-above, -below), (-left, -right)
+        return pads
+
+    def _plain_shape(self, tensor: Any) -> tuple[int, ...]:
+        sizes = tuple(int(size) for size in tensor.shape)
+        if len(sizes) == 4 and self.images == "nhwc":
+            return sizes[0], sizes[3], sizes[1], sizes[2]
+        return sizes
+
+    def _lie(self, name: str) -> Lie:
+        layer = self.model[name.rpartition("/")[0]].layer
+        assert layer is not None, "what has weights is a layer"
+        return self.lie(layer)

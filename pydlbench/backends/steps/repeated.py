@@ -1,0 +1,132 @@
+"""Operators in functions of their own, repeated until they stand above what a call costs.
+
+A call of a function costs more than many an operator. So a short one is put into its function
+several times, on operands of its own each time, and what an empty call costs is taken off: one
+right after it, where the caches are as operators leave them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from pydlbench.backends.steps.operators import CallCost, TimedCall
+from pydlbench.devices.cpu.facts import read_cpu_facts
+from pydlbench.errors import PydlbenchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from pydlbench.backends.steps.operators import TimedOperator
+
+# An operator is repeated in its function until it lasts so long, in seconds, and so often at most.
+_LONG_S: Final = 12e-3
+_MOST: Final = 16
+# The operands of all repetitions together take no more than this share of the memory.
+_ROOM: Final = 1 / 8
+
+Operator = TypeVar("Operator", bound="TimedOperator")
+
+
+class RepeatedOperator(TimedCall):
+    """A function that holds an operator several times.
+
+    Args:
+        call: calls it, and waits for it.
+        executions: of the operator in a call.
+        cost: of a call, which is taken off; None leaves it in.
+    """
+
+    def __init__(
+        self, call: Callable[[], Any], executions: int = 1, cost: CallCost | None = None
+    ) -> None:
+        super().__init__(call)
+        self.executions, self._cost = executions, cost
+
+    def run(self) -> float:
+        """Call it once; seconds of one execution."""
+        seconds = super().run()
+        return (seconds - (self._cost.seconds() if self._cost else 0.0)) / self.executions
+
+
+class CallCosts:
+    """What calls cost that compute next to nothing, by their numbers of operands and results.
+
+    Args:
+        empty: returns such a call of so many operands and results.
+    """
+
+    def __init__(self, empty: Callable[[int, int], TimedCall]) -> None:
+        self._empty = empty
+        self._known: dict[tuple[int, int], CallCost] = {}
+
+    def at(self, operands: int, results: int) -> CallCost:
+        """Return what a call costs."""
+        # A few more or less make no difference that could be measured.
+        key = _rounded(operands), _rounded(results)
+        if key not in self._known:
+            self._known[key] = self._new(*key)
+        return self._known[key]
+
+    def once(self, operators: Iterable[TimedOperator], operands: int = 1) -> float:
+        """Return what a step's call costs when operators have run before it."""
+        cost = self._new(operands, 1)
+        cost.seconds()
+        for one in operators:
+            one.run()
+            cost.seconds()
+        return cost.latest
+
+    def _new(self, operands: int, results: int) -> CallCost:
+        """Return the cost of a call that no operator has to do with."""
+        return CallCost(self._empty(operands, results).run)
+
+
+def _rounded(number: int) -> int:
+    """Return the next power of two."""
+    return 1 << max(0, number - 1).bit_length()
+
+
+def long_enough(
+    make: Callable[[Sequence[Sequence[Any]]], RepeatedOperator],
+    operands: Sequence[Any],
+    copy: Callable[[Any], Any],
+    *,
+    size: int,
+    among: int,
+    most: int = _MOST,
+) -> RepeatedOperator:
+    """Return an operator that is repeated often enough to stand above the cost of its call.
+
+    Args:
+        make: of sets of operands, with one execution for each.
+        operands: of one execution.
+        copy: returns an operand in memory of its own.
+        size: of the operands, in bytes: large ones take longer, and are repeated less often.
+        among: operators that share the memory.
+        most: repetitions.
+    """
+    made = make([operands])
+    made.run()
+    once = min(made.run() for _ in range(3))
+    room = _ROOM * (read_cpu_facts().memory_total_bytes or 0) / among
+    times = min(most, math.ceil(_LONG_S / max(once, 1e-5)), int(room / max(size, 1)))
+    if times <= 1:
+        return made
+    made = make([operands, *([copy(one) for one in operands] for _ in range(times - 1))])
+    made.run()
+    return made
+
+
+def made_ready(
+    signatures: Iterable[str], make: Callable[[str], Operator]
+) -> tuple[dict[str, Operator], dict[str, str]]:
+    """Return the operators that could be made, and why others could not, by signature."""
+    ready: dict[str, Operator] = {}
+    refused: dict[str, str] = {}
+    for signature in signatures:
+        try:
+            ready[signature] = make(signature)
+        except PydlbenchError as error:
+            refused[signature] = str(error)
+    return ready, refused

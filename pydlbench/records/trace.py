@@ -1,0 +1,131 @@
+"""Calls of a step in context: each as long as it took in the step itself."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydlbench.records.record import Record, one_of
+from pydlbench.words import DIRECTIONS
+
+#: How a step is traced: by the framework's own profiler, or by time stamps before and after each
+#: call of the step's recorded calls, which run without modules and autograd then.
+TRACES = ("profile", "stamps")
+
+
+class ProgramCall(Record, frozen=True, kw_only=True):
+    """A call of a step, in its place.
+
+    Attributes:
+        operator: its name, in the framework's words: ``aten.convolution_backward``.
+        module: the user's module or the node of the catalogue's network that it is of; of what is
+            of several or of none its direction, as an optimizer's call over all weights.
+        direction: ``forward``, ``loss``, ``backward`` or ``optimizer``.
+        signature: see :class:`~pydlbench.records.operator.RecordedCall`.
+        bytes: of its operands and results together; 0 where nobody has counted them.
+    """
+
+    operator: str
+    module: str
+    direction: Annotated[str, one_of(*DIRECTIONS)]
+    signature: str
+    bytes: int = 0
+
+
+class TraceFacts(Record, frozen=True, kw_only=True):
+    """What is known of a step that can be traced.
+
+    Attributes:
+        calls: of the step, in their order.
+        sources: by the ways in which it can be traced (:data:`TRACES`), whose times they are.
+    """
+
+    calls: tuple[ProgramCall, ...]
+    sources: dict[str, str]
+
+
+def module_of(names: tuple[str, ...], direction: str) -> str:
+    """Return what a call is told under; see :class:`ProgramCall`.
+
+    Args:
+        names: of the modules or nodes that it belongs to.
+        direction: of the call.
+    """
+    return names[0] if len(names) == 1 else direction
+
+
+class CallInContext(Record, frozen=True, kw_only=True):
+    """Calls of one operator, module and direction in a step. Times in seconds.
+
+    Attributes:
+        operator: see :class:`ProgramCall`.
+        module: likewise.
+        direction: likewise.
+        count: how many there are in a step.
+        in_context_s: of all of them together, in the traced step itself.
+        share: of the step.
+        limit_s: their roofline: the higher of FLOPs over the measured peak and least bytes over the
+            measured bandwidths; None where what they compute or what the machine can is not known.
+    """
+
+    operator: str
+    module: str
+    direction: Annotated[str, one_of(*DIRECTIONS)]
+    count: int
+    in_context_s: float
+    share: float
+    limit_s: float | None = None
+
+
+class ModuleInContext(Record, frozen=True, kw_only=True):
+    """A module's calls in a step, of all directions. Times in seconds.
+
+    Attributes:
+        module: see :class:`ProgramCall`.
+        seconds: of its calls together, in the traced step itself.
+        share: of the step.
+        limit_s: the sum of its calls' rooflines; None where calls without one take more than a
+            tenth of it.
+    """
+
+    module: str
+    seconds: float
+    share: float
+    limit_s: float | None = None
+
+
+class Dominant(Record, frozen=True, kw_only=True):
+    """The module that takes most of a step.
+
+    Attributes:
+        name: of the module.
+        share: of the step.
+        ci_low: lower end of the distribution-free 95 % interval over the rounds; None below 6.
+        ci_high: upper end.
+    """
+
+    name: str
+    share: float
+    ci_low: float | None = None
+    ci_high: float | None = None
+
+
+class Tracing(Record, frozen=True, kw_only=True):
+    """How calls were timed in their step. Times in seconds.
+
+    Attributes:
+        source: whose times they are.
+        rounds: traced steps, in one process.
+        calls: in a step.
+        traced_s: the traced step's median.
+        untraced_s: that of the steps that ran beside them without a trace.
+        cost: the traced step over the other one of its round: the median; 1 costs nothing.
+        notes: what was not as usual: why it was not the profiler, or that seconds are scaled.
+    """
+
+    source: str
+    rounds: int
+    calls: int
+    traced_s: float
+    untraced_s: float
+    cost: float
+    notes: tuple[str, ...] = ()

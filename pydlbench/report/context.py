@@ -1,0 +1,89 @@
+"""A traced step in text: its modules, what dominates it, and what is between calls."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Final
+
+from pydlbench.records.check import step_words
+from pydlbench.report.text import Lines, Table
+from pydlbench.units import format_seconds, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydlbench.records.step import StepRecord
+    from pydlbench.records.trace import CallInContext, Dominant, ModuleInContext, Tracing
+    from pydlbench.report.text import Block
+
+#: Modules that are shown; JSON has all.
+_SHOWN: Final = 10
+_TITLES: Final = ("module", "time", "share", "of limit", "slowest call", "", "direction")
+
+
+def context_blocks(record: StepRecord, who: str) -> list[Block]:
+    """Return what is said of a traced step; of one that was not traced the reason.
+
+    Args:
+        record: of the step.
+        who: framework and mode.
+    """
+    if record.untraced is not None:
+        return [Lines([f"{who}: modules and calls were not measured: {record.untraced}"])]
+    modules, trace = record.modules, record.trace
+    if not modules or trace is None or record.dominant is None:
+        return []
+    calls = record.calls or ()
+    shown = modules[:_SHOWN]
+    cells = [_cells(one, [call for call in calls if call.module == one.module]) for one in shown]
+    said = []
+    if rest := modules[_SHOWN:]:
+        seconds, share = sum(one.seconds for one in rest), sum(one.share for one in rest)
+        said.append(
+            f"{len(rest)} modules more: {format_seconds(seconds)}, {percent(share)} (--json)"
+        )
+    said.append(_between(record, trace))
+    said += trace.notes
+    said.append(f"next: {shlex.join(['pydlbench', 'check', *step_words(record.case)])}")
+    return [
+        Lines([f"{who}: {_dominates(record.dominant, calls)}"], bold=1),
+        Table(_TITLES, cells, (False, True, True, True, False, True, False)),
+        Lines(said),
+    ]
+
+
+def _cells(module: ModuleInContext, calls: Sequence[CallInContext]) -> list[str]:
+    slowest = max(calls, key=lambda one: one.in_context_s)
+    limit = "-" if module.limit_s is None else percent(module.limit_s / module.seconds)
+    return [
+        module.module,
+        format_seconds(module.seconds),
+        percent(module.share),
+        limit,
+        slowest.operator.removeprefix("aten."),
+        format_seconds(slowest.in_context_s),
+        slowest.direction,
+    ]
+
+
+def _dominates(dominant: Dominant, calls: Sequence[CallInContext]) -> str:
+    """Say which module takes most of the step, and by which calls."""
+    text = f"dominated by {dominant.name}: {percent(dominant.share)} of the step"
+    if dominant.ci_low is not None and dominant.ci_high is not None:
+        text += f" (95 % {percent(dominant.ci_low)} .. {percent(dominant.ci_high)})"
+    own = [one for one in calls if one.module == dominant.name]
+    slowest = max(own, key=lambda one: one.in_context_s)
+    operator = slowest.operator.removeprefix("aten.")
+    if len(own) > 1:
+        text += f", {operator} {slowest.direction} alone {percent(slowest.share)}"
+    return text
+
+
+def _between(record: StepRecord, trace: Tracing) -> str:
+    between_s = record.between_calls_s or 0.0
+    whole = between_s + sum(one.in_context_s for one in record.calls or ())
+    return (
+        f"between calls {format_seconds(between_s)}, {percent(between_s / whole)}; "
+        f"{trace.calls:,} calls in {trace.rounds} steps of one process, by {trace.source}: "
+        f"traced over untraced {trace.cost:.3f}"
+    )

@@ -1,0 +1,70 @@
+"""Steps made ready in their framework's process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pydlbench.backends.steps import operations
+from pydlbench.records.step import StepFacts, StepPreparation
+from pydlbench.words import FRAMEWORK_MODES, FRAMEWORKS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydlbench.records.step import StepSpec
+    from pydlbench.runner.session import Session
+    from pydlbench.workers.host import RemoteKernel
+
+
+def prepare_step(
+    case: StepSpec,
+    session: Session,
+    *,
+    warm: bool = False,
+    allocator: str | None = None,
+    preparation: StepPreparation | None = None,
+) -> RemoteKernel[StepFacts]:
+    """Have a step made ready in its framework's process; raises what is raised there.
+
+    Args:
+        case: the step.
+        session: whose workers are used.
+        warm: in a process of its own whose allocator keeps the pages that were freed.
+        allocator: of that process, see :meth:`pydlbench.runner.session.Session.worker`.
+        preparation: with which checks; None is all of them.
+
+    Returns:
+        A kernel to sample.
+    """
+    worker = session.worker(case.framework, case.device, warm=warm, allocator=allocator)
+    how = preparation or StepPreparation()
+    return worker.build(operations.prepare_step, StepFacts, case=case.to_dict(), preparation=how)
+
+
+def settled(cases: Sequence[StepSpec], session: Session) -> list[StepSpec]:
+    """Return steps of a model of the user's own in the framework that the model is of.
+
+    Modes become their counterparts. The user's code runs once more for it, in a worker.
+
+    Args:
+        cases: of one model, in the framework whose worker is asked.
+        session: whose worker.
+
+    Raises:
+        PydlbenchError: the user's code failed.
+    """
+    first = cases[0]
+    worker = session.worker(first.framework, first.device)
+    found = worker.call(operations.find_framework, lambda _: None, case=first.to_dict())
+    if found == first.framework or found not in FRAMEWORKS:
+        return list(cases)
+    worker.close()  # it has both frameworks by now
+    places = FRAMEWORK_MODES[first.framework]
+    return [
+        msgspec.structs.replace(
+            one, framework=found, mode=FRAMEWORK_MODES[found][places.index(str(one.mode))]
+        )
+        for one in cases
+    ]

@@ -1,0 +1,318 @@
+"""Traced steps in, modules and calls out: what each takes in the step, and which dominates it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.devices.roofline import memory_time, roof
+from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError
+from pydlbench.ops.seen import meaning_of
+from pydlbench.records.operator import RecordedCall
+from pydlbench.records.step import StepPreparation
+from pydlbench.records.trace import CallInContext, Dominant, ModuleInContext, Tracing
+from pydlbench.steps.prepare import prepare_step
+from pydlbench.timing.chunk import Request
+from pydlbench.timing.statistics import median, median_interval, middle_rounds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pydlbench.ops.meaning import Meaning
+    from pydlbench.records.step import StepFacts, StepSpec
+    from pydlbench.records.trace import ProgramCall, TraceFacts
+    from pydlbench.runner.session import Session
+    from pydlbench.workers.host import RemoteKernel
+
+#: An interval of the median at 95 % takes six rounds; short steps have more.
+_ROUNDS: Final = 6
+_MOST: Final = 18
+_ENOUGH_S: Final = 4.0
+#: A trace that makes a step this much longer is not of that step any more.
+_COST: Final = 1.03
+#: Calls without a known roofline may take this share of a module that has one.
+_UNKNOWN: Final = 0.1
+#: The precision of a peak by the type of operands.
+_PRECISIONS: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+#: What a module's roofline reads: these are measured in every run.
+_LEVELS: Final = ("memory", "llc")
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """What was sampled of traced steps, round by round, in seconds.
+
+    Attributes:
+        traced_s: of the traced step.
+        plain_s: of the step beside it.
+        calls_s: of each call in the traced step.
+    """
+
+    traced_s: Sequence[float]
+    plain_s: Sequence[float]
+    calls_s: Sequence[Sequence[float]]
+
+    @classmethod
+    def of_seconds(cls, seconds: Sequence[float], calls: int) -> Rounds:
+        """Return the rounds of chunks; see ``backends.steps.trace.TracedSteps``."""
+        width = calls + 2
+        rounds = [seconds[begin : begin + width] for begin in range(0, len(seconds), width)]
+        return cls(
+            [one[0] for one in rounds], [one[1] for one in rounds], [one[2:] for one in rounds]
+        )
+
+    @property
+    def ratios(self) -> list[float]:
+        """What tracing costs, by round."""
+        return [one / other for one, other in zip(self.traced_s, self.plain_s, strict=True)]
+
+    @property
+    def dear(self) -> bool:
+        """Whether tracing makes the step longer by more than may be: not by chance."""
+        interval = median_interval(self.ratios)
+        by_chance = interval is not None and interval.low <= 1
+        return median(self.ratios) > _COST and not by_chance
+
+
+def trace_step(case: StepSpec, session: Session) -> dict[str, Any]:
+    """Trace a step, and return what a :class:`~pydlbench.records.step.StepRecord` has of it.
+
+    Args:
+        case: the step; it is made ready once more, in the process that timed it last.
+        session: whose workers are used.
+
+    Returns:
+        Fields; of a step that is not traced the reason.
+    """
+    how = StepPreparation(checks=False, trace=True)
+    try:
+        kernel = prepare_step(case, session, preparation=how)
+        try:
+            facts = kernel.facts.trace
+            if facts is None:
+                return {"untraced": kernel.facts.untraced}
+            rounds, tracing = _traced(kernel, facts)
+        finally:
+            kernel.release()
+    except PydlbenchError as error:
+        if isinstance(error, ValueError):
+            raise
+        return {"untraced": " ".join(str(error).split())}
+    return {"trace": tracing, **in_context(facts.calls, rounds, _limits(facts.calls, session))}
+
+
+def _traced(kernel: RemoteKernel[StepFacts], facts: TraceFacts) -> tuple[Rounds, Tracing]:
+    """Return rounds of traced steps: by the profiler, unless it fails or costs too much."""
+    notes: list[str] = []
+    rounds = None
+    way = next(iter(facts.sources))
+    try:
+        rounds = _sampled(kernel, facts, way)
+        if not rounds.dear:
+            return rounds, _tracing(facts, way, rounds)
+        notes.append(
+            f"{facts.sources[way]} makes the step {median(rounds.ratios):.2f} times as long"
+        )
+    except PrimitiveError as error:
+        notes.append(str(error))
+    if "stamps" in facts.sources and way != "stamps":
+        try:
+            stamped = _sampled(kernel, facts, "stamps")
+        except UnsupportedError as error:
+            notes.append(str(error))
+        else:
+            return _of_steps(stamped), _tracing(facts, "stamps", stamped, notes)
+    if rounds is None:
+        raise UnsupportedError("; ".join(notes))
+    notes.append("seconds are scaled to the step without a trace")
+    return _scaled(rounds), _tracing(facts, way, rounds, notes)
+
+
+def _sampled(kernel: RemoteKernel[StepFacts], facts: TraceFacts, way: str) -> Rounds:
+    seconds: list[float] = []
+    begin = time.monotonic()
+    width = 2 + len(facts.calls)
+    while not seconds or (len(seconds) < _MOST * width and time.monotonic() - begin < _ENOUGH_S):
+        untimed = 0 if seconds else 1
+        request = Request(samples=_ROUNDS, untimed=untimed, timing=way)
+        seconds += kernel.sample(request).seconds
+    return Rounds.of_seconds(seconds, len(facts.calls))
+
+
+def _of_steps(stamped: Rounds) -> Rounds:
+    """Return rounds whose step is the real one, of which time stamps time the calls only."""
+    return Rounds(stamped.plain_s, stamped.plain_s, stamped.calls_s)
+
+
+def _scaled(rounds: Rounds) -> Rounds:
+    """Return rounds in which all is as much shorter as the step without a trace is."""
+    calls_s = [
+        [one / ratio for one in calls]
+        for calls, ratio in zip(rounds.calls_s, rounds.ratios, strict=True)
+    ]
+    return Rounds(rounds.plain_s, rounds.plain_s, calls_s)
+
+
+def _tracing(facts: TraceFacts, way: str, rounds: Rounds, notes: Sequence[str] = ()) -> Tracing:
+    return Tracing(
+        source=facts.sources[way],
+        rounds=len(rounds.traced_s),
+        calls=len(facts.calls),
+        traced_s=median(rounds.traced_s),
+        untraced_s=median(rounds.plain_s),
+        cost=median(rounds.ratios),
+        notes=tuple(notes),
+    )
+
+
+# -----------------------------------------------------------------------------
+# From rounds to modules and calls.
+
+
+def in_context(
+    calls: Sequence[ProgramCall],
+    rounds: Rounds,
+    limit_s: Callable[[ProgramCall], float | None] = lambda _: None,
+) -> dict[str, Any]:
+    """Return calls, modules, what is between calls, and what dominates, as a record has them.
+
+    Seconds add up to those of a step in the middle of the rounds (``middle_rounds``): those of
+    calls and of what is between them are of the same executions.
+
+    Args:
+        calls: of the step, in their order.
+        rounds: of traced steps.
+        limit_s: the roofline of a call, in seconds.
+    """
+    between = [
+        step_s - sum(calls_s)
+        for step_s, calls_s in zip(rounds.traced_s, rounds.calls_s, strict=True)
+    ]
+    flat = [
+        second
+        for calls_s, rest in zip(rounds.calls_s, between, strict=True)
+        for second in (*calls_s, rest)
+    ]
+    *seconds, between_s = middle_rounds(flat, len(calls) + 1)
+    step_s = sum(seconds) + between_s
+    alike: dict[tuple[str, str, str], list[int]] = {}
+    for place, call in enumerate(calls):
+        alike.setdefault((call.module, call.direction, call.operator), []).append(place)
+    found = [
+        CallInContext(
+            operator=operator,
+            module=module,
+            direction=direction,
+            count=len(places),
+            in_context_s=(taken := sum(seconds[one] for one in places)),
+            share=taken / step_s,
+            limit_s=_sum_known([limit_s(calls[one]) for one in places]),
+        )
+        for (module, direction, operator), places in alike.items()
+    ]
+    modules = _modules(found, step_s)
+    return {
+        "calls": tuple(sorted(found, key=lambda one: -one.in_context_s)),
+        "modules": modules,
+        "between_calls_s": between_s,
+        "dominant": _dominant(calls, rounds, modules[0]) if modules else None,
+    }
+
+
+def _sum_known(limits: Sequence[float | None]) -> float | None:
+    known = [one for one in limits if one is not None]
+    return sum(known) if len(known) == len(limits) else None
+
+
+def _modules(calls: Sequence[CallInContext], step_s: float) -> tuple[ModuleInContext, ...]:
+    """Return the modules, the longest first."""
+    alike: dict[str, list[CallInContext]] = {}
+    for one in calls:
+        alike.setdefault(one.module, []).append(one)
+    found = []
+    for module, own in alike.items():
+        seconds = sum(one.in_context_s for one in own)
+        unknown = sum(one.in_context_s for one in own if one.limit_s is None)
+        limit_s = None
+        if unknown <= _UNKNOWN * seconds:
+            limit_s = sum(one.limit_s or 0.0 for one in own)
+        found.append(
+            ModuleInContext(module=module, seconds=seconds, share=seconds / step_s, limit_s=limit_s)
+        )
+    return tuple(sorted(found, key=lambda one: -one.seconds))
+
+
+def _dominant(calls: Sequence[ProgramCall], rounds: Rounds, module: ModuleInContext) -> Dominant:
+    """Return a module's share with its interval over the rounds, each of one execution.
+
+    Few rounds' median may lie beside the share of sums that add up: the interval covers both.
+    """
+    own = [place for place, call in enumerate(calls) if call.module == module.module]
+    shares = [
+        sum(calls_s[place] for place in own) / step_s
+        for step_s, calls_s in zip(rounds.traced_s, rounds.calls_s, strict=True)
+    ]
+    interval = median_interval(shares)
+    return Dominant(
+        name=module.module,
+        share=module.share,
+        ci_low=None if interval is None else min(interval.low, module.share),
+        ci_high=None if interval is None else max(interval.high, module.share),
+    )
+
+
+# -----------------------------------------------------------------------------
+# The roofline of a call.
+
+
+def _limits(
+    calls: Sequence[ProgramCall], session: Session
+) -> Callable[[ProgramCall], float | None]:
+    """Return what tells a call's roofline on the CPU; None of one that nobody knows."""
+    meanings = {one: _meaning(one) for one in calls}
+    wanted = dict.fromkeys(_precision(one) for one in meanings.values())
+    try:
+        device = session.devices.cpu(wanted, levels=_LEVELS)
+        levels = device.levels(_LEVELS)
+    except PydlbenchError:  # the times stand without a limit beside them
+        return lambda _: None
+    peaks: dict[str, float] = {}
+    for precision in wanted:
+        try:
+            peaks[precision] = device.limits(precision).measured
+        except UnsupportedError:
+            continue
+
+    def limit_s(call: ProgramCall) -> float | None:
+        meaning = meanings[call]
+        flops, peak = _executed(meaning), peaks.get(_precision(meaning))
+        if flops is None or peak is None or meaning.bytes is None:
+            return None
+        return roof(flops, peak, *memory_time(0, meaning.bytes, levels)).time_s
+
+    return limit_s
+
+
+def _meaning(call: ProgramCall) -> Meaning:
+    return meaning_of(
+        RecordedCall(
+            signature=call.signature,
+            operator=call.operator,
+            direction=call.direction,
+            bytes=call.bytes,
+        )
+    )
+
+
+def _executed(meaning: Meaning) -> float | None:
+    """Return FLOPs without padded taps, as far as layers tell."""
+    if meaning.flops is None:
+        return None
+    padded = sum(one.layer.flops(one.pass_) for one in meaning.layers)
+    executed = sum(one.layer.flops_executed(one.pass_) for one in meaning.layers)
+    return max(0, meaning.flops - (padded - executed))
+
+
+def _precision(meaning: Meaning) -> str:
+    return next((_PRECISIONS[one] for one in meaning.dtypes if one in _PRECISIONS), "fp32")

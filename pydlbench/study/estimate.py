@@ -1,0 +1,211 @@
+"""The one estimator: the paired value of each round, its median, and an interval that holds.
+
+A row is the contrast of a subject with nothing: its value in a round is its time. The contrast of
+two subjects is the ratio of their times in the rounds that both were in, so that whatever the
+machine did to both cancels. The interval is that of the median of the rounds
+(:func:`pydlbench.timing.statistics.median_interval`), which assumes nothing about their
+distribution and exists from six rounds on.
+
+Interference is a covariate and never a reason to leave a round out. It widens the interval in two
+ways, and moves nothing:
+
+- What the rounds without interference say for themselves is inside. Where a neighbour had the
+  memory for half of the rounds, the interval reaches to where the other half lies.
+- What the median would be, had each round been slowed by as much as its cores were used by others,
+  is inside: where FMA bursts did half beside all rounds, the time may be half of what was measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pydlbench.timing.guards import seen_beside
+from pydlbench.timing.policy import Policy
+from pydlbench.timing.statistics import (
+    Interval,
+    Ratio,
+    half_width_of_few,
+    median,
+    median_interval,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from pydlbench.study.table import Series, Visit
+
+# Of 100 bursts of FMAs on undisturbed cores 95 do 98 % or more; less than this is somebody else.
+_FULL: Final = 0.95
+# Bursts of reads scatter more: on quiet machines by a tenth.
+_FULL_READS: Final = 0.75
+_POLICY: Final = Policy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A median over rounds.
+
+    Attributes:
+        median: of the rounds' values.
+        interval: of that median, widened by interference; None with too few rounds.
+        rounds: how many values these are of.
+        disturbed: beside how many of them somebody else used the machine.
+        reason: what was seen there, in words; empty without any.
+        values: of the rounds.
+    """
+
+    median: float
+    interval: Interval | None
+    rounds: int
+    disturbed: int
+    reason: str
+    values: tuple[float, ...]
+
+    @property
+    def contended(self) -> bool:
+        """Whether half of the rounds or more were disturbed: then there is no verdict."""
+        return self.rounds > 0 and 2 * self.disturbed >= self.rounds
+
+    def above(self, limit: float) -> bool:
+        """Whether it is above a limit beyond doubt; of two to five rounds, taken for normal."""
+        if self.interval is not None:
+            return self.interval.low > limit
+        half = half_width_of_few(self.values)
+        return half is not None and self.median - half > limit
+
+    def to_ratio(self) -> Ratio:
+        """Return it as the ratio of two subjects."""
+        return Ratio(median=self.median, interval=self.interval, n=self.rounds)
+
+
+def estimate(series: Series, confidence: float = 0.95) -> Estimate:
+    """Return a subject's time, in seconds: the median over its repetitions.
+
+    Args:
+        series: its visits.
+        confidence: level of the interval.
+    """
+    beside = _Beside(series)
+    values = series.by_round()
+    return _estimate(values, beside.shares, beside.words, confidence)
+
+
+def contrast(own: Series, other: Series, confidence: float = 0.95) -> Estimate | None:
+    """Return the ratio of two subjects' times over the rounds that both were in; None without any.
+
+    Args:
+        own: one of them.
+        other: whom it is compared with.
+        confidence: level of the interval.
+    """
+    first, second = own.by_round(), other.by_round()
+    shared = first.keys() & second.keys()
+    if not shared:
+        return None
+    if own is other:
+        beside = _Beside(own)
+        return _estimate(dict.fromkeys(sorted(shared), 1.0), {}, beside.words, confidence)
+    mine, theirs = _Beside(own), _Beside(other)
+    return _estimate(
+        {number: first[number] / second[number] for number in sorted(shared)},
+        {number: mine.shares[number] / theirs.shares[number] for number in shared},
+        {
+            number: words
+            for number in sorted(shared)
+            if (words := mine.words.get(number) or theirs.words.get(number))
+        },
+        confidence,
+    )
+
+
+def _estimate(
+    values: Mapping[int, float],
+    shares: Mapping[int, float],
+    words: Mapping[int, str],
+    confidence: float,
+) -> Estimate:
+    middle = median(values.values())
+    interval = median_interval(values.values(), confidence)
+    disturbed = [number for number in values if number in words]
+    if interval is not None and disturbed:
+        undisturbed = [value for number, value in values.items() if number not in words]
+        scaled = median(value * shares.get(number, 1.0) for number, value in values.items())
+        ends = [interval.low, interval.high, scaled]
+        ends += [median(undisturbed)] if undisturbed else []
+        interval = Interval(low=min(ends), high=max(ends), confidence=interval.confidence)
+    return Estimate(
+        median=middle,
+        interval=interval,
+        rounds=len(values),
+        disturbed=len(disturbed),
+        reason=words[disturbed[len(disturbed) // 2]] if disturbed else "",
+        values=tuple(values.values()),
+    )
+
+
+class _Beside:
+    """What others did beside each of a subject's rounds.
+
+    Attributes:
+        shares: by round, the least share of the cores that the subject had; 1 where nobody else
+            was seen on them.
+        words: what was seen, of the rounds that were disturbed.
+    """
+
+    def __init__(self, series: Series) -> None:
+        foreign = _foreign(series)
+        best = {
+            level: _second_best([getattr(one.interference, level) for one in series])
+            for level in ("llc", "memory")
+        }
+        self.shares: dict[int, float] = {}
+        self.words: dict[int, str] = {}
+        for visit in series:
+            wait_s = visit.run_delay_s if foreign else 0.0
+            self.shares[visit.round] = _share(visit, wait_s)
+            words = seen_beside(
+                disturbance=visit.disturbance,
+                fma=visit.interference.fma,
+                wait_s=wait_s,
+                steal_s=visit.steal_s,
+                wall_s=visit.wall_s,
+                policy=_POLICY,
+            ) or _slow_reads(visit, best)
+            if words:
+                self.words[visit.round] = words
+
+
+def _foreign(series: Series) -> bool:
+    """Whether waits are others' doing: threads of a process wait for each other, too.
+
+    Where all others together took less of the CPUs than ticks at both ends of some visits can hide,
+    the process has more threads than CPUs. Only the sum over all visits can tell.
+    """
+    taken = [visit.others_s for visit in series if visit.others_s is not None]
+    wall_s = sum(visit.wall_s for visit in series)
+    limit = max(_POLICY.others_fraction * wall_s, _POLICY.others_floor_s)
+    counted = len(taken) == len(series) and wall_s >= 4 * _POLICY.others_floor_s
+    return not (counted and sum(taken) < limit)
+
+
+def _share(visit: Visit, wait_s: float) -> float:
+    fma = visit.interference.fma
+    share = 1.0 if fma is None or fma >= _FULL else fma
+    if visit.wall_s > 0 and wait_s > _POLICY.chunk_wait_floor_s:
+        share = min(share, max(0.0, 1 - wait_s / visit.wall_s))
+    return share or 1e-3
+
+
+def _second_best(rates: Collection[float | None]) -> float | None:
+    """The rate that two bursts have reached: one alone may have been lucky."""
+    known = sorted(rate for rate in rates if rate is not None)
+    return known[-2] if len(known) > 1 else None
+
+
+def _slow_reads(visit: Visit, best: Mapping[str, float | None]) -> str:
+    for level, name in (("llc", "last-level cache"), ("memory", "memory")):
+        rate, reference = getattr(visit.interference, level), best[level]
+        if rate is not None and reference is not None and rate < _FULL_READS * reference:
+            return f"somebody else used the {name}: reads did {rate / reference:.0%} beside it"
+    return ""

@@ -1,0 +1,225 @@
+"""The one loop: subjects in random order, round by round, each with what was read beside it.
+
+It runs nothing by itself and reads no clock: a subject's ``sample`` does, so that tests feed it
+with invented numbers. Whoever is sampled has the machine for itself
+(:meth:`pydlbench.workers.host.RemoteKernel.sample`): all other workers are stopped meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pydlbench.errors import PydlbenchError
+from pydlbench.study.table import Interference, Table, visit_of
+from pydlbench.timing.chunk import Request
+from pydlbench.timing.statistics import median
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+    from pydlbench.timing.chunk import Chunk
+    from pydlbench.timing.policy import Policy
+
+#: Fewer rounds have no interval at 95 %.
+LEAST_ROUNDS: Final = 6
+#: Of subjects that are made ready once: the fewest whose interval leaves out the two extremes.
+ROUNDS: Final = 9
+# An untimed execution that brings back caches is told from the clock's noise up to so many.
+_MOST_UNTIMED: Final = 10_000
+
+
+def random_order(seed: int) -> random.Random:
+    """Return the source of the orders in which subjects take their turns in each round."""
+    return random.Random(seed)  # noqa: S311 - an order, not a secret
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How long a subject runs, as far as a visit's size depends on it.
+
+    Attributes:
+        execution_s: seconds of one execution.
+        sample_wall_s: wall seconds of a sample, whatever they were spent on.
+        inner: executions per sample.
+        process: the number of the process in which that was found, and it was warmed up.
+    """
+
+    execution_s: float
+    sample_wall_s: float
+    inner: int
+    process: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Subject:
+    """Somebody who is sampled.
+
+    Attributes:
+        key: its name in the table.
+        sample: times the samples of a request.
+        policy: how large its visits are.
+        process: the number of the process that holds it.
+        preparation: how often it was made ready before.
+        size: what is known of it; None before it was first sampled. A later one of the same kernel
+            may be given that of an earlier one.
+    """
+
+    key: Hashable
+    sample: Callable[[Request], Chunk]
+    policy: Policy
+    process: int = 0
+    preparation: int = 0
+    size: Size | None = None
+
+
+class Study:
+    """Takes rounds of visits and keeps them in a table.
+
+    Args:
+        order: seeded source of the order in each round. With a fixed one each subject would always
+            follow the same other, and inherit its caches and its temperature.
+        interference: reads bursts while nobody is timed; None where nobody can.
+    """
+
+    def __init__(
+        self, order: random.Random, interference: Callable[[], Interference] | None = None
+    ) -> None:
+        self.table = Table()
+        self._order = order
+        self._interference = interference
+
+    def take(
+        self, subjects: Sequence[Subject], first: int = 0, rounds: int = 1
+    ) -> dict[Hashable, PydlbenchError]:
+        """Take rounds over all subjects, and add their visits to the table.
+
+        Args:
+            subjects: with different keys; each is sized and warmed up before the first round where
+                its process has not yet sampled it.
+            first: number of the first round.
+            rounds: how many.
+
+        Returns:
+            By key, why somebody has visits no more: the others have gone on.
+        """
+        errors: dict[Hashable, PydlbenchError] = {}
+        waiting = list(subjects)
+        self._order.shuffle(waiting)
+        for subject in waiting:
+            try:
+                _warm_up(subject)
+            except PydlbenchError as error:
+                errors[subject.key] = error
+        alone = len(subjects) == 1 and self._interference is None
+        before: Interference | None = None
+        for number in range(first, first + rounds):
+            waiting = [one for one in subjects if one.key not in errors]
+            if not waiting:
+                break
+            self._order.shuffle(waiting)
+            if self._interference is not None and before is None:
+                before = self._interference()
+            taken: list[tuple[Subject, Request, Chunk]] = []
+            for subject in waiting:
+                request = request_for(subject, alone=alone and number > first)
+                try:
+                    chunk = subject.sample(request)
+                except PydlbenchError as error:
+                    errors[subject.key] = error
+                    continue
+                subject.size = _sized(subject, request, chunk)
+                taken.append((subject, request, chunk))
+            after = None if self._interference is None else self._interference()
+            beside = _slower(before, after)
+            before = after
+            for subject, request, chunk in taken:
+                self.table.add(
+                    visit_of(
+                        subject.key,
+                        chunk,
+                        inner=request.inner,
+                        number=number,
+                        preparation=subject.preparation,
+                        process=subject.process,
+                        beside=beside,
+                    )
+                )
+        return errors
+
+
+def request_for(subject: Subject, *, alone: bool = False) -> Request:
+    """Return what a visit of a subject asks for.
+
+    Args:
+        subject: with its size.
+        alone: nobody else has run since it was sampled last.
+    """
+    policy, size = subject.policy, subject.size
+    assert size is not None, "sized before the first round"
+    sample_s = max(size.execution_s * size.inner, 1e-9)
+    if policy.chunk_by_wall:
+        sample_s = max(sample_s, size.sample_wall_s)
+    wanted = max(round(policy.chunk_s / sample_s), policy.least_samples)
+    most = max(1, min(policy.max_samples, int(policy.visit_s / sample_s)))
+    untimed = 0
+    limit = policy.settle_s if alone else policy.settle_limit_s
+    if size.execution_s < limit:
+        settling = math.ceil(policy.settle_s / max(size.execution_s, 1e-9))
+        untimed = max(1, min(settling, _MOST_UNTIMED))
+    touch = untimed > 0 and size.execution_s >= policy.settle_s
+    samples = max(1, min(wanted, most))
+    return Request(samples=samples, inner=size.inner, untimed=untimed, touch=touch)
+
+
+def _warm_up(subject: Subject) -> None:
+    """Find a subject's size, and warm it up, where its process has not sampled it before."""
+    policy, size = subject.policy, subject.size
+    if size is not None and size.process == subject.process:
+        return
+    inner = 1 if size is None else size.inner
+    chunk = subject.sample(Request(samples=1, inner=inner, untimed=1, touch=True))
+    for _ in range(policy.max_calibrations):
+        execution_s = min(chunk.seconds)
+        if execution_s * inner >= policy.min_sample_s:
+            break
+        # A fifth more, so that a kernel that speeds up while warming stays above the target.
+        ideal = 1.2 * policy.min_sample_s / execution_s if execution_s > 0 else math.inf
+        inner = math.ceil(min(ideal, inner * 100.0))
+        chunk = subject.sample(Request(samples=1, inner=inner))
+    subject.size = _sized(subject, Request(samples=1, inner=inner), chunk)
+    if subject.size.execution_s < policy.warm_limit_s:
+        request = request_for(subject)
+        subject.size = _sized(subject, request, subject.sample(request))
+
+
+def _sized(subject: Subject, request: Request, chunk: Chunk) -> Size:
+    """Return a subject's size with one more chunk: its fastest counts.
+
+    Others only make it slower, and a visit beside them is to have as many samples as one without.
+    """
+    wall_s = max(chunk.wall_s, request.inner * sum(chunk.seconds))
+    execution_s, sample_wall_s = median(chunk.seconds), wall_s / len(chunk.seconds)
+    known = subject.size
+    if known is not None and known.inner == request.inner:
+        execution_s = min(execution_s, known.execution_s)
+        sample_wall_s = min(sample_wall_s, known.sample_wall_s)
+    return Size(
+        execution_s=execution_s,
+        sample_wall_s=sample_wall_s,
+        inner=request.inner,
+        process=subject.process,
+    )
+
+
+def _slower(before: Interference | None, after: Interference | None) -> Interference:
+    """Return the slower one of two readings in each of their columns."""
+    both = [one for one in (before, after) if one is not None]
+
+    def slowest(name: str) -> float | None:
+        known = [rate for one in both if (rate := getattr(one, name)) is not None]
+        return min(known, default=None)
+
+    return Interference(fma=slowest("fma"), llc=slowest("llc"), memory=slowest("memory"))

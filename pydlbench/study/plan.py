@@ -1,0 +1,56 @@
+"""How many repetitions a study needs: planned once, from what is known before."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from pydlbench.study.loop import LEAST_ROUNDS
+from pydlbench.timing.statistics import median
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+#: What a row's interval is to be: a half-width relative to its median.
+WIDTH: Final = 0.02
+#: More repetitions within a run tell little: what the machine does over hours no one of them sees.
+MOST: Final = 15
+# Half of the 95 % interval of a normal sample's median over the deviation, times the root of n.
+_HALF: Final = 1.96 * math.sqrt(math.pi / 2)
+
+
+def repetitions(scatter: float | None, width: float = WIDTH) -> int:
+    """Return how many repetitions give a median whose 95 % interval is so narrow.
+
+    Args:
+        scatter: standard deviation of repetitions, relative to their median; None if unknown.
+        width: half of the interval that is wanted, relative likewise.
+    """
+    if scatter is None:
+        return LEAST_ROUNDS
+    return min(MOST, max(LEAST_ROUNDS, math.ceil((_HALF * scatter / width) ** 2)))
+
+
+def scatter(times: Sequence[float]) -> float | None:
+    """Return the standard deviation of repetitions, relative to their mean; None of fewer than two.
+
+    Args:
+        times: of a row's repetitions, in any unit.
+    """
+    if len(times) < 2:
+        return None
+    mean = math.fsum(times) / len(times)
+    squares = math.fsum((x - mean) ** 2 for x in times)
+    return math.sqrt(squares / (len(times) - 1)) / mean
+
+
+def planned(scatters: Iterable[float | None], width: float = WIDTH) -> int:
+    """Return how many repetitions rows need that are taken together.
+
+    Args:
+        scatters: what is known of each row: the median counts, so that a disturbed row does not
+            plan for all.
+        width: see :func:`repetitions`.
+    """
+    known = [scatter for scatter in scatters if scatter is not None]
+    return repetitions(median(known) if known else None, width)

@@ -1,0 +1,100 @@
+"""Who of several subjects is the fastest, and how much slower the others are."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from pydlbench.study.estimate import Estimate, contrast
+from pydlbench.timing.statistics import half_width_of_few, median
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from pydlbench.study.table import Series
+
+
+def ratios(
+    series: Mapping[int, Series], eligible: Collection[int] | None = None
+) -> tuple[int, dict[int, Estimate]]:
+    """Return which subject is the fastest, and each one's ratio to it.
+
+    Ratios are of rounds that both were in; the fastest one's own is 1.
+
+    Args:
+        series: of one problem's subjects, by index.
+        eligible: who may be the one that others are compared with, at least one of them; None is
+            all.
+    """
+    able = sorted(index for index in series if eligible is None or index in eligible)
+    found = {
+        best: {index: ratio(own, series[best]) for index, own in series.items()} for best in able
+    }
+    fastest = max(able, key=lambda best: (*_rank(found[best], able), -series[best].median))
+    return fastest, found[fastest]
+
+
+def ratio(own: Series, best: Series) -> Estimate:
+    """Return a subject's ratio to another; without a common round that of their medians.
+
+    Args:
+        own: a subject's visits.
+        best: the other one's.
+    """
+    found = contrast(own, best)
+    if found is not None:
+        return found
+    return Estimate(
+        median=own.median / best.median,
+        interval=None,
+        rounds=0,
+        disturbed=0,
+        reason="",
+        values=(),
+    )
+
+
+def _rank(found: Mapping[int, Estimate], able: Sequence[int]) -> tuple[bool, float]:
+    """How well somebody serves as the fastest: best is whom nobody else has a ratio below 1 to.
+
+    Neither medians of all rounds tell (whoever ran on while the machine was fast has the smaller
+    one, and yet is not faster), nor always the rounds' ratios: of three kernels that are as good as
+    equal, each may be faster than the next in the rounds that the two of them were in. Then it is
+    whom nobody is faster than beyond an interval, and of these whose least ratio is nearest to 1.
+    """
+    others = [found[index] for index in able]
+    beyond = any((one.interval.high if one.interval else one.median) < 1 for one in others)
+    return not beyond, min(1.0, *(one.median for one in others))
+
+
+def clock_beside(own: Series, other: Series) -> float | None:
+    """Return the core clock in Hz that was read beside another subject in the same rounds.
+
+    Args:
+        own: of a subject whose process reads no clock.
+        other: of one on the same cores, whose process does.
+    """
+    mine = own.by_round()
+    clocks = [clock for number, clock in other.clocks_by_round().items() if number in mine]
+    return median(clocks) if clocks else None
+
+
+def saved_s(default: Series, kept: Series) -> float:
+    """Return what an allocator that keeps its pages saves per execution, if that is beyond doubt.
+
+    It is not where the rounds disagree on it, or where no fewer pages are touched for the first
+    time: another process may be faster for reasons of its own.
+
+    Args:
+        default: with the usual allocator.
+        kept: of the same kernel in the same rounds, with one that keeps its pages.
+    """
+    if default.faults is not None and kept.faults is not None and default.faults - kept.faults < 1:
+        return 0.0
+    found = contrast(kept, default)
+    if found is None:
+        return 0.0
+    half = half_width_of_few(found.values)
+    few = math.inf if half is None else found.median + half
+    highest = few if found.interval is None else found.interval.high
+    return default.median * (1 - found.median) if highest < 1 else 0.0

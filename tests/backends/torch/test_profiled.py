@@ -1,0 +1,138 @@
+"""Traced steps of PyTorch: whose time is where, by its profiler and by time stamps."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pydlbench.backends.steps.operations import prepare_step  # noqa: E402
+from pydlbench.backends.torch.profiled import tracer  # noqa: E402
+from pydlbench.backends.torch.recording import by_module, record  # noqa: E402
+from pydlbench.errors import PrimitiveError  # noqa: E402
+from pydlbench.records.step import StepPreparation, StepSpec  # noqa: E402
+from pydlbench.timing.chunk import Request  # noqa: E402
+
+SLOW_S = 5e-3
+
+
+@torch.library.custom_op("pydlbench_planted::slow", mutates_args=())
+def slow(values: torch.Tensor) -> torch.Tensor:
+    time.sleep(SLOW_S)
+    return values.clone()
+
+
+class Slow(torch.nn.Module):
+    def forward(self, values):
+        return slow(values)
+
+
+class Attention(torch.nn.Module):
+    """What composes its calls in many ways: attention, recurrence, views, in-place calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.recurrent = torch.nn.LSTM(16, 16, batch_first=True)
+        self.act = torch.nn.Hardtanh(inplace=True)
+
+    def forward(self, values):
+        found, _ = self.recurrent(self.encoder(values))
+        return self.act(found.transpose(1, 2).reshape(values.shape[0], -1) + 1).sum()
+
+
+def steps_of(module, *inputs, backward=False):
+    def step():
+        if not backward:
+            with torch.no_grad():
+                return module(*inputs)
+        module.zero_grad()
+        loss = module(*inputs)
+        loss.backward()
+        return loss
+
+    step()
+    named = {one: name.rpartition(".")[0] for name, one in module.named_parameters()}
+    recorded = record(lambda: [step()], naming=by_module(module), parameters=named)
+    return tracer(recorded, step)
+
+
+def by_module_s(found, trace):
+    seconds: dict[str, float] = {}
+    for call, call_s in zip(found.calls, trace.calls_s, strict=True):
+        seconds[call.module] = seconds.get(call.module, 0.0) + call_s
+    return seconds
+
+
+@pytest.mark.parametrize("way", ["profile", "stamps"])
+def test_a_call_that_sleeps_shows_in_its_module(way):
+    module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), Slow(), torch.nn.ReLU())
+    found = steps_of(module, torch.ones(2, 8))
+    run = found.ways[way][1]
+    run()
+    trace = run()
+    seconds = by_module_s(found, trace)
+    assert list(seconds) == ["0", "1", "2", "3"]
+    assert SLOW_S <= seconds["2"] <= trace.step_s
+    assert [one.operator for one in found.calls if one.module == "2"] == ["pydlbench_planted.slow"]
+
+
+def test_what_sleeps_in_no_call_is_between_calls():
+    module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
+    module[1].register_forward_hook(lambda *_: time.sleep(SLOW_S))
+    trace = steps_of(module, torch.ones(2, 8)).ways["profile"][1]()
+    assert trace.step_s - sum(trace.calls_s) >= SLOW_S
+
+
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+def test_calls_that_autograd_and_composed_operators_make_are_found_again(backward):
+    found = steps_of(Attention().train(backward), torch.rand(2, 5, 16), backward=backward)
+    trace = found.ways["profile"][1]()
+    assert len(trace.calls_s) == len(found.calls)
+    assert {one.module for one in found.calls} >= {"recurrent", "act"}
+    assert all(one >= 0 for one in trace.calls_s)
+    assert sum(trace.calls_s) <= trace.step_s
+
+
+def test_a_step_that_makes_other_calls_than_before_is_refused():
+    module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
+    found = steps_of(module, torch.ones(2, 8))
+    module[1] = torch.nn.Tanh()
+    with pytest.raises(
+        PrimitiveError, match=r"aten::relu of 1, forward; the profile has aten::tanh"
+    ):
+        found.ways["profile"][1]()
+
+
+@pytest.mark.parametrize("phase", ["forward", "training"])
+def test_a_step_of_the_catalogue_is_traced_and_keeps_its_weights(backend, phase):
+    case = StepSpec(model="mnist", batch=2, phase=phase)
+    how = StepPreparation(checks=False, trace=True)
+    kernel = prepare_step(backend, case.to_dict(), how.to_dict())
+    trace = kernel.facts.trace
+    assert trace is not None
+    assert list(trace.sources) == ["profile", "stamps"]
+    for way in trace.sources:
+        seconds = kernel.sample(Request(samples=2, untimed=1, timing=way)).seconds
+        assert len(seconds) == 2 * (2 + len(trace.calls))
+        traced_s, plain_s, *calls_s = seconds[: 2 + len(trace.calls)]
+        assert 0 < sum(calls_s) <= traced_s
+        assert plain_s > 0
+    directions = {one.direction for one in trace.calls}
+    assert directions == ({"forward"} if phase == "forward" else {*directions, "optimizer"})
+
+
+def test_a_compiled_step_says_why_it_is_not_traced(backend):
+    case = StepSpec(model="mnist", batch=2, mode="compiled")
+    how = StepPreparation(checks=False, trace=True)
+    # Nothing is compiled before the first call of the step, which is not traced either.
+    torch.compiler.set_stance("force_eager")
+    try:
+        kernel = prepare_step(backend, case.to_dict(), how.to_dict())
+    finally:
+        torch.compiler.set_stance("default")
+    assert kernel.facts.trace is None
+    assert "compiled" in kernel.facts.untraced
+    assert "--mode eager" in kernel.facts.untraced

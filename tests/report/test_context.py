@@ -1,0 +1,62 @@
+"""What is printed of a traced step."""
+
+from __future__ import annotations
+
+import pytest
+
+from pydlbench.records.step import StepRecord, StepSpec
+from pydlbench.records.trace import CallInContext, Dominant, ModuleInContext, Tracing
+from pydlbench.report.context import context_blocks
+from pydlbench.report.text import Lines, Table
+
+
+def record_of(**more):
+    fields = {
+        "calls": tuple(
+            CallInContext(
+                operator=f"aten.{operator}",
+                module=module,
+                direction=direction,
+                count=1,
+                in_context_s=seconds,
+                share=seconds / 0.1,
+            )
+            for operator, module, direction, seconds in (
+                ("convolution_backward", "conv2", "backward", 0.05),
+                ("convolution", "conv2", "forward", 0.02),
+                ("relu", "act", "forward", 0.01),
+            )
+        ),
+        "modules": (
+            ModuleInContext(module="conv2", seconds=0.07, share=0.7, limit_s=0.014),
+            ModuleInContext(module="act", seconds=0.01, share=0.1),
+        ),
+        "between_calls_s": 0.02,
+        "dominant": Dominant(name="conv2", share=0.7, ci_low=0.68, ci_high=0.73),
+        "trace": Tracing(
+            source="a profiler", rounds=6, calls=3, traced_s=0.1, untraced_s=0.1, cost=1.0
+        ),
+    }
+    case = StepSpec(model="vgg11", batch=8, phase="training")
+    return StepRecord(case=case, status="ok", **{**fields, **more})
+
+
+def test_modules_are_shown_with_their_limit_and_slowest_call():
+    sentence, table, rest = context_blocks(record_of(), "torch eager")
+    assert isinstance(table, Table)
+    assert list(map(list, table.cells)) == [
+        ["conv2", "70.0 ms", "70 %", "20 %", "convolution_backward", "50.0 ms", "backward"],
+        ["act", "10.0 ms", "10 %", "-", "relu", "10.0 ms", "forward"],
+    ]
+    assert "conv2: 70 % of the step (95 % 68 % .. 73 %)" in sentence.lines[0]
+    assert "between calls 20.0 ms, 20 %" in rest.lines[0]
+    assert rest.lines[-1].endswith("check vgg11 --batch 8 --phase training --framework torch")
+
+
+@pytest.mark.parametrize("reason", [None, "torch compiled: nothing tells"])
+def test_a_step_that_was_not_traced_says_why_and_nobody_asks_in_vain(reason):
+    case = StepSpec(model="vgg11", batch=8)
+    found = context_blocks(StepRecord(case=case, status="ok", untraced=reason), "torch compiled")
+    texts = [line for one in found if isinstance(one, Lines) for line in one.lines]
+    assert len(texts) == (reason is not None)
+    assert all(str(reason) in one for one in texts)

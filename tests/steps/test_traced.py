@@ -1,0 +1,127 @@
+"""From rounds of traced steps to modules, calls and what dominates; planted and invented."""
+
+from __future__ import annotations
+
+import pytest
+
+from pydlbench.errors import PrimitiveError
+from pydlbench.records.trace import ProgramCall, TraceFacts
+from pydlbench.steps.traced import Rounds, _traced, in_context
+from pydlbench.timing.chunk import Chunk
+
+CALLS = (
+    ("convolution", "conv1", "forward"),
+    ("relu", "conv1", "forward"),
+    ("convolution", "conv2", "forward"),
+    ("convolution_backward", "conv2", "backward"),
+    ("convolution", "conv2", "forward"),
+)
+SECONDS = (0.010, 0.005, 0.020, 0.040, 0.020)
+
+
+def calls_of(*named):
+    return tuple(
+        ProgramCall(operator=operator, module=module, direction=direction, signature="")
+        for operator, module, direction in named
+    )
+
+
+def rounds_of(*calls_s, between_s=0.005, plain_s=0.1):
+    steps_s = [sum(one) + between_s for one in calls_s]
+    return Rounds(steps_s, [plain_s] * len(calls_s), calls_s)
+
+
+def test_modules_calls_and_what_is_between_them_add_up_to_the_step():
+    found = in_context(calls_of(*CALLS), rounds_of(*[SECONDS] * 6))
+    assert [(one.module, round(one.seconds, 9)) for one in found["modules"]] == [
+        ("conv2", 0.080),
+        ("conv1", 0.015),
+    ]
+    table = {(one.operator, one.module): one for one in found["calls"]}
+    assert table["convolution", "conv2"].count == 2
+    assert table["convolution", "conv2"].in_context_s == pytest.approx(0.040)
+    assert table["convolution_backward", "conv2"].share == pytest.approx(0.4)
+    assert found["between_calls_s"] == pytest.approx(0.005)
+    total = sum(one.share for one in found["modules"]) + found["between_calls_s"] / 0.1
+    assert total == pytest.approx(1)
+
+
+def test_the_largest_module_dominates_with_an_interval_over_rounds():
+    slow = [[one * (1 + 0.1 * n) if n else one for one in SECONDS] for n in range(6)]
+    for n, one in enumerate(slow):
+        one[2] += 0.010 * n
+    found = in_context(calls_of(*CALLS), rounds_of(*slow))["dominant"]
+    assert found.name == "conv2"
+    assert found.ci_low == pytest.approx(0.8)
+    assert found.ci_low < found.share < found.ci_high < 1
+
+
+def test_fewer_rounds_than_an_interval_needs_have_none():
+    found = in_context(calls_of(*CALLS), rounds_of(*[SECONDS] * 5))["dominant"]
+    assert (found.name, found.ci_low, found.ci_high) == ("conv2", None, None)
+
+
+def test_a_module_has_a_limit_where_nearly_all_of_its_calls_have_one():
+    limits = {"convolution": 0.002, "convolution_backward": 0.004}
+    found = in_context(
+        calls_of(*CALLS), rounds_of(*[SECONDS] * 6), lambda call: limits.get(call.operator)
+    )
+    known = {one.module: one.limit_s for one in found["modules"]}
+    assert known == {"conv2": pytest.approx(0.008), "conv1": None}  # a third of it is the ReLU
+
+
+class Kernel:
+    """Answers with invented rounds, by the way in which a step is traced."""
+
+    def __init__(self, **answers):
+        self.answers = answers
+        self.ways: list[str] = []
+
+    def sample(self, request):
+        self.ways.append(request.timing)
+        answer = self.answers[request.timing]
+        if isinstance(answer, Exception):
+            raise answer
+        traced_s, plain_s, *calls_s = answer
+        return Chunk(seconds=(traced_s, plain_s, *calls_s) * request.samples)
+
+
+FACTS = TraceFacts(
+    calls=calls_of(*CALLS[:2]), sources={"profile": "a profiler", "stamps": "time stamps"}
+)
+CHEAP = (0.101, 0.1, 0.06, 0.03)
+DEAR = (0.110, 0.1, 0.06, 0.03)
+STAMPS = (0.095, 0.1, 0.05, 0.03)
+
+
+def test_a_profiler_that_costs_little_is_taken():
+    rounds, tracing = _traced(Kernel(profile=CHEAP), FACTS)
+    assert tracing.source == "a profiler"
+    assert tracing.cost == pytest.approx(1.01)
+    assert tracing.notes == ()
+    assert set(rounds.traced_s) == {0.101}
+    assert tracing.rounds == len(rounds.traced_s) >= 6
+
+
+def test_a_profiler_that_costs_too_much_gives_way_to_time_stamps():
+    rounds, tracing = _traced(Kernel(profile=DEAR, stamps=STAMPS), FACTS)
+    assert tracing.source == "time stamps"
+    assert "1.10 times" in tracing.notes[0]
+    assert set(rounds.traced_s) == {0.1}  # the real step, of which stamps time the calls
+    assert {tuple(one) for one in rounds.calls_s} == {(0.05, 0.03)}
+
+
+def test_a_profile_of_other_calls_gives_way_to_time_stamps_and_says_which_call():
+    refused = PrimitiveError("call 3 of 9 is conv; the profile has relu")
+    _, tracing = _traced(Kernel(profile=refused, stamps=STAMPS), FACTS)
+    assert tracing.source == "time stamps"
+    assert tracing.notes == ("call 3 of 9 is conv; the profile has relu",)
+
+
+def test_where_only_a_dear_profiler_is_there_seconds_are_scaled_and_it_is_said():
+    facts = TraceFacts(calls=FACTS.calls, sources={"profile": "a profiler"})
+    rounds, tracing = _traced(Kernel(profile=DEAR), facts)
+    assert rounds.calls_s[0] == pytest.approx([0.06 / 1.1, 0.03 / 1.1])
+    assert set(rounds.traced_s) == {0.1}
+    assert tracing.traced_s == pytest.approx(0.11)
+    assert any("scaled" in one for one in tracing.notes)

@@ -1,0 +1,169 @@
+"""The one loop: rounds over subjects in random order, on an invented machine."""
+
+import random
+
+import pytest
+
+from pydlbench.errors import WorkerError
+from pydlbench.study.loop import LEAST_ROUNDS, Size, Study, Subject, request_for
+from pydlbench.study.table import Interference
+from pydlbench.timing.chunk import Chunk
+from pydlbench.timing.policy import Policy, gpu_policy
+
+
+def test_every_round_has_all_subjects_in_a_new_order(machine, study):
+    host = machine()
+    subjects = [host.subject(name, 1e-3 * (1 + i)) for i, name in enumerate("abcd")]
+    assert study.take(subjects, rounds=9) == {}
+    assert [study.table.rounds(name) for name in "abcd"] == [9] * 4
+    assert list(study.table.of("b").by_round()) == list(range(9))
+    orders = [key for key, _ in host.requests][-36:]
+    rounds = {tuple(orders[i : i + 4]) for i in range(0, 36, 4)}
+    assert all(sorted(one) == list("abcd") for one in rounds)
+    assert len(rounds) > 3
+
+
+def test_the_order_follows_the_seed(machine):
+    def order(seed):
+        host, study = machine(), Study(random.Random(seed))
+        study.take([host.subject(name, 1e-3) for name in "abcd"], rounds=5)
+        return [key for key, _ in host.requests]
+
+    assert order(1) == order(1)
+    assert order(1) != order(2)
+
+
+@pytest.mark.parametrize("dies_at", [1, 3, 5])
+def test_whoever_dies_costs_itself_only(machine, study, dies_at):
+    host = machine()
+    subjects = [host.subject("a", 1e-3), host.subject("b", 1e-3, dies_at=dies_at)]
+    errors = study.take(subjects, rounds=LEAST_ROUNDS)
+    assert list(errors) == ["b"]
+    assert isinstance(errors["b"], WorkerError)
+    assert study.table.rounds("a") == LEAST_ROUNDS
+    assert study.table.rounds("b") < LEAST_ROUNDS
+
+
+def test_whenever_it_is_interrupted_there_is_a_table(machine, study):
+    host = machine()
+    subjects = [host.subject("a", 1e-3), host.subject("b", 2e-3)]
+    for number in range(3):
+        study.take(subjects, first=number)
+    assert study.table.of("b").median == pytest.approx(2e-3)
+    assert len(study.table.of("a")) == 3
+    assert "c" not in study.table
+    with pytest.raises(ValueError, match="no visits"):
+        study.table.of("c")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "samples", "inner", "untimed", "touch"),
+    [
+        (2**-19, 125, 63, 1049, False),  # a sample is 0.12 ms of executions
+        (1e-3, 15, 1, 2, False),
+        (10e-3, 2, 1, 1, True),  # two samples where a chunk has room for one
+        (0.09, 2, 1, 1, True),
+        (0.3, 1, 1, 0, False),  # longer than a visit of a sixth of the budget: one, caches cold
+    ],
+)
+def test_the_size_of_a_visit(machine, study, seconds, samples, inner, untimed, touch):
+    host = machine()
+    subjects = [host.subject("a", seconds, policy=Policy(budget_s=1.5)), host.subject("b", 1e-3)]
+    study.take(subjects, rounds=1)
+    request = [one for key, one in host.requests if key == "a"][-1]
+    assert (request.samples, request.inner) == (samples, inner)
+    assert (request.untimed, request.touch) == (untimed, touch)
+    assert study.table.of("a").inner == inner
+
+
+def test_a_budget_bounds_visits(machine, study):
+    host = machine()
+    study.take([host.subject("a", 1e-3, policy=Policy(budget_s=0.03, visits=6))], rounds=2)
+    assert host.requests[-1][1].samples == 5
+
+
+def test_who_is_alone_finds_its_caches_as_it_left_them(machine, study):
+    host = machine()
+    study.take([host.subject("a", 0.01)], rounds=3)
+    assert [one.untimed for _, one in host.requests] == [1, 1, 0, 0]
+
+
+def test_a_fresh_process_is_sized_and_warmed_up_and_one_that_goes_on_is_not(machine, study):
+    host = machine()
+    first = host.subject("a", 1e-3, process=1)
+    study.take([first])
+    assert len(host.requests) == 3  # sized, warmed up, and the visit
+    study.take([host.subject("a", 1e-3, process=1, size=first.size, preparation=1)], first=1)
+    assert len(host.requests) == 4
+    study.take([host.subject("a", 1e-3, process=2, size=first.size, preparation=2)], first=2)
+    assert len(host.requests) == 7
+    found = study.table.of("a")
+    assert (found.preparations, found.processes) == (3, 2)
+
+
+def test_a_clock_that_reads_zero_does_not_stall(study):
+    def sample(request):
+        return Chunk(seconds=(0.0,) * min(request.samples, 50), wall_s=0.001)
+
+    subject = machine_less(sample)
+    study.take([subject], rounds=2)
+    assert subject.size.inner == 10**10
+    assert request_for(subject).samples <= Policy().max_samples
+
+
+def machine_less(sample, policy=None):
+    return Subject(key="a", sample=sample, policy=policy or Policy())
+
+
+def test_where_a_sample_costs_more_than_it_shows_visits_are_sized_by_their_wall_time(study):
+    """Cold caches on a GPU: a flush and a gate of 150 us around a kernel of 2 us."""
+    policy, asked = gpu_policy(Policy(), "events", "all-cold"), []
+
+    def sample(request):
+        asked.append(request)
+        return Chunk(seconds=(2e-6,) * request.samples, wall_s=150e-6 * request.samples)
+
+    study.take([machine_less(sample, policy)], rounds=2)
+    assert asked[-1].inner == 1  # a second execution would find what the first has left
+    assert asked[-1].samples == pytest.approx(policy.chunk_s / 150e-6)
+
+
+def test_bursts_are_read_before_and_after_a_round_and_the_slower_one_counts(machine):
+    readings = iter([(1.0, 8e9), (0.9, 9e9), (0.99, 5e9)])
+
+    def read():
+        fma, memory = next(readings)
+        return Interference(fma=fma, memory=memory)
+
+    study, host = Study(random.Random(0), read), machine()
+    study.take([host.subject("a", 1e-3), host.subject("b", 1e-3)], rounds=2)
+    for name in "ab":
+        beside = [one.interference for one in study.table.of(name)]
+        assert [(one.fma, one.memory, one.llc) for one in beside] == [
+            (0.9, 8e9, None),
+            (0.9, 5e9, None),
+        ]
+
+
+def test_bursts_of_a_chunk_count_before_those_around_it(study):
+    def sample(request):
+        return Chunk(seconds=(1e-3,) * request.samples, canary=(0.99, 0.6))
+
+    study.take([machine_less(sample)])
+    (visit,) = study.table.of("a")
+    assert visit.interference.fma == 0.6
+
+
+def test_a_size_of_an_earlier_process_is_where_sizing_begins(machine, study):
+    host = machine()
+    size = Size(execution_s=1e-6, sample_wall_s=1.2e-4, inner=120, process=1)
+    study.take([host.subject("a", 1e-6, process=2, size=size)])
+    assert [request.inner for _, request in host.requests] == [120, 120, 120]
+
+
+def test_visits_beside_others_have_as_many_samples_as_those_without(machine, study):
+    host = machine(state=lambda now: 8.0 if 0.1 < now < 0.6 else 1.0)
+    study.take([host.subject("a", 1e-3), host.subject("b", 1e-3)], rounds=6)
+    found = study.table.of("a")
+    assert max(one.median for one in found) > 7 * min(one.median for one in found)
+    assert {len(one.seconds) for one in found} == {15}

@@ -1,0 +1,26 @@
+"""Constants that a user may give, and those of steps."""
+
+import pytest
+
+from pydlbench.errors import UsageError
+from pydlbench.timing.policy import Policy, step_policy
+
+
+@pytest.mark.parametrize(
+    ("constants", "message"),
+    [
+        ({"confidence": 1.0}, r"--confidence 1: outside .* nearest: 0\.999"),
+        ({"confidence": 0.1}, r"nearest: 0\.5"),
+        ({"budget_s": 0.0}, "--budget 0: not a positive"),
+        ({"budget_s": float("nan")}, "--budget nan"),
+        ({"visits": 0}, "visits 0"),
+    ],
+)
+def test_policy_refuses_bad_constants(constants, message):
+    with pytest.raises(UsageError, match=message):
+        Policy(**constants)
+
+
+def test_visits_share_a_budget():
+    assert Policy(budget_s=3.0, visits=6).visit_s == 0.5
+    assert step_policy(Policy(budget_s=3.0, visits=6)).visit_s == 0.5
