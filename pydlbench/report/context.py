@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: Modules that are shown; JSON has all.
 _SHOWN: Final = 10
-_TITLES: Final = ("module", "time", "share", "of limit", "slowest call", "", "direction")
+_TITLES: Final = ("module", "time", "share", "of limit", "slowest call")
 
 
 def context_blocks(record: StepRecord, who: str) -> list[Block]:
@@ -47,7 +47,7 @@ def context_blocks(record: StepRecord, who: str) -> list[Block]:
     said.append(f"next: {shlex.join(['pydlbench', 'check', *step_words(record.case)])}")
     return [
         Lines([f"{who}: {_dominates(record.dominant, calls)}"], bold=1),
-        Table(_TITLES, cells, (False, True, True, True, False, True, False)),
+        Table(_TITLES, cells, (False, True, True, True, False)),
         Lines(said),
     ]
 
@@ -60,10 +60,15 @@ def _cells(module: ModuleInContext, calls: Sequence[CallInContext]) -> list[str]
         format_seconds(module.seconds),
         percent(module.share),
         limit,
-        slowest.operator.removeprefix("aten."),
-        format_seconds(slowest.in_context_s),
-        slowest.direction,
+        f"{_named(slowest)} {format_seconds(slowest.in_context_s)}",
     ]
+
+
+def _named(call: CallInContext) -> str:
+    """Return operator and direction of calls, the latter where the name does not say it."""
+    operator = call.operator.removeprefix("aten.")
+    said = call.direction == "forward" or call.direction in operator.lower()
+    return operator if said else f"{operator} {call.direction}"
 
 
 def _dominates(dominant: Dominant, calls: Sequence[CallInContext]) -> str:
@@ -73,9 +78,8 @@ def _dominates(dominant: Dominant, calls: Sequence[CallInContext]) -> str:
         text += f" (95 % {percent(dominant.ci_low)} .. {percent(dominant.ci_high)})"
     own = [one for one in calls if one.module == dominant.name]
     slowest = max(own, key=lambda one: one.in_context_s)
-    operator = slowest.operator.removeprefix("aten.")
     if len(own) > 1:
-        text += f", {operator} {slowest.direction} alone {percent(slowest.share)}"
+        text += f", {_named(slowest)} alone {percent(slowest.share)}"
     return text
 
 
