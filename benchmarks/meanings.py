@@ -126,7 +126,7 @@ def differences(lines: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Mapping[st
 
 def _call(line: Mapping[str, Any]) -> RecordedCall:
     keys = ("signature", "operator", "direction", "bytes")
-    return RecordedCall(**{key: line[key] for key in keys})
+    return RecordedCall(**{key: line[key] for key in keys}, trained=tuple(line.get("trained", ())))
 
 
 class Meanings:
@@ -168,6 +168,7 @@ class Meanings:
                     "bytes": one.bytes,
                     "signature": one.signature,
                     "meaning": meaning(one),
+                    **({"trained": one.trained} if one.trained else {}),
                 }
         self.models[model] = len(calls)
         return len(self.lines) - before

@@ -36,6 +36,9 @@ class RecordedCall(Record, frozen=True, kw_only=True):
         bytes: of its operands and results together; 0 where nobody has counted them.
         profiled: share of a step in the framework's own profile, all these calls together; None
             where it has none.
+        trained: which of its operands, counted from 0, are trained tensors, in a backward pass. A
+            product by one gives a gradient of data; one that lies nowhere (a sum's gradient, which
+            is one number for all elements) tells so by nothing else.
     """
 
     signature: str
@@ -46,8 +49,10 @@ class RecordedCall(Record, frozen=True, kw_only=True):
     parts: tuple[float, ...] = ()
     bytes: int = 0
     profiled: float | None = None
+    trained: tuple[int, ...] = ()
 
     omitted: ClassVar[tuple[str, ...]] = ("profiled",)
+    unlisted: ClassVar[tuple[str, ...]] = ("trained",)
 
     @classmethod
     def of(

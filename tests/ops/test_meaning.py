@@ -3,6 +3,7 @@
 import math
 import re
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -123,6 +124,27 @@ PRODUCTS = [
         "6x5:5x1 backward-weights",
         60,
         60,
+    ),
+    # The gradient of a sum is one number, which lies neither way.
+    (
+        aten("mm.default(float32[4, 6](0, 0), float32[6, 5](5, 1))", "backward"),
+        "6x5:5x4 backward-weights",
+        240,
+        240,
+    ),
+    (
+        aten("mm.default(float32[4, 6](0, 0), float32[6, 5](1, 6))", "backward"),
+        "4x5:5x6 backward-data",
+        240,
+        240,
+    ),
+    (
+        msgspec.structs.replace(
+            aten("mm.default(float32[4, 6](0, 0), float32[6, 5](5, 1))", "backward"), trained=(1,)
+        ),
+        "4x5:5x6 backward-data",
+        240,
+        240,
     ),
     (
         aten("bmm.default(float32[3, 4, 6](24, 6, 1), float32[3, 6, 5](30, 1, 6))"),

@@ -66,6 +66,8 @@ class Call:
         direction: ``forward``, ``loss``, ``backward`` or ``optimizer``.
         names: what it is a part of: the user's module or a node of ours; ``loss`` behind them.
         bytes: of its operands and results.
+        trained: see :class:`~pydlbench.records.operator.RecordedCall`; empty outside backward
+            passes.
         sums: whether autograd adds two gradients of one value.
         of_view: whether what it would write into is a view, whose base has the memory too.
         implied: whether it is no call of the step's, but makes a view that the step made in a way
@@ -81,6 +83,7 @@ class Call:
     direction: Direction = "forward"
     names: tuple[str, ...] = ()
     bytes: int = 0
+    trained: tuple[int, ...] = ()
     sums: bool = False
     of_view: bool = False
     implied: bool = False
@@ -131,6 +134,7 @@ class Recording:
                 operator=same[0].operator,
                 direction=direction,
                 bytes=same[0].bytes,
+                trained=same[0].trained,
             )
             for (text, direction), same in found.items()
         )
@@ -327,6 +331,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
             signature=signature(func, args, kwargs, self._device),
             direction=direction,
             names=names,
+            trained=self._trained([args, kwargs]) if direction == "backward" else (),
             sums=sums,
             of_view=sums and arguments[0].number in self._views,
         )
@@ -414,6 +419,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to 
             _asked_by_autograd()
             and self._born.get(self._slots[_place(args[0])], -1) < self._entered
         )
+
+    def _trained(self, operands: Any) -> tuple[int, ...]:
+        """Return which of a call's operands are parameters, or views of them."""
+        found = []
+        for number, one in enumerate(leaves(operands, torch.Tensor)):
+            with contextlib.suppress(NotImplementedError):  # without memory of its own
+                if one.untyped_storage()._cdata in self._weights:
+                    found.append(number)
+        return tuple(found)
 
     def _owner(self, tensor: torch.Tensor) -> str:
         with contextlib.suppress(NotImplementedError):  # without memory of its own: nobody's

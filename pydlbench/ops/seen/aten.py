@@ -76,6 +76,8 @@ class Call:
         keywords: by name, likewise.
         backward: whether it is a part of the backward pass.
         bytes: of all operands and results; 0 where nobody has counted them.
+        trained: which operands are trained tensors; see
+            :class:`~pydlbench.records.operator.RecordedCall`.
     """
 
     name: str
@@ -83,6 +85,7 @@ class Call:
     keywords: dict[str, Any] = field(default_factory=dict)
     backward: bool = False
     bytes: int = 0
+    trained: tuple[int, ...] = ()
 
     def __getitem__(self, place: int) -> Any:
         """Return an argument by its place."""
@@ -210,6 +213,7 @@ def meaning_of(recorded: RecordedCall) -> Meaning:
         read_call(recorded.signature),
         backward=recorded.direction == "backward",
         bytes=recorded.bytes,
+        trained=recorded.trained,
     )
     part = _part(call)
     words = leaves([call.arguments, call.keywords], Word)
@@ -402,12 +406,15 @@ def _product(call: Call, first: int = 0) -> Meaning:
     """Two matrices, or as many of both. Of one a gradient's left operand is the outer gradient."""
     left, right = call.get(first, "self"), call.get(first + 1, "mat2")
     *batch, m, k = left.shape
+    left_turned = _transposed(left)
+    if not any(left.strides[-2:]):  # of a sum, it lies neither way
+        left_turned = not (_transposed(right) or right.number in call.trained)
     return ours.product(
         batch,
         m,
         k,
         right.shape[-1],
-        left_turned=_transposed(left),
+        left_turned=left_turned,
         right_turned=_transposed(right),
         backward=call.backward,
         outer_first=not batch,

@@ -11,8 +11,10 @@ from torch.profiler import ProfilerActivity, profile  # noqa: E402 - not install
 from pydlbench.backends.steps import operations  # noqa: E402
 from pydlbench.backends.steps.inputs import make_batch, make_weights  # noqa: E402
 from pydlbench.backends.torch.backend import create  # noqa: E402
+from pydlbench.backends.torch.recording import Recorder  # noqa: E402
 from pydlbench.backends.torch.step import TorchModel  # noqa: E402
 from pydlbench.models import build_model  # noqa: E402
+from pydlbench.ops.seen.aten import meaning_of  # noqa: E402
 from pydlbench.records.step import StepSpec  # noqa: E402
 
 
@@ -91,6 +93,23 @@ def test_equal_calls_are_one_with_their_number(odd):
         one for one in distinct if one.operator == "aten.mul_" and "[8](1)" in one.signature
     ]
     assert [one.count for one in momentum] == [5]  # biases and the normalisation's weights
+
+
+def test_a_product_with_the_gradient_of_a_sum_is_that_of_its_data_or_of_its_weights():
+    layers = torch.nn.Linear(3, 4), torch.nn.Linear(4, 5)
+    parameters = {one: "" for layer in layers for one in layer.parameters()}
+    recorder = Recorder("cpu", parameters)
+    images = torch.ones(2, 3)
+    with recorder:
+        layers[1](layers[0](images)).sum().backward()
+    distinct = recorder.finish(None).distinct()
+    products = [meaning_of(one) for one in distinct if one.operator == "aten.mm"]
+    passes = [(one.layers[0].layer.problem, one.layers[0].pass_) for one in products]
+    assert passes == [
+        ("2x4:4x5", "backward-data"),
+        ("2x4:4x5", "backward-weights"),
+        ("2x3:3x4", "backward-weights"),
+    ]
 
 
 def test_a_catalogue_model_is_recorded_under_the_names_of_its_nodes():
