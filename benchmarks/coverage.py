@@ -159,7 +159,7 @@ def cell(law: Law, seconds: float, run_s: float, series: int) -> str:
         assert found.ci_high is not None
         held += found.ci_low <= seconds <= found.ci_high
         widths.append(100 * (found.half_width or 0.0))
-        visits.append(found.visits)
+        visits.append(found.repetitions)
     return f"{100 * held / series:.0f} (+-{np.median(widths):.2g} %, {np.median(visits):.0f})"
 
 

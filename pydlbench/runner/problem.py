@@ -142,7 +142,7 @@ class Problem:
             if self._taken >= self._visits or not going:
                 self.conclude()
         finally:
-            self._release(everything=not self._keep or self.finished)
+            self._release(everything=not self._keep or self.finished, beside=self.finished)
 
     def conclude(self, reason: str = "") -> None:
         """Make the rows of what was sampled.
@@ -177,7 +177,7 @@ class Problem:
 
     def release(self) -> None:
         """Free all that is still prepared."""
-        self._release(everything=True)
+        self._release(everything=True, beside=True)
 
     def _count(self, run: BackendRun) -> int:
         return self._study.table.rounds(_key(run))
@@ -345,18 +345,23 @@ class Problem:
             words = f"{made} of {self._visits} repetitions made, {samples.spent_s:.3g} s"
         return "; ".join(filter(None, (words, run.ended, reason)))
 
-    def _release(self, *, everything: bool) -> None:
-        """Free what need not stay; what stays beside later ones until the end."""
+    def _release(self, *, everything: bool, beside: bool) -> None:
+        """Free what need not stay.
+
+        Args:
+            everything: also kernels of frameworks that may be kept until the next visit.
+            beside: also those of earlier visits, that later ones lie beside.
+        """
         kernels: list[RemoteKernel[KernelFacts]] = []
         for run in self._runs:
             quick = _is_quick(run.case)
             if everything or run.row is not None or run.ended or quick:
-                stays = self._beside and quick and not self.finished
+                stays = self._beside and quick and not beside
                 (self._held if stays else kernels).extend(run.kernels)
                 run.kernel = run.warm = None
                 if run.rival is not None:
                     run.rival.kernel = None
-        if self.finished or not self._beside:
+        if beside or not self._beside:
             kernels += self._held
             self._held = []
         with releasing(kernels):

@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 #: What a row's interval is to be: a half-width relative to its median.
-WIDTH: Final = 0.02
-#: More repetitions within a run tell little: what the machine does over hours no one of them sees.
-MOST: Final = 15
+WIDTH: Final = 0.03
+#: More repetitions within a run tell little for their time: what the machine does over hours no one
+#: of them sees.
+MOST: Final = 9
 # Half of the 95 % interval of a normal sample's median over the deviation, times the root of n.
 _HALF: Final = 1.96 * math.sqrt(math.pi / 2)
 

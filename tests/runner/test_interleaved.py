@@ -748,3 +748,11 @@ def test_kernels_of_one_process_lie_beside_each_other():
     assert [kernel.released for kernel in host.kernels] == [0, 0]
     problem.visit()
     assert [kernel.released for kernel in host.kernels] == [1, 1, 1]
+
+
+def test_what_lies_beside_later_ones_is_freed_when_it_is_interrupted():
+    host = Host(native=Invented())
+    problem = Problem(host, CASES[:1], 3, beside=True)
+    problem.visit()
+    problem.release()
+    assert [kernel.released for kernel in host.kernels] == [1]
