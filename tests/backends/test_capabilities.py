@@ -136,3 +136,17 @@ def test_a_framework_runs_steps_as_it_runs_layers():
         one = capabilities.of(name)
         for kind in one.devices:
             assert tuple(mode for mode in one.modes[kind] if mode not in one.on_request) == modes
+
+
+@pytest.mark.parametrize("one", capabilities.every(), ids=lambda one: one.name)
+def test_what_is_said_of_steps_is_said_of_modes_and_layouts_that_there_are(one):
+    modes = {mode for known in one.modes.values() for mode in known}
+    assert {*one.steps.apart, *one.steps.joined} <= modes
+    assert not {*one.steps.apart} & {*one.steps.joined}
+    assert {*one.steps.layout_words} <= {*one.steps.layouts}
+
+
+def test_a_layout_is_named_where_a_framework_lets_its_users_choose_one():
+    assert capabilities.of("torch").steps.layout_text("nhwc") == ", channels_last"
+    assert capabilities.of("torch").steps.layout_text("nchw") == ", nchw"
+    assert capabilities.of("tensorflow").steps.layout_text("nhwc") == ""

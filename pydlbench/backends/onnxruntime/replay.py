@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -17,11 +18,11 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
-from pydlbench.backends.base import is_out_of_memory
 from pydlbench.backends.onnxruntime.file import types_of, words
 from pydlbench.backends.onnxruntime.recording import record
 from pydlbench.backends.onnxruntime.step import OnnxModel
 from pydlbench.backends.steps.operators import CallCost, OperatorsKernel
+from pydlbench.backends.steps.repeated import dispatch_s, made_ready
 from pydlbench.devices.cpu.affinity import pinned
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.seen.onnx import Node
@@ -43,9 +44,6 @@ _HOW: Final = (
     "read before the clock starts; a run without any node, made after each, is taken off; "
     "dispatch: nodes on one element in a chain, against one"
 )
-#: Nodes in a chain that computes nothing, and how often it is run.
-_CHAIN: Final = 64
-_REPEATS: Final = 25
 #: What gives its input another shape, within a step in the same memory. At the ends of a file it
 #: is a copy: so it stands between two operators, and those alone are taken off. By type, which.
 ALIASES: Final = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity")
@@ -249,15 +247,6 @@ def _on_one_element(backend: OnnxruntimeBackend, length: int) -> FileOperator:
     return FileOperator(one_file(nodes, feeds, {}, [f"x{length}"], {"": ONNX}), feeds, backend)
 
 
-def _dispatch(backend: OnnxruntimeBackend) -> tuple[float, ...]:
-    """Return what a node costs that computes nothing, in seconds, by repetition."""
-    long, short = (_on_one_element(backend, length) for length in (_CHAIN, 1))
-    for one in (long, short):
-        one.run()
-    found = [long.run() - short.run() for _ in range(_REPEATS)]
-    return tuple(max(0.0, one / (_CHAIN - 1)) for one in found)
-
-
 # -----------------------------------------------------------------------------
 # What a worker is asked for.
 
@@ -282,20 +271,14 @@ def prepare_calls(
     """Make nodes ready; see ``operations.prepare_calls``."""
     cost = CallCost(_on_one_element(backend, 0).run)
     cost.seconds()
-    ready: dict[str, FileOperator] = {}
-    refused: dict[str, str] = {}
-    for signature in signatures:
-        try:
-            made = node_operator(Node.read(signature), backend, case.seed, cost)
-            made.run()
-        except UnsupportedError as error:
-            refused[signature] = str(error)
-        except Exception as error:  # noqa: BLE001 - onnxruntime's errors have no class in common; one costs this node only
-            memory = "not enough memory: " if is_out_of_memory(error) else ""
-            refused[signature] = f"{memory}{words(error)}"
-        else:
-            ready[signature] = made
-    dispatch = _dispatch(backend)
+
+    def make(signature: str) -> FileOperator:
+        made = node_operator(Node.read(signature), backend, case.seed, cost)
+        made.run()
+        return made
+
+    ready, refused = made_ready(signatures, make, words)
+    dispatch = dispatch_s(partial(_on_one_element, backend))
     facts = OperatorsFacts(
         names=tuple(ready),
         once_s=cost.latest,

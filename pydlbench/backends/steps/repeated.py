@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from pydlbench.backends.base import is_out_of_memory
 from pydlbench.backends.steps.operators import CallCost, TimedCall
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import PydlbenchError
@@ -24,6 +25,9 @@ _LONG_S: Final = 12e-3
 _MOST: Final = 16
 # The operands of all repetitions together take no more than this share of the memory.
 _ROOM: Final = 1 / 8
+#: Operators in a chain that computes nothing, and how often it is run.
+CHAIN: Final = 64
+_REPEATS: Final = 25
 
 Operator = TypeVar("Operator", bound="TimedOperator")
 
@@ -118,10 +122,40 @@ def long_enough(
     return made
 
 
+def dispatch_s(chain: Callable[[int], TimedOperator]) -> tuple[float, ...]:
+    """Return what an operator costs that computes nothing, in seconds, by repetition.
+
+    Args:
+        chain: returns so many operators on next to no elements, each of which reads the last.
+    """
+    long, short = chain(CHAIN), chain(1)
+    for one in (long, short):
+        one.run()
+    differences = [long.run() - short.run() for _ in range(_REPEATS)]
+    return tuple(max(0.0, one / (CHAIN - 1)) for one in differences)
+
+
+# -----------------------------------------------------------------------------
+# Operators by their signatures.
+
+
+def one_line(error: Exception) -> str:
+    """Return an error's class and text in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
 def made_ready(
-    signatures: Iterable[str], make: Callable[[str], Operator]
+    signatures: Iterable[str],
+    make: Callable[[str], Operator],
+    words: Callable[[Exception], str] = one_line,
 ) -> tuple[dict[str, Operator], dict[str, str]]:
-    """Return the operators that could be made, and why others could not, by signature."""
+    """Return the operators that could be made, and why others could not, by signature.
+
+    Args:
+        signatures: of the operators.
+        make: returns one that has run.
+        words: says what was raised that is no error of ours.
+    """
     ready: dict[str, Operator] = {}
     refused: dict[str, str] = {}
     for signature in signatures:
@@ -129,4 +163,7 @@ def made_ready(
             ready[signature] = make(signature)
         except PydlbenchError as error:
             refused[signature] = str(error)
+        except Exception as error:  # noqa: BLE001 - an operator raises what it likes; it costs no other
+            memory = "not enough memory: " if is_out_of_memory(error) else ""
+            refused[signature] = f"{memory}{words(error)}"
     return ready, refused

@@ -15,7 +15,14 @@ from pydlbench.backends.steps.catalogue import host_arrays
 from pydlbench.backends.steps.groups import CallGroup, is_feed, is_group
 from pydlbench.backends.steps.inputs import make_batch
 from pydlbench.backends.steps.operators import OperatorsKernel, TimedCall, check_on_cpu
-from pydlbench.backends.steps.repeated import CallCosts, RepeatedOperator, long_enough, made_ready
+from pydlbench.backends.steps.repeated import (
+    CHAIN,
+    CallCosts,
+    RepeatedOperator,
+    dispatch_s,
+    long_enough,
+    made_ready,
+)
 from pydlbench.backends.tensorflow.graph import Replayed, ReplayedGroup
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.backends.tensorflow.step import Tracer
@@ -122,12 +129,10 @@ def copied(tensor: Any, device: str) -> Any:
 # TensorFlow's operators, prepared: traced, repeated where they are short, calibrated.
 
 _CPU = "/CPU:0"
-_CHAIN = 64
-_REPEATS = 25
 _HOW = (
     "empty calls with as many operands and results after each part, or in forward passes the same "
     "call without the part; "
-    f"{_CHAIN} operators on two elements in a chain, against one"
+    f"{CHAIN} operators on two elements in a chain, against one"
 )
 _HOW_COMPILED = "empty calls with as many operands and results, after each part"
 
@@ -233,6 +238,4 @@ def _dispatch(traced: Tracer) -> tuple[float, ...]:
 
         return repeated(traced, body, [[source]])
 
-    long, short = chain(_CHAIN), chain(1)
-    differences = [long.run() - short.run() for _ in range(_REPEATS)]
-    return tuple(max(0.0, one / (_CHAIN - 1)) for one in differences)
+    return dispatch_s(chain)

@@ -6,6 +6,7 @@ optimizer is not compiled: its calls are the eager ones.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 import time
@@ -17,11 +18,11 @@ from torch import fx, nn
 from pydlbench.backends.frameworks.backend import translated
 from pydlbench.backends.steps.groups import CallGroup, Member, grouped
 from pydlbench.backends.steps.operators import CallCost
+from pydlbench.backends.steps.repeated import made_ready
 from pydlbench.backends.torch.operator import compiled
 from pydlbench.backends.torch.recording import Slot
 from pydlbench.backends.torch.replay import CallOperator
 from pydlbench.backends.torch.signature import parse
-from pydlbench.errors import PydlbenchError
 from pydlbench.ops.seen.aten import leaves, mapped
 
 if TYPE_CHECKING:
@@ -159,21 +160,20 @@ def make_ready(
     Returns:
         Those that ran, the reasons of those that did not, by signature, and the seconds of a call.
     """
-    ready: dict[str, GroupOperator] = {}
-    refused: dict[str, str] = {}
-    cost: CallCost | None = None
-    for text in signatures:
+
+    @functools.cache
+    def cost() -> CallCost:
+        return CallCost(_nothing().run)
+
+    def make(text: str) -> GroupOperator:
         group = CallGroup.read(text)
-        try:
-            with translated(group.calls[0].partition("(")[0]):
-                cost = cost or CallCost(_nothing().run)
-                made = GroupOperator(group, seed, cost)
-                made.run()
-        except PydlbenchError as error:
-            refused[text] = str(error)
-        else:
-            ready[text] = made
-    return ready, refused, cost.latest if cost else 0.0
+        with translated(group.calls[0].partition("(")[0]):
+            made = GroupOperator(group, seed, cost())
+            made.run()
+        return made
+
+    ready, refused = made_ready(signatures, make)
+    return ready, refused, cost().latest if ready else 0.0
 
 
 def _nothing() -> GroupOperator:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from pydlbench.backends.base import is_out_of_memory
+from pydlbench.backends.steps.repeated import made_ready
 from pydlbench.backends.torch.chain import below_autograd
 from pydlbench.backends.torch.signature import parse
 from pydlbench.errors import UnsupportedError
@@ -113,22 +113,14 @@ def make_ready(
     Returns:
         The calls that ran, and the reasons of those that did not, by signature.
     """
-    ready: dict[str, CallOperator] = {}
-    refused: dict[str, str] = {}
-    for text in signatures:
-        try:
-            made = CallOperator(parse(text), device, seed, wait)
-            made.run()
-            made.settle()  # as before each later run
-        except UnsupportedError as error:
-            refused[text] = str(error)
-        except Exception as error:  # noqa: BLE001 - an operator raises what it likes; it costs this call only
-            memory = "not enough memory: " if is_out_of_memory(error) else ""
-            said = " ".join(str(error).split())
-            refused[text] = f"{memory}{type(error).__name__}: {said[:200]}"
-        else:
-            ready[text] = made
-    return ready, refused
+
+    def make(text: str) -> CallOperator:
+        made = CallOperator(parse(text), device, seed, wait)
+        made.run()
+        made.settle()  # as before each later run
+        return made
+
+    return made_ready(signatures, make)
 
 
 # -----------------------------------------------------------------------------
