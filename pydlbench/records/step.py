@@ -246,46 +246,6 @@ class StepPreparation(Record, frozen=True, kw_only=True):
     trace: bool = False
 
 
-class ProfiledOperator(Record, frozen=True, kw_only=True):
-    """An operator of a step in the framework's own profile. Times in seconds.
-
-    Attributes:
-        name: of the node that the framework ran; one that it has made of several has a name that
-            the framework has given it.
-        operator: its type: ``Conv``, ``FusedGemm``.
-        inputs: type and shape of each, ``float 2x3x8x8``; weights too where they lie as in the
-            file.
-        time_s: median over the profiled steps.
-    """
-
-    name: str
-    operator: str
-    inputs: tuple[str, ...]
-    time_s: float
-
-
-class StepProfile(Record, frozen=True, kw_only=True):
-    """What a framework's own profile says of a step. Its clock is the framework's, not ours.
-
-    The profiled steps are run beside the timed ones, whose times they are in no way part of. No
-    time of a profile stands in a rung, a sum or a ratio with times that we have measured.
-
-    Attributes:
-        source: whose profile it is, with its version.
-        steps: that were profiled, after some that were not.
-        step_s: a step's median by the same clock; what its operators lack of it is between them.
-        operators: in the order in which they run.
-        absent: nodes of the user's file that have no row under their name: the framework has fused
-            them into others, or computed them beforehand.
-    """
-
-    source: str
-    steps: int
-    step_s: float
-    operators: tuple[ProfiledOperator, ...]
-    absent: tuple[str, ...] = ()
-
-
 class StepFacts(Record, frozen=True, kw_only=True):
     """What is known of a step. Times in seconds.
 
@@ -305,7 +265,6 @@ class StepFacts(Record, frozen=True, kw_only=True):
         notes: what a reader has to know.
         environment: what the framework says of itself: version, threads, settings.
         ungraphed: why it cannot be captured into a graph; empty where it is, or nobody asked.
-        profile: the framework's own, where it has one and checks were asked for.
         types: what an ONNX file computes in, by its tensors: ``fp32``, ``int8 QDQ``, ``mixed (fp16,
             fp32)``; empty of all else, which computes in the precision that was asked for.
         trace: of a step that can be traced; None where it cannot, or was not asked for.
@@ -324,7 +283,6 @@ class StepFacts(Record, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     environment: dict[str, Any] = msgspec.field(default_factory=dict)
     ungraphed: str = ""
-    profile: StepProfile | None = None
     types: str = ""
     trace: TraceFacts | None = None
     untraced: str = ""
@@ -381,7 +339,6 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
         checks_s: what the checks took.
         library: name and version of the framework.
         environment: what the framework says of itself.
-        profile: the framework's own of such a step, by its own clock; None where there is none.
         types: what an ONNX file computes in, see :class:`StepFacts`; None of all else.
         calls: in a traced step, the longest first; None where none was traced, likewise below.
         modules: whose calls they are, the longest first.
@@ -415,7 +372,6 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
     checks_s: float | None = None
     library: str | None = None
     environment: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    profile: StepProfile | None = None
     types: str | None = None
     calls: tuple[CallInContext, ...] | None = None
     modules: tuple[ModuleInContext, ...] | None = None
@@ -432,10 +388,7 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
 
     embedded = ("case",)
     promised = ("time",)
-    omitted = (
-        *("profile", "types"),
-        *("calls", "modules", "between_calls_s", "dominant", "trace", "untraced"),
-    )
+    omitted = (*("types", "calls", "modules", "between_calls_s", "dominant", "trace", "untraced"),)
 
     @property
     def ok(self) -> bool:

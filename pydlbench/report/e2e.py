@@ -187,7 +187,6 @@ def steps_report(run: RunRecord, rows: Sequence[StepRow], conclusion: Sequence[s
     return [
         Heading(heading(run, rows)),
         *first,
-        *(block for row in timed for block in _profile(row)),
         *(
             Lines(_refused(rows, status, differing), alarm=status == "failed", listed=True)
             for status in ("failed", "skipped")
@@ -195,41 +194,6 @@ def steps_report(run: RunRecord, rows: Sequence[StepRow], conclusion: Sequence[s
         Lines(list(notes)),
         Lines(conclusion),
     ]
-
-
-#: Operators of a framework's own profile that are shown; JSON has all.
-_SHOWN: Final = 12
-
-
-def _profile(row: StepRow) -> list[Block]:
-    """Return the operators by the framework's own profile, the longest first, and what it is."""
-    found = row.record.profile
-    if found is None:
-        return []
-    ranked = sorted(found.operators, key=lambda one: -one.time_s)
-    cells = [
-        [
-            one.name,
-            one.operator,
-            format_seconds(one.time_s),
-            percent(one.time_s / found.step_s),
-            ", ".join(one.inputs),
-        ]
-        for one in ranked[:_SHOWN]
-    ]
-    head = (
-        f"{row.who}: operators by {found.source}'s own profile of {found.steps} further steps, "
-        f"{format_seconds(found.step_s)} each by its clock; not to be mixed with the times above"
-    )
-    said = [head]
-    if rest := ranked[_SHOWN:]:
-        share = sum(one.time_s for one in rest) / found.step_s
-        said.append(f"{len(rest)} operators more: {percent(share)} (--json)")
-    if found.absent:
-        names = ", ".join(found.absent[:6]) + (", ..." if len(found.absent) > 6 else "")
-        said.append(f"nodes of the file without a row, fused or computed beforehand: {names}")
-    titles = ("operator", "type", "profiled", "of step", "inputs")
-    return [Table(titles, cells, (False, False, True, True, False)), Lines(said)]
 
 
 def heading(run: RunRecord, rows: Sequence[StepRow]) -> list[str]:

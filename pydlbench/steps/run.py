@@ -256,7 +256,6 @@ def record_of(case: StepSpec, session: Session, facts: StepFacts, samples: Serie
         checks_s=facts.checks_s,
         library=facts.library,
         environment=facts.environment,
-        profile=facts.profile,
         types=facts.types or None,
         notes=facts.notes,
         warnings=tuple(warnings),

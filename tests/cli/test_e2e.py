@@ -21,7 +21,7 @@ from pydlbench.errors import UsageError
 from pydlbench.protocols.runner import ProtocolResult
 from pydlbench.records.agreement import Agreement
 from pydlbench.records.measurement import TimeSummary
-from pydlbench.records.step import Check, ProfiledOperator, StepProfile, StepRecord
+from pydlbench.records.step import Check, StepRecord
 from pydlbench.store.store import Store
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ class FakeSession:
         self.played: list[Any] = []
         self.error = 1e-6
         self.batch = 1  # of models of one's own
-        self.profile: StepProfile | None = None
 
     @contextmanager
     def open(self, **options: Any) -> Any:
@@ -96,7 +95,6 @@ class FakeSession:
             library=f"{case.framework} 1.0",
             environment={"gpu": H200} if case.on_gpu else {"module": "Net"},
             parameters=20,
-            profile=self.profile,
         )
 
     def agreement(self, case: Any, frameworks: tuple[str, str]) -> Agreement:
@@ -426,16 +424,9 @@ def test_bad_words_on_a_model_of_ones_own(own, session, words, told):
     assert session.groups == []
 
 
-def test_an_onnx_file_runs_in_onnxruntime_and_its_profile_stands_apart(own, session, capsys):
+def test_an_onnx_file_runs_in_onnxruntime(own, session, capsys):
     assert own
-    operators = tuple(
-        ProfiledOperator(name=f"node{n}", operator="Conv", inputs=("float 4x8",), time_s=n / 1e3)
-        for n in range(1, 15)
-    )
     session.batch = 4
-    session.profile = StepProfile(
-        source="onnxruntime 1.0", steps=3, step_s=0.2, operators=operators, absent=("relu1",)
-    )
     words = ["net.onnx", "--batch", "4", "--mode", "all", "--framework", "onnxruntime"]
     assert command.run(parse(*words), session.open) == 0
     (cases,) = session.groups
@@ -444,10 +435,5 @@ def test_an_onnx_file_runs_in_onnxruntime_and_its_profile_stands_apart(own, sess
         ("onnxruntime", "unoptimized", 4),
     ]
     out = capsys.readouterr().out
-    assert says(out, "node14", "7.0 %", "own profile", "2 operators more: 1.5 %", "relu1")
-    assert not says(out, "node2")
-    with Store.open(readonly=True) as store:
-        entries = store.entries("20300102-030405-abcd")
-    assert [StepRecord.from_dict(one.document).profile for one in entries] == [session.profile] * 2
     assert main(["runs", "show", "last"]) == 0
     assert capsys.readouterr().out.endswith(out)

@@ -6,11 +6,7 @@ The step is what a user's loop does: ``session.run(None, inputs)``, which alloca
 from __future__ import annotations
 
 import functools
-import json
 import math
-import statistics
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -30,19 +26,19 @@ from pydlbench.errors import (
 from pydlbench.models import build_model
 from pydlbench.models.own import find_onnx, is_onnx
 from pydlbench.records.own import OwnSpec
-from pydlbench.records.step import ProfiledOperator, StepProfile
 from pydlbench.units import format_bytes
 
 if TYPE_CHECKING:
     import contextlib
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from pydlbench.backends.onnxruntime.backend import OnnxruntimeBackend
     from pydlbench.backends.steps.trace import StepTracer
     from pydlbench.records.own import OwnInput
-    from pydlbench.records.step import Check, StepSpec
+    from pydlbench.records.step import StepSpec
 
 
 def _arrays(value: Any) -> list[NDArray[Any]]:
@@ -83,7 +79,6 @@ class OnnxModel(FedModel):
         self.session = self.opened(self.options())
         if not self.session.get_outputs():
             raise UsageError(f"{case.model}: it has no outputs, so that there is nothing to run")
-        self._profile: StepProfile | None = None
         if len(backend.cpus) > 1:
             self.notes.append("its threads spin between operators, as by default")
         with told(case.model, UsageError):
@@ -130,24 +125,18 @@ class OnnxModel(FedModel):
         del run  # a session either profiles all of its steps or none
         return tracer(self)
 
-    def checks(self, result: list[Any]) -> tuple[Check, ...]:
-        """Say whether the outputs are finite, and have onnxruntime profile the step."""
-        self._profile = profile(self, self.options(), [one.name for one in self._graph.node])
-        return super().checks(result)
-
     def results(self, result: list[Any]) -> Mapping[str, Mapping[str, Any]]:
         """Return the outputs that are tensors, by name."""
         pairs = zip(self.session.get_outputs(), result, strict=True)
         return {"output": {one.name: x for one, x in pairs if isinstance(x, np.ndarray)}}
 
     def facts(self, result: list[Any]) -> dict[str, Any]:
-        """Return what is known of the file, and onnxruntime's profile of it."""
+        """Return what is known of the file."""
         return {
             **super().facts(result),
             "parameters": parameters(self._graph),
             "types": types_of(self._graph),
             "environment": {"module": self._graph.name or "a graph"},
-            "profile": self._profile,
         }
 
     def inputs(self) -> Iterable[tuple[str | None, Any]]:
@@ -297,80 +286,3 @@ def _shape(case: StepSpec, wanted: Any, given: OwnInput | None) -> tuple[int, ..
             f"nearest: {'--batch 8' if batched else near}"
         )
     return tuple(size for size in known if size is not None)
-
-
-# -----------------------------------------------------------------------------
-# onnxruntime's own profile of a step: which operators it runs, and what each takes by its clock.
-#
-# A session that profiles writes a file of events in Chrome's format, their times in whole
-# microseconds: ``model_run`` for each call, and one of category ``Node`` for each operator in it.
-
-#: Steps before those that count: the first allocate.
-_UNTIMED: Final = 3
-_STEPS: Final = 11
-_SUFFIX: Final = "_kernel_time"
-
-
-def profile(
-    made: OnnxModel, options: onnxruntime.SessionOptions, nodes: Iterable[str]
-) -> StepProfile:
-    """Run steps of a session of their own that profiles itself, and read what it has written.
-
-    Args:
-        made: the file with its inputs.
-        options: of the session that is timed.
-        nodes: names of the file's nodes.
-    """
-    with tempfile.TemporaryDirectory(prefix="pydlbench-profile-") as folder:
-        options.enable_profiling = True
-        options.profile_file_prefix = str(Path(folder) / "profile")
-        session = made.opened(options)
-        for _ in range(_UNTIMED + _STEPS):
-            session.run(None, made.feeds)
-        events = json.loads(Path(session.end_profiling()).read_bytes())
-    return read_profile(events, nodes, untimed=_UNTIMED)
-
-
-def read_profile(
-    events: Sequence[dict[str, Any]], nodes: Iterable[str], *, untimed: int
-) -> StepProfile:
-    """Return what a profile's events say of a step.
-
-    Args:
-        events: of the whole file.
-        nodes: names of the user's nodes.
-        untimed: steps that do not count.
-    """
-    runs = [one for one in events if one["name"] == "model_run"][untimed:]
-    ran = [one for one in events if one.get("cat") == "Node" and one["name"].endswith(_SUFFIX)]
-    # By node: its times in each step; a node of a loop's body runs several times in one.
-    times: dict[tuple[str, str], list[float]] = {}
-    first: dict[tuple[str, str], dict[str, Any]] = {}
-    for step, run in enumerate(runs):
-        begin, end = run["ts"], run["ts"] + run["dur"]
-        for one in ran:
-            if begin <= one["ts"] <= end:
-                key = one["args"].get("node_index", ""), one["name"]
-                first.setdefault(key, one)
-                times.setdefault(key, [0.0] * len(runs))[step] += one["dur"] / 1e6
-    operators = tuple(
-        ProfiledOperator(
-            name=one["name"].removesuffix(_SUFFIX),
-            operator=one["args"].get("op_name", ""),
-            inputs=tuple(
-                f"{dtype} {'x'.join(map(str, shape)) or 'scalar'}"
-                for each in one["args"].get("input_type_shape", ())
-                for dtype, shape in each.items()
-            ),
-            time_s=statistics.median(times[key]),
-        )
-        for key, one in first.items()
-    )
-    seen = {one.name for one in operators}
-    return StepProfile(
-        source=f"onnxruntime {onnxruntime.__version__}",
-        steps=len(runs),
-        step_s=statistics.median(one["dur"] for one in runs) / 1e6,
-        operators=operators,
-        absent=tuple(name for name in nodes if name and name not in seen),
-    )

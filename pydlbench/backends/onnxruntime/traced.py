@@ -38,7 +38,9 @@ def tracer(made: Sessions) -> StepTracer:
     traced = _Traced(made)
     source = f"onnxruntime {onnxruntime.__version__}'s own profile"
     return StepTracer(
-        calls=tuple(traced.nodes.values()), ways={"profile": (source, traced.profiled)}
+        calls=tuple(traced.nodes.values()),
+        ways={"profile": (source, traced.profiled)},
+        untimed=_UNTIMED,
     )
 
 

@@ -171,10 +171,12 @@ class StepTracer:
         calls: of the step, in their order.
         ways: how it can be traced, by :data:`~pydlbench.records.trace.TRACES`: whose times they
             are, and what runs the step so once.
+        untimed: executions right before a traced one; the one without a trace has as many.
     """
 
     calls: Sequence[ProgramCall]
     ways: Mapping[str, tuple[str, Callable[[], Trace]]]
+    untimed: int = 0
 
 
 def facts_of(tracer: StepTracer) -> TraceFacts:
@@ -238,6 +240,8 @@ class TracedSteps:
         return [found.step_s, plain_s, *found.calls_s]
 
     def _plain(self) -> float:
+        for _ in range(self.tracer.untimed):
+            self._run()
         start = time.perf_counter()
         self._run()
         return time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""ONNX files as steps: tiny ones, written here, run, profiled, and what is wrong with others."""
+"""ONNX files as steps: tiny ones, written here, run, and what is wrong with others."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ pytest.importorskip("onnxruntime")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402 - not installed everywhere
 
 from pydlbench.backends.onnxruntime.backend import create  # noqa: E402
-from pydlbench.backends.onnxruntime.step import OnnxModel, read_profile  # noqa: E402
+from pydlbench.backends.onnxruntime.step import OnnxModel  # noqa: E402
 from pydlbench.backends.steps import operations  # noqa: E402
 from pydlbench.errors import (  # noqa: E402
     InsufficientMemoryError,
@@ -18,7 +18,7 @@ from pydlbench.errors import (  # noqa: E402
     UsageError,
 )
 from pydlbench.records.own import OwnInput, OwnSpec  # noqa: E402
-from pydlbench.records.step import StepFacts, StepPreparation, StepSpec  # noqa: E402
+from pydlbench.records.step import StepFacts, StepSpec  # noqa: E402
 from pydlbench.timing.chunk import Request  # noqa: E402
 
 STREAM = np.random.default_rng(0)
@@ -82,7 +82,7 @@ def test_a_file_runs_and_computes_what_it_says(backend, written, mode):
     np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_it_is_timed_and_profiled(backend, written):
+def test_it_is_timed(backend, written):
     written()
     kernel = operations.prepare_step(backend, case(mode="unoptimized").to_dict(), {})
     facts = kernel.facts
@@ -90,26 +90,7 @@ def test_it_is_timed_and_profiled(backend, written):
     assert facts.inputs == ("2x3x8x8",)
     assert [(one.name, one.status) for one in facts.checks] == [("output", "ok")]
     assert StepFacts.from_dict(facts.to_dict()) == facts
-    found = {one.name: one for one in facts.profile.operators}
-    assert [(name, one.operator) for name, one in found.items()] == [
-        ("conv1", "Conv"),
-        ("relu1", "Relu"),
-        ("flatten", "Reshape"),
-        ("fc", "MatMul"),
-    ]
-    assert found["conv1"].inputs == ("float 2x3x8x8", "float 4x3x3x3")
-    assert facts.profile.absent == ()
     assert len(kernel.sample(Request(samples=3, untimed=1)).seconds) == 3
-
-
-def test_what_is_fused_is_named_and_profiles_are_for_the_first_visit(backend, written):
-    written()
-    profile = facts_of(backend, case()).profile
-    assert "relu1" in profile.absent
-    assert "relu1" not in {one.name for one in profile.operators}
-    later = StepPreparation(checks=False)
-    facts = operations.prepare_step(backend, case().to_dict(), later.to_dict()).facts
-    assert (facts.profile, facts.checks) == (None, ())
 
 
 @pytest.mark.parametrize(
@@ -195,25 +176,3 @@ def test_layers_and_gpus_are_refused(backend):
         create("cuda:0")
     with pytest.raises(UnsupportedError, match="whole ONNX files"):
         backend.empty(None)
-
-
-def test_a_profile_counts_by_step_and_leaves_out_the_first():
-    def node(name, ts, dur, index):
-        args = {"op_name": "Add", "node_index": index, "input_type_shape": [{"float": []}]}
-        return {"cat": "Node", "name": f"{name}_kernel_time", "ts": ts, "dur": dur, "args": args}
-
-    def run(ts):
-        return {"cat": "Session", "name": "model_run", "ts": ts, "dur": 90}
-
-    events = [node("a", 0, 70, "0"), run(0)]
-    # A node of a loop's body runs twice in a step.
-    events += [node("a", 101, 10, "0"), node("b", 120, 5, "1"), node("b", 130, 6, "1"), run(100)]
-    events += [node("a", 201, 20, "0"), node("b", 230, 7, "1"), node("b", 240, 8, "1"), run(200)]
-    events += [node("a", 301, 30, "0"), node("b", 330, 9, "1"), node("b", 340, 9, "1"), run(300)]
-    found = read_profile(events, ["a", "c", "", "b"], untimed=1)
-    assert (found.steps, found.step_s, found.absent) == (3, pytest.approx(90e-6), ("c",))
-    assert {one.name: one.time_s for one in found.operators} == {
-        "a": pytest.approx(20e-6),
-        "b": pytest.approx(15e-6),
-    }
-    assert found.operators[0].inputs == ("float scalar",)
