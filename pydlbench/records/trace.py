@@ -101,12 +101,14 @@ class Dominant(Record, frozen=True, kw_only=True):
         share: of the step.
         ci_low: lower end of the distribution-free 95 % interval over the rounds; None below 6.
         ci_high: upper end.
+        rivals: modules whose shares cannot be told from it over the rounds, the largest first.
     """
 
     name: str
     share: float
     ci_low: float | None = None
     ci_high: float | None = None
+    rivals: tuple[str, ...] = ()
 
 
 class Tracing(Record, frozen=True, kw_only=True):

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Modules that are shown; JSON has all.
 _SHOWN: Final = 10
+#: Modules that cannot be told from the dominant one are named up to so many.
+_RIVALS: Final = 3
 _TITLES: Final = ("module", "time", "share", "of limit", "slowest call")
 
 
@@ -80,6 +82,10 @@ def _dominates(dominant: Dominant, calls: Sequence[CallInContext]) -> str:
     slowest = max(own, key=lambda one: one.in_context_s)
     if len(own) > 1:
         text += f", {_named(slowest)} alone {percent(slowest.share)}"
+    if dominant.rivals:
+        named = ", ".join(dominant.rivals[:_RIVALS])
+        more = len(dominant.rivals) - _RIVALS
+        text += f"; not to be told from {named}" + (f" and {more} more" if more > 0 else "")
     return text
 
 

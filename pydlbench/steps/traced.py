@@ -216,7 +216,7 @@ def in_context(
         "calls": tuple(sorted(found, key=lambda one: -one.in_context_s)),
         "modules": modules,
         "between_calls_s": between_s,
-        "dominant": _dominant(calls, rounds, modules[0]) if modules else None,
+        "dominant": _dominant(calls, rounds, modules) if modules else None,
     }
 
 
@@ -243,23 +243,40 @@ def _modules(calls: Sequence[CallInContext], step_s: float) -> tuple[ModuleInCon
     return tuple(sorted(found, key=lambda one: -one.seconds))
 
 
-def _dominant(calls: Sequence[ProgramCall], rounds: Rounds, module: ModuleInContext) -> Dominant:
-    """Return a module's share with its interval over the rounds, each of one execution.
+def _dominant(
+    calls: Sequence[ProgramCall], rounds: Rounds, modules: Sequence[ModuleInContext]
+) -> Dominant:
+    """Return the first module's share with its interval over rounds, each of one execution.
 
     Few rounds' median may lie beside the share of sums that add up: the interval covers both.
     """
-    own = [place for place, call in enumerate(calls) if call.module == module.module]
-    shares = [
+    first, *others = modules
+    shares = {one.module: _shares(calls, rounds, one.module) for one in modules}
+    interval = median_interval(shares[first.module])
+    return Dominant(
+        name=first.module,
+        share=first.share,
+        ci_low=None if interval is None else min(interval.low, first.share),
+        ci_high=None if interval is None else max(interval.high, first.share),
+        rivals=tuple(
+            one.module for one in others if _alike(shares[first.module], shares[one.module])
+        ),
+    )
+
+
+def _shares(calls: Sequence[ProgramCall], rounds: Rounds, module: str) -> list[float]:
+    """Return a module's share of the step in each round."""
+    own = [place for place, call in enumerate(calls) if call.module == module]
+    return [
         sum(calls_s[place] for place in own) / step_s
         for step_s, calls_s in zip(rounds.traced_s, rounds.calls_s, strict=True)
     ]
-    interval = median_interval(shares)
-    return Dominant(
-        name=module.module,
-        share=module.share,
-        ci_low=None if interval is None else min(interval.low, module.share),
-        ci_high=None if interval is None else max(interval.high, module.share),
-    )
+
+
+def _alike(larger: Sequence[float], smaller: Sequence[float]) -> bool:
+    """Whether two modules cannot be told apart: the interval of their difference has zero in it."""
+    interval = median_interval([one - other for one, other in zip(larger, smaller, strict=True)])
+    return interval is None or interval.low <= 0
 
 
 # -----------------------------------------------------------------------------

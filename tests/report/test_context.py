@@ -49,8 +49,15 @@ def test_modules_are_shown_with_their_limit_and_slowest_call():
         ["act", "10.0 ms", "10 %", "-", "relu 10.0 ms"],
     ]
     assert "conv2: 70 % of the step (95 % 68 % .. 73 %)" in sentence.lines[0]
+    assert "not to be told" not in sentence.lines[0]
     assert "between calls 20.0 ms, 20 %" in rest.lines[0]
     assert rest.lines[-1].endswith("check vgg11 --batch 8 --phase training --framework torch")
+
+
+def test_rivals_of_the_dominant_module_are_named():
+    rivals = tuple("abcde")
+    record = record_of(dominant=Dominant(name="conv2", share=0.7, rivals=rivals))
+    assert context_blocks(record, "torch eager")[0].lines[0].endswith("from a, b, c and 2 more")
 
 
 @pytest.mark.parametrize("reason", [None, "torch compiled: nothing tells"])

@@ -56,6 +56,14 @@ def test_the_largest_module_dominates_with_an_interval_over_rounds():
     assert found.ci_low < found.share < found.ci_high < 1
 
 
+def test_modules_that_take_turns_as_the_largest_are_rivals():
+    calls = calls_of(("a", "left", "forward"), ("a", "right", "forward"), ("a", "small", "forward"))
+    found = in_context(calls, rounds_of(*[[0.05, 0.04, 0.001], [0.04, 0.049, 0.001]] * 3))
+    assert (found["dominant"].name, found["dominant"].rivals) == ("left", ("right",))
+    clear = in_context(calls, rounds_of(*[[0.05, 0.04, 0.001]] * 6))["dominant"]
+    assert clear.rivals == ()
+
+
 def test_fewer_rounds_than_an_interval_needs_have_none():
     found = in_context(calls_of(*CALLS), rounds_of(*[SECONDS] * 5))["dominant"]
     assert (found.name, found.ci_low, found.ci_high) == ("conv2", None, None)
