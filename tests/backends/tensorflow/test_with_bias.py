@@ -25,7 +25,7 @@ UNEVEN = build_layer(
     padding=(1, 0, 2, 1),
 )
 GEMM = build_layer("gemm", m=5, k=7, n=3)
-BATCHED = build_layer("gemm", m=4, k=3, n=5, batch_count=2)
+BATCHED = build_layer("gemm", m=4, k=3, n=5, src_batch=(2, 1), weights_batch=(1, 3))
 
 
 @pytest.mark.product

@@ -1,6 +1,7 @@
 """Models of the user's own: built from a file, fed, run, recorded, and what they raise."""
 
 import textwrap
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ torch = pytest.importorskip("torch")
 from pydlbench.backends.steps import operations  # noqa: E402
 from pydlbench.backends.torch.backend import create  # noqa: E402 - not installed everywhere
 from pydlbench.errors import ModelError, UsageError  # noqa: E402
+from pydlbench.ladder.mapped import map_calls  # noqa: E402
 from pydlbench.records.own import OwnInput, OwnSpec  # noqa: E402
 from pydlbench.records.step import StepSpec  # noqa: E402
 from pydlbench.timing.chunk import Request  # noqa: E402
@@ -31,6 +33,54 @@ CONVOLVED = """
 
     def build(width=4):
         return Net(width), torch.randn(2, 3, 8, 8)
+"""
+VIDEO = """
+    def unit(ins, outs, stride):
+        return (
+            nn.Conv3d(ins, outs, 3, stride, 1, bias=False),
+            nn.BatchNorm3d(outs),
+            nn.ReLU(inplace=True),
+        )
+
+    def build():
+        return nn.Sequential(
+            *unit(3, 8, (1, 2, 2)),
+            nn.MaxPool3d(2),
+            *unit(8, 16, 1),
+            nn.AvgPool3d((1, 2, 2)),
+            nn.AdaptiveAvgPool3d(1),
+            nn.Flatten(),
+            nn.Linear(16, 5),
+        ), torch.randn(2, 3, 4, 16, 16)
+"""
+LLAMA = """
+    from torch.nn import functional as F
+
+    class Block(nn.Module):
+        def __init__(self, width=32, heads=4, kv_heads=2, hidden=48):
+            super().__init__()
+            self.first, self.second = nn.RMSNorm(width), nn.RMSNorm(width)
+            self.heads, size = (heads, kv_heads, kv_heads), width // heads
+            self.places = nn.Linear(width, (heads + 2 * kv_heads) * size, bias=False)
+            self.sizes = [count * size for count in self.heads]
+            self.joined = nn.Linear(width, width, bias=False)
+            self.gate = nn.Linear(width, hidden, bias=False)
+            self.up = nn.Linear(width, hidden, bias=False)
+            self.down = nn.Linear(hidden, width, bias=False)
+
+        def forward(self, x):
+            parts = self.places(self.first(x)).split(self.sizes, -1)
+            turned = [
+                part.unflatten(-1, (count, -1)).transpose(1, 2)
+                for part, count in zip(parts, self.heads)
+            ]
+            seen = F.scaled_dot_product_attention(*turned, is_causal=True, enable_gqa=True)
+            x = x + self.joined(seen.transpose(1, 2).flatten(2))
+            y = self.second(x)
+            return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+    def build():
+        return Block(), torch.randn(2, 6, 32)
 """
 TIED = """
     from dataclasses import dataclass
@@ -371,3 +421,47 @@ def test_what_cannot_be_run_is_the_users_mistake(own, backend, text, case, told)
     with pytest.raises(UsageError) as raised:
         operations.prepare_step(backend, own(f"    {text}\n", **case), {})
     assert told in str(raised.value)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("text", "layers", "lacking"),
+    [
+        (
+            VIDEO,
+            {
+                ("conv3d", "forward"): 2,
+                ("conv3d", "backward-data"): 1,
+                ("conv3d", "backward-weights"): 2,
+                ("pool3d", "forward"): 3,
+                ("pool3d", "backward-data"): 2,
+                ("gemm", "backward-weights"): 1,
+            },
+            {"whole numbers have no layer", "div of elements that are repeated has no layer"},
+        ),
+        (
+            LLAMA,
+            {
+                # Five linear layers, and two products of the attention, made again for its gradient
+                # besides the gradients of scores, values, queries and keys.
+                ("gemm", "forward"): 5 + 2 + 1,
+                ("gemm", "backward-data"): 5 + 2,
+                ("gemm", "backward-weights"): 5 + 2,
+            },
+            {"div of elements that are repeated has no layer"},
+        ),
+    ],
+    ids=["video", "llama"],
+)
+def test_calls_of_a_training_step_are_layers(backend, tmp_path, text, layers, lacking):
+    file = tmp_path / "net.py"
+    file.write_text(textwrap.dedent(HEAD) + textwrap.dedent(text))
+    step = StepSpec(model=f"{file}:build", phase="training", own=OwnSpec()).to_dict()
+    calls = operations.record_calls(backend, step).facts.calls
+    mapped = map_calls(calls, "training", "fp32", "cpu", None).values()
+    counted = Counter()
+    for call in mapped:
+        for one in call.work.layers:
+            counted[one.layer.kind, one.pass_] += call.count
+    assert {key: counted[key] for key in layers} == layers
+    assert {call.lacks for call in mapped if call.lacks} == lacking
