@@ -169,7 +169,7 @@ def page(runs_s: Sequence[float], series: int) -> str:
         "How often the 95 % interval of a row holds the undisturbed median (of the drift: the one "
         f"at the start), in percent, over {series} invented series each; in brackets the median of "
         "the half widths, and of the number of visits. Rows are visited once per lap of a run of "
-        "the length given, at a random moment of it. The procedure, the stopping rules and the "
+        "the length given, at a random moment of it. The loop and the "
         "intervals are the project's own. `python benchmarks/coverage.py` makes this page.\n\n"
         "What wanders over 30 s is seen by six visits within 60 s twice at most: such a run cannot "
         "tell what the next one will find, a run of some minutes can. No interval within a run "

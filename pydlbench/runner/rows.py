@@ -156,9 +156,13 @@ def summary_of(samples: Series, confidence: float = 0.95) -> TimeSummary:
     found = estimate(samples, confidence)
     interval = found.interval
     several = samples.preparations > 1
+    summary = time_summary(samples.seconds, confidence)
     return msgspec.structs.replace(
-        time_summary(samples.seconds, confidence),
+        summary,
         median=found.median,
+        # Rounds count alike, however many samples each has.
+        q1=min(summary.q1, found.median),
+        q3=max(summary.q3, found.median),
         ci_low=None if interval is None else interval.low,
         ci_high=None if interval is None else interval.high,
         repetitions=samples.preparations,

@@ -29,6 +29,8 @@ LEAST_ROUNDS: Final = 6
 ROUNDS: Final = 9
 # An untimed execution that brings back caches is told from the clock's noise up to so many.
 _MOST_UNTIMED: Final = 10_000
+# What a clock reads as free took so long: the reading of one takes some 20 ns itself.
+_LEAST_S: Final = 1e-9
 
 
 def random_order(seed: int) -> random.Random:
@@ -41,15 +43,14 @@ class Size:
     """How long a subject runs, as far as a visit's size depends on it.
 
     Attributes:
-        execution_s: seconds of one execution.
-        sample_wall_s: wall seconds of a sample, whatever they were spent on.
-        inner: executions per sample.
+        execution_s: seconds of one execution, of the fastest chunk so far: others only make it
+            slower, and a visit beside them is to have as many samples as one without.
+        wall_s: wall seconds of one execution, whatever they were spent on; likewise.
         process: the number of the process in which that was found, and it was warmed up.
     """
 
     execution_s: float
-    sample_wall_s: float
-    inner: int
+    wall_s: float
     process: int = 0
 
 
@@ -159,19 +160,20 @@ def request_for(subject: Subject, *, alone: bool = False) -> Request:
     """
     policy, size = subject.policy, subject.size
     assert size is not None, "sized before the first round"
-    sample_s = max(size.execution_s * size.inner, 1e-9)
-    if policy.chunk_by_wall:
-        sample_s = max(sample_s, size.sample_wall_s)
+    execution_s = max(size.execution_s, _LEAST_S)
+    inner = 1
+    if execution_s < policy.min_sample_s:
+        # A fifth more, so that a kernel that speeds up while warming stays above the target.
+        inner = math.ceil(1.2 * policy.min_sample_s / execution_s)
+    sample_s = inner * (max(execution_s, size.wall_s) if policy.chunk_by_wall else execution_s)
     wanted = max(round(policy.chunk_s / sample_s), policy.least_samples)
     most = max(1, min(policy.max_samples, int(policy.visit_s / sample_s)))
     untimed = 0
     limit = policy.settle_s if alone else policy.settle_limit_s
-    if size.execution_s < limit:
-        settling = math.ceil(policy.settle_s / max(size.execution_s, 1e-9))
-        untimed = max(1, min(settling, _MOST_UNTIMED))
-    touch = untimed > 0 and size.execution_s >= policy.settle_s
-    samples = max(1, min(wanted, most))
-    return Request(samples=samples, inner=size.inner, untimed=untimed, touch=touch)
+    if execution_s < limit:
+        untimed = max(1, min(math.ceil(policy.settle_s / execution_s), _MOST_UNTIMED))
+    touch = untimed > 0 and execution_s >= policy.settle_s
+    return Request(samples=max(1, min(wanted, most)), inner=inner, untimed=untimed, touch=touch)
 
 
 def _warm_up(subject: Subject) -> None:
@@ -179,39 +181,31 @@ def _warm_up(subject: Subject) -> None:
     policy, size = subject.policy, subject.size
     if size is not None and size.process == subject.process:
         return
-    inner = 1 if size is None else size.inner
-    chunk = subject.sample(Request(samples=1, inner=inner, untimed=1, touch=True))
+    inner = 1 if size is None else request_for(subject).inner
+    request = Request(samples=1, inner=inner, untimed=1, touch=True)
     for _ in range(policy.max_calibrations):
-        execution_s = min(chunk.seconds)
-        if execution_s * inner >= policy.min_sample_s:
+        chunk = subject.sample(request)
+        subject.size = _sized(subject, request, chunk)
+        # A first reading may be all noise: it is believed to a factor of a hundred.
+        inner = min(request_for(subject).inner, 100 * request.inner)
+        if inner <= request.inner or min(chunk.seconds) * request.inner >= policy.min_sample_s:
             break
-        # A fifth more, so that a kernel that speeds up while warming stays above the target.
-        ideal = 1.2 * policy.min_sample_s / execution_s if execution_s > 0 else math.inf
-        inner = math.ceil(min(ideal, inner * 100.0))
-        chunk = subject.sample(Request(samples=1, inner=inner))
-    subject.size = _sized(subject, Request(samples=1, inner=inner), chunk)
+        request = Request(samples=1, inner=inner)
+    assert subject.size is not None, "sampled at least once"
     if subject.size.execution_s < policy.warm_limit_s:
         request = request_for(subject)
         subject.size = _sized(subject, request, subject.sample(request))
 
 
 def _sized(subject: Subject, request: Request, chunk: Chunk) -> Size:
-    """Return a subject's size with one more chunk: its fastest counts.
-
-    Others only make it slower, and a visit beside them is to have as many samples as one without.
-    """
-    wall_s = max(chunk.wall_s, request.inner * sum(chunk.seconds))
-    execution_s, sample_wall_s = median(chunk.seconds), wall_s / len(chunk.seconds)
-    known = subject.size
-    if known is not None and known.inner == request.inner:
-        execution_s = min(execution_s, known.execution_s)
-        sample_wall_s = min(sample_wall_s, known.sample_wall_s)
-    return Size(
-        execution_s=execution_s,
-        sample_wall_s=sample_wall_s,
-        inner=request.inner,
-        process=subject.process,
-    )
+    """Return a subject's size with one more chunk."""
+    whole_s = max(chunk.wall_s, request.inner * sum(chunk.seconds))
+    execution_s = median(chunk.seconds)
+    wall_s = whole_s / len(chunk.seconds) / request.inner
+    if subject.size is not None:
+        execution_s = min(execution_s, subject.size.execution_s)
+        wall_s = min(wall_s, subject.size.wall_s)
+    return Size(execution_s=execution_s, wall_s=wall_s, process=subject.process)
 
 
 def _slower(before: Interference | None, after: Interference | None) -> Interference:

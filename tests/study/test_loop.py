@@ -107,7 +107,7 @@ def test_a_clock_that_reads_zero_does_not_stall(study):
 
     subject = machine_less(sample)
     study.take([subject], rounds=2)
-    assert subject.size.inner == 10**10
+    assert request_for(subject).inner == 120_000
     assert request_for(subject).samples <= Policy().max_samples
 
 
@@ -156,9 +156,18 @@ def test_bursts_of_a_chunk_count_before_those_around_it(study):
 
 def test_a_size_of_an_earlier_process_is_where_sizing_begins(machine, study):
     host = machine()
-    size = Size(execution_s=1e-6, sample_wall_s=1.2e-4, inner=120, process=1)
-    study.take([host.subject("a", 1e-6, process=2, size=size)])
-    assert [request.inner for _, request in host.requests] == [120, 120, 120]
+    size = Size(execution_s=2**-20, wall_s=2**-20, process=1)
+    study.take([host.subject("a", 2**-20, process=2, size=size)])
+    assert [request.inner for _, request in host.requests] == [126, 126, 126]
+
+
+def test_who_was_sized_beside_others_has_the_right_size_afterwards(machine, study):
+    host = machine(state=lambda now: 1000.0 if now < 0.005 else 1.0)
+    study.take([host.subject("a", 2**-20)], rounds=4)
+    inner = [request.inner for _, request in host.requests]
+    assert inner[0] == 1
+    assert inner[-1] == 126
+    assert study.table.of("a").median == pytest.approx(2**-20)
 
 
 def test_visits_beside_others_have_as_many_samples_as_those_without(machine, study):
