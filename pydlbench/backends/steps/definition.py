@@ -246,7 +246,6 @@ class Step(Protocol):
                 labels that the model was made with.
             rate: learning rate from this step on; None leaves it as it is.
         """
-        ...
 
 
 class StepModel(abc.ABC):

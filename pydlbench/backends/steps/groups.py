@@ -97,11 +97,6 @@ def is_feed(signature: str) -> bool:
     return signature.startswith(_FEED)
 
 
-def signatures_in(signature: str) -> tuple[str, ...]:
-    """Return the signatures of a group's calls; of a single call its own."""
-    return CallGroup.read(signature).calls if is_group(signature) else (signature,)
-
-
 def runs_library(operator: str) -> bool:
     """Whether libraries compute an operator, by its name in the framework's words."""
     name = operator.rpartition(".")[2].removesuffix("_backward").removesuffix("_for_cpu")

@@ -33,7 +33,6 @@ class FrameworkWorker(Protocol):
 
     def own_model(self, backend: Any, case: StepSpec) -> StepModel:
         """Build a model of the user's own with the step of a case."""
-        ...
 
     def catalogue_model(
         self,
@@ -53,27 +52,22 @@ class FrameworkWorker(Protocol):
             batch: images and labels.
             separate: whether there will be passes of one kind of gradient.
         """
-        ...
 
     def record_calls(self, backend: Any, case: StepSpec) -> OperatorsKernel:
         """List the calls of a step; see ``operations.record_calls``."""
-        ...
 
     def prepare_calls(
         self, backend: Any, case: StepSpec, signatures: Sequence[str]
     ) -> OperatorsKernel | DeviceOperators:
         """Make calls ready; see ``operations.prepare_calls``."""
-        ...
 
     def prepare_logged_calls(
         self, backend: Any, case: StepSpec, signatures: Sequence[str]
     ) -> LoggedOperators:
         """Make logged calls ready; see ``operations.prepare_logged_calls``."""
-        ...
 
     def prepare_allocation(self, backend: Any, size: int) -> OperatorsKernel:
         """Make a call ready whose result is a new block; see ``operations.prepare_allocation``."""
-        ...
 
 
 def worker_of(framework: str) -> FrameworkWorker:

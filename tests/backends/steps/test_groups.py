@@ -9,7 +9,6 @@ from pydlbench.backends.steps.groups import (
     grouped,
     is_feed,
     is_group,
-    signatures_in,
 )
 
 
@@ -88,8 +87,6 @@ def test_signatures_tell_groups_calls_and_feeds_apart():
     group = CallGroup(calls=("a", "b"), links=((1, 0, 0, 0),), results=((1, 0),))
     assert CallGroup.read(group.text) == group
     assert is_group(group.text)
-    assert signatures_in(group.text) == ("a", "b")
-    assert signatures_in("a") == ("a",)
     assert not is_group('{"attributes":{}}')
     assert is_feed("feed nhwc 2x3x8x8")
     assert not is_feed("aten.relu(float32[1](1))")
