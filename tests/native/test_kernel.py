@@ -218,3 +218,15 @@ except InsufficientMemoryError as error:
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
     assert done.stdout.startswith("caught True cannot allocate"), done.stderr
+
+
+@pytest.mark.parametrize("cache", ["hot", "all_cold"])
+def test_touching_the_operands_changes_nothing(found, inputs, cache):
+    kernel = _cpu.Kernel(
+        by_layout(found, "dst nhwc"), _cpu.Arena(inputs), _cpu.CacheState[cache], 1 << 16
+    )
+    kernel.run_poisoned()
+    before = kernel.output().copy()
+    kernel.touch()
+    np.testing.assert_array_equal(kernel.output(), before)
+    assert len(kernel.sample(2)["seconds"]) == 2
