@@ -19,6 +19,7 @@ by ``benchmarks/zoo.py``, which needs the three libraries.
 
 from __future__ import annotations
 
+import abc
 import argparse
 import datetime as dt
 import os
@@ -29,22 +30,24 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
 
-from forecast import Stage, kept_forecast, work
 from journal import Journal
 
 from pydlbench.backends.steps import operations
 from pydlbench.errors import PydlbenchError
 from pydlbench.ladder.check import check_step
+from pydlbench.ladder.forecast import forecast_step
 from pydlbench.ladder.fresh import visited_step
 from pydlbench.ladder.operators import listed
-from pydlbench.ladder.rows import batches
+from pydlbench.ladder.rows import batches, now_utc
 from pydlbench.ops.seen import meaning_of
+from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.own import OwnInput, OwnSpec
 from pydlbench.records.step import StepSpec
 from pydlbench.report.text import markdown_table
 from pydlbench.runner.options import Options
 from pydlbench.runner.session import Session
+from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
 from pydlbench.units import Scale, percent
 
@@ -168,6 +171,43 @@ def measured() -> list[Case]:
 # Recorded and replayed.
 
 
+class Stage(abc.ABC):
+    """What the stages share.
+
+    Args:
+        journal: what is finished.
+        store: of the rows.
+        args: the command line.
+
+    Cases are of the script's own kind; each has a name.
+    """
+
+    def __init__(self, journal: Journal, store: Store, args: argparse.Namespace) -> None:
+        self.journal = journal
+        self.store = store
+        self.args = args
+
+    @abc.abstractmethod
+    def take(self, case: Any) -> str | None:
+        """Take a case; return why it has to wait, or what it lacks; None or nothing if all is well.
+
+        Raises:
+            PydlbenchError: nothing came of it.
+        """
+
+    @abc.abstractmethod
+    def done(self, case: Any) -> bool:
+        """Whether there is nothing to be done."""
+
+    def known(self, what: str, case: Any) -> dict[str, Any]:
+        """Return an entry of the journal; empty where there is none."""
+        return self.journal.get(f"{what} {case.name}") or {}
+
+    def add(self, what: str, case: Any, **entry: Any) -> None:
+        """Write an entry, with its time."""
+        self.journal.add(f"{what} {case.name}", {"when": now_utc(), **entry})
+
+
 class Import(Stage):
     """Records the steps of a model and runs each distinct call alone."""
 
@@ -253,6 +293,23 @@ def tally(calls: Iterable[RecordedCall]) -> dict[str, Any]:
 
 # -----------------------------------------------------------------------------
 # Forecast, run and checked.
+
+
+def kept_forecast(step: StepSpec, session: Session, store: Store, visits: int) -> ForecastRecord:
+    """Forecast a step, measure what the store lacks for it, and keep that."""
+    run = session.run
+    store.begin(run, "forecast")
+    status = "failed"
+    try:
+
+        def keep(table: str, document: dict[str, Any], key: str) -> None:
+            store.add(run.id, Entry.of(table, document, key))
+
+        found = forecast_step(step, session, store, visits=visits, keep=keep)
+        status = "done"
+    finally:
+        store.finish(session.run, status)
+    return found
 
 
 class Measure(Stage):
@@ -528,6 +585,32 @@ _STAGES: Final[dict[str, tuple[Callable[..., Stage], Callable[[], list[Case]]]]]
     "import": (Import, imported),
     "measure": (Measure, measured),
 }
+
+
+def work(stage: Stage, every: Sequence[Any], minutes: float | None) -> int:
+    """Take all cases that are not done, until the time is over.
+
+    Returns:
+        0 if all of them are there, 1 if not, 130 after Ctrl-C.
+    """
+    begin = time.monotonic()
+    try:
+        for number, case in enumerate(every, start=1):
+            if stage.done(case):
+                continue
+            spent = (time.monotonic() - begin) / 60
+            if minutes is not None and spent > minutes:
+                print(f"{minutes:g} minutes are over; the same command goes on with {case.name}")
+                break
+            try:
+                why = stage.take(case)
+            except PydlbenchError as error:
+                why = " ".join(str(error).split())
+            end = why or "done"
+            print(f"{spent:5.1f} min  {number}/{len(every)}  {case.name}  {end}", flush=True)
+    except KeyboardInterrupt:
+        return 130
+    return int(not all(map(stage.done, every)))
 
 
 def main() -> int:

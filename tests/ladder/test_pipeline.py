@@ -78,7 +78,7 @@ def test_calls_come_in_the_order_of_the_step():
         RecordedCall(signature="b", operator="aten._local_scalar_dense"),
         RecordedCall(signature="c", operator="aten.relu"),
     ]
-    found = enqueued(calls, (0, 2, 1, 0), {"a": 1.0, "b": 2.0}, {"a": 3.0, "b": 4.0}, 0.5)
-    convolution = Enqueued(1.5, 3.0)
-    assert found == [convolution, Enqueued(2.5, 4.0, waits=True), convolution]
-    assert math.isclose(makespan(found), 1.5 + 3.0 + 4.0 + 1.5 + 3.0)
+    found = enqueued(calls, (0, 2, 1, 0), {"a": 1.0, "b": 2.0}, {"a": 3.0, "b": 4.0})
+    convolution = Enqueued(1.0, 3.0)
+    assert found == [convolution, Enqueued(2.0, 4.0, waits=True), convolution]
+    assert math.isclose(makespan(found), 1.0 + 3.0 + 4.0 + 1.0 + 3.0)
