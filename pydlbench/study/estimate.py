@@ -119,6 +119,24 @@ def contrast(own: Series, other: Series, confidence: float = 0.95) -> Estimate |
     )
 
 
+def estimate_values(
+    values: Mapping[int, float], beside: Collection[Series], confidence: float = 0.95
+) -> Estimate:
+    """Return the median of values that were made of several subjects' visits, round by round.
+
+    Args:
+        values: by round; at least one.
+        beside: the subjects that they were made of: what disturbed one of them disturbed the value.
+        confidence: level of the interval.
+    """
+    words: dict[int, str] = {}
+    for series in beside:
+        words |= {
+            number: seen for number, seen in _Beside(series).words.items() if number in values
+        }
+    return _estimate(values, {}, words, confidence)
+
+
 def _estimate(
     values: Mapping[int, float],
     shares: Mapping[int, float],

@@ -46,6 +46,7 @@ class Visit:
         process: the number of the process that held it.
         round: number of the round; two subjects' visits of one round are a pair.
         seconds: samples, seconds per execution.
+        parts: of each sample the seconds of what it consists of; empty where nobody timed them.
         inner: executions per sample.
         clock_hz: median core clock; None where nobody read it.
         faults: page faults per execution; None where nobody counted.
@@ -67,6 +68,7 @@ class Visit:
     process: int = 0
     round: int
     seconds: Sequence[float]
+    parts: Sequence[Sequence[float]] = ()
     inner: int = 1
     clock_hz: float | None = None
     faults: float | None = None
@@ -116,6 +118,7 @@ def visit_of(
         process=process,
         round=number,
         seconds=array("d", chunk.seconds),
+        parts=tuple(array("d", parts) for parts in chunk.parts),
         inner=inner,
         clock_hz=median(chunk.clock_hz) if chunk.clock_hz else None,
         faults=chunk.faults,

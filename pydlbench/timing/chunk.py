@@ -80,10 +80,12 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
             counted.
         canary: FMA throughput of bursts on all threads right before and right after, each as a
             share of what the cores do when nobody else uses them; empty where there was none.
+        parts: of each sample the seconds of what it consists of, such as a step's calls; empty
+            where nobody timed them.
 
     Raises:
         ValueError: if there is no sample, a time or counter is negative or not finite,
-            or ``involuntary`` has another length than ``seconds``.
+            or ``involuntary`` or ``parts`` has another length than ``seconds``.
     """
 
     seconds: tuple[float, ...]
@@ -103,16 +105,14 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     cpu_s: float | None = None
     others_s: float | None = None
     canary: tuple[float, ...] = ()
+    parts: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.seconds:
             raise ValueError("chunk without samples")
         if not all(math.isfinite(x) and x >= 0 for x in (*self.seconds, *self.enqueue_s)):
             raise ValueError("chunk with a sample that is negative or not finite")
-        if self.involuntary and len(self.involuntary) != len(self.seconds):
-            raise ValueError(
-                f"chunk with {len(self.seconds)} samples but {len(self.involuntary)} switch counts"
-            )
+        self._check_lengths()
         if any(count < 0 for count in self.involuntary):
             raise ValueError("chunk with a negative switch count")
         if not all(math.isfinite(x) and x > 0 for x in self.clock_hz):
@@ -125,3 +125,11 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("chunk with a canary that is not positive")
         if self.threads < 1:
             raise ValueError(f"chunk with {self.threads} threads")
+
+    def _check_lengths(self) -> None:
+        for name in ("involuntary", "parts"):
+            values = getattr(self, name)
+            if values and len(values) != len(self.seconds):
+                raise ValueError(
+                    f"chunk with {len(self.seconds)} samples but {len(values)} of {name}"
+                )

@@ -1,0 +1,1 @@
+"""Functions over tables of visits: what the visits of a step's parts say of the step."""

@@ -1,0 +1,612 @@
+"""From a table of visits to where a step's time goes.
+
+All is computed round by round. In a round, a step takes what real steps took in it; each of its
+calls takes the same share of it as of the traced step that ran in that round, so that calls and
+what is between them are of one execution and sum to the step. Beside each call stand what it takes
+alone and what the native layers take that stand for it, of the same round, and their rooflines at
+that round's clock. Terms are sums over calls in each round; what is printed of a term is its mean
+over the rounds in the middle (:func:`pydlbench.timing.statistics.middle_rounds`), which adds up,
+and the distribution-free interval over all rounds.
+
+An experiment explains a part of the difference between two levels. What is left of a difference is
+*unexplained* where all that could explain it was measured, and a bare difference where not:
+``not_measured`` says what is missing. Nothing here makes a term fit: an experiment that claims more
+than there is shows as unexplained time below zero. Nothing is left out for interference, which
+widens intervals.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pydlbench.records.breakdown import (
+    LEVELS,
+    Breakdown,
+    BrokenDownCall,
+    BrokenDownModule,
+    Level,
+    Levels,
+    Term,
+)
+from pydlbench.study.estimate import estimate_values
+from pydlbench.timing.statistics import median, middle_rounds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+
+    from pydlbench.records.trace import ProgramCall
+    from pydlbench.study.estimate import Estimate
+    from pydlbench.study.table import Series, Table, Visit
+
+#: Subjects of the table: real steps; traced steps, whose parts are the seconds of their calls; and
+#: calls alone, whose parts are the seconds of the distinct ones. Native kernels are subjects by
+#: themselves.
+STEP: Final = "step"
+TRACED: Final = "traced"
+ALONE: Final = "alone"
+
+#: What lies below a level and above the next lower one that is known.
+DIFFERENCES: Final = {
+    "native": "kernels",
+    "alone": "choice",
+    "in_context": "context",
+    "step": "between calls",
+}
+#: Those that experiments may explain; the others are what they are called.
+_EXPLAINED: Final = ("alone", "in_context")
+_HOWS: Final = {
+    "limit": "FLOPs and bytes over measured peaks and bandwidths, at the clock of each round",
+    "native": "the fastest native kernels of the layers that stand for the calls, minus the limit",
+    "alone": "the framework's calls, each by itself, minus the native layers that stand for them",
+    "in_context": "the calls' share of a traced step, of the step, minus the same calls alone",
+    "step": "the share of a traced step that no call has, of the step",
+}
+# A native layer that takes this much longer than the framework's own call is not the fastest
+# kernel that was to be found: the row is wrong, or the call is not what it is taken for.
+_DOUBTFUL: Final = 2.0
+# A detail names so many calls, none below this share of the step.
+_NAMED: Final = 2
+_WORTH: Final = 0.005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeKernel:
+    """A native kernel that stands for a call, or a part of one.
+
+    Attributes:
+        subject: its key in the table.
+        limit_s: its roofline, in seconds; None where it has none: it is its own limit then.
+        limit_hz: the clock that this was at, where it follows the clock; None where it does not.
+    """
+
+    subject: Hashable
+    limit_s: float | None = None
+    limit_hz: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepParts:
+    """What a step consists of, and which columns of the table are whose.
+
+    Attributes:
+        calls: of the step in their order: the parts of traced steps.
+        alone: signatures: the parts of calls alone.
+        native: by signature and direction the native kernels of one execution; none of a view. A
+            call that is not in it has no native layer.
+        lacks: by operator, why its calls have no native layer, or could not be run alone.
+    """
+
+    calls: Sequence[ProgramCall]
+    alone: Sequence[str] = ()
+    native: Mapping[tuple[str, str], Sequence[NativeKernel]] = field(default_factory=dict)
+    lacks: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """What was measured to explain a part of a difference.
+
+    Attributes:
+        term: the cause that it is about.
+        level: it lies below this one: ``alone`` or ``in_context``.
+        seconds: of a step, by round; rounds without it have its median.
+        how: it was measured.
+        signatures: of the calls that it is about; None is all.
+    """
+
+    term: str
+    level: str
+    seconds: Mapping[int, float]
+    how: str
+    signatures: frozenset[str] | None = None
+
+
+class _Seconds(NamedTuple):
+    """What one call takes in one round; None where that is not known."""
+
+    in_context: float
+    alone: float | None
+    native: float | None
+    limit: float | None
+
+
+class _Column(NamedTuple):
+    """A term as it is made: what it takes in each round.
+
+    Attributes:
+        term: see :class:`~pydlbench.records.breakdown.Term`; so are ``kind``, ``level``, ``how``.
+        seconds: by round.
+        detail: which calls stand out.
+    """
+
+    term: str
+    kind: str
+    level: str
+    how: str
+    seconds: Mapping[int, float]
+    detail: str = ""
+
+
+def break_down(
+    table: Table,
+    parts: StepParts,
+    experiments: Sequence[Experiment] = (),
+    missing: Mapping[str, Mapping[str, str]] | None = None,
+    *,
+    confidence: float = 0.95,
+) -> Breakdown:
+    """Return levels, terms, calls and modules of a step.
+
+    Args:
+        table: with visits of :data:`STEP` and :data:`TRACED` in common rounds; of :data:`ALONE` and
+            of native kernels as far as there are any.
+        parts: what the columns are of.
+        experiments: what was tried, in the order in which it is to be listed.
+        missing: by level (``alone``, ``in_context``), what was not measured that may explain a part
+            of the difference below it, with the reason.
+        confidence: level of the intervals.
+
+    Raises:
+        ValueError: steps and traced steps have no round in common, or a trace has other calls.
+    """
+    return _Analysis(table, parts, experiments, missing or {}, confidence).result()
+
+
+class _Analysis:
+    """One breakdown while it is made."""
+
+    def __init__(
+        self,
+        table: Table,
+        parts: StepParts,
+        experiments: Sequence[Experiment],
+        missing: Mapping[str, Mapping[str, str]],
+        confidence: float,
+    ) -> None:
+        self._parts, self._experiments, self._confidence = parts, experiments, confidence
+        self._not_measured = [
+            f"{name}: {reason}" for some in missing.values() for name, reason in some.items()
+        ]
+        self._incomplete = {level for level, some in missing.items() if some}
+        rounds = _Rounds(table, parts)
+        self._beside = rounds.beside
+        self._step = rounds.step_s
+        self._calls = rounds.calls
+        known = next(iter(self._calls.values()))
+        every = range(len(parts.calls))
+        self._by_itself = [one for one in every if known[one].alone is not None]
+        self._layered = [one for one in self._by_itself if known[one].native is not None]
+        self._columns: list[_Column] = []
+
+    def result(self) -> Breakdown:
+        self._make_columns()
+        numbers = sorted(self._step)
+        flat = [one.seconds[number] for number in numbers for one in self._columns]
+        middles = middle_rounds(flat, len(self._columns))
+        step_s = sum(middles)
+        terms = tuple(
+            self._term(column, seconds, step_s)
+            for column, seconds in zip(self._columns, middles, strict=True)
+        )
+        levels, reasons = self._levels(terms)
+        calls = self._call_rows(step_s)
+        low, high = self._unexplained()
+        step = self._estimate(self._step)
+        unexplained = [one.share for one in terms if one.kind == "unexplained"]
+        return Breakdown(
+            levels=levels,
+            reasons=reasons,
+            terms=terms,
+            calls=calls,
+            modules=_modules(calls, step_s),
+            between_calls_s=sum(one.seconds for one in terms if one.level == "step"),
+            not_measured=tuple(self._not_measured),
+            unexplained=sum(unexplained) if unexplained else None,
+            unexplained_low=low,
+            unexplained_high=high,
+            contradictions=self._contradictions(),
+            disturbed=step.disturbed,
+            disturbance=step.reason,
+        )
+
+    # --- terms --------------------------------------------------------------------------------
+
+    def _make_columns(self) -> None:
+        """Make the terms, from the limit to the step; in each round they sum to the step."""
+        if self._layered:
+            self._add("limit", "limit", "limit", self._layered, lambda one: one.limit or 0.0)
+            self._add(DIFFERENCES["native"], "difference", "native", self._layered, _kernels)
+        for level, calls, of_call in (
+            ("alone", self._layered, _choice),
+            ("in_context", self._by_itself, _context),
+        ):
+            if calls:
+                self._explain(level, calls, of_call)
+            if level == "alone":
+                self._apart(
+                    level,
+                    "calls without a native layer",
+                    [one for one in self._by_itself if one not in set(self._layered)],
+                    lambda one: one.alone or 0.0,
+                    "calls that no native layer stands for, each by itself",
+                )
+        self._apart(
+            "in_context",
+            "calls that are not run alone",
+            [one for one in range(len(self._parts.calls)) if one not in set(self._by_itself)],
+            lambda one: one.in_context,
+            "calls that could not be made ready by themselves: their share of the traced step",
+        )
+        between = {
+            number: step_s - sum(one.in_context for one in self._calls[number])
+            for number, step_s in self._step.items()
+        }
+        how = _HOWS["step"]
+        self._columns.append(_Column(DIFFERENCES["step"], "difference", "step", how, between))
+
+    def _add(
+        self,
+        term: str,
+        kind: str,
+        level: str,
+        calls: Sequence[int],
+        of_call: Callable[[_Seconds], float],
+        how: str = "",
+        explained: Sequence[Experiment] = (),
+    ) -> None:
+        """Add what calls have of a term, without what experiments explain of it."""
+        seconds = {
+            number: sum(of_call(every[one]) for one in calls)
+            - sum(_in_round(experiment.seconds, number) for experiment in explained)
+            for number, every in self._calls.items()
+        }
+        detail = "" if kind == "limit" else self._detail(calls, of_call)
+        self._columns.append(_Column(term, kind, level, how or _HOWS[level], seconds, detail))
+
+    def _explain(
+        self, level: str, calls: Sequence[int], of_call: Callable[[_Seconds], float]
+    ) -> None:
+        """Add experiments on a difference, what they leave, and the calls that none is about."""
+        name = DIFFERENCES[level]
+        own = [
+            each
+            for each in self._experiments
+            if each.level == level and any(_is_about(each, self._call(one)) for one in calls)
+        ]
+        for one in own:
+            seconds = {number: _in_round(one.seconds, number) for number in self._step}
+            self._columns.append(_Column(one.term, "experiment", level, one.how, seconds))
+        about = [one for one in calls if any(_is_about(each, self._call(one)) for each in own)]
+        others = [one for one in calls if one not in set(about)]
+        if about:
+            complete = level not in self._incomplete
+            self._add(
+                f"unexplained {name}" if complete else f"rest of {name}",
+                "unexplained" if complete else "difference",
+                level,
+                about,
+                of_call,
+                f"{_HOWS[level]}, minus what experiments explain",
+                own,
+            )
+        if others:
+            self._add(
+                name if not about else f"{name} of other calls",
+                "difference",
+                level,
+                others,
+                of_call,
+            )
+            what = "all calls" if not about else f"{len(others)} of {len(calls)} calls"
+            self._not_measured.append(f"{name}: no experiment is about {what}")
+
+    def _apart(
+        self,
+        level: str,
+        term: str,
+        calls: Sequence[int],
+        of_call: Callable[[_Seconds], float],
+        how: str,
+    ) -> None:
+        """Add calls of which a lower level is not known."""
+        if not calls:
+            return
+        self._add(term, "difference", level, calls, of_call, how)
+        operators = dict.fromkeys(self._call(one).operator for one in calls)
+        reasons = [
+            f"{name} ({reason})" if (reason := self._parts.lacks.get(name)) else name
+            for name in operators
+        ]
+        self._not_measured.append(f"{term}: {', '.join(reasons)}")
+
+    def _call(self, place: int) -> ProgramCall:
+        return self._parts.calls[place]
+
+    def _detail(self, calls: Sequence[int], of_call: Callable[[_Seconds], float]) -> str:
+        """Name the calls that have most of a term, in the median of the rounds."""
+        found: dict[str, list[int]] = defaultdict(list)
+        for one in calls:
+            call = self._call(one)
+            found[f"{call.module} {call.operator}"].append(one)
+        gaps = {
+            name: median(sum(of_call(every[one]) for one in own) for every in self._calls.values())
+            for name, own in found.items()
+        }
+        least = _WORTH * median(self._step.values())
+        ranked = sorted(gaps, key=lambda name: -abs(gaps[name]))[:_NAMED]
+        worth = [name for name in ranked if abs(gaps[name]) > least]
+        return ", ".join(f"{name} {1e3 * gaps[name]:+.1f} ms" for name in worth)
+
+    # --- numbers over rounds ------------------------------------------------------------------
+
+    def _estimate(self, values: Mapping[int, float]) -> Estimate:
+        return estimate_values(values, self._beside, self._confidence)
+
+    def _interval(
+        self, values: Mapping[int, float], middle: float
+    ) -> tuple[float | None, float | None]:
+        """Return the interval over rounds, which covers the number that is printed."""
+        interval = self._estimate(values).interval
+        if interval is None:
+            return None, None
+        return min(interval.low, middle), max(interval.high, middle)
+
+    def _term(self, column: _Column, seconds: float, step_s: float) -> Term:
+        low, high = self._interval(column.seconds, seconds)
+        return Term(
+            term=column.term,
+            kind=column.kind,
+            seconds=seconds,
+            ci_low=low,
+            ci_high=high,
+            share=seconds / step_s,
+            how=column.how,
+            level=column.level,
+            detail=column.detail,
+        )
+
+    def _levels(self, terms: Sequence[Term]) -> tuple[Levels, dict[str, str]]:
+        """Sum terms up to each level."""
+        levels: dict[str, Level | None] = {}
+        reasons: dict[str, str] = {}
+        for place, name in enumerate(LEVELS):
+            below = LEVELS[: place + 1]
+            own = [number for number, one in enumerate(terms) if one.level in below]
+            if name in ("limit", "native") and not self._layered:
+                reasons[name] = "no native layer stands for a call that was run alone"
+            elif name == "alone" and not self._by_itself:
+                reasons[name] = "no call was run alone"
+            else:
+                middle = sum(terms[number].seconds for number in own)
+                sums = {
+                    number: sum(self._columns[one].seconds[number] for one in own)
+                    for number in self._step
+                }
+                low, high = self._interval(sums, middle)
+                levels[name] = Level(median=middle, ci_low=low, ci_high=high, n=len(sums))
+        return Levels(**levels), reasons
+
+    def _unexplained(self) -> tuple[float | None, float | None]:
+        """Return the interval of all that is unexplained, as shares of the step."""
+        own = [one for one in self._columns if one.kind == "unexplained"]
+        if not own:
+            return None, None
+        shares = {
+            number: sum(one.seconds[number] for one in own) / step_s
+            for number, step_s in self._step.items()
+        }
+        return self._interval(shares, median(shares.values()))
+
+    # --- calls --------------------------------------------------------------------------------
+
+    def _call_rows(self, step_s: float) -> tuple[BrokenDownCall, ...]:
+        """Return calls that are alike as one, the longest first."""
+        alike: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+        for place, call in enumerate(self._parts.calls):
+            alike[call.module, call.direction, call.operator].append(place)
+        numbers = sorted(self._step)
+        flat = [
+            value
+            for number in numbers
+            for value in (*(one.in_context for one in self._calls[number]), self._gap(number))
+        ]
+        *in_context, _ = middle_rounds(flat, len(self._parts.calls) + 1)
+        rows = [
+            BrokenDownCall(
+                operator=operator,
+                module=module,
+                direction=direction,
+                count=len(places),
+                in_context_s=(taken := sum(in_context[one] for one in places)),
+                share=taken / step_s,
+                limit_s=self._median_sum(places, lambda one: one.limit),
+                alone_s=self._median_sum(places, lambda one: one.alone),
+                native_s=self._median_sum(places, lambda one: one.native),
+            )
+            for (module, direction, operator), places in alike.items()
+        ]
+        return tuple(sorted(rows, key=lambda one: -one.in_context_s))
+
+    def _gap(self, number: int) -> float:
+        return self._step[number] - sum(one.in_context for one in self._calls[number])
+
+    def _median_sum(
+        self, places: Sequence[int], of_call: Callable[[_Seconds], float | None]
+    ) -> float | None:
+        """Return the median over rounds of what calls take together; None where one is unknown."""
+        sums = [_sum_known(of_call(every[one]) for one in places) for every in self._calls.values()]
+        known = [one for one in sums if one is not None]
+        return median(known) if known else None
+
+    def _contradictions(self) -> tuple[str, ...]:
+        """Name native layers that take much longer than the framework's own calls."""
+        found: dict[tuple[str, str], int] = {}
+        for place in self._layered:
+            call = self._call(place)
+            found.setdefault((call.signature, call.direction), place)
+        texts = []
+        for place in found.values():
+            pairs = [(every[place].native, every[place].alone) for every in self._calls.values()]
+            ratios = [native / alone for native, alone in pairs if native is not None and alone]
+            if ratios and (ratio := median(ratios)) > _DOUBTFUL:
+                call = self._call(place)
+                texts.append(
+                    f"the native layer of {call.module} {call.operator} takes {ratio:.1f} times as "
+                    "long as the framework's own call"
+                )
+        return tuple(texts)
+
+
+class _Rounds:
+    """What calls take, round by round.
+
+    Attributes:
+        step_s: of the step, by round.
+        calls: of each call of the step, by round.
+        beside: the subjects that decide whether a round was disturbed.
+    """
+
+    def __init__(self, table: Table, parts: StepParts) -> None:
+        steps, traced = table.of(STEP), table.of(TRACED)
+        shares = {one.round: _shares(one, len(parts.calls)) for one in traced}
+        plain = steps.by_round()
+        self.step_s = {number: plain[number] for number in sorted(plain.keys() & shares.keys())}
+        if not self.step_s:
+            raise ValueError("steps and traced steps have no round in common")
+        self.beside: list[Series] = [steps, traced]
+        alone: dict[str, dict[int, float]] = {}
+        if parts.alone and ALONE in table:
+            series = table.of(ALONE)
+            self.beside.append(series)
+            alone = _by_part(series, parts.alone)
+        subjects = {one.subject for some in parts.native.values() for one in some}
+        native = {one: table.of(one) for one in subjects if one in table}
+        seconds = {one: series.by_round() for one, series in native.items()}
+        clocks = {one: series.clocks_by_round() for one, series in native.items()}
+
+        def layers(call: ProgramCall, number: int) -> tuple[float | None, float | None]:
+            """Return what native layers take in a round, and their limit."""
+            own = parts.native.get((call.signature, call.direction))
+            if own is None or any(one.subject not in native for one in own):
+                return None, None
+            native_s = limit_s = 0.0
+            for one in own:
+                taken = _in_round(seconds[one.subject], number)
+                native_s += taken
+                limit_s += _limit(one, taken, clocks[one.subject], number)
+            return native_s, limit_s
+
+        self.calls: dict[int, list[_Seconds]] = {}
+        for number, step_s in self.step_s.items():
+            found: dict[tuple[str, str], tuple[float | None, float | None, float | None]] = {}
+            for call in parts.calls:
+                key = call.signature, call.direction
+                if key not in found:
+                    own = alone.get(call.signature)
+                    alone_s = None if own is None else _in_round(own, number)
+                    found[key] = (alone_s, *layers(call, number))
+            self.calls[number] = [
+                _Seconds(share * step_s, *found[call.signature, call.direction])
+                for call, share in zip(parts.calls, shares[number], strict=True)
+            ]
+
+
+def _shares(visit: Visit, calls: int) -> list[float]:
+    """Return each call's share of the traced step that it is of: the mean of a visit's."""
+    if not visit.parts or any(len(one) != calls for one in visit.parts):
+        raise ValueError(f"a traced step without the seconds of its {calls} calls")
+    rows = [
+        [seconds / step_s for seconds in one]
+        for one, step_s in zip(visit.parts, visit.seconds, strict=True)
+    ]
+    return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+
+
+def _by_part(series: Series, names: Sequence[str]) -> dict[str, dict[int, float]]:
+    """Return what each part of a subject takes, by its name and by round."""
+    found: dict[str, dict[int, float]] = {name: {} for name in names}
+    for visit in series:
+        taken = middle_rounds(list(itertools.chain(*visit.parts)), len(names))
+        for name, seconds in zip(names, taken, strict=True):
+            found[name][visit.round] = seconds
+    return found
+
+
+def _limit(kernel: NativeKernel, taken_s: float, clocks: Mapping[int, float], number: int) -> float:
+    if kernel.limit_s is None:
+        return taken_s
+    if kernel.limit_hz is None or not clocks:
+        return kernel.limit_s
+    return kernel.limit_s * kernel.limit_hz / _in_round(clocks, number)
+
+
+def _in_round(values: Mapping[int, float], number: int) -> float:
+    """Return what somebody had in a round; in one that it was not in, its median."""
+    return values[number] if number in values else median(values.values())
+
+
+def _is_about(experiment: Experiment, call: ProgramCall) -> bool:
+    return experiment.signatures is None or call.signature in experiment.signatures
+
+
+def _kernels(one: _Seconds) -> float:
+    return (one.native or 0.0) - (one.limit or 0.0)
+
+
+def _choice(one: _Seconds) -> float:
+    return (one.alone or 0.0) - (one.native or 0.0)
+
+
+def _context(one: _Seconds) -> float:
+    return one.in_context - (one.alone or 0.0)
+
+
+def _sum_known(values: Iterable[float | None]) -> float | None:
+    found = 0.0
+    for one in values:
+        if one is None:
+            return None
+        found += one
+    return found
+
+
+def _modules(calls: Sequence[BrokenDownCall], step_s: float) -> tuple[BrokenDownModule, ...]:
+    """Return the modules, the longest first."""
+    alike: dict[str, list[BrokenDownCall]] = defaultdict(list)
+    for one in calls:
+        alike[one.module].append(one)
+    rows = [
+        BrokenDownModule(
+            module=module,
+            seconds=(seconds := sum(one.in_context_s for one in own)),
+            share=seconds / step_s,
+            limit_s=_sum_known(one.limit_s for one in own),
+            alone_s=_sum_known(one.alone_s for one in own),
+            native_s=_sum_known(one.native_s for one in own),
+        )
+        for module, own in alike.items()
+    ]
+    return tuple(sorted(rows, key=lambda one: -one.seconds))

@@ -1,0 +1,203 @@
+"""Where a step's time goes: levels from the hardware's limit to the step, and what lies between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from pydlbench.records.own import OwnSpec
+from pydlbench.records.record import Record, one_of
+from pydlbench.records.specs import Framework, Phase, Precision
+from pydlbench.records.trace import CallInContext, ModuleInContext, Tracing
+
+#: From what the hardware needs to the step itself; fields of :class:`Levels`.
+LEVELS: Final = ("limit", "native", "alone", "in_context", "step")
+
+
+class Level(Record, frozen=True, kw_only=True):
+    """One level of a step. Times in seconds.
+
+    Attributes:
+        median: over the rounds: the mean of those in the middle, so that levels and the terms
+            between them add up.
+        ci_low: lower end of the distribution-free 95 % interval, widened by interference; None
+            below six rounds.
+        ci_high: upper end.
+        n: how many rounds.
+    """
+
+    median: float
+    ci_low: float | None = None
+    ci_high: float | None = None
+    n: int
+
+    promised = ("ci_low", "ci_high")
+
+
+class Levels(Record, frozen=True, kw_only=True):
+    """The levels of a step; null where one is not known, with the reason in ``reasons``.
+
+    Attributes:
+        limit: rooflines of the native layers, at the clock of each round.
+        native: the fastest native kernels of the layers that stand for the calls.
+        alone: the framework's calls, each by itself, as often as the step makes it.
+        in_context: the same calls within the step: their share of a traced step, of this step.
+        step: real steps in fresh processes.
+    """
+
+    limit: Level | None = None
+    native: Level | None = None
+    alone: Level | None = None
+    in_context: Level | None = None
+    step: Level | None = None
+
+    promised = LEVELS
+
+
+class Term(Record, frozen=True, kw_only=True):
+    """A part of a step's time. Terms sum to the step.
+
+    Attributes:
+        term: what it is; the name of a cause only where an experiment stands behind it.
+        kind: ``limit``, ``difference`` (between two levels; nothing was tried to explain it, or not
+            all could be), ``experiment`` (an A/B run, a counter or a log) or ``unexplained`` (what
+            the experiments leave of a difference).
+        seconds: of the step; below zero where something is saved.
+        ci_low: lower end of its 95 % interval over the rounds; None below six.
+        ci_high: upper end.
+        share: of the step.
+        how: it was measured.
+        level: it lies below this level and above the next lower one that is known.
+        detail: which calls stand out in it; empty where none does.
+    """
+
+    term: str
+    kind: Annotated[str, one_of("limit", "difference", "experiment", "unexplained")]
+    seconds: float
+    ci_low: float | None = None
+    ci_high: float | None = None
+    share: float
+    how: str
+    level: Annotated[str, one_of(*LEVELS)]
+    detail: str = ""
+
+    promised = ("ci_low", "ci_high")
+
+
+class BrokenDownCall(CallInContext, frozen=True, kw_only=True):
+    """Calls of one operator, module and direction, on all levels. Times in seconds.
+
+    Attributes:
+        alone_s: of all of them together, each by itself; None where it could not be run so.
+        native_s: of the native layers that stand for them; 0 of views, None without a layer.
+        faults: page faults of them all in the step; None where nobody counted them by call.
+    """
+
+    alone_s: float | None = None
+    native_s: float | None = None
+    faults: float | None = None
+
+
+class BrokenDownModule(ModuleInContext, frozen=True, kw_only=True):
+    """A module's calls on all levels. Times in seconds.
+
+    Attributes:
+        alone_s: of its calls, each by itself; None where one could not be run so.
+        native_s: of the native layers that stand for them; None where a call has none.
+    """
+
+    alone_s: float | None = None
+    native_s: float | None = None
+
+
+class Breakdown(Record, frozen=True, kw_only=True):
+    """Where a step's time goes, by what was measured. Times in seconds.
+
+    Attributes:
+        levels: each with its interval; null where it is not known.
+        reasons: by level, why it is null.
+        terms: they sum to the step.
+        calls: the longest first.
+        modules: likewise.
+        between_calls_s: what is between calls in the step.
+        not_measured: what no experiment was made on, with the reason; it is not in ``unexplained``.
+        unexplained: what experiments leave of differences, as a signed share of the step; null
+            where no difference was explained.
+        unexplained_low: lower end of its 95 % interval; null below six rounds.
+        unexplained_high: upper end.
+        contradictions: measurements that cannot all be right, in words.
+        disturbed: beside how many rounds somebody else used the machine.
+        disturbance: what was seen there, in words; empty without any.
+    """
+
+    levels: Levels
+    reasons: Mapping[str, str] = msgspec.field(default_factory=dict)
+    terms: tuple[Term, ...]
+    calls: tuple[BrokenDownCall, ...]
+    modules: tuple[BrokenDownModule, ...]
+    between_calls_s: float
+    not_measured: tuple[str, ...] = ()
+    unexplained: float | None = None
+    unexplained_low: float | None = None
+    unexplained_high: float | None = None
+    contradictions: tuple[str, ...] = ()
+    disturbed: int = 0
+    disturbance: str = ""
+
+
+class BreakdownRecord(Breakdown, frozen=True, kw_only=True):
+    """A step of a model in a framework, broken down.
+
+    Attributes:
+        model: its name.
+        options: of the model.
+        own: how a model of the user's own is fed and run; None of one of the catalogue.
+        batch: images per step.
+        phase: ``forward``, ``forward-backward`` or ``training``.
+        precision: of the products.
+        framework: its name.
+        mode: of the framework.
+        device: ``cpu``.
+        layout: of images: ``nhwc`` or ``nchw``.
+        library: name and version of the framework.
+        threads: that computed.
+        processes: fresh ones in which the step was timed.
+        trace: how calls were timed in their step.
+        notes: what a reader has to know.
+        seconds: that the breakdown took.
+    """
+
+    model: str
+    options: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    own: OwnSpec | None = None
+    batch: int
+    phase: Phase
+    precision: Precision
+    framework: Framework
+    mode: str
+    device: str = "cpu"
+    layout: str = "nhwc"
+    library: str
+    threads: int
+    processes: int
+    trace: Tracing
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    derived = ("measured_s", "additivity_error")
+    omitted = ("own",)
+
+    @property
+    def measured_s(self) -> Level | None:
+        """The step: the same number as the level of that name."""
+        return self.levels.step
+
+    @property
+    def additivity_error(self) -> float | None:
+        """How far calls alone are off the step, as a signed fraction of it; null without them."""
+        alone, step = self.levels.alone, self.levels.step
+        if alone is None or step is None:
+            return None
+        return (alone.median - step.median) / step.median
