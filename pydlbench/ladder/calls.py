@@ -92,18 +92,28 @@ class ReadyCalls:
         self.facts = OperatorsFacts()
         self.kernel = self._prepare(0) if len(self._batches) == 1 else None
 
-    def visit(self) -> Iterator[tuple[tuple[str, ...], Chunk]]:
-        """Sample all calls; yields those of a batch with their chunk, call by call."""
+    def visit(self, request: Request | None = None) -> Iterator[tuple[tuple[str, ...], Chunk]]:
+        """Sample all calls; yields those of a batch with their chunk, call by call.
+
+        Args:
+            request: of each batch; None is what fits, which its first visit finds out.
+        """
         for number in range(len(self._batches)):
             kernel = self.kernel or self._prepare(number)
             try:
                 if kernel.facts.names:
-                    request = self._requests.get(number) or fitting(kernel, parts=self._parts)
-                    self._requests[number] = request
-                    yield kernel.facts.names, kernel.sample(request)
+                    yield (
+                        kernel.facts.names,
+                        kernel.sample(request or self._fitting(number, kernel)),
+                    )
             finally:
                 if self.kernel is None:
                     kernel.release()
+
+    def _fitting(self, number: int, kernel: RemoteKernel[OperatorsFacts]) -> Request:
+        if number not in self._requests:
+            self._requests[number] = fitting(kernel, parts=self._parts)
+        return self._requests[number]
 
     def _prepare(self, number: int) -> RemoteKernel[OperatorsFacts]:
         worker = self._session.worker(

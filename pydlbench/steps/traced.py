@@ -92,7 +92,7 @@ def trace_step(case: StepSpec, session: Session) -> dict[str, Any]:
             facts = kernel.facts.trace
             if facts is None:
                 return {"untraced": kernel.facts.untraced}
-            rounds, tracing = _traced(kernel, facts)
+            rounds, tracing = traced_rounds(kernel, facts)
         finally:
             kernel.release()
     except PydlbenchError as error:
@@ -102,7 +102,7 @@ def trace_step(case: StepSpec, session: Session) -> dict[str, Any]:
     return {"trace": tracing, **in_context(facts.calls, rounds, _limits(facts.calls, session))}
 
 
-def _traced(kernel: RemoteKernel[StepFacts], facts: TraceFacts) -> tuple[Rounds, Tracing]:
+def traced_rounds(kernel: RemoteKernel[StepFacts], facts: TraceFacts) -> tuple[Rounds, Tracing]:
     """Return rounds of traced steps: by the profiler, unless it fails or costs too much."""
     notes: list[str] = []
     rounds = None

@@ -6,7 +6,7 @@ import pytest
 
 from pydlbench.errors import PrimitiveError
 from pydlbench.records.trace import ProgramCall, TraceFacts
-from pydlbench.steps.traced import Rounds, _traced, in_context
+from pydlbench.steps.traced import Rounds, in_context, traced_rounds
 from pydlbench.timing.chunk import Chunk
 
 CALLS = (
@@ -103,7 +103,7 @@ STAMPS = (0.095, 0.1, 0.05, 0.03)
 
 
 def test_a_profiler_that_costs_little_is_taken():
-    rounds, tracing = _traced(Kernel(profile=CHEAP), FACTS)
+    rounds, tracing = traced_rounds(Kernel(profile=CHEAP), FACTS)
     assert tracing.source == "a profiler"
     assert tracing.cost == pytest.approx(1.01)
     assert tracing.notes == ()
@@ -112,7 +112,7 @@ def test_a_profiler_that_costs_little_is_taken():
 
 
 def test_a_profiler_that_costs_too_much_gives_way_to_time_stamps():
-    rounds, tracing = _traced(Kernel(profile=DEAR, stamps=STAMPS), FACTS)
+    rounds, tracing = traced_rounds(Kernel(profile=DEAR, stamps=STAMPS), FACTS)
     assert tracing.source == "time stamps"
     assert "1.10 times" in tracing.notes[0]
     assert set(rounds.traced_s) == {0.1}  # the real step, of which stamps time the calls
@@ -121,14 +121,14 @@ def test_a_profiler_that_costs_too_much_gives_way_to_time_stamps():
 
 def test_a_profile_of_other_calls_gives_way_to_time_stamps_and_says_which_call():
     refused = PrimitiveError("call 3 of 9 is conv; the profile has relu")
-    _, tracing = _traced(Kernel(profile=refused, stamps=STAMPS), FACTS)
+    _, tracing = traced_rounds(Kernel(profile=refused, stamps=STAMPS), FACTS)
     assert tracing.source == "time stamps"
     assert tracing.notes == ("call 3 of 9 is conv; the profile has relu",)
 
 
 def test_where_only_a_dear_profiler_is_there_seconds_are_scaled_and_it_is_said():
     facts = TraceFacts(calls=FACTS.calls, sources={"profile": "a profiler"})
-    rounds, tracing = _traced(Kernel(profile=DEAR), facts)
+    rounds, tracing = traced_rounds(Kernel(profile=DEAR), facts)
     assert rounds.calls_s[0] == pytest.approx([0.06 / 1.1, 0.03 / 1.1])
     assert set(rounds.traced_s) == {0.1}
     assert tracing.traced_s == pytest.approx(0.11)

@@ -1,0 +1,526 @@
+"""A step broken down: its subjects are made ready, visited round by round, and compared.
+
+In each round, in random order and with everybody else stopped: the step in a process of its own
+that is new in that round; the step traced, in a process that stays; its calls alone, where pages
+are kept; what the framework's libraries log of these; the native kernels of the layers that stand
+for them, each prepared anew; and pages touched for the first time.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from pydlbench.analysis.breakdown import (
+    ALONE,
+    STEP,
+    TRACED,
+    Experiment,
+    NativeKernel,
+    StepParts,
+    break_down,
+)
+from pydlbench.backends import capabilities
+from pydlbench.backends.steps import operations
+from pydlbench.backends.steps.operators import LoggedOperators
+from pydlbench.errors import PydlbenchError, UnsupportedError
+from pydlbench.ladder.calls import CallLog, ReadyCalls
+from pydlbench.ladder.estimate import nameless
+from pydlbench.ladder.mapped import map_calls
+from pydlbench.ladder.operators import kind_of, listed
+from pydlbench.records.breakdown import BreakdownRecord
+from pydlbench.records.operator import OperatorsFacts
+from pydlbench.records.step import StepPreparation
+from pydlbench.steps.prepare import prepare_step
+from pydlbench.steps.traced import Rounds, traced_rounds
+from pydlbench.study.loop import LEAST_ROUNDS, Size, Study, Subject, random_order
+from pydlbench.timing.policy import STEP_BUDGET_S, Policy, step_policy
+from pydlbench.timing.statistics import median, middle_rounds
+from pydlbench.workers.host import releasing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping, Sequence
+
+    from pydlbench.ladder.mapped import MappedCall
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.records.operator import RecordedCall
+    from pydlbench.records.specs import KernelSpec
+    from pydlbench.records.step import StepFacts, StepSpec
+    from pydlbench.records.trace import Tracing
+    from pydlbench.runner.session import Session
+    from pydlbench.study.table import Table
+    from pydlbench.timing.chunk import Chunk, Request
+    from pydlbench.workers.host import RemoteKernel
+
+# Further subjects of the table: what libraries log of calls; a block whose pages are new each time,
+# and the same where they are kept.
+LOG: Final = "log"
+PAGES: Final = "pages"
+PAGES_KEPT: Final = "pages kept"
+# A block that the C library's allocator always asks the system for, and gives back.
+_BLOCK: Final = (1 << 26, -1)
+# Of a native kernel, in seconds, all of its visits together.
+_KERNEL_BUDGET_S: Final = 0.25
+# Page faults of such a block; with fewer nobody has counted them.
+_FEW_FAULTS: Final = 1.0
+# Values of a call in a round of the log: plain, executed, reordered, convolved.
+_LOGGED: Final = LoggedOperators.PARTS
+
+
+def break_down_step(
+    case: StepSpec,
+    session: Session,
+    *,
+    rounds: int = LEAST_ROUNDS,
+    native: Mapping[KernelSpec, Measurement] | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> BreakdownRecord:
+    """Measure a step and its parts, and say where its time goes.
+
+    Args:
+        case: the step, on a CPU.
+        session: whose workers are used.
+        rounds: in each of which the step has a new process; six at least.
+        native: rows of native kernels that were found before.
+        tell: called with what is done next.
+
+    Raises:
+        UsageError: no such model or option.
+        UnsupportedError: the step cannot be traced; says why.
+        WorkerError: a worker died.
+    """
+    if case.on_gpu:
+        raise UnsupportedError(f"{case.framework} on {case.device}: a step is traced on a CPU only")
+    measured = _Measured(case, session, max(LEAST_ROUNDS, rounds), native or {}, tell)
+    try:
+        measured.prepare()
+        measured.take()
+        return measured.record()
+    finally:
+        measured.close()
+
+
+@dataclass(frozen=True, slots=True)
+class TracedStep:
+    """A traced step as a subject: samples with the seconds of their calls.
+
+    Attributes:
+        kernel: runs the step traced and untraced in turn.
+        way: it is traced, see :data:`~pydlbench.records.trace.TRACES`.
+        calls: in a step.
+    """
+
+    kernel: RemoteKernel[StepFacts]
+    way: str
+    calls: int
+
+    def sample(self, request: Request) -> Chunk:
+        """Run the requested steps; a sample is the step that its calls' seconds are of."""
+        chunk = self.kernel.sample(
+            msgspec.structs.replace(request, timing=self.way, inner=1, touch=False)
+        )
+        rounds = Rounds.of_seconds(chunk.seconds, self.calls)
+        # Time stamps time a chain of the same calls, which is not the step: that ran beside it.
+        steps_s = rounds.plain_s if self.way == "stamps" else rounds.traced_s
+        return with_parts(chunk, steps_s, rounds.calls_s)
+
+
+@dataclass(frozen=True, slots=True)
+class CallsAlone:
+    """Distinct calls as a subject: a sample is a round of all of them, whose parts they are.
+
+    Attributes:
+        ready: made ready, all at a time or as many as have room.
+        width: values of a call in a round.
+    """
+
+    ready: ReadyCalls
+    names: list[str]
+    width: int = 1
+
+    def sample(self, request: Request) -> Chunk:
+        """Run rounds of all calls."""
+        names: list[str] = []
+        row: list[float] = []
+        rows: list[tuple[float, ...]] = []
+        chunk: Chunk | None = None
+        for some, chunk in self.ready.visit(request):
+            names += some
+            width = self.width * len(some)
+            rows = [
+                tuple(chunk.seconds[begin : begin + width])
+                for begin in range(0, len(chunk.seconds), width)
+            ]
+            row += middle_rounds(chunk.seconds, width)
+        if chunk is None:
+            raise UnsupportedError("no call could be made ready to be run alone")
+        self.names[:] = names
+        if len(row) > len(rows[0]):  # of several batches, each of which had rounds of its own
+            rows = [tuple(row)]
+        return with_parts(chunk, [sum(one[:: self.width]) for one in rows], rows)
+
+
+def with_parts(chunk: Chunk, seconds: Sequence[float], parts: Sequence[Sequence[float]]) -> Chunk:
+    """Return a chunk whose samples have parts.
+
+    Args:
+        chunk: with the counters around them.
+        seconds: of each sample.
+        parts: of each sample.
+    """
+    return msgspec.structs.replace(
+        chunk, seconds=tuple(seconds), parts=tuple(map(tuple, parts)), involuntary=()
+    )
+
+
+class _Measured:
+    """One breakdown while it is measured."""
+
+    def __init__(
+        self,
+        case: StepSpec,
+        session: Session,
+        rounds: int,
+        native: Mapping[KernelSpec, Measurement],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._case, self._session, self._rounds, self._tell = case, session, rounds, tell
+        self._begin = time.monotonic()
+        self._rows = dict(native)
+        # New processes in each round are beside the session's, which stay.
+        self._fresh = session.beside()
+        self._study = Study(random_order(session.options.seed), session.interference)
+        self._kernels: list[RemoteKernel[OperatorsFacts] | RemoteKernel[StepFacts] | None] = []
+        self._subjects: list[Subject] = []
+        self._step_size: Size | None = None
+        self._missing: dict[str, dict[str, str]] = {
+            "in_context": {"caches": "calls alone were not run with cold caches besides"}
+        }
+        self._notes: list[str] = []
+        self._recorded: tuple[RecordedCall, ...] = ()
+        self._mapped: dict[tuple[str, str], MappedCall] = {}
+        self._alone: CallsAlone | None = None
+        self._logged: CallsAlone | None = None
+        self._log: CallLog | None = None
+        self._facts: StepFacts
+        self._tracing: Tracing
+
+    # --- subjects -----------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Make all ready that stays over the rounds."""
+        case, session = self._case, self._session
+        self._tell("traced step")
+        how = StepPreparation(checks=False, trace=True)
+        kernel = prepare_step(case, session, preparation=how)
+        self._kernels.append(kernel)
+        self._facts = kernel.facts
+        if kernel.facts.trace is None:
+            raise UnsupportedError(kernel.facts.untraced)
+        _, self._tracing = traced_rounds(kernel, kernel.facts.trace)
+        sources = kernel.facts.trace.sources
+        way = next(one for one, source in sources.items() if source == self._tracing.source)
+        self._calls = kernel.facts.trace.calls
+        self._add(TRACED, TracedStep(kernel, way, len(self._calls)).sample, self._step_policy())
+        self._tell("calls")
+        self._list_calls()
+        self._tell("native layers")
+        self._find_native()
+        self._tell("calls alone")
+        self._make_calls()
+        self._make_pages()
+
+    def _step_policy(self) -> Policy:
+        return step_policy(Policy(budget_s=STEP_BUDGET_S, visits=self._rounds))
+
+    def _kernel_policy(self) -> Policy:
+        return Policy(budget_s=_KERNEL_BUDGET_S, visits=self._rounds)
+
+    def _add(
+        self,
+        key: Hashable,
+        sample: Callable[[Request], Chunk],
+        policy: Policy,
+        size: Size | None = None,
+    ) -> None:
+        self._subjects.append(Subject(key=key, sample=sample, policy=policy, size=size))
+
+    def _list_calls(self) -> None:
+        case, session = self._case, self._session
+        try:
+            self._recorded = listed(case, session).calls
+        except UnsupportedError as error:
+            self._notes.append(f"no calls alone: {error}")
+            return
+        cache = session.cache_bytes(case.device)
+        self._mapped = map_calls(self._recorded, case.phase, case.precision, case.device, cache)
+
+    def _find_native(self) -> None:
+        """Find the fastest native kernel of each layer that was not found before."""
+        wanted = dict.fromkeys(
+            nameless(term.hot)
+            for one in self._mapped.values()
+            if not one.lacks
+            for term in one.terms
+        )
+        known = {nameless(spec): row for spec, row in self._rows.items()}
+        missing = [spec for spec in wanted if spec not in known]
+        if missing:
+            # Rounds visit each again.
+            measured = self._session.measure(missing, first_of=self._rounds)
+            known |= {nameless(spec): row for spec, row in measured}
+        self._rows = {spec: known[spec] for spec in wanted}
+        for spec, row in self._rows.items():
+            if row.ok and row.time is not None:
+                size = Size(execution_s=row.time.median, wall_s=row.time.median)
+                self._add(spec, self._native_sampler(spec, row), self._kernel_policy(), size)
+            else:
+                self._notes.append(f"no native row: {spec.label}: {row.reason or row.status}")
+
+    def _native_sampler(self, spec: KernelSpec, row: Measurement) -> Callable[[Request], Chunk]:
+        variant = f"{row.algorithm} {row.layout}" if row.algorithm else None
+
+        def sample(request: Request) -> Chunk:
+            """Prepare the kernel anew, with new memory, and time it."""
+            kernel = self._session.prepare(spec, variant=variant)
+            with releasing([kernel]):
+                return kernel.sample(request)
+
+        return sample
+
+    def _make_calls(self) -> None:
+        """Make distinct calls ready, each alone, and once more where their libraries log."""
+        case, session = self._case, self._session
+        own = [one for one in self._recorded if kind_of(one) != "feed"]
+        if not own:
+            return
+        ready = ReadyCalls(case, session, own, warm=True)
+        self._kernels.append(ready.kernel)
+        self._alone = CallsAlone(ready, [])
+        self._add(ALONE, self._alone.sample, self._step_policy())
+        if not capabilities.of(case.framework).steps.logs_calls or case.mode != "eager":
+            reason = f"nothing logs what {case.framework} {case.mode} executes in each call"
+            self._missing["alone"] = {"another kernel, reorders": reason}
+            return
+        try:
+            self._log = CallLog(case, session, own)
+        except PydlbenchError as error:
+            self._missing["alone"] = {"another kernel, reorders": " ".join(str(error).split())}
+            return
+        self._kernels.append(self._log.kernel)
+        self._logged = CallsAlone(self._log, [], width=_LOGGED)
+        self._add(LOG, self._logged.sample, self._step_policy())
+
+    def _make_pages(self) -> None:
+        for name, warm in ((PAGES, False), (PAGES_KEPT, True)):
+            worker = self._session.worker("native", "cpu", warm=warm)
+            kernel = worker.build(operations.prepare_lifetimes, OperatorsFacts, blocks=list(_BLOCK))
+            self._kernels.append(kernel)
+            self._add(name, kernel.sample, self._kernel_policy())
+
+    # --- rounds -------------------------------------------------------------------------------
+
+    def take(self) -> None:
+        """Take the rounds, with a new process for the step in each."""
+        case, fresh = self._case, self._fresh
+        how = StepPreparation(checks=False)
+        for number in range(self._rounds):
+            self._tell(f"round {number + 1} of {self._rounds}")
+            kernel = prepare_step(case, fresh, preparation=how)
+            step = Subject(
+                key=STEP,
+                sample=kernel.sample,
+                policy=self._step_policy(),
+                process=kernel.generation,
+                preparation=number,
+                size=self._step_size,
+            )
+            errors = self._study.take([step, *self._subjects], first=number)
+            self._step_size = step.size
+            fresh.worker(case.framework, case.device).close()
+            for key in (STEP, TRACED):
+                if key in errors:
+                    raise errors[key]
+            for subject, error in errors.items():
+                self._notes.append(f"{subject}: {' '.join(str(error).split())}")
+            self._subjects = [one for one in self._subjects if one.key not in errors]
+
+    def close(self) -> None:
+        """Free what workers hold."""
+        with releasing(self._kernels):
+            pass
+        self._fresh.close()
+
+    # --- the record ---------------------------------------------------------------------------
+
+    def record(self) -> BreakdownRecord:
+        """Return what the table says."""
+        case, table = self._case, self._study.table
+        native: dict[tuple[str, str], Sequence[NativeKernel]] = {}
+        lacks: dict[str, str] = {}
+        operators = {(one.signature, one.direction): one.operator for one in self._recorded}
+        for key, one in self._mapped.items():
+            kernels = self._native_kernels(one, table)
+            if kernels is None:
+                lacks[operators[key]] = one.lacks or "its native layers have no time"
+            else:
+                native[key] = kernels
+        if self._alone is not None:
+            for call in self._recorded:
+                if why := self._alone.ready.refused.get(call.signature):
+                    lacks[call.operator] = why
+        parts = StepParts(
+            calls=self._calls,
+            alone=() if self._alone is None else tuple(self._alone.names),
+            native=native,
+            lacks=lacks,
+        )
+        experiments = [*self._log_experiments(table, parts), *self._fresh_memory(table)]
+        found = break_down(
+            table,
+            parts,
+            experiments,
+            self._missing,
+            confidence=self._session.options.confidence,
+        )
+        return BreakdownRecord(
+            **msgspec.structs.asdict(found),
+            model=case.model,
+            options=dict(case.options),
+            own=case.own,
+            batch=self._facts.batch,
+            phase=case.phase,
+            precision=case.precision,
+            framework=case.framework,
+            mode=str(case.mode),
+            layout=case.layout,
+            library=self._facts.library,
+            threads=len(self._session.cpus),
+            processes=table.of(STEP).processes,
+            trace=self._tracing,
+            notes=(*self._facts.notes, *self._notes),
+            seconds=time.monotonic() - self._begin,
+        )
+
+    def _native_kernels(self, call: MappedCall, table: Table) -> tuple[NativeKernel, ...] | None:
+        """Return the native kernels of a call; none of a view, None where one has no time."""
+        if call.work.kind == "view":
+            return ()
+        if call.lacks or not call.terms:
+            return None
+        found = []
+        for term in call.terms:
+            spec = nameless(term.hot)
+            if spec not in table:
+                return None
+            roof, clock = self._rows[spec].roofline, self._rows[spec].clock_hz
+            bound = roof is not None and roof.bound == "compute"
+            found.append(
+                NativeKernel(
+                    subject=spec,
+                    limit_s=None if roof is None else roof.time_s,
+                    limit_hz=clock if bound else None,
+                )
+            )
+        return tuple(found)
+
+    def _log_experiments(self, table: Table, parts: StepParts) -> list[Experiment]:
+        """Return what logs tell of the calls in which libraries log: reorders, other kernels."""
+        log, logged = self._log, self._logged
+        if log is None or logged is None or LOG not in table:
+            return []
+        count: dict[tuple[str, str], int] = {}
+        for call in parts.calls:
+            key = call.signature, call.direction
+            count[key] = count.get(key, 0) + 1
+        own = {
+            key: number
+            for key, number in count.items()
+            if log.libraries(key[0]) and parts.native.get(key)
+        }
+        if not own:
+            self._missing["alone"] = {"another kernel, reorders": "no library logs a call"}
+            return []
+        reorders: dict[int, float] = {}
+        kernels: dict[int, float] = {}
+        native = {
+            one.subject: table.of(one.subject).by_round()
+            for key in own
+            for one in parts.native[key]
+        }
+        for visit in table.of(LOG):
+            flat = [second for row in visit.parts for second in row]
+            each = middle_rounds(flat, _LOGGED * len(logged.names))
+            by_name = {
+                name: each[_LOGGED * place : _LOGGED * (place + 1)]
+                for place, name in enumerate(logged.names)
+            }
+            reordered = executed = 0.0
+            for key, number in own.items():
+                if key[0] not in by_name:
+                    continue
+                _, executed_s, reordered_s, _ = by_name[key[0]]
+                layers_s = sum(
+                    native[one.subject].get(visit.round, median(native[one.subject].values()))
+                    for one in parts.native[key]
+                )
+                reordered += number * reordered_s
+                executed += number * (executed_s - reordered_s - layers_s)
+            reorders[visit.round], kernels[visit.round] = reordered, executed
+        signatures = frozenset(key[0] for key in own)
+        how = "the log of oneDNN and MKL of each call alone in each round"
+        calls = sum(own.values())
+        alone = log if self._alone is None else self._alone.ready
+        each_s = alone.facts.dispatch_s
+        return [
+            Experiment(
+                term="another kernel",
+                level="alone",
+                seconds=kernels,
+                how=f"what they execute in {calls} calls without reorders, by {how}, minus the "
+                "fastest native kernels in that round",
+                signatures=signatures,
+            ),
+            Experiment(
+                term="reorders", level="alone", seconds=reorders, how=how, signatures=signatures
+            ),
+            Experiment(
+                term="dispatch",
+                level="alone",
+                seconds=dict.fromkeys(kernels, calls * each_s),
+                how=f"{each_s * 1e6:.1f} us for each of {calls} calls: an operator "
+                "that computes nothing",
+                signatures=signatures,
+            ),
+        ]
+
+    def _fresh_memory(self, table: Table) -> list[Experiment]:
+        """Return page faults of the step in each round, by what one costs in that round."""
+        name = "fresh memory"
+        if PAGES not in table or PAGES_KEPT not in table:
+            self._missing["in_context"][name] = "what a page fault costs was not measured"
+            return []
+        new, kept = table.of(PAGES), table.of(PAGES_KEPT)
+        more = (new.faults or 0.0) - (kept.faults or 0.0)
+        counted = {one.round: one.faults for one in table.of(STEP) if one.faults is not None}
+        alone = table.of(ALONE).faults if ALONE in table else None
+        if more < _FEW_FAULTS or not counted:
+            self._missing["in_context"][name] = "nobody counts page faults here"
+            return []
+        new_s, kept_s = new.by_round(), kept.by_round()
+        cost = {
+            number: max(0.0, new_s[number] - kept_s[number]) / more
+            for number in new_s.keys() & kept_s.keys()
+        }
+        usual = median(cost.values())
+        seconds = {number: faults * cost.get(number, usual) for number, faults in counted.items()}
+        how = (
+            f"{median(counted.values()):.0f} page faults of the step, counted in the steps that "
+            f"were timed, at {usual * 1e6:.2f} us each: a new block against one that is kept"
+        )
+        if alone:
+            self._notes.append(f"{alone:.0f} page faults in a round of the distinct calls alone")
+        return [Experiment(term=name, level="in_context", seconds=seconds, how=how)]
