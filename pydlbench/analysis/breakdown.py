@@ -390,7 +390,7 @@ class _Analysis:
 
     def _levels(self, terms: Sequence[Term]) -> tuple[Levels, dict[str, str]]:
         """Sum terms up to each level."""
-        levels: dict[str, Level | None] = {}
+        levels: dict[str, Level] = {}
         reasons: dict[str, str] = {}
         for place, name in enumerate(LEVELS):
             below = LEVELS[: place + 1]

@@ -388,6 +388,7 @@ class _Measured:
         )
         return BreakdownRecord(
             **msgspec.structs.asdict(found),
+            measured=found.levels.step,
             model=case.model,
             options=dict(case.options),
             own=case.own,

@@ -94,6 +94,15 @@ COMMANDS = {
         sweeps=True,
         stores="check",
     ),
+    "breakdown": Command(
+        "where a real step's time goes, from the limit to the step, by a traced step",
+        (
+            ("breakdown resnet50 --batch 8 --framework torch", "levels, terms and modules"),
+            ("breakdown mnist --framework torch --explain", "how each term was measured"),
+        ),
+        "1 an error, or no breakdown is ok; 3 a breakdown has failed, under --fail-on",
+        stores="breakdown",
+    ),
     "forecast": Command(
         "a step's time from stored rows of its operators; the step is not run",
         (

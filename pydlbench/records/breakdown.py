@@ -51,7 +51,7 @@ class Levels(Record, frozen=True, kw_only=True):
     native: Level | None = None
     alone: Level | None = None
     in_context: Level | None = None
-    step: Level | None = None
+    step: Level
 
     promised = LEVELS
 
@@ -147,10 +147,11 @@ class Breakdown(Record, frozen=True, kw_only=True):
     disturbance: str = ""
 
 
-class BreakdownRecord(Breakdown, frozen=True, kw_only=True):
+class BreakdownRecord(Breakdown, frozen=True, kw_only=True, rename={"measured": "measured_s"}):
     """A step of a model in a framework, broken down.
 
     Attributes:
+        measured: the step: the same number as the level of that name (JSON: ``measured_s``).
         model: its name.
         options: of the model.
         own: how a model of the user's own is fed and run; None of one of the catalogue.
@@ -169,6 +170,7 @@ class BreakdownRecord(Breakdown, frozen=True, kw_only=True):
         seconds: that the breakdown took.
     """
 
+    measured: Level
     model: str
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
     own: OwnSpec | None = None
@@ -186,18 +188,13 @@ class BreakdownRecord(Breakdown, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
 
-    derived = ("measured_s", "additivity_error")
+    derived = ("additivity_error",)
     omitted = ("own",)
-
-    @property
-    def measured_s(self) -> Level | None:
-        """The step: the same number as the level of that name."""
-        return self.levels.step
 
     @property
     def additivity_error(self) -> float | None:
         """How far calls alone are off the step, as a signed fraction of it; null without them."""
-        alone, step = self.levels.alone, self.levels.step
-        if alone is None or step is None:
+        alone = self.levels.alone
+        if alone is None:
             return None
-        return (alone.median - step.median) / step.median
+        return (alone.median - self.measured.median) / self.measured.median

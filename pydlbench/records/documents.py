@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 
+from pydlbench.records.breakdown import BreakdownRecord
 from pydlbench.records.check import CheckRecord
 from pydlbench.records.comparison import CompareDocument
 from pydlbench.records.diagnosis import Diagnosis
@@ -135,6 +136,28 @@ class CheckDocument(Document, frozen=True, kw_only=True):
     rules: ClassVar[Mapping[str, Any]] = {
         "anyOf": [{"required": ["checks"]}, {"$ref": "#/$defs/CheckedStep"}]
     }
+
+
+class BrokenDownStep(StepAnswer, frozen=True, kw_only=True):
+    """A step of a model in a framework, broken down; or why it is not.
+
+    Attributes:
+        record: its fields stand in the object itself, where the status is ok.
+    """
+
+    record: BreakdownRecord
+
+    rules: ClassVar[Mapping[str, Any]] = _answer("measured_s", "levels", "terms", "calls")
+
+
+class BreakdownDocument(RunDocument, frozen=True, kw_only=True):
+    """Breakdowns of a step. Times in seconds.
+
+    Attributes:
+        breakdowns: one for each framework and mode.
+    """
+
+    breakdowns: tuple[BrokenDownStep, ...]
 
 
 class ForecastStep(StepAnswer, frozen=True, kw_only=True):
@@ -675,6 +698,7 @@ class FleetComparisonDocument(Document, frozen=True, kw_only=True):
 DOCUMENTS: Final[Mapping[str, type[Document]]] = MappingProxyType(
     {
         "backends": BackendsDocument,
+        "breakdown": BreakdownDocument,
         "check": CheckDocument,
         "compare": CompareDocument,
         "compare-fleets": FleetComparisonDocument,

@@ -68,6 +68,8 @@ LISTS: Final = {
     "check": "checks",
     "findings": "findings",
 }
+# Commands that write a list of their table alone.
+_BY_ITSELF: Final = ("forecast", "breakdown")
 # Commands that write a single object beside the run, and the table that it is in.
 _SINGLE: Final = {"model": "estimate", "check": "check", "diagnose": "findings"}
 
@@ -99,8 +101,8 @@ def run_document(
     head: dict[str, Any] = {"kind": kind, "interrupted": interrupted, "run": run.to_dict()}
     if kind == "layers":
         return {**head, "measurements": lists["measurements"]}
-    if kind == "forecast":  # the operators behind them are rows of a store, not results
-        return {**head, "forecasts": lists.get("forecast", [])}
+    if kind in _BY_ITSELF:  # what is behind them are rows of a store, not results
+        return {**head, f"{kind}s": lists.get(kind, [])}
     if kind == "e2e" and lists["steps"]:
         steps = lists["steps"]
         agreements = lists["agreements"]

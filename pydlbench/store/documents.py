@@ -28,13 +28,14 @@ _TELLING = {
     "steps": "e2e",
     "checks": "check",
     "forecasts": "forecast",
+    "breakdowns": "breakdown",
     "estimate": "model",
     "framework": "check",
 }
 
 
 # Commands that write a list of what their tables are called by.
-_SEVERAL = {"check": "checks", "forecast": "forecasts"}
+_SEVERAL = {"check": "checks", "forecast": "forecasts", "breakdown": "breakdowns"}
 # Commands whose document is one entry, and its table; of all others it is ``findings``.
 _ALONE = {"model": "estimate", "fleet": "fleet"}
 

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 #: Kinds of entries: a timed layer; the estimate of a step (computed, not measured); a timed
 #: framework step, two frameworks' results held against each other, a published script's numbers;
 #: a check; what ``diagnose`` found; a forecast (computed), the operators timed for it, and counts
-#: of page faults of a step. Another command may have a table of its own.
+#: of page faults of a step; a breakdown. Another command may have a table of its own.
 TABLES: Final = (
     *("layer", "estimate", "step", "agreement", "protocol", "check", "findings"),
-    *("forecast", "operator", "faults"),
+    *("forecast", "operator", "faults", "breakdown"),
 )
 #: Those that were not timed.
 UNTIMED: Final = ("estimate", "agreement", "forecast")

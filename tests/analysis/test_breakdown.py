@@ -157,7 +157,6 @@ def test_levels_and_terms_are_those_that_were_invented() -> None:
 def test_terms_sum_to_the_step_whatever_the_noise() -> None:
     machine = Machine(noise=0.1)
     found = break_down(machine.table(), machine.parts(), [CACHES, REORDERS])
-    assert found.levels.step is not None
     assert sum(one.seconds for one in found.terms) == pytest.approx(found.levels.step.median)
     for one in found.terms:
         assert one.ci_low is not None

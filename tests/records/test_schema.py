@@ -207,7 +207,7 @@ def test_a_diagnosis_is_valid(run_record, capsys, monkeypatch):
 
 
 def test_an_unknown_document_names_the_nearest():
-    with pytest.raises(UsageError, match="nearest: layers; choices: backends, check"):
+    with pytest.raises(UsageError, match="nearest: layers; choices: backends, breakdown"):
         load_schema("layer")
     with pytest.raises(UsageError, match="no such document"):
         load_schema("definitions")

@@ -1,0 +1,245 @@
+"""``pydlbench breakdown``: where a real step's time goes, from the limit to the step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from pydlbench.cli.options import FAILED, add, one_of, taking, whole_number
+from pydlbench.cli.steps import (
+    ModelTask,
+    add_own,
+    frameworks_of,
+    mistaken,
+    read_steps,
+    summands,
+)
+from pydlbench.errors import PydlbenchError, UnsupportedError
+from pydlbench.runner.tasks import Result, Row, Task
+from pydlbench.words import PRECISIONS
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pydlbench.cli.output import Outputs
+    from pydlbench.records.run import RunRecord
+    from pydlbench.report.text import Block
+    from pydlbench.runner.tasks import View
+    from pydlbench.store.documents import Loaded
+
+__all__ = ["add_parser", "read_tasks", "run", "show_stored"]
+
+# Fewer rounds have no interval at 95 %.
+_ROUNDS: Final = 6
+# Before the rounds.
+_STAGES: Final = 4
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Describe the command."""
+    parser = subparsers.add_parser(
+        "breakdown",
+        description="Measure a framework's step on a CPU, its calls within a traced step and "
+        "alone, and the native layers that stand for them, round by round; and say where the "
+        "step's time goes, from the hardware's limit to the step.",
+    )
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="alexnet-owt, vgg16, resnet50...; FILE.py:CALLABLE; FILE.onnx",
+    )
+    add(
+        parser.add_argument_group("what is broken down"),
+        *("framework", "mode", "phase", "batch", "precision", "layout", "option"),
+        many=("framework", "mode"),
+        framework={"help": "torch, tensorflow, jax, or all: the first two, if installed (default)"},
+        precision={"type": (one_of, PRECISIONS), "default": "fp32"},
+    )
+    add_own(parser)
+    how = parser.add_argument_group("how it is timed")
+    how.add_argument(
+        "--rounds",
+        metavar="N",
+        default=_ROUNDS,
+        type=taking("--rounds", whole_number, _ROUNDS),
+        help=f"rounds, in each of which the step has a new process; {_ROUNDS} at the least "
+        f"({_ROUNDS})",
+    )
+    add(
+        how,
+        *("threads", "budget", "seed"),
+        budget={"default": 0.25, "help": "seconds of sampling per native kernel (0.25)"},
+    )
+    add(
+        parser.add_argument_group("what is shown"),
+        *("explain", "json", "md", "fail-on", "quiet", "verbose", "store"),
+        fail_on=FAILED | {"help": "failed: end with exit code 3 if a breakdown has failed"},
+    )
+    parser.set_defaults(device="cpu", feed="resident")
+
+
+def run(
+    args: argparse.Namespace,
+    session_factory: Callable[..., Any] | None = None,
+    measurer: Callable[..., Any] | None = None,
+) -> int:
+    """Break the step down in each framework and mode, and show it.
+
+    Args:
+        args: the command's options.
+        session_factory: gives a session for the options of ``session.Options`` as keywords.
+        measurer: takes the place of ``pydlbench.analysis.step.break_down_step``.
+
+    Returns:
+        0; 1 if no breakdown is ok; 3 under ``--fail-on``; 130 after Ctrl-C, with what was finished.
+
+    Raises:
+        UsageError: bad input; nothing was measured and nothing written.
+    """
+    from pydlbench.cli.measuring import measure
+    from pydlbench.cli.output import Outputs
+
+    tasks, notes = read_tasks(args, measurer)
+    outputs = Outputs.from_args(args)
+    outputs.note(*notes)
+
+    def shown(results: Any) -> None:
+        if results.outcomes:
+            found = [one.document for one in results.outcomes]
+            show(results.run, found, outputs, early=results.early, explain=args.explain)
+
+    code, _ = measure(args, "breakdown", tasks, shown, sessions=session_factory, what="breakdowns")
+    return code
+
+
+def read_tasks(
+    args: argparse.Namespace, measurer: Callable[..., Any] | None = None
+) -> tuple[list[Task], tuple[str, ...]]:
+    """Return a task for each framework and mode; and notes on them.
+
+    Args:
+        args: the command's options.
+        measurer: takes the place of ``pydlbench.analysis.step.break_down_step``.
+
+    Raises:
+        UsageError: a value is bad.
+        BackendMissingError: no framework is named and none is installed.
+    """
+    _, rows, notes = read_steps(args)
+    _, guessed = frameworks_of(args)
+    tasks: list[Task] = [
+        BreakdownTask(
+            rows=(row,),
+            guessed=guessed,
+            options=summands(args),
+            rounds=args.rounds,
+            measurer=measurer,
+        )
+        for row in rows
+    ]
+    return tasks, notes
+
+
+@dataclass(frozen=True, kw_only=True)
+class BreakdownTask(ModelTask):
+    """The breakdown of one framework and mode; what fails costs itself only.
+
+    Attributes:
+        rounds: to take.
+        measurer: takes the place of ``pydlbench.analysis.step.break_down_step``.
+    """
+
+    kind: ClassVar[str] = "breakdown"
+    # Not with other tasks: it opens workers with several allocators.
+    opens: ClassVar[str] = "breakdown"
+    rounds: int
+    measurer: Callable[..., Any] | None = None
+
+    def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
+        """Yield the breakdown, or why there is none."""
+        from pydlbench.analysis.step import break_down_step
+
+        (row,) = self.rows
+        step = row.case
+        begun: dict[str, None] = {}
+
+        def tell(what: str) -> None:
+            begun.setdefault(what)
+            label = f"{step.framework} {step.mode}: {what}"
+            view.advance(len(begun) - 1, self.rounds + _STAGES, label)
+
+        try:
+            record = (self.measurer or break_down_step)(
+                step, session, rounds=self.rounds, tell=tell
+            )
+        except PydlbenchError as error:
+            if mistaken(step, error):
+                raise
+            status = "skipped" if isinstance(error, UnsupportedError) else "failed"
+            yield self.refused(row, status, " ".join(str(error).split()))
+            return
+        yield Result("breakdown", {"status": "ok", **record.to_dict()}, row, detail=record)
+
+    def refused(self, row: Row, status: str, reason: str) -> Result:
+        """Return a breakdown's result without numbers."""
+        step = row.case
+        names = ("model", "batch", "phase", "precision", "framework", "mode", "layout", "device")
+        document = {name: getattr(step, name) for name in names}
+        document |= {"options": dict(step.options), "status": status, "reason": reason}
+        document |= {"own": step.own.to_dict()} if step.own is not None else {}
+        return Result("breakdown", document, row)
+
+
+# -----------------------------------------------------------------------------
+# What is shown of breakdowns.
+
+
+def show(
+    run: RunRecord,
+    documents: Sequence[dict[str, Any]],
+    outputs: Outputs,
+    *,
+    early: bool,
+    explain: bool,
+) -> None:
+    """Write the files, and print.
+
+    Args:
+        run: when and where.
+        documents: the breakdowns, or why there are none.
+        outputs: where to.
+        early: more was asked for.
+        explain: how each term was measured, and all modules.
+
+    Raises:
+        PydlbenchError: a file could not be written after all; the report is printed before.
+    """
+    from pydlbench.report.breakdown import breakdown_report
+    from pydlbench.report.json import dump
+    from pydlbench.report.text import as_markdown, run_lines
+
+    def report() -> list[Block]:
+        return breakdown_report(run, documents, explain=explain)
+
+    def document() -> str:
+        head = {"kind": "breakdown", "interrupted": early, "run": run.to_dict()}
+        return dump({**head, "breakdowns": documents})
+
+    outputs.write(
+        {"json": document, "md": lambda: as_markdown([*report(), run_lines(run)])}, report
+    )
+
+
+def show_stored(run: Loaded, *, quiet: bool = False) -> None:
+    """Print a run's breakdowns, as the command has printed them.
+
+    Args:
+        run: of a store or a file.
+        quiet: no warnings.
+    """
+    from pydlbench.cli.output import Outputs
+
+    documents = [entry.document for entry in run.table("breakdown")]
+    outputs = Outputs(files={}, quiet=quiet)
+    show(run.record, documents, outputs, early=run.info.early, explain=False)

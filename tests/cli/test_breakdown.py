@@ -1,0 +1,135 @@
+"""``breakdown``: printed, kept, shown again; one that cannot be made costs itself only."""
+
+import inspect
+import json
+
+import pytest
+from invented_session import InventedSession
+from said import says
+
+from pydlbench.analysis.step import break_down_step
+from pydlbench.cli import breakdown as command
+from pydlbench.cli import main
+from pydlbench.cli.parser import Parser
+from pydlbench.errors import UnsupportedError
+from pydlbench.records.breakdown import (
+    BreakdownRecord,
+    BrokenDownCall,
+    BrokenDownModule,
+    Level,
+    Levels,
+    Term,
+)
+from pydlbench.records.trace import Tracing
+
+MS = 1e-3
+
+
+def parse(*words):
+    parser = Parser(prog="pydlbench")
+    command.add_parser(parser.add_subparsers())
+    return parser.parse_args(["breakdown", *words])
+
+
+def level(ms):
+    return Level(median=ms * MS, ci_low=0.9 * ms * MS, ci_high=1.1 * ms * MS, n=6)
+
+
+def term(name, kind, ms, below, **more):
+    return Term(
+        term=name, kind=kind, seconds=ms * MS, share=ms / 40, how="how", level=below, **more
+    )
+
+
+def invented(case, session, **settings):
+    """Stand for the measuring: a step of 40 ms, which TensorFlow cannot trace."""
+    inspect.signature(break_down_step).bind(case, session, **settings)
+    settings["tell"]("round 1 of 6")
+    if case.framework == "tensorflow":
+        raise UnsupportedError("no trace here")
+    return BreakdownRecord(
+        measured=level(40),
+        levels=Levels(
+            limit=None, native=None, alone=level(32), in_context=level(38), step=level(40)
+        ),
+        reasons={"limit": "no native layer", "native": "no native layer"},
+        terms=(
+            term("choice", "difference", 32, "alone"),
+            term("caches", "experiment", 5, "in_context"),
+            term("unexplained context", "unexplained", 1, "in_context", detail="conv1 +1.0 ms"),
+            term("between calls", "difference", 2, "step"),
+        ),
+        calls=(
+            BrokenDownCall(
+                operator="conv",
+                module="conv1",
+                direction="forward",
+                count=2,
+                in_context_s=38 * MS,
+                share=0.95,
+                alone_s=32 * MS,
+            ),
+        ),
+        modules=(BrokenDownModule(module="conv1", seconds=38 * MS, share=0.95, alone_s=32 * MS),),
+        between_calls_s=2 * MS,
+        not_measured=("fresh memory: nobody counts page faults here",),
+        unexplained=0.025,
+        unexplained_low=-0.01,
+        unexplained_high=0.05,
+        model=case.model,
+        batch=case.batch,
+        phase=case.phase,
+        precision=case.precision,
+        framework=case.framework,
+        mode=case.mode,
+        library="PyTorch 9.9",
+        threads=2,
+        processes=6,
+        trace=Tracing(
+            source="a profiler",
+            rounds=6,
+            calls=2,
+            traced_s=0.041,
+            untraced_s=0.040,
+            cost=1.02,
+        ),
+    )
+
+
+@pytest.fixture
+def session(run_record):
+    return InventedSession(run_record)
+
+
+def test_a_breakdown_is_printed_kept_and_shown_again(session, tmp_path, capsys):
+    path = tmp_path / "breakdown.json"
+    words = ("mnist", "--batch", "4", "--framework", "torch", "--json", str(path), "--explain")
+    assert command.run(parse(*words), session.open, invented) == 0
+    out = capsys.readouterr().out
+    assert says(out, "40.00 ms", "36.00", "44.00", "6 processes", "100 images/s")
+    assert "unexplained +2.5% of the step, 95 % -1.0% .. +5.0%" in out
+    assert "not measured: fresh memory: nobody counts page faults here" in out
+    document = json.loads(path.read_text())
+    (found,) = document["breakdowns"]
+    assert found["measured_s"] == found["levels"]["step"]
+    assert found["levels"]["native"] is None
+    assert found["additivity_error"] == pytest.approx(-0.2)
+    assert sum(one["seconds"] for one in found["terms"]) == pytest.approx(40 * MS)
+    assert main(["runs", "show", "last"]) == 0
+    shown = capsys.readouterr().out
+    assert "unexplained context" in shown
+    assert main(["export", "last", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["breakdowns"] == document["breakdowns"]
+
+
+def test_a_step_without_a_trace_is_skipped_and_costs_no_other(session, capsys):
+    words = ("mnist", "--batch", "4", "--framework", "torch", "tensorflow", "--json", "-")
+    assert command.run(parse(*words), session.open, invented) == 0
+    first, second = json.loads(capsys.readouterr().out)["breakdowns"]
+    assert first["status"] == "ok"
+    assert (second["status"], second["reason"]) == ("skipped", "no trace here")
+
+
+def test_rounds_below_an_interval_are_refused(capsys):
+    assert main(["breakdown", "mnist", "--rounds", "5"]) == 2
+    assert "6" in capsys.readouterr().err
