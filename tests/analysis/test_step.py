@@ -1,0 +1,111 @@
+"""What a breakdown visits: samples with parts, made of invented chunks; and one real step."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from pydlbench.analysis.step import CallsAlone, TracedStep, break_down_step, with_parts
+from pydlbench.errors import UnsupportedError
+from pydlbench.records.step import StepSpec
+from pydlbench.runner.options import Options
+from pydlbench.runner.session import Session
+from pydlbench.timing.chunk import Chunk, Request
+
+REQUEST = Request(samples=2, inner=3, untimed=1, touch=True)
+
+
+class Kernel:
+    """Answers a request with invented seconds, and keeps it."""
+
+    def __init__(self, *seconds):
+        self.seconds = seconds
+        self.requests = []
+
+    def sample(self, request):
+        self.requests.append(request)
+        return Chunk(seconds=self.seconds, faults=5.0, involuntary=(0,) * len(self.seconds))
+
+
+def calls_alone(*batches, width=1):
+    """Return distinct calls that are made ready batch by batch: their names and their seconds."""
+    chunks = [(names, Chunk(seconds=seconds, faults=1.0)) for names, seconds in batches]
+    ready = SimpleNamespace(visit=lambda _: iter(chunks))
+    return CallsAlone(ready, [], width)
+
+
+def test_a_traced_step_is_a_sample_whose_parts_are_its_calls():
+    kernel = Kernel(0.11, 0.10, 0.06, 0.03, 0.12, 0.10, 0.07, 0.03)
+    chunk = TracedStep(kernel, "profile", 2).sample(REQUEST)
+    assert chunk.seconds == (0.11, 0.12)
+    assert chunk.parts == ((0.06, 0.03), (0.07, 0.03))
+    assert chunk.faults == 5.0
+    assert (kernel.requests[0].timing, kernel.requests[0].inner) == ("profile", 1)
+
+
+def test_time_stamps_time_the_calls_of_the_step_that_ran_beside_them():
+    kernel = Kernel(0.08, 0.10, 0.05, 0.03)
+    chunk = TracedStep(kernel, "stamps", 2).sample(REQUEST)
+    assert chunk.seconds == (0.10,)
+    assert chunk.parts == ((0.05, 0.03),)
+
+
+def test_rounds_of_calls_alone_are_samples():
+    alone = calls_alone((("conv", "relu"), (0.03, 0.01, 0.04, 0.02)))
+    chunk = alone.sample(REQUEST)
+    assert chunk.seconds == pytest.approx((0.04, 0.06))
+    assert chunk.parts == ((0.03, 0.01), (0.04, 0.02))
+    assert alone.names == ["conv", "relu"]
+
+
+def test_batches_of_calls_that_have_no_room_together_are_one_sample():
+    alone = calls_alone(
+        (("conv", "relu"), (0.03, 0.01, 0.05, 0.03)), (("pool",), (0.02, 0.04, 0.06))
+    )
+    chunk = alone.sample(REQUEST)
+    assert alone.names == ["conv", "relu", "pool"]
+    assert chunk.parts == (pytest.approx((0.04, 0.02, 0.04)),)
+    assert chunk.seconds == pytest.approx((0.10,))
+
+
+def test_of_several_values_of_a_call_the_first_is_its_time():
+    alone = calls_alone((("conv", "relu"), (0.03, 1.0, 0.01, 1.0)), width=2)
+    chunk = alone.sample(REQUEST)
+    assert chunk.seconds == pytest.approx((0.04,))
+    assert chunk.parts == ((0.03, 1.0, 0.01, 1.0),)
+
+
+def test_without_any_call_there_is_no_sample():
+    with pytest.raises(UnsupportedError, match="no call"):
+        calls_alone().sample(REQUEST)
+
+
+def test_parts_are_as_many_as_samples():
+    with pytest.raises(ValueError, match="parts"):
+        with_parts(Chunk(seconds=(1.0,)), (1.0, 2.0), [(0.5,)])
+
+
+def test_a_gpu_is_refused_before_anything_starts():
+    case = StepSpec(model="mnist", batch=4, framework="torch", device="cuda:0")
+    with pytest.raises(UnsupportedError, match="CPU"):
+        break_down_step(case, None)
+
+
+# Six new processes of PyTorch, half a minute: nothing less has an interval.
+@pytest.mark.deep
+def test_a_real_step_is_broken_down():
+    pytest.importorskip("torch")
+    case = StepSpec(model="mnist", batch=4, phase="training", framework="torch", mode="eager")
+    with Session(Options(budget_s=0.01, threads=1, visits=1, estimate=True)) as session:
+        found = break_down_step(case, session)
+    assert sum(one.seconds for one in found.terms) == pytest.approx(found.measured.median)
+    assert found.measured == found.levels.step
+    assert found.processes == 6
+    assert found.levels.native is not None
+    assert found.levels.alone is not None
+    assert sum(one.in_context_s for one in found.calls) + found.between_calls_s == pytest.approx(
+        found.measured.median
+    )
+    modules = {one.module: one for one in found.modules}
+    assert modules["conv1"].native_s
+    assert {one.term for one in found.terms} >= {"limit", "kernels", "reorders", "between calls"}
+    assert any(one.startswith("caches") for one in found.not_measured)
