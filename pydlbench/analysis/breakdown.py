@@ -94,6 +94,9 @@ class StepParts:
     Attributes:
         calls: of the step in their order: the parts of traced steps.
         alone: signatures: the parts of calls alone.
+        repeats: how often each of these runs in a row, with as many parts: the last is its time
+            alone, with operands in caches; what the first takes longer, behind other calls, is the
+            experiment on caches. With 1 there is none.
         native: by signature and direction the native kernels of one execution; none of a view. A
             call that is not in it has no native layer.
         lacks: by operator, why its calls have no native layer, or could not be run alone.
@@ -101,6 +104,7 @@ class StepParts:
 
     calls: Sequence[ProgramCall]
     alone: Sequence[str] = ()
+    repeats: int = 1
     native: Mapping[tuple[str, str], Sequence[NativeKernel]] = field(default_factory=dict)
     lacks: Mapping[str, str] = field(default_factory=dict)
 
@@ -186,7 +190,7 @@ class _Analysis:
         missing: Mapping[str, Mapping[str, str]],
         confidence: float,
     ) -> None:
-        self._parts, self._experiments, self._confidence = parts, experiments, confidence
+        self._parts, self._confidence = parts, confidence
         self._not_measured = [
             f"{name}: {reason}" for some in missing.values() for name, reason in some.items()
         ]
@@ -194,6 +198,7 @@ class _Analysis:
         rounds = _Rounds(table, parts)
         self._beside = rounds.beside
         self._step = rounds.step_s
+        self._experiments = [*experiments, *rounds.caches]
         self._calls = rounds.calls
         known = next(iter(self._calls.values()))
         every = range(len(parts.calls))
@@ -487,6 +492,7 @@ class _Rounds:
         step_s: of the step, by round.
         calls: of each call of the step, by round.
         beside: the subjects that decide whether a round was disturbed.
+        caches: the experiment on these; none where calls ran only once in a row.
     """
 
     def __init__(self, table: Table, parts: StepParts) -> None:
@@ -498,10 +504,14 @@ class _Rounds:
             raise ValueError("steps and traced steps have no round in common")
         self.beside: list[Series] = [steps, traced]
         alone: dict[str, dict[int, float]] = {}
+        self.caches: list[Experiment] = []
         if parts.alone and ALONE in table:
             series = table.of(ALONE)
             self.beside.append(series)
-            alone = _by_part(series, parts.alone)
+            repeated = _by_part(series, parts.alone, parts.repeats)
+            alone = {name: times[-1] for name, times in repeated.items()}
+            if parts.repeats > 1:
+                self.caches.append(_caches(parts, repeated))
         subjects = {one.subject for some in parts.native.values() for one in some}
         native = {one: table.of(one) for one in subjects if one in table}
         seconds = {one: series.by_round() for one, series in native.items()}
@@ -545,14 +555,33 @@ def _shares(visit: Visit, calls: int) -> list[float]:
     return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
 
 
-def _by_part(series: Series, names: Sequence[str]) -> dict[str, dict[int, float]]:
-    """Return what each part of a subject takes, by its name and by round."""
-    found: dict[str, dict[int, float]] = {name: {} for name in names}
+def _by_part(
+    series: Series, names: Sequence[str], repeats: int
+) -> dict[str, list[dict[int, float]]]:
+    """Return what calls take by round, by name, each time that they run in a row."""
+    found: dict[str, list[dict[int, float]]] = {
+        name: [{} for _ in range(repeats)] for name in names
+    }
     for visit in series:
-        taken = middle_rounds(list(itertools.chain(*visit.parts)), len(names))
-        for name, seconds in zip(names, taken, strict=True):
-            found[name][visit.round] = seconds
+        taken = iter(middle_rounds(list(itertools.chain(*visit.parts)), repeats * len(names)))
+        for name in names:
+            for times in found[name]:
+                times[visit.round] = next(taken)
     return found
+
+
+def _caches(parts: StepParts, repeated: Mapping[str, Sequence[Mapping[int, float]]]) -> Experiment:
+    """Return what all calls take longer behind others than right again."""
+    rows = [repeated[call.signature] for call in parts.calls if call.signature in repeated]
+    numbers = {number for row in rows for number in row[0]}
+    return Experiment(
+        term="caches",
+        level="in_context",
+        seconds={
+            number: sum(row[0][number] - row[-1][number] for row in rows) for number in numbers
+        },
+        how="each call alone, right behind others minus once more in a row",
+    )
 
 
 def _limit(kernel: NativeKernel, taken_s: float, clocks: Mapping[int, float], number: int) -> float:

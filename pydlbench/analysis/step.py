@@ -66,6 +66,8 @@ _BLOCK: Final = (1 << 26, -1)
 _KERNEL_BUDGET_S: Final = 0.25
 # Page faults of such a block; with fewer nobody has counted them.
 _FEW_FAULTS: Final = 1.0
+# Calls alone run so often in a row: behind others, and with their operands in caches.
+_REPEATS: Final = 2
 # Values of a call in a round of the log: plain, executed, reordered, convolved.
 _LOGGED: Final = LoggedOperators.PARTS
 
@@ -134,12 +136,16 @@ class CallsAlone:
 
     Attributes:
         ready: made ready, all at a time or as many as have room.
+        names: of the calls, once they were sampled, in the order of their parts.
         width: values of a call in a round.
+        repeats: how often each runs in a row, see
+            :class:`~pydlbench.backends.steps.operators.OperatorsKernel`.
     """
 
     ready: ReadyCalls
     names: list[str]
     width: int = 1
+    repeats: int = 1
 
     def sample(self, request: Request) -> Chunk:
         """Run rounds of all calls."""
@@ -147,6 +153,7 @@ class CallsAlone:
         row: list[float] = []
         rows: list[tuple[float, ...]] = []
         chunk: Chunk | None = None
+        request = msgspec.structs.replace(request, inner=self.repeats)
         for some, chunk in self.ready.visit(request):
             names += some
             width = self.width * len(some)
@@ -196,9 +203,7 @@ class _Measured:
         self._kernels: list[RemoteKernel[OperatorsFacts] | RemoteKernel[StepFacts] | None] = []
         self._subjects: list[Subject] = []
         self._step_size: Size | None = None
-        self._missing: dict[str, dict[str, str]] = {
-            "in_context": {"caches": "calls alone were not run with cold caches besides"}
-        }
+        self._missing: dict[str, dict[str, str]] = {"alone": {}, "in_context": {}}
         self._notes: list[str] = []
         self._recorded: tuple[RecordedCall, ...] = ()
         self._mapped: dict[tuple[str, str], MappedCall] = {}
@@ -299,16 +304,16 @@ class _Measured:
             return
         ready = ReadyCalls(case, session, own, warm=True)
         self._kernels.append(ready.kernel)
-        self._alone = CallsAlone(ready, [])
+        self._alone = CallsAlone(ready, [], width=_REPEATS, repeats=_REPEATS)
         self._add(ALONE, self._alone.sample, self._step_policy())
         if not capabilities.of(case.framework).steps.logs_calls or case.mode != "eager":
             reason = f"nothing logs what {case.framework} {case.mode} executes in each call"
-            self._missing["alone"] = {"another kernel, reorders": reason}
+            self._missing["alone"]["another kernel, reorders"] = reason
             return
         try:
             self._log = CallLog(case, session, own)
         except PydlbenchError as error:
-            self._missing["alone"] = {"another kernel, reorders": " ".join(str(error).split())}
+            self._missing["alone"]["another kernel, reorders"] = " ".join(str(error).split())
             return
         self._kernels.append(self._log.kernel)
         self._logged = CallsAlone(self._log, [], width=_LOGGED)
@@ -375,6 +380,7 @@ class _Measured:
         parts = StepParts(
             calls=self._calls,
             alone=() if self._alone is None else tuple(self._alone.names),
+            repeats=_REPEATS,
             native=native,
             lacks=lacks,
         )
@@ -443,7 +449,7 @@ class _Measured:
             if log.libraries(key[0]) and parts.native.get(key)
         }
         if not own:
-            self._missing["alone"] = {"another kernel, reorders": "no library logs a call"}
+            self._missing["alone"]["another kernel, reorders"] = "no library logs a call"
             return []
         reorders: dict[int, float] = {}
         kernels: dict[int, float] = {}
