@@ -285,7 +285,7 @@ class _Analysis:
         """Add what calls have of a term, without what experiments explain of it."""
         seconds = {
             number: sum(of_call(every[one]) for one in calls)
-            - sum(_in_round(experiment.seconds, number) for experiment in explained)
+            - sum(in_round(experiment.seconds, number) for experiment in explained)
             for number, every in self._calls.items()
         }
         detail = "" if kind == "limit" else self._detail(calls, of_call)
@@ -302,7 +302,7 @@ class _Analysis:
             if each.level == level and any(_is_about(each, self._call(one)) for one in calls)
         ]
         for one in own:
-            seconds = {number: _in_round(one.seconds, number) for number in self._step}
+            seconds = {number: in_round(one.seconds, number) for number in self._step}
             self._columns.append(_Column(one.term, "experiment", level, one.how, seconds))
         about = [one for one in calls if any(_is_about(each, self._call(one)) for each in own)]
         others = [one for one in calls if one not in set(about)]
@@ -508,7 +508,7 @@ class _Rounds:
         if parts.alone and ALONE in table:
             series = table.of(ALONE)
             self.beside.append(series)
-            repeated = _by_part(series, parts.alone, parts.repeats)
+            repeated = by_part(series, parts.alone, parts.repeats)
             alone = {name: times[-1] for name, times in repeated.items()}
             if parts.repeats > 1:
                 self.caches.append(_caches(parts, repeated))
@@ -524,7 +524,7 @@ class _Rounds:
                 return None, None
             native_s = limit_s = 0.0
             for one in own:
-                taken = _in_round(seconds[one.subject], number)
+                taken = in_round(seconds[one.subject], number)
                 native_s += taken
                 limit_s += _limit(one, taken, clocks[one.subject], number)
             return native_s, limit_s
@@ -536,7 +536,7 @@ class _Rounds:
                 key = call.signature, call.direction
                 if key not in found:
                     own = alone.get(call.signature)
-                    alone_s = None if own is None else _in_round(own, number)
+                    alone_s = None if own is None else in_round(own, number)
                     found[key] = (alone_s, *layers(call, number))
             self.calls[number] = [
                 _Seconds(share * step_s, *found[call.signature, call.direction])
@@ -555,10 +555,16 @@ def _shares(visit: Visit, calls: int) -> list[float]:
     return [sum(column) / len(rows) for column in zip(*rows, strict=True)]
 
 
-def _by_part(
+def by_part(
     series: Series, names: Sequence[str], repeats: int
 ) -> dict[str, list[dict[int, float]]]:
-    """Return what calls take by round, by name, each time that they run in a row."""
+    """Return what calls take by round, by name, each time that they run in a row.
+
+    Args:
+        series: whose visits have parts, as many of each call as it runs in a row.
+        names: of the calls.
+        repeats: how often each runs in a row.
+    """
     found: dict[str, list[dict[int, float]]] = {
         name: [{} for _ in range(repeats)] for name in names
     }
@@ -589,10 +595,10 @@ def _limit(kernel: NativeKernel, taken_s: float, clocks: Mapping[int, float], nu
         return taken_s
     if kernel.limit_hz is None or not clocks:
         return kernel.limit_s
-    return kernel.limit_s * kernel.limit_hz / _in_round(clocks, number)
+    return kernel.limit_s * kernel.limit_hz / in_round(clocks, number)
 
 
-def _in_round(values: Mapping[int, float], number: int) -> float:
+def in_round(values: Mapping[int, float], number: int) -> float:
     """Return what somebody had in a round; in one that it was not in, its median."""
     return values[number] if number in values else median(values.values())
 

@@ -18,14 +18,20 @@ from pydlbench.analysis.breakdown import (
     ALONE,
     STEP,
     TRACED,
-    Experiment,
     NativeKernel,
     StepParts,
     break_down,
 )
+from pydlbench.analysis.experiments import (
+    LOG,
+    LOGGED,
+    PAGES,
+    PAGES_KEPT,
+    fresh_memory,
+    log_experiments,
+)
 from pydlbench.backends import capabilities
 from pydlbench.backends.steps import operations
-from pydlbench.backends.steps.operators import LoggedOperators
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.ladder.calls import CallLog, ReadyCalls
 from pydlbench.ladder.estimate import nameless
@@ -38,12 +44,13 @@ from pydlbench.steps.prepare import prepare_step
 from pydlbench.steps.traced import Rounds, traced_rounds
 from pydlbench.study.loop import LEAST_ROUNDS, Size, Study, Subject, random_order
 from pydlbench.timing.policy import STEP_BUDGET_S, Policy, step_policy
-from pydlbench.timing.statistics import median, middle_rounds
+from pydlbench.timing.statistics import middle_rounds
 from pydlbench.workers.host import releasing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
+    from pydlbench.analysis.breakdown import Experiment
     from pydlbench.ladder.mapped import MappedCall
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.operator import RecordedCall
@@ -55,21 +62,12 @@ if TYPE_CHECKING:
     from pydlbench.timing.chunk import Chunk, Request
     from pydlbench.workers.host import RemoteKernel
 
-# Further subjects of the table: what libraries log of calls; a block whose pages are new each time,
-# and the same where they are kept.
-LOG: Final = "log"
-PAGES: Final = "pages"
-PAGES_KEPT: Final = "pages kept"
 # A block that the C library's allocator always asks the system for, and gives back.
 _BLOCK: Final = (1 << 26, -1)
 # Of a native kernel, in seconds, all of its visits together.
 _KERNEL_BUDGET_S: Final = 0.25
-# Page faults of such a block; with fewer nobody has counted them.
-_FEW_FAULTS: Final = 1.0
 # Calls alone run so often in a row: behind others, and with their operands in caches.
 _REPEATS: Final = 2
-# Values of a call in a round of the log: plain, executed, reordered, convolved.
-_LOGGED: Final = LoggedOperators.PARTS
 
 
 def break_down_step(
@@ -316,7 +314,7 @@ class _Measured:
             self._missing["alone"]["another kernel, reorders"] = " ".join(str(error).split())
             return
         self._kernels.append(self._log.kernel)
-        self._logged = CallsAlone(self._log, [], width=_LOGGED)
+        self._logged = CallsAlone(self._log, [], width=LOGGED)
         self._add(LOG, self._logged.sample, self._step_policy())
 
     def _make_pages(self) -> None:
@@ -435,99 +433,22 @@ class _Measured:
         return tuple(found)
 
     def _log_experiments(self, table: Table, parts: StepParts) -> list[Experiment]:
-        """Return what logs tell of the calls in which libraries log: reorders, other kernels."""
+        """Return what logs tell of the calls in which libraries log."""
         log, logged = self._log, self._logged
-        if log is None or logged is None or LOG not in table:
+        if log is None or logged is None or self._alone is None or LOG not in table:
             return []
-        count: dict[tuple[str, str], int] = {}
-        for call in parts.calls:
-            key = call.signature, call.direction
-            count[key] = count.get(key, 0) + 1
-        own = {
-            key: number
-            for key, number in count.items()
-            if log.libraries(key[0]) and parts.native.get(key)
-        }
-        if not own:
+        executing = [name for name in logged.names if log.libraries(name)]
+        found = log_experiments(
+            table, parts, logged.names, executing, self._alone.ready.facts.dispatch_s
+        )
+        if not found:
             self._missing["alone"]["another kernel, reorders"] = "no library logs a call"
-            return []
-        reorders: dict[int, float] = {}
-        kernels: dict[int, float] = {}
-        native = {
-            one.subject: table.of(one.subject).by_round()
-            for key in own
-            for one in parts.native[key]
-        }
-        for visit in table.of(LOG):
-            flat = [second for row in visit.parts for second in row]
-            each = middle_rounds(flat, _LOGGED * len(logged.names))
-            by_name = {
-                name: each[_LOGGED * place : _LOGGED * (place + 1)]
-                for place, name in enumerate(logged.names)
-            }
-            reordered = executed = 0.0
-            for key, number in own.items():
-                if key[0] not in by_name:
-                    continue
-                _, executed_s, reordered_s, _ = by_name[key[0]]
-                layers_s = sum(
-                    native[one.subject].get(visit.round, median(native[one.subject].values()))
-                    for one in parts.native[key]
-                )
-                reordered += number * reordered_s
-                executed += number * (executed_s - reordered_s - layers_s)
-            reorders[visit.round], kernels[visit.round] = reordered, executed
-        signatures = frozenset(key[0] for key in own)
-        how = "the log of oneDNN and MKL of each call alone in each round"
-        calls = sum(own.values())
-        alone = log if self._alone is None else self._alone.ready
-        each_s = alone.facts.dispatch_s
-        return [
-            Experiment(
-                term="another kernel",
-                level="alone",
-                seconds=kernels,
-                how=f"what they execute in {calls} calls without reorders, by {how}, minus the "
-                "fastest native kernels in that round",
-                signatures=signatures,
-            ),
-            Experiment(
-                term="reorders", level="alone", seconds=reorders, how=how, signatures=signatures
-            ),
-            Experiment(
-                term="dispatch",
-                level="alone",
-                seconds=dict.fromkeys(kernels, calls * each_s),
-                how=f"{each_s * 1e6:.1f} us for each of {calls} calls: an operator "
-                "that computes nothing",
-                signatures=signatures,
-            ),
-        ]
+        return found
 
     def _fresh_memory(self, table: Table) -> list[Experiment]:
-        """Return page faults of the step in each round, by what one costs in that round."""
-        name = "fresh memory"
-        if PAGES not in table or PAGES_KEPT not in table:
-            self._missing["in_context"][name] = "what a page fault costs was not measured"
+        found = fresh_memory(table)
+        if found is None:
+            reason = "page faults, or what one costs, were not measured"
+            self._missing["in_context"]["fresh memory"] = reason
             return []
-        new, kept = table.of(PAGES), table.of(PAGES_KEPT)
-        more = (new.faults or 0.0) - (kept.faults or 0.0)
-        counted = {one.round: one.faults for one in table.of(STEP) if one.faults is not None}
-        alone = table.of(ALONE).faults if ALONE in table else None
-        if more < _FEW_FAULTS or not counted:
-            self._missing["in_context"][name] = "nobody counts page faults here"
-            return []
-        new_s, kept_s = new.by_round(), kept.by_round()
-        cost = {
-            number: max(0.0, new_s[number] - kept_s[number]) / more
-            for number in new_s.keys() & kept_s.keys()
-        }
-        usual = median(cost.values())
-        seconds = {number: faults * cost.get(number, usual) for number, faults in counted.items()}
-        how = (
-            f"{median(counted.values()):.0f} page faults of the step, counted in the steps that "
-            f"were timed, at {usual * 1e6:.2f} us each: a new block against one that is kept"
-        )
-        if alone:
-            self._notes.append(f"{alone:.0f} page faults in a round of the distinct calls alone")
-        return [Experiment(term=name, level="in_context", seconds=seconds, how=how)]
+        return [found]

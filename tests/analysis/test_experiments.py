@@ -1,0 +1,100 @@
+"""Experiments of a breakdown, made of invented columns."""
+
+import pytest
+
+from pydlbench.analysis.breakdown import ALONE, STEP, TRACED, NativeKernel, StepParts, break_down
+from pydlbench.analysis.experiments import (
+    LOG,
+    PAGES,
+    PAGES_KEPT,
+    fresh_memory,
+    log_experiments,
+)
+from pydlbench.records.trace import ProgramCall
+from pydlbench.study.table import Table, Visit
+
+MS = 1e-3
+ROUNDS = 6
+CONVOLUTION = ProgramCall(
+    operator="aten.convolution", module="conv1", direction="forward", signature="conv"
+)
+RELU = ProgramCall(operator="aten.relu", module="relu1", direction="forward", signature="relu")
+PARTS = StepParts(
+    calls=(CONVOLUTION, RELU, CONVOLUTION),
+    alone=("conv", "relu"),
+    native={
+        ("conv", "forward"): (NativeKernel(subject="nconv", limit_s=8 * MS),),
+        ("relu", "forward"): (NativeKernel(subject="nrelu", limit_s=1 * MS),),
+    },
+)
+
+
+def table_of(*, reordered: float = 3 * MS, faults: float | None = 1000.0) -> Table:
+    """Return rounds in which a convolution takes 15 ms alone: 10 natively, 3 in reorders."""
+    table = Table()
+    for number in range(ROUNDS):
+
+        def add(subject, seconds, parts=(), number=number, **more):
+            visit = Visit(subject=subject, round=number, seconds=[seconds], parts=parts, **more)
+            table.add(visit)
+
+        add(STEP, 40 * MS, faults=faults)
+        add(TRACED, 40 * MS, [(17 * MS, 2 * MS, 17 * MS)])
+        add(ALONE, 17 * MS, [(15 * MS, 2 * MS)])
+        # Behind others all takes twice as long: the log's shares count. 14 of 15 ms are executed.
+        executed = 11 * MS + reordered
+        convolution = (30 * MS, 2 * executed, 2 * reordered, 22 * MS)
+        add(LOG, 34 * MS, [(*convolution, 4 * MS, 0.0, 0.0, 0.0)])
+        add("nconv", 10 * MS)
+        add("nrelu", 1 * MS)
+        add(PAGES, 5 * MS, faults=1024.0)
+        add(PAGES_KEPT, 3 * MS, faults=24.0)
+    return table
+
+
+def seconds_of(experiments):
+    return {one.term: one.seconds[0] for one in experiments}
+
+
+def test_logs_tell_reorders_and_other_kernels_of_the_calls_in_which_they_log():
+    found = log_experiments(table_of(), PARTS, ("conv", "relu"), {"conv"}, 0.1 * MS)
+    assert seconds_of(found) == pytest.approx(
+        {"another kernel": 2 * MS, "reorders": 6 * MS, "dispatch": 0.2 * MS}
+    )
+    assert {one.signatures for one in found} == {frozenset({"conv"})}
+
+
+def test_what_the_log_leaves_of_a_call_is_unexplained():
+    table = table_of()
+    experiments = log_experiments(table, PARTS, ("conv", "relu"), {"conv"}, 0.1 * MS)
+    terms = {one.term: one.seconds for one in break_down(table, PARTS, experiments).terms}
+    assert terms["unexplained choice"] == pytest.approx(1.8 * MS)
+    assert terms["choice of other calls"] == pytest.approx(1 * MS)
+
+
+def test_a_log_of_five_seconds_shows():
+    table = table_of(reordered=5.0)
+    experiments = log_experiments(table, PARTS, ("conv", "relu"), {"conv"}, 0.1 * MS)
+    found = break_down(table, PARTS, experiments)
+    terms = {one.term: one.seconds for one in found.terms}
+    assert terms["reorders"] == pytest.approx(10.0)
+    assert found.unexplained is not None
+    assert found.unexplained < -200
+
+
+def test_without_a_call_that_logs_there_is_no_experiment():
+    assert log_experiments(table_of(), PARTS, ("conv", "relu"), (), 0.0) == []
+
+
+def test_page_faults_of_the_timed_steps_cost_what_one_costs():
+    found = fresh_memory(table_of())
+    assert found is not None
+    assert found.seconds[0] == pytest.approx(2 * MS)
+    assert "1000 page faults" in found.how
+
+
+def test_page_faults_that_nobody_counts_are_not_measured():
+    assert fresh_memory(table_of(faults=None)) is None
+    table = table_of()
+    table.forget(PAGES)
+    assert fresh_memory(table) is None
