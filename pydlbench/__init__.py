@@ -37,7 +37,15 @@ def _find_native_modules() -> None:
 _find_native_modules()
 
 if TYPE_CHECKING:
-    from pydlbench.api import check, compare_runs, diagnose_step, e2e, forecast, to_dataframe
+    from pydlbench.api import (
+        breakdown,
+        check,
+        compare_runs,
+        diagnose_step,
+        e2e,
+        forecast,
+        to_dataframe,
+    )
     from pydlbench.ops.table import build_layer
     from pydlbench.runner.measure import measure
     from pydlbench.runner.options import Options
@@ -49,6 +57,7 @@ __all__ = [
     "Session",
     "Store",
     "__version__",
+    "breakdown",
     "build_layer",
     "check",
     "compare_runs",
@@ -65,6 +74,7 @@ _HOMES = {
     "Options": "pydlbench.runner.options",
     "Session": "pydlbench.runner.session",
     "Store": "pydlbench.store.store",
+    "breakdown": "pydlbench.api",
     "check": "pydlbench.api",
     "compare_runs": "pydlbench.api",
     "diagnose_step": "pydlbench.api",

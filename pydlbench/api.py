@@ -21,6 +21,7 @@ from pydlbench.words import CODE_LIMIT_S, FRAMEWORKS, GPU_FRAMEWORK, ONNX_FRAMEW
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pydlbench.records.breakdown import BreakdownRecord
     from pydlbench.records.check import CheckRecord
     from pydlbench.records.comparison import CompareDocument
     from pydlbench.records.diagnosis import Diagnosis
@@ -113,6 +114,46 @@ def check(
             native=native,
             checks=checks,
             forecast=forecast,
+            tell=tell,
+        )
+
+
+def breakdown(
+    model: str,
+    *,
+    session: Session | None = None,
+    options: Options | None = None,
+    rounds: int = 6,
+    native: Mapping[KernelSpec, Measurement] | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+    **step: Any,
+) -> BreakdownRecord:
+    """Say where the time of a step on a CPU goes, as ``pydlbench breakdown`` does.
+
+    Args:
+        model: as on the command line.
+        session: whose workers are used; None opens one.
+        options: of the session that is opened: threads, seed, budget.
+        rounds: in each of which the step has a new process; at least six are taken.
+        native: rows of native kernels that were found before.
+        tell: called with what is done next.
+        step: see :func:`e2e`; the device is the CPU where none is named.
+
+    Raises:
+        UsageError: no such model, option or word.
+        UnsupportedError: the step cannot be traced.
+        WorkerError: a worker died.
+    """
+    from pydlbench.analysis.step import break_down_step
+
+    seed = (session.options if session else options or _SUMMANDS).seed
+    spec = _explained(model, {"seed": seed, "device": "cpu", **step})
+    with contextlib.ExitStack() as stack:
+        return break_down_step(
+            spec,
+            session or stack.enter_context(_session(spec, options or _SUMMANDS)),
+            rounds=rounds,
+            native=native,
             tell=tell,
         )
 

@@ -1,5 +1,7 @@
 """The functions measure as the commands do."""
 
+from types import SimpleNamespace
+
 import pytest
 
 import pydlbench
@@ -80,3 +82,16 @@ def test_what_is_not_explained_on_a_gpu_is_on_the_cpu(monkeypatch, name, model, 
     with pytest.raises(TakenError) as caught:
         getattr(api, name)(model, **step)
     assert caught.value.args[0].device == device
+
+
+def test_a_breakdown_is_of_a_step_on_the_cpu(monkeypatch):
+    session = SimpleNamespace(options=SimpleNamespace(seed=3))
+    taken = []
+    monkeypatch.setattr(
+        "pydlbench.analysis.step.break_down_step", lambda *own, **how: taken.append((own, how))
+    )
+    monkeypatch.setattr(api, "default_device", lambda: ("cuda:0", ()))
+    api.breakdown("mnist", session=session, rounds=7, framework="torch", batch=4)
+    (((spec, used), how),) = taken
+    assert (spec.device, spec.seed, spec.batch, used) == ("cpu", 3, 4, session)
+    assert how["rounds"] == 7
