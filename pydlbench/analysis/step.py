@@ -66,6 +66,10 @@ if TYPE_CHECKING:
 _BLOCK: Final = (1 << 26, -1)
 # Of a native kernel, in seconds, all of its visits together.
 _KERNEL_BUDGET_S: Final = 0.25
+# Native kernels that are together no more than this share of their sum are visited in every third
+# round only: preparing them takes longer than what is gained by it.
+_TAIL: Final = 0.25
+_EVERY: Final = 3
 # Calls alone run so often in a row: behind others, and with their operands in caches.
 _REPEATS: Final = 2
 
@@ -181,6 +185,22 @@ def with_parts(chunk: Chunk, seconds: Sequence[float], parts: Sequence[Sequence[
     )
 
 
+def seldom(seconds: Mapping[KernelSpec, float]) -> frozenset[KernelSpec]:
+    """Return the kernels that make a quarter of a sum together, the smallest ones.
+
+    Args:
+        seconds: of each in the sum.
+    """
+    rest = _TAIL * sum(seconds.values())
+    found = []
+    for spec in sorted(seconds, key=lambda one: seconds[one]):
+        rest -= seconds[spec]
+        if rest < 0:
+            break
+        found.append(spec)
+    return frozenset(found)
+
+
 class _Measured:
     """One breakdown while it is measured."""
 
@@ -205,6 +225,7 @@ class _Measured:
         self._notes: list[str] = []
         self._recorded: tuple[RecordedCall, ...] = ()
         self._mapped: dict[tuple[str, str], MappedCall] = {}
+        self._seldom: frozenset[KernelSpec] = frozenset()
         self._alone: CallsAlone | None = None
         self._logged: CallsAlone | None = None
         self._log: CallLog | None = None
@@ -276,12 +297,24 @@ class _Measured:
             measured = self._session.measure(missing, first_of=self._rounds)
             known |= {nameless(spec): row for spec, row in measured}
         self._rows = {spec: known[spec] for spec in wanted}
+        self._seldom = seldom(self._native_seconds())
         for spec, row in self._rows.items():
             if row.ok and row.time is not None:
                 size = Size(execution_s=row.time.median, wall_s=row.time.median)
                 self._add(spec, self._native_sampler(spec, row), self._kernel_policy(), size)
             else:
                 self._notes.append(f"no native row: {spec.label}: {row.reason or row.status}")
+
+    def _native_seconds(self) -> dict[KernelSpec, float]:
+        """Return what each native kernel takes in a step, all of its executions together."""
+        seconds = dict.fromkeys(self._rows, 0.0)
+        for one in self._mapped.values():
+            for term in one.terms:
+                spec = nameless(term.hot)
+                row = self._rows.get(spec)
+                if row is not None and row.ok and row.time is not None:
+                    seconds[spec] += one.count * row.time.median
+        return seconds
 
     def _native_sampler(self, spec: KernelSpec, row: Measurement) -> Callable[[Request], Chunk]:
         variant = f"{row.algorithm} {row.layout}" if row.algorithm else None
@@ -341,7 +374,8 @@ class _Measured:
                 preparation=number,
                 size=self._step_size,
             )
-            errors = self._study.take([step, *self._subjects], first=number)
+            due = [one for one in self._subjects if self._is_due(one.key, number)]
+            errors = self._study.take([step, *due], first=number)
             self._step_size = step.size
             fresh.worker(case.framework, case.device).close()
             for key in (STEP, TRACED):
@@ -350,6 +384,10 @@ class _Measured:
             for subject, error in errors.items():
                 self._notes.append(f"{subject}: {' '.join(str(error).split())}")
             self._subjects = [one for one in self._subjects if one.key not in errors]
+
+    def _is_due(self, key: Hashable, number: int) -> bool:
+        """Whether a subject is visited in a round; in others its median stands for it."""
+        return number % _EVERY == 0 or key not in self._seldom
 
     def close(self) -> None:
         """Free what workers hold."""

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pydlbench.analysis.step import CallsAlone, TracedStep, break_down_step, with_parts
+from pydlbench.analysis.step import CallsAlone, TracedStep, break_down_step, seldom, with_parts
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.step import StepSpec
 from pydlbench.runner.options import Options
@@ -82,6 +82,12 @@ def test_without_any_call_there_is_no_sample():
 def test_parts_are_as_many_as_samples():
     with pytest.raises(ValueError, match="parts"):
         with_parts(Chunk(seconds=(1.0,)), (1.0, 2.0), [(0.5,)])
+
+
+def test_the_smallest_kernels_that_make_a_quarter_of_the_sum_are_visited_seldom():
+    assert seldom({"a": 50.0, "b": 26.0, "c": 15.0, "d": 9.0}) == {"c", "d"}
+    assert seldom({"a": 1.0}) == frozenset()
+    assert seldom({}) == frozenset()
 
 
 def test_a_gpu_is_refused_before_anything_starts():
