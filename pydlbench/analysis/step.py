@@ -248,7 +248,7 @@ class _Measured:
         sources = kernel.facts.trace.sources
         way = next(one for one, source in sources.items() if source == self._tracing.source)
         self._calls = kernel.facts.trace.calls
-        self._add(TRACED, TracedStep(kernel, way, len(self._calls)).sample, self._step_policy())
+        self._add(TRACED, TracedStep(kernel, way, len(self._calls)).sample, self._parts_policy())
         self._tell("calls")
         self._list_calls()
         self._tell("native layers")
@@ -259,6 +259,10 @@ class _Measured:
 
     def _step_policy(self) -> Policy:
         return step_policy(Policy(budget_s=STEP_BUDGET_S, visits=self._rounds))
+
+    def _parts_policy(self) -> Policy:
+        """Of subjects that stay over the rounds, and take as long as a step or longer."""
+        return Policy(budget_s=STEP_BUDGET_S, visits=self._rounds)
 
     def _kernel_policy(self) -> Policy:
         return Policy(budget_s=_KERNEL_BUDGET_S, visits=self._rounds)
@@ -336,7 +340,7 @@ class _Measured:
         ready = ReadyCalls(case, session, own, warm=True)
         self._kernels.append(ready.kernel)
         self._alone = CallsAlone(ready, [], width=_REPEATS, repeats=_REPEATS)
-        self._add(ALONE, self._alone.sample, self._step_policy())
+        self._add(ALONE, self._alone.sample, self._parts_policy())
         if not capabilities.of(case.framework).steps.logs_calls or case.mode != "eager":
             reason = f"nothing logs what {case.framework} {case.mode} executes in each call"
             self._missing["alone"]["another kernel, reorders"] = reason
@@ -348,7 +352,7 @@ class _Measured:
             return
         self._kernels.append(self._log.kernel)
         self._logged = CallsAlone(self._log, [], width=LOGGED)
-        self._add(LOG, self._logged.sample, self._step_policy())
+        self._add(LOG, self._logged.sample, self._parts_policy())
 
     def _make_pages(self) -> None:
         for name, warm in ((PAGES, False), (PAGES_KEPT, True)):
