@@ -152,6 +152,17 @@ _TABLES: Final[Mapping[str, tuple[str, tuple[Column[Mapping[str, Any]], ...]]]] 
             _text("unexplained", lambda one: _signed(one.get("unexplained"))),
         ),
     ),
+    "breakdown": (
+        "Breakdowns",
+        (
+            *_STEP,
+            *_WHO,
+            *_THREADS,
+            _text("measured", lambda one: time_text(one.get("measured_s"))),
+            _text("additivity", lambda one: _signed(one.get("additivity_error"))),
+            _text("unexplained", lambda one: _signed(one.get("unexplained"))),
+        ),
+    ),
     "protocol": (
         "Published protocols",
         (

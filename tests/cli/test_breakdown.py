@@ -120,6 +120,10 @@ def test_a_breakdown_is_printed_kept_and_shown_again(session, tmp_path, capsys):
     assert "unexplained context" in shown
     assert main(["export", "last", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["breakdowns"] == document["breakdowns"]
+    assert main(["export", "last", "--format", "md"]) == 0
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if "mnist" in line]
+    cells = [one.strip() for one in row.split("|")]
+    assert cells[-4:-1] == ["40.0 ms +-10 % (n 6)", "-20.0 %", "+2.5 %"]
 
 
 def test_a_step_without_a_trace_is_skipped_and_costs_no_other(session, capsys):
