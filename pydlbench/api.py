@@ -215,7 +215,7 @@ def forecast(
     options: Options | None = None,
     **step: Any,
 ) -> ForecastRecord:
-    """Sum the times of a step's operators without running it, as ``pydlbench forecast`` does.
+    """Sum the times of a step's operators without timing it, as ``pydlbench forecast`` does.
 
     Args:
         model: as on the command line.

@@ -331,7 +331,8 @@ class CallVisits(ReadyCalls):
             enqueues = self._enqueues.get(one.signature)
             found.append(
                 OperatorRow(
-                    **msgspec.structs.asdict(one),
+                    # What tells a call's direction is no part of its row.
+                    **msgspec.structs.asdict(msgspec.structs.replace(one, trained=())),
                     kind=kind_of(one),
                     seconds=time.median,
                     enqueue_s=None if enqueues is None else median(enqueues),
