@@ -55,8 +55,6 @@ DIFFERENCES: Final = {
     "in_context": "context",
     "step": "between calls",
 }
-#: Those that experiments may explain; the others are what they are called.
-_EXPLAINED: Final = ("alone", "in_context")
 _HOWS: Final = {
     "limit": "FLOPs and bytes over measured peaks and bandwidths, at the clock of each round",
     "native": "the fastest native kernels of the layers that stand for the calls, minus the limit",
@@ -218,9 +216,9 @@ class _Analysis:
         )
         levels, reasons = self._levels(terms)
         calls = self._call_rows(step_s)
-        low, high = self._unexplained()
         step = self._estimate(self._step)
         unexplained = [one.share for one in terms if one.kind == "unexplained"]
+        low, high = self._unexplained(sum(unexplained))
         return Breakdown(
             levels=levels,
             reasons=reasons,
@@ -414,8 +412,12 @@ class _Analysis:
                 levels[name] = Level(median=middle, ci_low=low, ci_high=high, n=len(sums))
         return Levels(**levels), reasons
 
-    def _unexplained(self) -> tuple[float | None, float | None]:
-        """Return the interval of all that is unexplained, as shares of the step."""
+    def _unexplained(self, share: float) -> tuple[float | None, float | None]:
+        """Return the interval of all that is unexplained, as shares of the step.
+
+        Args:
+            share: what is printed; it lies within.
+        """
         own = [one for one in self._columns if one.kind == "unexplained"]
         if not own:
             return None, None
@@ -423,7 +425,7 @@ class _Analysis:
             number: sum(one.seconds[number] for one in own) / step_s
             for number, step_s in self._step.items()
         }
-        return self._interval(shares, median(shares.values()))
+        return self._interval(shares, share)
 
     # --- calls --------------------------------------------------------------------------------
 

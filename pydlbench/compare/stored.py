@@ -96,7 +96,8 @@ def compare(
     usable = np.array([reason is None for reason in against], dtype=bool)
     geomean = None
     if usable.any():
-        whole = _of_means(pairs, groups) if told else Scatter(*_assumed(1))
+        kept = [pair for pair, use in zip(pairs, usable, strict=True) if use]
+        whole = _of_means(kept, groups) if told else Scatter(*_assumed(1))
         geomean = judge(np.array([log[usable].mean()]), whole, [None], settings)[0]
     if (a.run_id, a.created_utc) == (b.run_id, b.created_utc):
         itself = [pair.a == pair.b for pair in pairs]
@@ -146,11 +147,15 @@ def _of_means(pairs: Sequence[Pair], groups: Sequence[Sequence[Mapping[Any, floa
     sums, freedom = 0.0, 0
     for seconds in groups:
         logs = _logs(pairs, seconds)
-        rest = logs - np.nanmean(logs, axis=0, keepdims=True)
-        means = np.nanmean(rest, axis=1)
-        sums += float(np.sum((means - means.mean()) ** 2))
-        freedom += len(means) - 1
-    return Scatter(np.array([math.sqrt(2 * sums / freedom)]), np.array([freedom]))
+        logs = logs[:, ~np.isnan(logs).all(axis=0)]
+        rest = logs - np.nansum(logs, axis=0) / np.maximum(np.sum(~np.isnan(logs), axis=0), 1)
+        rest = rest[~np.isnan(rest).all(axis=1)]  # a run may have none of these rows
+        if len(rest) > 1:
+            means = np.nanmean(rest, axis=1)
+            sums += float(np.sum((means - means.mean()) ** 2))
+            freedom += len(means) - 1
+    sd = math.sqrt(2 * sums / freedom) if freedom else math.sqrt(2) * RUN_SD
+    return Scatter(np.array([sd]), np.array([freedom or MOST_FREEDOM]))
 
 
 def _logs(pairs: Sequence[Pair], seconds: Sequence[Mapping[Any, float]]) -> NDArray[Any]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 #: Share of steps that lie within the interval of their forecast.
 LEVEL: Final = 0.9
 #: Half of the interval, as a fraction, while fewer forecasts than :data:`LEAST` were scored: the
-#: largest error of five users' models of which no part of the forecast was fitted.
+#: largest error of an earlier method's forecasts of five users' models.
 ASSUMED: Final = 0.17
 #: Of fewer errors the largest one does not reach :data:`LEVEL`.
 LEAST: Final = 9
@@ -23,7 +23,7 @@ LEAST: Final = 9
 _READ: Final = 200
 # What tells one step from another in the documents of forecasts, steps and checks.
 _STEP: Final = ("model", "options", "own", "batch", "phase", "layout", "feed")
-_PLACE: Final = ("framework", "mode", "precision", "device")
+_PLACE: Final = ("framework", "mode", "precision", "device", "threads", "library")
 
 
 class Interval(NamedTuple):
@@ -54,23 +54,26 @@ def scored(store: Reader | None, place: Place) -> list[float]:
 
     Args:
         store: None has none.
-        place: framework, mode, precision and device count; errors of others are no evidence.
+        place: framework, mode, precision, device, threads and library count; errors of others are
+            no evidence.
 
     Returns:
-        Logarithms of forecast over measured.
+        Logarithms of forecast over measured, one of each step: of its newest forecast.
     """
     if store is None:
         return []
-    wanted = [str(getattr(place, name)) for name in _PLACE]
+    # A GPU's steps name no threads.
+    names = [name for name in _PLACE if name != "threads" or place.device == "cpu"]
+    wanted = [str(getattr(place, name)) for name in names]
 
     def here(document: Mapping[str, Any]) -> bool:
-        return [str(document.get(name)) for name in _PLACE] == wanted
+        return [str(document.get(name)) for name in names] == wanted
 
-    errors = [
-        math.log1p(document["forecast_error"])
-        for _, document in store.documents("check", _READ)
-        if here(document) and (document.get("forecast_error") or -1.0) > -1.0
-    ]
+    errors: dict[str, float] = {}
+    for _, document in store.documents("check", _READ):
+        error = document.get("forecast_error")
+        if here(document) and error is not None and error > -1.0:
+            errors.setdefault(_key(document), math.log1p(error))
     timed: dict[str, tuple[int, float]] = {}
     for number, document in store.documents("step", _READ):
         seconds = (document.get("time_s") or {}).get("median")
@@ -79,8 +82,8 @@ def scored(store: Reader | None, place: Place) -> list[float]:
     for number, document in store.documents("forecast", _READ):
         later, seconds = timed.get(_key(document), (0, 0.0))
         if document.get("status") == "ok" and here(document) and number < later:
-            errors.append(math.log(document["forecast_s"] / seconds))
-    return errors
+            errors.setdefault(_key(document), math.log(document["forecast_s"] / seconds))
+    return list(errors.values())
 
 
 def _key(document: Mapping[str, Any]) -> str:

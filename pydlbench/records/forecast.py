@@ -101,11 +101,6 @@ class OperatorTime(Record, frozen=True, kw_only=True):
         """Of the host, to enqueue an execution: the median of the visits; 0 of a CPU."""
         return median(self.enqueue_s) if self.enqueue_s else 0.0
 
-    def host_ends(self) -> tuple[float, float]:
-        """Return the ends of that median's interval; with a single visit it has no width."""
-        ends = _ends(self.enqueue_s) or [self.host_s]
-        return min(ends), max(ends)
-
     def _interval(self) -> tuple[float | None, float | None]:
         ends = _ends(self.visits_s)
         return (min(ends), max(ends)) if ends else (None, None)

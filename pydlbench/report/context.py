@@ -46,7 +46,7 @@ def context_blocks(record: StepRecord, who: str) -> list[Block]:
         )
     said.append(_between(record, trace))
     said += trace.notes
-    said.append(f"next: {shlex.join(['pydlbench', 'check', *step_words(record.case)])}")
+    said.append(f"next: {shlex.join(['pydlbench', 'breakdown', *step_words(record.case)])}")
     return [
         Lines([f"{who}: {_dominates(record.dominant, calls)}"], bold=1),
         Table(_TITLES, cells, (False, True, True, True, False)),

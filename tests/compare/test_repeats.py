@@ -130,6 +130,13 @@ def test_all_rows_slower_is_told_of_the_mean(machine):
     assert found.geomean.ratio == pytest.approx(1.1, rel=0.03)
 
 
+def test_a_replicate_with_none_of_the_compared_rows_is_left_out_of_the_mean(machine):
+    here = machine(run_sd=0.005)
+    groups = [[*here.replicates(6), {"of no row": 1.0}]]
+    found = compared(here.run("a"), here.run("b"), groups=groups)
+    assert found.geomean.ci_low < found.geomean.ratio < found.geomean.ci_high
+
+
 def test_a_row_that_became_faster_is_found_too(machine):
     here = machine(run_sd=0.0)
     found = compared(here.run("a"), here.run("b", {0: 0.5}))

@@ -241,26 +241,34 @@ def test_few_scores_tell_no_interval_and_many_hold_nine_of_ten():
 
 
 def step_document(seconds, **changes):
-    case = {**CASE.to_dict(), **changes}
+    case = {**CASE.to_dict(), "threads": 2, "library": "torch 2.0", **changes}
     return {**case, "status": "ok", "time_s": {"median": seconds}}
 
 
-def test_a_forecast_is_scored_by_the_step_that_is_timed_later(store_path, run_record):
-    found = conclude(CASE, PLACE, listed_as((call("a"),)), Rows(times={"a": row("a", 1.1)}))
-    found = msgspec.structs.replace(found, batch=4)
-    check = {**PLACE.to_dict(), "forecast_error": -0.2}
+def test_a_step_scores_its_newest_forecast_once(store_path, run_record):
+    def forecast_of(seconds, batch=4):
+        rows = Rows(times={"a": row("a", seconds)})
+        made = conclude(CASE, PLACE, listed_as((call("a"),)), rows)
+        return msgspec.structs.replace(made, batch=batch).to_dict()
+
+    check = {**CASE.to_dict(), **PLACE.to_dict(), "model": "other", "forecast_error": -0.2}
     with Store.open(store_path) as store:
         store.begin(run_record, "forecast")
         for table, document in (
-            ("step", step_document(7.0)),  # before the forecast
-            ("forecast", found.to_dict()),
+            ("step", step_document(7.0)),  # before the forecasts
+            ("forecast", forecast_of(5.0)),
+            ("forecast", forecast_of(1.1)),
+            ("forecast", forecast_of(3.0, batch=8)),
             ("step", step_document(1.0)),
-            ("step", step_document(9.0, batch=8)),
+            ("step", step_document(9.0, batch=8, threads=1)),
             ("step", step_document(9.0, mode="compiled")),
             ("check", check),
+            ("check", {**check, "model": "exact", "forecast_error": 0.0}),
             ("check", {**check, "device": "cuda:0"}),
+            ("check", {**check, "library": "torch 1.0"}),
             ("check", {**check, "forecast_error": None}),
         ):
             store.add(run_record.id, Entry.of(table, document))
-        assert sorted(scored(store, PLACE)) == pytest.approx([math.log(0.8), math.log(1.1)])
+        wanted = [math.log(0.8), 0.0, math.log(1.1)]
+        assert sorted(scored(store, PLACE)) == pytest.approx(wanted)
     assert scored(None, PLACE) == []
