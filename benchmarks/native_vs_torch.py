@@ -67,14 +67,12 @@ def main() -> int:
     parser.add_argument("--precision", nargs="+", default=["fp32"])
     parser.add_argument("--propagation", default="inference")
     parser.add_argument("--budget", type=float, default=1.0, help="seconds per kernel")
-    parser.add_argument("--rounds", type=int, default=9, help="least number of rounds")
+    parser.add_argument("--rounds", type=int, default=9, help="rounds (9)")
     parser.add_argument("--json", help="write the rows to this file")
     args = parser.parse_args()
 
     passes = PASSES if "all" in args.passes else args.passes
-    policy = Policy(
-        budget_s=args.budget, min_rounds=args.rounds, min_samples=args.rounds, chunk_s=0.04
-    )
+    policy = Policy(budget_s=args.budget, chunk_s=0.04)
     rows: list[TorchRow] = []
     errors = 0
     with Session(Options(budget_s=args.budget)) as session, TorchPeer(session.cpus) as peer:
@@ -93,7 +91,7 @@ def main() -> int:
         )
         for spec in specs:
             try:
-                row = peer.compare(session, spec, policy)
+                row = peer.compare(session, spec, policy, args.rounds)
             except PydlbenchError as error:
                 errors += 1
                 print(f"{spec.label}: {error}")

@@ -129,13 +129,16 @@ class TorchPeer:
         """Return PyTorch's version and libraries."""
         return self._ask(op="describe")
 
-    def compare(self, session: Session, spec: KernelSpec, policy: Policy) -> TorchRow:
+    def compare(
+        self, session: Session, spec: KernelSpec, policy: Policy, rounds: int = ROUNDS
+    ) -> TorchRow:
         """Sample native and PyTorch in two memory formats interleaved; ratio to the better one.
 
         Args:
             session: for the native kernel.
             spec: of a layer on a CPU.
             policy: of the sampling.
+            rounds: in which all are sampled.
 
         Raises:
             UnsupportedError: the native backend has no such kernel.
@@ -155,7 +158,7 @@ class TorchPeer:
                     Subject(key=number, sample=rested(sample), policy=policy)
                     for number, sample in enumerate(samplers)
                 ]
-                for error in study.take(subjects, rounds=ROUNDS).values():
+                for error in study.take(subjects, rounds=rounds).values():
                     raise error
                 self._ask(op="release")
             except WorkerError:
