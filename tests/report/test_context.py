@@ -51,7 +51,7 @@ def test_modules_are_shown_with_their_limit_and_slowest_call():
     assert "conv2: 70 % of the step (95 % 68 % .. 73 %)" in sentence.lines[0]
     assert "not to be told" not in sentence.lines[0]
     assert "between calls 20.0 ms, 20 %" in rest.lines[0]
-    assert rest.lines[-1].endswith("check vgg11 --batch 8 --phase training --framework torch")
+    assert rest.lines[-1].endswith("breakdown vgg11 --batch 8 --phase training --framework torch")
 
 
 def test_rivals_of_the_dominant_module_are_named():
