@@ -10,12 +10,11 @@ from pydlbench.cli.steps import (
     ModelTask,
     add_own,
     frameworks_of,
-    mistaken,
     read_steps,
     summands,
 )
-from pydlbench.errors import PydlbenchError, UnsupportedError
-from pydlbench.runner.tasks import Result, Row, Task
+from pydlbench.errors import PydlbenchError
+from pydlbench.runner.tasks import Result, Task
 from pydlbench.words import PRECISIONS
 
 if TYPE_CHECKING:
@@ -174,21 +173,9 @@ class BreakdownTask(ModelTask):
                 step, session, rounds=self.rounds, tell=tell
             )
         except PydlbenchError as error:
-            if mistaken(step, error):
-                raise
-            status = "skipped" if isinstance(error, UnsupportedError) else "failed"
-            yield self.refused(row, status, " ".join(str(error).split()))
+            yield self.without_numbers(row, error)
             return
         yield Result("breakdown", {"status": "ok", **record.to_dict()}, row, detail=record)
-
-    def refused(self, row: Row, status: str, reason: str) -> Result:
-        """Return a breakdown's result without numbers."""
-        step = row.case
-        names = ("model", "batch", "phase", "precision", "framework", "mode", "layout", "device")
-        document = {name: getattr(step, name) for name in names}
-        document |= {"options": dict(step.options), "status": status, "reason": reason}
-        document |= {"own": step.own.to_dict()} if step.own is not None else {}
-        return Result("breakdown", document, row)
 
 
 # -----------------------------------------------------------------------------

@@ -16,11 +16,10 @@ from pydlbench.cli.steps import (
     add_own,
     code_limit,
     frameworks_of,
-    mistaken,
     read_steps,
 )
-from pydlbench.errors import PydlbenchError, UnsupportedError
-from pydlbench.runner.tasks import Result, Row, Task
+from pydlbench.errors import PydlbenchError
+from pydlbench.runner.tasks import Result, Task
 from pydlbench.words import PRECISIONS
 
 if TYPE_CHECKING:
@@ -188,21 +187,9 @@ class ForecastTask(ModelTask):
         except StopIteration as end:
             record = end.value
         except PydlbenchError as error:
-            if mistaken(row.case, error):
-                raise
-            status = "skipped" if isinstance(error, UnsupportedError) else "failed"
-            yield self.refused(row, status, " ".join(str(error).split()))
+            yield self.without_numbers(row, error)
             return
         yield Result("forecast", record.to_dict(), row, detail=record)
-
-    def refused(self, row: Row, status: str, reason: str) -> Result:
-        """Return a forecast's result without numbers."""
-        step = row.case
-        names = ("model", "batch", "phase", "precision", "framework", "mode", "layout", "feed")
-        document = {name: getattr(step, name) for name in (*names, "device")}
-        document |= {"options": dict(step.options), "status": status, "reason": reason}
-        document |= {"own": step.own.to_dict()} if step.own is not None else {}
-        return Result("forecast", document, row)
 
 
 # -----------------------------------------------------------------------------

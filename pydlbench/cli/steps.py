@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from pydlbench.cli.options import add, check_threads, choices, device_of, one_of, refuse
-from pydlbench.errors import BackendMissingError, PydlbenchError, UsageError
+from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, UsageError
 from pydlbench.runner.tasks import Result, Row, Task
 from pydlbench.words import (
     CODE_LIMIT_S,
@@ -164,6 +164,23 @@ class ModelTask(Task):
         asked = {id(row): own for row, own in zip(task.rows, self.rows, strict=True)}
         for one in task.measure_steps(session, view):
             yield one if one.row is None else replace(one, row=asked[id(one.row)])
+
+    def without_numbers(self, row: Row, error: PydlbenchError) -> Result:
+        """Return the result of a step without numbers: why there are none.
+
+        Raises:
+            PydlbenchError: the error itself, where it is a mistake in what the user has said.
+        """
+        step = row.case
+        if mistaken(step, error):
+            raise error
+        names = ("model", "batch", "phase", "precision", "framework", "mode", "layout", "feed")
+        document = {name: getattr(step, name) for name in (*names, "device")}
+        status = "skipped" if isinstance(error, UnsupportedError) else "failed"
+        document |= {"options": dict(step.options), "status": status}
+        document |= {"reason": " ".join(str(error).split())}
+        document |= {"own": step.own.to_dict()} if step.own is not None else {}
+        return Result(self.kind, document, row)
 
     def _settled(self, session: Any) -> Self:
         """Return the task with its steps in the framework that their model is of."""

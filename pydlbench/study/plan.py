@@ -24,7 +24,7 @@ def repetitions(scatter: float | None, width: float = WIDTH) -> int:
     """Return how many repetitions give a median whose 95 % interval is so narrow.
 
     Args:
-        scatter: standard deviation of repetitions, relative to their median; None if unknown.
+        scatter: of :func:`scatter`; None if unknown.
         width: half of the interval that is wanted, relative likewise.
     """
     if scatter is None:
