@@ -11,6 +11,7 @@ from pydlbench.cli.steps import (
     add_own,
     frameworks_of,
     read_steps,
+    show_documents,
     summands,
 )
 from pydlbench.errors import PydlbenchError
@@ -203,19 +204,11 @@ def show(
         PydlbenchError: a file could not be written after all; the report is printed before.
     """
     from pydlbench.report.breakdown import breakdown_report
-    from pydlbench.report.json import dump
-    from pydlbench.report.text import as_markdown, run_lines
 
     def report() -> list[Block]:
         return breakdown_report(run, documents, explain=explain)
 
-    def document() -> str:
-        head = {"kind": "breakdown", "interrupted": early, "run": run.to_dict()}
-        return dump({**head, "breakdowns": documents})
-
-    outputs.write(
-        {"json": document, "md": lambda: as_markdown([*report(), run_lines(run)])}, report
-    )
+    show_documents(run, "breakdown", documents, outputs, report, early=early)
 
 
 def show_stored(run: Loaded, *, quiet: bool = False) -> None:

@@ -17,6 +17,7 @@ from pydlbench.cli.steps import (
     code_limit,
     frameworks_of,
     read_steps,
+    show_documents,
 )
 from pydlbench.errors import PydlbenchError
 from pydlbench.runner.tasks import Result, Task
@@ -217,19 +218,11 @@ def show(
         PydlbenchError: a file could not be written after all; the report is printed before.
     """
     from pydlbench.report.forecast import forecast_report
-    from pydlbench.report.json import dump
-    from pydlbench.report.text import as_markdown, run_lines
 
     def report() -> list[Block]:
         return forecast_report(run, documents, explain=explain)
 
-    def document() -> str:
-        head = {"kind": "forecast", "interrupted": early, "run": run.to_dict()}
-        return dump({**head, "forecasts": documents})
-
-    outputs.write(
-        {"json": document, "md": lambda: as_markdown([*report(), run_lines(run)])}, report
-    )
+    show_documents(run, "forecast", documents, outputs, report, early=early)
 
 
 def show_stored(run: Loaded, *, quiet: bool = False) -> None:

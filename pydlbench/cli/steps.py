@@ -24,11 +24,14 @@ from pydlbench.words import (
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from pydlbench.cli.output import Outputs
     from pydlbench.models.graph import Model
+    from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepSpec
+    from pydlbench.report.text import Block
     from pydlbench.runner.tasks import View
 
 
@@ -193,6 +196,40 @@ class ModelTask(Task):
         cases = settled([row.case for row in self.rows], session)
         rows = tuple(renamed(*both) for both in zip(self.rows, cases, strict=True))
         return replace(self, rows=rows, guessed=False)
+
+
+def show_documents(
+    run: RunRecord,
+    kind: str,
+    documents: Sequence[dict[str, Any]],
+    outputs: Outputs,
+    report: Callable[[], list[Block]],
+    *,
+    early: bool,
+) -> None:
+    """Write the files of a run's documents, and print their report.
+
+    Args:
+        run: when and where.
+        kind: of the documents: ``forecast`` or ``breakdown``.
+        documents: of the steps, or why there are none.
+        outputs: where to.
+        report: gives what is printed.
+        early: more was asked for.
+
+    Raises:
+        PydlbenchError: a file could not be written after all; the report is printed before.
+    """
+    from pydlbench.report.json import dump
+    from pydlbench.report.text import as_markdown, run_lines
+
+    def document() -> str:
+        head = {"kind": kind, "interrupted": early, "run": run.to_dict()}
+        return dump({**head, f"{kind}s": documents})
+
+    outputs.write(
+        {"json": document, "md": lambda: as_markdown([*report(), run_lines(run)])}, report
+    )
 
 
 def code_limit(args: argparse.Namespace) -> dict[str, float]:
