@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -28,6 +28,17 @@ _GRACE_S = 15.0
 # Of one step's output, in the log.
 _MOST_LOGGED = 20_000
 _LAST_WORDS = 300
+# Becomes the program that it is given, killed when the kit is (1 is PR_SET_PDEATHSIG): what goes on
+# alone disturbs the next call. A function that runs between fork and exec would need no interpreter
+# of its own, but is not safe in a process with threads.
+_TIED = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+try:
+    os.execvp(sys.argv[1], sys.argv[1:])
+except OSError as error:
+    sys.exit(f"{sys.argv[1]}: {error.strerror}")
+"""
 
 
 def perform(
@@ -102,19 +113,15 @@ def execute(step: Step, out: Path, timeout_s: float, environment: dict[str, str]
     ):
         given.write(step.given.encode())
         given.seek(0)
-        try:
-            process = subprocess.Popen(
-                step.command,
-                cwd=out,
-                env={**environment, **step.environment},
-                stdin=given,
-                preexec_fn=_ended_with_its_parent,  # noqa: PLW1509 - no other thread is here
-                stdout=said,
-                stderr=errors,
-                start_new_session=True,
-            )
-        except OSError as error:
-            return {"error": f"{step.command[0]}: {error.strerror}"}
+        process = subprocess.Popen(
+            [sys.executable, "-S", "-c", _TIED, *step.command],
+            cwd=out,
+            env={**environment, **step.environment},
+            stdin=given,
+            stdout=said,
+            stderr=errors,
+            start_new_session=True,
+        )
         over, left = False, []
         try:
             process.wait(timeout_s)
@@ -137,14 +144,6 @@ def execute(step: Step, out: Path, timeout_s: float, environment: dict[str, str]
     if over:
         return {**entry, "error": f"killed after {timeout_s:.0f} s", "said": last}
     return {**entry, "said": entry.get("said", last)} if "error" in entry else entry
-
-
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
-
-def _ended_with_its_parent() -> None:
-    """Have this process killed when the kit is: what goes on alone disturbs the next call."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _end(process: subprocess.Popen[bytes], left: list[int]) -> None:
