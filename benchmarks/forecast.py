@@ -128,7 +128,7 @@ def score(case: Case, store: Store, visits: int) -> dict[str, Any]:
         store.begin(run, "forecast")
 
         def keep(table: str, document: dict[str, Any], key: str) -> None:
-            store.add(run.id, Entry.of(table, document, key))
+            store.add(run.id, Entry.from_document(table, document, key))
 
         try:
             record = forecast_step(case.step, session, store, visits=visits, keep=keep)
@@ -178,7 +178,7 @@ def cells(case: Case, entry: dict[str, Any] | None) -> list[str]:
         return [*head, *["-"] * (len(TITLES) - len(head))]
     error, oracle = errors(entry)
     truth = geometric_mean(entry["processes_s"])
-    scale = Scale.of(truth)
+    scale = Scale.fit(truth)
     low, high = entry["interval_s"]
     return [
         *head,

@@ -226,7 +226,7 @@ def cells(name: str, row: Row) -> list[str]:
     model, batch, phase = name.split()
     if row["status"] != "ok":
         return [model, phase, batch, f"{row['status']}: {row['reason']}", *[""] * 5]
-    scale = Scale.of(row["chain_s"])
+    scale = Scale.fit(row["chain_s"])
     known = row["hot_s"] is not None
     return [
         *(model, phase, batch),
@@ -245,7 +245,7 @@ def remarks(name: str, row: Row) -> list[str]:
     """Return what is to be said of a row below the table."""
     if row["status"] != "ok":
         return []
-    scale = Scale.of(row["chain_s"])
+    scale = Scale.fit(row["chain_s"])
     tried = ", ".join(f"{way} {scale.text(seconds)}" for way, seconds in row["tried"].items())
     longest = "; ".join(
         f"{tensor} ({layout}) {scale.text(seconds)}" for tensor, layout, seconds in row["longest"]

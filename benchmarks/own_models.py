@@ -303,7 +303,7 @@ def kept_forecast(step: StepSpec, session: Session, store: Store, visits: int) -
     try:
 
         def keep(table: str, document: dict[str, Any], key: str) -> None:
-            store.add(run.id, Entry.of(table, document, key))
+            store.add(run.id, Entry.from_document(table, document, key))
 
         found = forecast_step(step, session, store, visits=visits, keep=keep)
         status = "done"
@@ -493,7 +493,7 @@ def measure_table(journal: Journal) -> list[str]:
                 case.model,
                 str((check or told or {}).get("batch", "-")),
                 case.phases[0],
-                Scale.of(seconds).text(seconds) + (" *" if disturbed else ""),
+                Scale.fit(seconds).text(seconds) + (" *" if disturbed else ""),
                 percent(number["forecast"], decimal=True, signed=True)
                 + reach(told, number["forecast"]),
                 *(percent(number[one], decimal=True, signed=True) for one in ("again", *_SIGNED)),

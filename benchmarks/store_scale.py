@@ -93,7 +93,11 @@ def fill(path: Path, runs: int, rows: int) -> None:
             )
             store.begin(run, "layers")
             store.add_all(
-                run.id, (Entry.of("layer", measurement(dice, *case).to_dict()) for case in cases)
+                run.id,
+                (
+                    Entry.from_document("layer", measurement(dice, *case).to_dict())
+                    for case in cases
+                ),
             )
             store.finish(run, "done")
 

@@ -133,7 +133,7 @@ class Scale:
     decimals: int
 
     @classmethod
-    def of(cls, seconds: float) -> Scale:
+    def fit(cls, seconds: float) -> Scale:
         """Return the scale in which ``seconds`` has four digits."""
         size = abs(seconds) or 1e-3
         for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):

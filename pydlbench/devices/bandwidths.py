@@ -117,8 +117,8 @@ class _Prober:
         """Take a window; again where something was seen beside it."""
         found: Bandwidth | None = None
         for _ in range(1 + _AGAIN):
-            reading = Reading.of(self._ask(level, pattern, size))
-            now = Bandwidth.of(level, pattern, size, reading)
+            reading = Reading.from_reply(self._ask(level, pattern, size))
+            now = Bandwidth.from_reading(level, pattern, size, reading)
             found = now if found is None else found.joined(now)
             if now.disturbance is None:
                 break

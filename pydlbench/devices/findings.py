@@ -90,7 +90,7 @@ class Reading:
     clocks_hz: Sequence[float] = ()
 
     @classmethod
-    def of(cls, reply: Mapping[str, Any]) -> Self:
+    def from_reply(cls, reply: Mapping[str, Any]) -> Self:
         """Read a worker's reply; what else is in it is left out."""
         names = (field.name for field in dataclasses.fields(cls))
         return cls(**{name: reply[name] for name in names if name in reply})
@@ -190,7 +190,9 @@ class Bandwidth:
         return min(self.windows) if len(self.windows) > 1 else None
 
     @classmethod
-    def of(cls, level: str, pattern: str, working_set_bytes: int, reading: Reading) -> Bandwidth:
+    def from_reading(
+        cls, level: str, pattern: str, working_set_bytes: int, reading: Reading
+    ) -> Bandwidth:
         """Take over the reading of a window."""
         return cls(
             level=level,

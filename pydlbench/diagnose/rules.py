@@ -18,7 +18,7 @@ from pydlbench.diagnose.evidence import like
 from pydlbench.ladder.device_terms import LAUNCH_GAPS
 from pydlbench.ladder.experiments import DISPATCH, FRESH_MEMORY
 from pydlbench.ladder.ledger import LEAST, Ladder
-from pydlbench.models.work import LOSS
+from pydlbench.models.passes import LOSS
 from pydlbench.ops.windows import on_padded_images
 from pydlbench.records.check import step_words
 from pydlbench.records.own import FUSED, OwnInput

@@ -150,5 +150,5 @@ def allocation_note(blocks: float | None, step_s: float) -> str:
         return "the step asks the driver for no memory once it is warm"
     return (
         f"the step asks the driver for {blocks:.1f} blocks each time, which waits for the device: "
-        f"expected are none; its {Scale.of(step_s).text(step_s)} have that in them"
+        f"expected are none; its {Scale.fit(step_s).text(step_s)} have that in them"
     )

@@ -23,7 +23,7 @@ import msgspec
 
 from pydlbench.ladder.dominance import Dominance, Timed, dominance
 from pydlbench.ladder.effort import half_width_s, sharing
-from pydlbench.models.work import LOSS, work
+from pydlbench.models.passes import LOSS, step_passes
 from pydlbench.ops.table import ITEM_BYTES, MEMORY_BOUND
 from pydlbench.records.measurement import MATERIAL, disturbed_share
 from pydlbench.records.specs import KernelSpec
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pydlbench.models.graph import Model
-    from pydlbench.models.work import Work
+    from pydlbench.models.passes import StepPass
     from pydlbench.records.estimate import EstimatedLayer, Recorded, StepEstimate
     from pydlbench.records.measurement import Measurement
     from pydlbench.runner.laps import Effort
@@ -476,7 +476,7 @@ class Term:
         cold: the same with nothing in the cache; ``hot`` where the operands would not fit anyway.
     """
 
-    work: Work
+    work: StepPass
     hot: KernelSpec
     cold: KernelSpec
 
@@ -549,7 +549,7 @@ def plan(
     Raises:
         UsageError: no such phase.
     """
-    terms = terms_of(work(model, phase), precision, device, cache_bytes)
+    terms = terms_of(step_passes(model, phase), precision, device, cache_bytes)
     return Plan(
         name=model.name,
         title=model.title,
@@ -561,7 +561,7 @@ def plan(
 
 
 def terms_of(
-    works: Iterable[Work], precision: str, device: str, cache_bytes: int | None
+    works: Iterable[StepPass], precision: str, device: str, cache_bytes: int | None
 ) -> tuple[Term, ...]:
     """Return what is measured for each piece of work; see :func:`plan`."""
     # Without names -> as it is called where it first occurs.

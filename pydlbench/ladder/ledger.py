@@ -405,7 +405,7 @@ class _Terms:
         how = f"{less}: no experiment explains it"
         self._add(f"unexplained, {name}", "unexplained", rest, ends, between, how)
         if ends is not None and ends[1] < 0:
-            scale = Scale.of(self._median("step"))
+            scale = Scale.fit(self._median("step"))
             self.contradictions.append(
                 f"{' and '.join(causes)} explain more than there is in {name}: "
                 f"{scale.signed(rest)} is left (95 % {scale.signed(ends[0])} .. "
@@ -545,7 +545,7 @@ def _impossible(
         if outside_s is None:
             but = "; reorders and packing, which only the chain has, were not timed"
         elif outside_s:
-            but = f", {Scale.of(outside_s).text(outside_s)} of reorders and packing allowed for"
+            but = f", {Scale.fit(outside_s).text(outside_s)} of reorders and packing allowed for"
         said.append(
             "the native chain lies above the native sum with cold caches"
             f"{but}: {_both(ladder, 'native_chain', 'native_cold', above)}"
@@ -555,5 +555,5 @@ def _impossible(
 
 def _both(ladder: Ladder, first: str, second: str, difference: Interval) -> str:
     one, other = (median(ladder.values[name].values()) for name in (first, second))
-    scale = Scale.of(max(one, other))
+    scale = Scale.fit(max(one, other))
     return f"{scale.text(one)} against {scale.text(other)} (95 % {_bounds(difference, scale)})"

@@ -13,7 +13,7 @@ from pydlbench.backends.steps.groups import EQUATION, CallGroup, is_group
 from pydlbench.ladder.estimate import Kernels, Plan, Term, nameless, terms_of
 from pydlbench.ladder.operators import listed
 from pydlbench.ladder.parts import MODEL
-from pydlbench.models.work import Work
+from pydlbench.models.passes import StepPass
 from pydlbench.ops.meaning import Meaning
 from pydlbench.ops.seen import meaning_of
 from pydlbench.records.check import Known, OperatorRow, Unmapped
@@ -104,7 +104,7 @@ def map_calls(
         work = _work(one)
         own = _precision(work.dtypes, precision, device)
         layers = [
-            Work(
+            StepPass(
                 node=(*one.names, "")[0],
                 layer=each.layer,
                 pass_=each.pass_,

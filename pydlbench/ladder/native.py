@@ -11,7 +11,7 @@ import msgspec
 from pydlbench.errors import PydlbenchError
 from pydlbench.ladder.effort import ALIKE
 from pydlbench.ladder.estimate import ZERO, Range, nameless
-from pydlbench.models.work import LOSS
+from pydlbench.models.passes import LOSS
 from pydlbench.study.loop import LEAST_ROUNDS, Study, Subject, random_order
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.guards import seen_beside, waited_s
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pydlbench.ladder.estimate import Kernels, Term
     from pydlbench.ladder.mapped import MappedCall
     from pydlbench.models.graph import Model
-    from pydlbench.models.work import Work
+    from pydlbench.models.passes import StepPass
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.session import Session
@@ -62,7 +62,7 @@ class Owner(NamedTuple):
     node: str
 
     @classmethod
-    def of(cls, work: Work) -> Owner:
+    def of(cls, work: StepPass) -> Owner:
         """Return the owner of a piece of a step's work."""
         last = (work.layer.name or "").rpartition("/")[2]
         if work.node == LOSS or last == "l2":
@@ -111,7 +111,7 @@ def roof_s(row: Measurement) -> float | None:
 
 
 def rungs_by_owner(
-    rows: Iterable[tuple[Work, Measurement, Measurement]],
+    rows: Iterable[tuple[StepPass, Measurement, Measurement]],
 ) -> dict[Owner, NativeRungs]:
     """Sum native rows by whose work they are.
 

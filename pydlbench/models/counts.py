@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import UsageError, nearest
 from pydlbench.models.graph import INPUT, buffers, trained_tensors
-from pydlbench.models.work import check_phase, work
+from pydlbench.models.passes import check_phase, step_passes
 from pydlbench.ops.table import ITEM_BYTES
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def macs(model: Model, phase: str = "forward") -> int:
     check_phase(phase)
     flops = sum(
         item.layer.flops(item.pass_)
-        for item in work(model, "forward" if phase == "forward" else "forward-backward")
+        for item in step_passes(model, "forward" if phase == "forward" else "forward-backward")
         if item.layer.multiply_adds
     )
     return flops // (2 * model.batch)

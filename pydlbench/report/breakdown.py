@@ -43,7 +43,7 @@ def breakdown_report(
 
 def _blocks(run: RunRecord, record: BreakdownRecord, *, explain: bool) -> list[Block]:
     step = record.measured
-    scale = Scale.of(step.median)
+    scale = Scale.fit(step.median)
     options = [f"{name}={value}" for name, value in record.options.items()]
     what = [record.model, *options, f"batch {record.batch}", record.phase, record.precision]
     where = [record.library, record.mode, record.layout]

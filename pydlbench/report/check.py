@@ -107,7 +107,7 @@ def _one_check(
 
 def summary_parts(record: CheckRecord) -> tuple[str, str]:
     """Return what was checked, and the measured step, behind its forecast where there is one."""
-    scale, time = Scale.of(record.measured.median), record.measured
+    scale, time = Scale.fit(record.measured.median), record.measured
     layout = capabilities.of(record.framework).steps.layout_text(record.layout)
     fed = ", fed from the host" if record.feed == "host" else ""
     what = "  ".join(
@@ -185,7 +185,7 @@ def _words(rung: str) -> str:
 
 def rung_columns(record: CheckRecord) -> list[Column[Step]]:
     """Return the columns of the rungs."""
-    scale = Scale.of(record.measured.median)
+    scale = Scale.fit(record.measured.median)
 
     def time(one: Step) -> str:
         if one.name == "unexplained":
@@ -240,7 +240,7 @@ def checks_columns(records: Sequence[CheckRecord]) -> list[Column[CheckRecord]]:
     Args:
         records: all that stand in the table, at least one.
     """
-    scale = Scale.of(max(one.measured.median for one in records))
+    scale = Scale.fit(max(one.measured.median for one in records))
 
     def rung(name: str) -> Column[CheckRecord]:
         def time(one: CheckRecord) -> str:
@@ -259,7 +259,7 @@ def checks_columns(records: Sequence[CheckRecord]) -> list[Column[CheckRecord]]:
 
 def ledger_columns(record: CheckRecord) -> list[Column[LedgerTerm]]:
     """Return the columns of a check's ledger; what is no limit has its sign."""
-    scale = Scale.of(record.measured.median)
+    scale = Scale.fit(record.measured.median)
 
     def bare(one: LedgerTerm) -> bool:
         return one.kind in ("limit", "")
@@ -302,7 +302,7 @@ def forecast_line(record: CheckRecord) -> list[str]:
         return []
     operators = (parts["operators"] - record.rungs.operators.median) / step_s
     rest = (record.forecast_error or 0.0) - operators
-    scale = Scale.of(step_s)
+    scale = Scale.fit(step_s)
     known = sum(one.forecast_s is not None for one in record.operators)
     words = f"its operators ({known} of these {len(record.operators)}) are "
     words += f"{percent(operators, signed=True)} of the step off those timed here"
@@ -337,7 +337,7 @@ def known_line(record: CheckRecord) -> list[str]:
     line += f"({percent(found.native_calls)} of the calls, {percent(found.native_bytes)} of their "
     line += f"bytes); {percent(1 - found.formula_time, decimal=True)} of it is in calls without a "
     line += "formula for FLOPs"
-    scale = Scale.of(record.measured.median)
+    scale = Scale.fit(record.measured.median)
     most = [
         f"{one.operator} {scale.text(one.seconds)} ({one.reason})"
         for one in found.unmapped[:_UNMAPPED]
@@ -363,7 +363,7 @@ def faults_line(record: CheckRecord) -> str:
 
 
 def _explanation(record: CheckRecord, depth: int | None) -> list[Block]:
-    scale = Scale.of(record.measured.median)
+    scale = Scale.fit(record.measured.median)
     lines = ["how each term was measured"]
     lines += [f"  {one.term}: {one.how}" for one in record.ledger]
     costs = [
@@ -386,7 +386,7 @@ def _explanation(record: CheckRecord, depth: int | None) -> list[Block]:
 
 
 def _parts_table(record: CheckRecord, depth: int | None) -> Table:
-    scale = Scale.of(record.measured.median)
+    scale = Scale.fit(record.measured.median)
     parts = parts_of(record.operators, record.native_parts, depth)
     ranked = sorted(parts, key=lambda one: one.total_s, reverse=True)
     return Table.of(_part_columns(scale, record.measured.median), ranked)
@@ -528,7 +528,7 @@ def _dominant(record: CheckRecord, depth: int | None) -> list[str]:
     first = max(parts, key=lambda one: one.total_s, default=None)
     if first is None:
         return []
-    time = Scale.of(record.measured.median).text(first.total_s)
+    time = Scale.fit(record.measured.median).text(first.total_s)
     found = _leader(record, parts)
     if found is None:
         share = percent(first.total_s / record.measured.median, decimal=True)
@@ -556,7 +556,7 @@ def _leader(record: CheckRecord, parts: Sequence[Part]) -> Dominance | None:
 def _loss_sentence(record: CheckRecord, loss: LedgerTerm | None) -> str:
     if loss is None:
         return "No term besides the limit is worth 0.5 % of the step."
-    time = Scale.of(record.measured.median).text(loss.seconds)
+    time = Scale.fit(record.measured.median).text(loss.seconds)
     of_step = f"{time}, {percent(loss.share, decimal=True)} of the step"
     detail = f" ({' '.join(loss.detail.split())})" if loss.detail else ""
     if loss.kind == "experiment":

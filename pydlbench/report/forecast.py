@@ -51,7 +51,7 @@ def forecast_report(
 
 
 def _one(run: RunRecord, record: ForecastRecord, explain: bool) -> list[Block]:
-    scale = Scale.of(record.seconds)
+    scale = Scale.fit(record.seconds)
     terms = record.terms if explain else record.terms[:_SHOWN]
     left = len(record.terms) - len(terms)
     lines = [dominating(record), *(f"note: {one}" for one in record.notes)]
@@ -78,7 +78,7 @@ def refused_line(document: Mapping[str, Any]) -> str:
 
 def summary_parts(record: ForecastRecord) -> tuple[str, str]:
     """Return what was forecast, and the sum with its interval."""
-    return _what(record), _figures(record, Scale.of(record.seconds))
+    return _what(record), _figures(record, Scale.fit(record.seconds))
 
 
 def _what(record: ForecastRecord) -> str:

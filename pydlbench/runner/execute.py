@@ -241,7 +241,7 @@ class Results:
     def entries(self) -> list[Entry]:
         """Return all that is to be kept, without raw samples."""
         found = [*self.parts.values(), *(one.result for one in self.outcomes)]
-        return [Entry.of(one.table, one.document, one.key) for one in found if one.table]
+        return [Entry.from_document(one.table, one.document, one.key) for one in found if one.table]
 
 
 def _without_samples(result: Result) -> Result:

@@ -254,7 +254,7 @@ class Devices:
         told = worker.describe()
         self._main = device
         if device not in self._gpus:
-            self._gpus[device] = start_record(GpuFacts.of(told["device"]), told["nvml"])
+            self._gpus[device] = start_record(GpuFacts.from_driver(told["device"]), told["nvml"])
         self._gpus[device] = extend_record(
             self._gpus[device],
             tuple(precisions),

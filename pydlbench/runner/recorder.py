@@ -295,7 +295,7 @@ class Recorder:
         """
         self.given += 1
         if self.store is not None or self._make is not None:
-            self._waiting.put(Entry.of(table, document, key))
+            self._waiting.put(Entry.from_document(table, document, key))
             self._write()
 
     def describe(self, read: Callable[[], RunRecord]) -> None:

@@ -177,23 +177,23 @@ def _entries(document: Mapping[str, Any]) -> Iterator[Entry]:
     """Yield what a document holds, as the command that wrote it puts it into a store."""
     kind = _kind(document)
     for row in document.get("measurements", ()):
-        yield Entry.of("layer", row)
+        yield Entry.from_document("layer", row)
     if kind == "sweep":
         yield from _swept(document)
         return
     shared = {"schema_version", "kind", "run", "interrupted", "measurements", "checks"}
     rest = {name: value for name, value in document.items() if name not in shared}
     if kind == "e2e" and "protocol" in document:
-        yield Entry.of("protocol", rest)
+        yield Entry.from_document("protocol", rest)
     elif kind == "e2e":
         for row in document["steps"]:
             # As a store gives it back: its samples in its document as well.
-            yield Entry("step", dict(row), Entry.of("step", row).samples)
+            yield Entry("step", dict(row), Entry.from_document("step", row).samples)
         for one in document.get("agreements", ()):
-            yield Entry.of("agreement", one)
+            yield Entry.from_document("agreement", one)
     elif kind in _SEVERAL:
         for one in document.get(_SEVERAL[kind], [rest]):
-            yield Entry.of(kind, one)
+            yield Entry.from_document(kind, one)
     elif kind != "layers":
         yield Entry(_ALONE.get(kind, "findings"), rest)
 
@@ -208,6 +208,6 @@ def _swept(document: Mapping[str, Any]) -> Iterator[Entry]:
         ("findings", "findings"),
     ):
         for one in document.get(name, ()):
-            yield Entry.of(table, one)
+            yield Entry.from_document(table, one)
     for row in document.get("steps", ()):
-        yield Entry("step", dict(row), Entry.of("step", row).samples)
+        yield Entry("step", dict(row), Entry.from_document("step", row).samples)

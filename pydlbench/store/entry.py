@@ -61,7 +61,7 @@ class Entry:
     key: str | None = None
 
     @classmethod
-    def of(cls, table: str, document: Mapping[str, Any], key: str | None = None) -> Self:
+    def from_document(cls, table: str, document: Mapping[str, Any], key: str | None = None) -> Self:
         """Return an entry for a JSON object, its ``samples_s`` taken out."""
         plain = dict(document)
         samples = plain.pop("samples_s", None)

@@ -243,7 +243,7 @@ def store(tmp_path, measurement, run_record, monkeypatch):
                     layer=f"net/conv{layer}",
                     problem=f"p{layer}",
                 )
-                opened.add(record.id, Entry.of("layer", row.to_dict()))
+                opened.add(record.id, Entry.from_document("layer", row.to_dict()))
             opened.finish(record, "done")
     return path
 
@@ -329,7 +329,10 @@ def test_a_run_of_other_things_is_not_said_to_be_empty(store, capsys, run_record
     record = msgspec.structs.replace(run_record, id="played")
     with Store.open(store) as opened:
         opened.begin(record, "e2e")
-        opened.add(record.id, Entry.of("protocol", {"protocol": "mnist-tutorial", "numbers": []}))
+        opened.add(
+            record.id,
+            Entry.from_document("protocol", {"protocol": "mnist-tutorial", "numbers": []}),
+        )
         opened.finish(record, "done")
     assert main(["compare", "run11", "played"]) == 2
     text = "played: nothing was measured in it that can be compared (layers, estimates, steps"

@@ -107,7 +107,7 @@ def test_no_store_from_elsewhere_steers_a_terminal(words, run_record, measuremen
         for name, rows in (("a", both[:1]), ("b", both)):
             own = msgspec.structs.replace(record, id=f"20300101-{name}")
             store.begin(own, "layers")
-            store.add_all(own.id, (Entry.of("layer", row.to_dict()) for row in rows))
+            store.add_all(own.id, (Entry.from_document("layer", row.to_dict()) for row in rows))
             store.finish(own, "done")
     assert main(list(words)) in (0, 2)
     assert not set("".join(capsys.readouterr())) & set(STEERING) - set("[31m")
@@ -138,7 +138,7 @@ def test_a_run_of_a_store_with_a_value_that_no_record_takes_is_one_line(
     rows = {"layer": measurement().to_dict(), "step": STEP.to_dict()}
     with Store.open() as store:
         store.begin(run_record, "sweep")
-        store.add(run_record.id, Entry.of(table, rows[table] | changes))
+        store.add(run_record.id, Entry.from_document(table, rows[table] | changes))
         store.finish(run_record, "done")
     assert main(list(words)) == 1
     (error,) = capsys.readouterr().err.splitlines()

@@ -62,11 +62,11 @@ def keep(run_record):
 
 @pytest.fixture
 def layers(keep, measurement, without_time):
-    ok = Entry.of("layer", measurement(samples_s=(0.05, 0.051, 0.049)).to_dict())
+    ok = Entry.from_document("layer", measurement(samples_s=(0.05, 0.051, 0.049)).to_dict())
     return keep(
         "layers",
         ok,
-        Entry.of("layer", without_time("skipped", "no AMX", precision="bf16").to_dict()),
+        Entry.from_document("layer", without_time("skipped", "no AMX", precision="bf16").to_dict()),
     )
 
 
@@ -74,10 +74,10 @@ def layers(keep, measurement, without_time):
 def mixed(keep, measurement):
     return keep(
         "sweep",
-        Entry.of("layer", measurement(samples_s=(0.05, 0.051)).to_dict()),
-        Entry.of("step", step()),
-        Entry.of("step", step("training", "tensorflow", status="failed")),
-        Entry.of("check", check()),
+        Entry.from_document("layer", measurement(samples_s=(0.05, 0.051)).to_dict()),
+        Entry.from_document("step", step()),
+        Entry.from_document("step", step("training", "tensorflow", status="failed")),
+        Entry.from_document("check", check()),
     )
 
 
@@ -107,7 +107,7 @@ def test_several_runs_share_one_heading(capsys):
 
 
 def test_csv_of_steps_and_what_it_leaves_out(keep, capsys):
-    keep("e2e", Entry.of("step", step()), Entry.of("check", check()))
+    keep("e2e", Entry.from_document("step", step()), Entry.from_document("check", check()))
     assert main(["export", "last", "--format", "csv"]) == 0
     out, err = capsys.readouterr()
     (row,) = table(out)
@@ -164,7 +164,7 @@ def test_json_of_other_commands_fits_their_schemas(kind, table_, document, schem
     jsonschema = pytest.importorskip("jsonschema")
     from pydlbench.records.schema import load_schema
 
-    keep(kind, Entry.of(table_, document))
+    keep(kind, Entry.from_document(table_, document))
     assert main(["export", "last", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     jsonschema.Draft202012Validator(load_schema(schema)).validate(found)
@@ -206,12 +206,12 @@ def test_markdown_has_layers_and_the_rest(capsys):
 def test_dlb_has_the_six_columns_in_milliseconds(keep, capsys, run_record):
     keep(
         "e2e",
-        Entry.of("step", step()),
-        Entry.of("step", step("forward-backward", seconds=0.1318)),
-        Entry.of("step", step("training", "tensorflow", seconds=1.5)),
-        Entry.of("step", step(mode="compiled", seconds=0.03)),
-        Entry.of("step", step("training", status="failed")),
-        Entry.of("check", check()),
+        Entry.from_document("step", step()),
+        Entry.from_document("step", step("forward-backward", seconds=0.1318)),
+        Entry.from_document("step", step("training", "tensorflow", seconds=1.5)),
+        Entry.from_document("step", step(mode="compiled", seconds=0.03)),
+        Entry.from_document("step", step("training", status="failed")),
+        Entry.from_document("check", check()),
     )
     assert main(["export", "last", "--format", "dlb"]) == 0
     out, err = capsys.readouterr()
@@ -228,7 +228,10 @@ def test_dlb_has_the_six_columns_in_milliseconds(keep, capsys, run_record):
 
 
 def test_dlb_has_no_exponents(keep, capsys):
-    keep("e2e", *(Entry.of("step", step(seconds=seconds)) for seconds in (9.99949, 61.2346)))
+    keep(
+        "e2e",
+        *(Entry.from_document("step", step(seconds=seconds)) for seconds in (9.99949, 61.2346)),
+    )
     main(["export", "last", "--format", "dlb"])
     lines = capsys.readouterr().out.splitlines()
     assert [line.rpartition(",")[2] for line in lines[1:]] == ["9999", "61235"]
@@ -239,7 +242,7 @@ def test_dlb_has_no_exponents(keep, capsys):
 )
 def test_steps_of_other_settings_have_no_common_heading(keep, capsys, other):
     documents = [{**step(), "threads": 2}, {**step(seconds=0.08), "threads": 2, **other}]
-    keep("sweep", *(Entry.of("step", one) for one in documents))
+    keep("sweep", *(Entry.from_document("step", one) for one in documents))
     assert main(["export", "last", "--format", "md"]) == 0
     lines = capsys.readouterr().out.splitlines()
     rows = [line.partition(" ms ")[0].rpartition("|")[0] for line in lines if line[:1] == "|"]
@@ -274,7 +277,7 @@ def protocol():
 
 
 def test_a_played_protocol_is_exported_in_every_format(keep, capsys):
-    keep("e2e", Entry.of("protocol", protocol()))
+    keep("e2e", Entry.from_document("protocol", protocol()))
     main(["export", "last", "--format", "dlb"])
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(",")[3:] for line in lines[1:]] == [
@@ -388,7 +391,9 @@ def test_only_a_run_that_ended_early_is_exported_as_interrupted(
 ):
     with Store.open() as store:
         store.begin(run_record, "layers")
-        store.add(run_record.id, Entry.of("layer", without_time("skipped", "no AMX").to_dict()))
+        store.add(
+            run_record.id, Entry.from_document("layer", without_time("skipped", "no AMX").to_dict())
+        )
         store.finish(run_record, status)
     assert main(["export", "last", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["interrupted"] is interrupted

@@ -259,7 +259,7 @@ def test_ctrl_c_while_a_row_is_written_neither_loses_nor_doubles_it(
 
 def test_a_transaction_that_is_interrupted_is_rolled_back(store_path, run_record, measurement):
     def rows():
-        yield Entry.of("layer", measurement().to_dict())
+        yield Entry.from_document("layer", measurement().to_dict())
         raise KeyboardInterrupt
 
     with Store.open(store_path) as store:
@@ -267,7 +267,7 @@ def test_a_transaction_that_is_interrupted_is_rolled_back(store_path, run_record
         with pytest.raises(KeyboardInterrupt):
             store.add_all(run_record.id, rows())
         assert store.entries(run_record.id) == store.columns(run_record.id) == []
-        store.add(run_record.id, Entry.of("layer", measurement().to_dict()))
+        store.add(run_record.id, Entry.from_document("layer", measurement().to_dict()))
 
 
 def test_readers_open_what_is_there(store_path, tmp_path):

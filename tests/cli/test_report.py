@@ -60,7 +60,7 @@ def test_a_run_of_the_store_is_found_and_others_are_not_read(tmp_path, target, m
     with Store.open(path) as store:
         store.begin(invented.RUN, "layers")
         row = measurement(samples_s=invented.samples(0.05))
-        store.add(invented.RUN.id, Entry.of("layer", row.to_dict()))
+        store.add(invented.RUN.id, Entry.from_document("layer", row.to_dict()))
         store.finish(invented.RUN, "done")
         store.tag(invented.RUN.id, "good")
     assert main(["report", "good", "-o", str(target), "--store", str(path), "--quiet"]) == 0

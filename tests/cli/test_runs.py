@@ -32,7 +32,10 @@ def filled(store_path, run_record, measurement):
             store.begin(run, "layers")
             for row in range(number):
                 store.add(
-                    run.id, Entry.of("layer", measurement(layer=f"alexnet/conv{row + 2}").to_dict())
+                    run.id,
+                    Entry.from_document(
+                        "layer", measurement(layer=f"alexnet/conv{row + 2}").to_dict()
+                    ),
                 )
             if number < 2:
                 store.finish(run, "done")
@@ -148,7 +151,10 @@ def test_an_interrupted_model_shows_the_kernels_that_were_finished(
 ):
     with Store.open(store_path) as store:
         store.begin(run_record, "model")
-        store.add(run_record.id, Entry.of("layer", measurement(layer="alexnet/conv3").to_dict()))
+        store.add(
+            run_record.id,
+            Entry.from_document("layer", measurement(layer="alexnet/conv3").to_dict()),
+        )
         store.finish(run_record, "interrupted")
     assert main(["runs", "show", "last"]) == 0
     assert "alexnet/conv3" in capsys.readouterr().out

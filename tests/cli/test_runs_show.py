@@ -140,7 +140,7 @@ def make_diagnosis():
 def keep_diagnosis(store_path, run_record, document):
     with Store.open(store_path) as store:
         store.begin(run_record, "diagnose")
-        store.add(run_record.id, Entry.of("findings", document))
+        store.add(run_record.id, Entry.from_document("findings", document))
         store.finish(run_record, "done")
 
 

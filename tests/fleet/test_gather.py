@@ -44,8 +44,8 @@ def times(values):
 def test_rows_of_one_name_are_told_apart_by_what_they_differ_in(tmp_path):
     found = stored(
         tmp_path / "a.sqlite",
-        *(Entry.of("layer", layer(1 / n, threads=n), f"layers/1/{n}") for n in (1, 2)),
-        Entry.of("layer", layer(5.0, layer="alexnet/conv2"), "layers/1/3"),
+        *(Entry.from_document("layer", layer(1 / n, threads=n), f"layers/1/{n}") for n in (1, 2)),
+        Entry.from_document("layer", layer(5.0, layer="alexnet/conv2"), "layers/1/3"),
     )
     assert times(found) == {
         "alexnet/conv3 forward fp32 batch 128 threads 1": 1.0,
@@ -60,7 +60,10 @@ def test_a_row_that_failed_leaves_its_name_to_nobody_else(tmp_path, field):
 
     def rows(first):
         made = zip((first, 1e-3), kinds, strict=True)
-        return [Entry.of("layer", layer(s, **{field: kind}), f"l/1/{kind}") for s, kind in made]
+        return [
+            Entry.from_document("layer", layer(s, **{field: kind}), f"l/1/{kind}")
+            for s, kind in made
+        ]
 
     whole = times(stored(tmp_path / "whole.sqlite", *rows(2e-3)))
     part = times(stored(tmp_path / "part.sqlite", *rows(None)))
@@ -75,7 +78,9 @@ def test_how_a_framework_was_timed_is_in_no_name(tmp_path):
         own = {"backend": "jax", "mode": "xla", "threads": None}
         made = ((first, "cuda:0", timing), (1e-3, "cuda:1", "host-sync"))
         return [
-            Entry.of("layer", layer(s, device=device, timing=how, **own), f"l/1/{device}")
+            Entry.from_document(
+                "layer", layer(s, device=device, timing=how, **own), f"l/1/{device}"
+            )
             for s, device, how in made
         ]
 
@@ -86,8 +91,8 @@ def test_how_a_framework_was_timed_is_in_no_name(tmp_path):
 
 def test_the_same_row_twice_is_named_by_its_place_in_the_file(tmp_path):
     """Rows end in another order on each node."""
-    rows = [Entry.of("layer", layer(n), f"layers/{n}/0") for n in (1, 2, 3)]
-    rows[1] = Entry.of("layer", layer(None), "layers/2/0")
+    rows = [Entry.from_document("layer", layer(n), f"layers/{n}/0") for n in (1, 2, 3)]
+    rows[1] = Entry.from_document("layer", layer(None), "layers/2/0")
     found = [
         times(stored(tmp_path / f"{name}.sqlite", *order))
         for name, order in (("a", rows), ("b", rows[::-1]))
@@ -99,7 +104,9 @@ def test_the_same_row_twice_is_named_by_its_place_in_the_file(tmp_path):
 def step(**changes):
     record = step_record()
     case = msgspec.structs.replace(record.case, **changes)
-    return Entry.of("step", msgspec.structs.replace(record, case=case, threads=2).to_dict())
+    return Entry.from_document(
+        "step", msgspec.structs.replace(record, case=case, threads=2).to_dict()
+    )
 
 
 OWN = {"model": "net.py:build", "layout": "nchw", "phase": "training"}
@@ -108,9 +115,11 @@ OWN = {"model": "net.py:build", "layout": "nchw", "phase": "training"}
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        (Entry.of("layer", layer(1.0, threads=1)), "layers --threads 1 --device cpu"),
+        (Entry.from_document("layer", layer(1.0, threads=1)), "layers --threads 1 --device cpu"),
         (
-            Entry.of("layer", layer(1.0, device="cuda:1", timing="events", threads=None)),
+            Entry.from_document(
+                "layer", layer(1.0, device="cuda:1", timing="events", threads=None)
+            ),
             "layers --device cuda:1 --timing events",
         ),
         (step(layout="nchw", feed="host"), "e2e --layout nchw --feed host --threads 2"),
@@ -119,7 +128,7 @@ OWN = {"model": "net.py:build", "layout": "nchw", "phase": "training"}
             "e2e --input 8x3x32x32 --optimizer adam",
         ),
         (
-            Entry.of("check", {**make_record().to_dict(), "feed": "host"}),
+            Entry.from_document("check", {**make_record().to_dict(), "feed": "host"}),
             "check --feed host --device cpu",
         ),
     ],
@@ -144,7 +153,7 @@ def test_the_command_of_an_estimate_names_no_framework(tmp_path):
         "device": "cpu",
         "threads": 2,
     }
-    (value,) = stored(tmp_path / "some.sqlite", Entry.of("estimate", document)).values()
+    (value,) = stored(tmp_path / "some.sqlite", Entry.from_document("estimate", document)).values()
     assert value["command"] == (
         "pydlbench model resnet50 --batch 4 --phase training --device cpu --threads 2"
     )
@@ -159,7 +168,7 @@ def test_the_command_of_an_estimate_names_no_framework(tmp_path):
 )
 def test_a_row_that_no_command_writes_is_a_damaged_store(tmp_path, table, document):
     with pytest.raises(StoreError, match="a row of "):
-        stored(tmp_path / "some.sqlite", Entry.of(table, document))
+        stored(tmp_path / "some.sqlite", Entry.from_document(table, document))
 
 
 def test_stores_of_a_folder_are_visits(tmp_path):

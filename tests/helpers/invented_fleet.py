@@ -103,7 +103,7 @@ def write_store(path: Path, seconds: float = 1e-3, status: str = "done") -> None
         store.begin(run, "sweep", request={"file": "invented.toml", "text": FILE})
         for number, layer in enumerate(("alexnet/conv2", "alexnet/conv3")):
             row = measurement(layer=layer, time=time_of(seconds), clock_hz=4e9)
-            store.add(run.id, Entry.of("layer", row.to_dict(), f"layers/1/{number}"))
+            store.add(run.id, Entry.from_document("layer", row.to_dict(), f"layers/1/{number}"))
         if status != "running":
             store.finish(run, status)
         store.settle()

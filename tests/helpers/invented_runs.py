@@ -10,7 +10,7 @@ from check_records import make_record
 from invented_rows import time_of
 
 from pydlbench.models import build_model
-from pydlbench.models.work import work
+from pydlbench.models.passes import step_passes
 from pydlbench.records.measurement import Peaks, Roofline
 from pydlbench.records.run import RunRecord
 from pydlbench.records.step import StepRecord, StepSpec
@@ -65,7 +65,7 @@ def model_rows(build, name="alexnet-owt", batch=4, who=("native",), passes=("for
     """A row for every distinct part of a model, as ``build`` (the fixture) makes them."""
     model = build_model(name, batch)
     rows, seen = [], set()
-    for part in work(model, "forward-backward" if len(passes) > 1 else "forward"):
+    for part in step_passes(model, "forward-backward" if len(passes) > 1 else "forward"):
         layer, pass_ = part.layer, part.pass_
         if pass_ not in passes or (layer.problem, pass_) in seen:
             continue
@@ -121,7 +121,7 @@ def model_document(rows: Any, name: str = "alexnet-owt", batch: int = 4) -> dict
     model = build_model(name, batch)
     by_problem = {row.problem: row for row in rows}
     layers: dict[str, dict[str, Any]] = {}
-    for part in work(model, "forward"):
+    for part in step_passes(model, "forward"):
         row = by_problem[part.layer.problem]
         one = layers.setdefault(
             part.node,

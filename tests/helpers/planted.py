@@ -8,7 +8,7 @@ from pydlbench.backends.steps.operations import prepare_logged_calls, record_cal
 from pydlbench.diagnose.run import diagnose
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.models import build_model
-from pydlbench.models.work import work
+from pydlbench.models.passes import step_passes
 from pydlbench.records.check import CheckRecord, LedgerTerm, OperatorRow, Rungs
 from pydlbench.records.measurement import Correctness, Measurement, Roofline
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
@@ -196,7 +196,7 @@ def checker(world):
         model = build_model(name, case.batch, **case.options)
         step_s = world.step(case, "default", model.batch)
         times = {}
-        for one in work(model, phase):
+        for one in step_passes(model, phase):
             if one.node in [node.name for node in model]:
                 times[one.node] = times.get(one.node, 0.0) + KERNEL_S
         operators = []

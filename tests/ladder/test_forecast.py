@@ -75,7 +75,7 @@ def test_rows_of_another_place_are_never_used(store_path, run_record, field, val
     with Store.open(store_path) as store:
         store.begin(run_record, "forecast")
         one = row("a", 1.0, 2.0, place=other)
-        store.add(run_record.id, Entry.of("operator", one.to_dict(), one.key))
+        store.add(run_record.id, Entry.from_document("operator", one.to_dict(), one.key))
         assert stored_rows(store, PLACE, [call("a")]) == {}
         assert stored_rows(store, other, [call("a"), call("b")]) == {"a": one}
 
@@ -86,7 +86,7 @@ def test_the_newest_row_counts_whatever_run_it_is_from(store_path, run_record):
         for number, run in enumerate((run_record, later)):
             store.begin(run, "forecast")
             one = row("a", 1.0 + number)
-            store.add(run.id, Entry.of("operator", one.to_dict(), one.key))
+            store.add(run.id, Entry.from_document("operator", one.to_dict(), one.key))
         assert stored_rows(store, PLACE, [call("a")])["a"].seconds == 2.0
         store.delete(later.id)
         assert stored_rows(store, PLACE, [call("a")])["a"].seconds == 1.0
@@ -199,7 +199,7 @@ def test_what_the_store_has_is_not_measured_but_timed_again_and_scaled_by_class(
         store.begin(run_record, "forecast")
 
         def keep(table, document, key):
-            store.add(run_record.id, Entry.of(table, document, key))
+            store.add(run_record.id, Entry.from_document(table, document, key))
 
         first = forecast_step(CASE, Session(), store, keep=keep)
         assert asked == ["small", "large", FAULT.signature]
@@ -268,7 +268,7 @@ def test_a_step_scores_its_newest_forecast_once(store_path, run_record):
             ("check", {**check, "library": "torch 1.0"}),
             ("check", {**check, "forecast_error": None}),
         ):
-            store.add(run_record.id, Entry.of(table, document))
+            store.add(run_record.id, Entry.from_document(table, document))
         wanted = [math.log(0.8), 0.0, math.log(1.1)]
         assert sorted(scored(store, PLACE)) == pytest.approx(wanted)
     assert scored(None, PLACE) == []

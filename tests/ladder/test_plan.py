@@ -5,13 +5,13 @@ import pytest
 from pydlbench.errors import UsageError
 from pydlbench.ladder.estimate import plan
 from pydlbench.models import build_model
-from pydlbench.models.work import work
+from pydlbench.models.passes import step_passes
 
 
 def test_a_plan_has_a_term_for_each_piece_of_work():
     model = build_model("alexnet-owt", 2)
     found = plan(model, "training")
-    assert [term.work for term in found.terms] == list(work(model, "training"))
+    assert [term.work for term in found.terms] == list(step_passes(model, "training"))
 
 
 def test_identical_kernels_are_measured_once():

@@ -145,7 +145,7 @@ def test_a_list_of_runs_is_valid(run_record, measurement):
 
     with Store.open() as store:
         store.begin(run_record, "layers")
-        store.add(run_record.id, Entry.of("layer", measurement().to_dict()))
+        store.add(run_record.id, Entry.from_document("layer", measurement().to_dict()))
         runs = [info.to_dict() for info in store.runs()]
     assert runs[0]["measurements"] == 1
     assert errors("runs", {"schema_version": 1, "runs": runs}) == []
@@ -161,7 +161,7 @@ def test_a_comparison_is_valid(run_record, measurement, capsys):
             record = msgspec.structs.replace(run_record, id=name)
             store.begin(record, "layers")
             rows = [measurement(median=median, pass_=one) for one in ("forward", "backward-data")]
-            store.add_all(name, (Entry.of("layer", row.to_dict()) for row in rows))
+            store.add_all(name, (Entry.from_document("layer", row.to_dict()) for row in rows))
             store.finish(record, "done")
     assert main(["compare", "before", "after", "--quiet", "--json", "-"]) == 0
     document = json.loads(capsys.readouterr().out)

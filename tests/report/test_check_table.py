@@ -47,11 +47,11 @@ def line(text, start):
     ],
 )
 def test_a_scale_gives_four_digits(seconds, text):
-    assert Scale.of(seconds).text(seconds) == text
+    assert Scale.fit(seconds).text(seconds) == text
 
 
 def test_one_scale_for_a_column_and_no_negative_zero():
-    scale = Scale.of(0.1168)
+    scale = Scale.fit(0.1168)
     assert scale.text(-0.00001) == "0.0 ms"
     assert scale.signed(0.0036) == "+3.6 ms"
     assert scale.signed(-0.0036) == "-3.6 ms"

@@ -44,7 +44,7 @@ def entry(measurement):
     """Build a layer's entry; ``key`` or any field of the measurement."""
 
     def build(key: str | None = None, **changes: object) -> Entry:
-        return Entry.of("layer", measurement(**changes).to_dict(), key)
+        return Entry.from_document("layer", measurement(**changes).to_dict(), key)
 
     return build
 

@@ -25,7 +25,7 @@ def document(tmp_path, run_record):
 def test_a_file_of_layers_is_like_the_run_in_the_store(store, run_record, measurement, tmp_path):
     row = measurement(samples_s=(0.05, 0.06))
     store.begin(run_record, "layers")
-    store.add(run_record.id, Entry.of("layer", row.to_dict()))
+    store.add(run_record.id, Entry.from_document("layer", row.to_dict()))
     store.finish(run_record, "done")
     path = tmp_path / "a.json"
     path.write_text(to_json(run_record, [row]))

@@ -114,7 +114,9 @@ def test_columns_are_those_of_the_documents(store, run_of, entry):
 
 def test_a_row_without_a_time_has_columns_too(store, run_of, without_time):
     store.begin(run_of(), "layers")
-    store.add(run_of().id, Entry.of("layer", without_time("skipped", "no bf16").to_dict()))
+    store.add(
+        run_of().id, Entry.from_document("layer", without_time("skipped", "no bf16").to_dict())
+    )
     (row,) = store.columns(run_of().id)
     found = dict(zip(LAYER_COLUMNS, row, strict=True))
     assert (found["status"], found["median"], found["algorithm"]) == ("skipped", None, None)
@@ -143,7 +145,7 @@ def test_numbers_that_json_and_sqlite_lack_survive(store, run_of):
 
 def test_steps_have_their_samples_in_the_document(store, run_of):
     store.begin(run_of(), "e2e")
-    store.add(run_of().id, Entry.of("step", {"status": "ok", "samples_s": [1.0, 2.0]}))
+    store.add(run_of().id, Entry.from_document("step", {"status": "ok", "samples_s": [1.0, 2.0]}))
     (step,) = store.entries(run_of().id)
     assert step.document == {"status": "ok", "samples_s": [1.0, 2.0]}
     assert step.samples is None

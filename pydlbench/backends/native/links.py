@@ -1,12 +1,12 @@
 """A step as a list of native kernels, each with the names of the tensors that it works on.
 
 A :class:`Listing` is made from a recorded step (``backends.torch.links``), or here from the graph
-of a model of the catalogue. The graph's kernels are those of
-:func:`pydlbench.models.work.work`, in its order: what a native sum adds up and what a native chain
-runs is the same list. A node's output goes by the node's name, the gradient of a weight by
+of a catalogue model. The kernels of a graph are those of
+:func:`pydlbench.models.passes.step_passes`, in the same order, so that the native sum and
+native chain have the same list. A node's output is named after the node, the gradient of a weight
 ``<node>/weights/gradient``, and so on. Nodes that move nothing (``flatten``, dropout in inference)
-and gradients that are the incoming one itself (those of an addition) have no kernel and no tensor:
-they are other names for one that is there.
+and gradients that equal the incoming gradient (those of an addition) have no kernel and no tensor:
+they are further names of an existing tensor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from pydlbench.backends.steps.inputs import make_batch, make_weights, trained, weight_shapes
 from pydlbench.errors import UnsupportedError
 from pydlbench.models.graph import INPUT, trained_tensors
-from pydlbench.models.work import LOSS, Work, work
+from pydlbench.models.passes import LOSS, StepPass, step_passes
 from pydlbench.ops.table import read_layer
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Link:
     """
 
     name: str
-    work: Work
+    work: StepPass
     reads: dict[str, str]
     writes: dict[str, str]
     workspace: str = ""
@@ -129,7 +129,7 @@ class Listing:
 def _read_link(text: dict[str, Any]) -> Link:
     layer = read_layer(text.pop("layer"))
     own = {name: text.pop(name) for name in ("node", "pass_", "propagation")}
-    return Link(work=Work(layer=layer, **own), **text)
+    return Link(work=StepPass(layer=layer, **own), **text)
 
 
 def problem_text(layer: Layer, pass_: str, propagation: str) -> str:
@@ -211,7 +211,7 @@ class _Lister:
 
     def listing(self, phase: str, seed: int) -> Listing:
         """Return all kernels of a phase."""
-        for item in work(self._model, phase):
+        for item in step_passes(self._model, phase):
             self._add(item)
         backward = phase != "forward"
         gradients = {name: f"{name}/gradient" for name in trained(self._model) if backward}
@@ -235,7 +235,7 @@ class _Lister:
             found[name] = np.full(shape, value, np.float32)
         return found
 
-    def _add(self, item: Work) -> None:
+    def _add(self, item: StepPass) -> None:
         """Add a kernel: of the loss, of a node, or of what belongs to a node besides."""
         if item.node == LOSS:
             self._add_loss(item)
@@ -251,7 +251,7 @@ class _Lister:
         else:
             self._add_of_weights(item)
 
-    def _add_forward(self, item: Work, node: Node) -> None:
+    def _add_forward(self, item: StepPass, node: Node) -> None:
         inputs = self._by_source(node, self._value)
         reads, writes = self._own(node, item), {"dst": node.name}
         if node.op == "batchnorm":
@@ -263,7 +263,7 @@ class _Lister:
         self._values[node.name] = node.name
         self._link(item, node.name, reads | inputs, writes, node)
 
-    def _add_backward(self, item: Work, node: Node) -> None:
+    def _add_backward(self, item: StepPass, node: Node) -> None:
         reads = self._own(node, item) | self._by_source(node, self._value)
         reads["dst"] = self._gradient(node.name)
         if item.pass_ == "backward-weights":
@@ -278,7 +278,7 @@ class _Lister:
             writes |= {role: f"{node.name}/{role}/gradient" for role in ("weights", "bias")}
         self._link(item, node.name, reads, writes, node)
 
-    def _add_bias(self, item: Work) -> None:
+    def _add_bias(self, item: StepPass) -> None:
         name = item.node
         bias = f"{name}/bias"
         if item.pass_ == "forward":
@@ -288,7 +288,7 @@ class _Lister:
             reads, writes = {"dst": self._gradient(name)}, {"bias": f"{bias}/gradient"}
         self._link(item, bias, reads, writes)
 
-    def _add_sum(self, item: Work) -> None:
+    def _add_sum(self, item: StepPass) -> None:
         """Add the first two gradients of an output that have not been added up yet."""
         found = self._gradients(item.node)
         left = len(found)
@@ -297,7 +297,7 @@ class _Lister:
         self._link(item, f"{item.node}/gradient-sum", reads, {"dst": total})
         self._summed[item.node] = [total, *found[2:]]
 
-    def _add_loss(self, item: Work) -> None:
+    def _add_loss(self, item: StepPass) -> None:
         output = self._value(self._model.output.name)
         if self._model.loss.kind == "l2":
             self._link(item, LOSS, {"weights": output}, {"dst": LOSS})
@@ -308,7 +308,7 @@ class _Lister:
             reads = {"dst": "probabilities", "labels": LABELS}
             self._link(item, LOSS, reads, {"src": f"{LOSS}/gradient"})
 
-    def _add_of_weights(self, item: Work) -> None:
+    def _add_of_weights(self, item: StepPass) -> None:
         """Add an L2 term, its gradient, or an update."""
         _, _, path = (item.layer.name or "").partition("/")
         tensor, _, part = path.rpartition("/")
@@ -328,7 +328,7 @@ class _Lister:
 
     def _link(
         self,
-        item: Work,
+        item: StepPass,
         name: str,
         reads: dict[str, str],
         writes: dict[str, str],
@@ -348,7 +348,7 @@ class _Lister:
             )
         )
 
-    def _own(self, node: Node, item: Work) -> dict[str, str]:
+    def _own(self, node: Node, item: StepPass) -> dict[str, str]:
         """Return the tensors that a node holds, by role."""
         found = {role: f"{node.name}/{role}" for role in weight_shapes(node)}
         if node.op == "batchnorm":

@@ -22,7 +22,7 @@ from pydlbench.backends.native.links import Link, Listing
 from pydlbench.backends.torch.chain import below_autograd
 from pydlbench.backends.torch.recording import Slot
 from pydlbench.errors import UnsupportedError
-from pydlbench.models.work import Work
+from pydlbench.models.passes import StepPass
 from pydlbench.ops.meaning import LayerPass, Value, on_images
 from pydlbench.ops.op import INTEGERS
 from pydlbench.ops.seen.aten import leaves, mapped, meaning_of
@@ -209,7 +209,7 @@ class _Lister:
         plain = f"{node}/{step.layer.op}"
         self._used[plain] += 1
         name = plain if self._used[plain] == 1 else f"{plain} {self._used[plain]}"
-        work = Work(node=node, layer=step.layer, pass_=step.pass_, propagation=step.propagation)
+        work = StepPass(node=node, layer=step.layer, pass_=step.pass_, propagation=step.propagation)
         names = [name if len(roles) == 1 else f"{name}/{role}" for role in roles]
         writes = dict(zip(roles, names, strict=True))
         link = Link(name=f"{name} {step.pass_}", work=work, reads=reads, writes=writes)

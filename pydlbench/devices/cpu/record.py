@@ -245,7 +245,7 @@ def _falls_short(peak: PrecisionPeak) -> bool:
 
 def _peak_once(record: DeviceRecord, precision: str, probe: Probe) -> PrecisionPeak:
     try:
-        reading: Reading | str = Reading.of(
+        reading: Reading | str = Reading.from_reply(
             probe("fma_peak", precision=precision, cpus=list(record.cpus), seconds=_FMA_SECONDS)
         )
     except UnsupportedError as error:

@@ -52,19 +52,19 @@ class GpuFacts:
     runtime_version: str | None = None
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Self:
+    def from_driver(cls, reply: Mapping[str, Any]) -> Self:
         """Read what ``_cuda.device_facts`` tells; what else is in it is left out.
 
         Clocks and sizes of zero mean that the driver did not tell; versions such as 13000 are
         written 13.0.
         """
         known: dict[str, Any] = {
-            field.name: told[field.name]
+            field.name: reply[field.name]
             for field in dataclasses.fields(cls)
-            if told.get(field.name) is not None
+            if reply.get(field.name) is not None
         }
-        if "capability" not in known and "major" in told:
-            known["capability"] = f"{told['major']}.{told['minor']}"
+        if "capability" not in known and "major" in reply:
+            known["capability"] = f"{reply['major']}.{reply['minor']}"
         for name in ("driver_version", "runtime_version"):
             if name in known:
                 known[name] = _version(known[name])

@@ -62,7 +62,7 @@ class LaunchCost:
     graph_node_s: float
 
     @classmethod
-    def of(cls, reply: Mapping[str, Any]) -> Self:
+    def from_reply(cls, reply: Mapping[str, Any]) -> Self:
         """Read a probe's reply; what else is in it is left out."""
         return cls(**{field.name: float(reply[field.name]) for field in dataclasses.fields(cls)})
 
@@ -262,7 +262,7 @@ def _peak_once(facts: GpuFacts, precision: str, probe: Probe) -> PrecisionPeak:
             reply = probe("gemm_peak", precision=precision)
         else:
             reply = probe("fma_peak", precision=precision, seconds=_SECONDS)
-        reading: Reading | str = Reading.of(reply)
+        reading: Reading | str = Reading.from_reply(reply)
     except (UnsupportedError, PrimitiveError, InsufficientMemoryError) as error:
         # What one mode's probe lacks must not cost the others their roofs.
         reading = str(error)
@@ -314,7 +314,7 @@ def _ask_of(probe: Probe) -> Callable[[str, str, int], Mapping[str, Any]]:
 
 def _launch(probe: Probe) -> LaunchCost | None:
     try:
-        return LaunchCost.of(probe("launch"))
+        return LaunchCost.from_reply(probe("launch"))
     except (UnsupportedError, PrimitiveError, InsufficientMemoryError):
         return None  # no claim about its cost
 

@@ -398,7 +398,7 @@ def _kinds(step: StepEstimate | CheckRecord) -> dict[str, str]:
 
 def _native_rungs(run: PageRun, step: StepEstimate | CheckRecord) -> dict[Owner, NativeRungs]:
     """Sum the run's native rows of a step by their place in it; empty where that is not known."""
-    from pydlbench.models.work import work
+    from pydlbench.models.passes import step_passes
 
     model = _model(step)
     if model is None or not run.rows or not run.whole:
@@ -407,7 +407,7 @@ def _native_rungs(run: PageRun, step: StepEstimate | CheckRecord) -> dict[Owner,
         return {}  # of a sweep: which rows are this step's is not known
     hot, cold = (_by_problem(run.timed, step, one) for one in (True, False))
     try:
-        parts = work(model, step.phase)
+        parts = step_passes(model, step.phase)
     except PydlbenchError:
         return {}
     keys = [(one, (one.layer.problem, one.pass_, one.propagation)) for one in parts]

@@ -130,7 +130,7 @@ def _step_figure(chart: Chart, ladder: DrawnLadder) -> Figure:
 
 def _module_figure(chart: Chart, tree: Module) -> Figure:
     """The modules as rows of bars, and as a tree that can be unfolded."""
-    scale = Scale.of(tree.seconds)
+    scale = Scale.fit(tree.seconds)
 
     def branch(one: Module) -> Details | Text:
         native = "" if one.native_s is None else f", native {scale.text(one.native_s)}"
@@ -145,7 +145,7 @@ def _module_figure(chart: Chart, tree: Module) -> Figure:
 
 def _ladder(ladder: DrawnLadder, ident: str) -> Details:
     """Layers over rungs, seconds in one unit."""
-    scale = Scale.of(max(rung.seconds for rung in ladder.rungs))
+    scale = Scale.fit(max(rung.seconds for rung in ladder.rungs))
     divided = [rung for rung in ladder.rungs if rung.divided]
     seconds = {rung.name: {one.name: one.seconds for one in rung.segments} for rung in ladder.rungs}
     names = dict.fromkeys(one.name for rung in divided for one in rung.segments)
@@ -189,7 +189,7 @@ def _ledger(record: CheckRecord, count: int, which: str) -> Group:
     if record.ledger:
         columns = [_term_column(one) for one in ledger_columns(record)]
         columns.append(Column("how it was measured", lambda one: one.how, style="wrap"))
-        step = Scale.of(record.measured.median).text(sum(one.seconds for one in record.ledger))
+        step = Scale.fit(record.measured.median).text(sum(one.seconds for one in record.ledger))
         caption = f"Ledger: {what}, {which}: the terms add up to the measured {step}"
         blocks.append(Table(caption, columns, list(record.ledger), f"ledger-{count}"))
     return Group("ledger", blocks)
@@ -227,7 +227,7 @@ def _forecasts(runs: Sequence[PageRun]) -> Iterator[Table]:
     ]
     if not found:
         return
-    scale = Scale.of(max(one.record.seconds for one in found))
+    scale = Scale.fit(max(one.record.seconds for one in found))
     caption = "Forecasts, from operators alone, and the checks that ran the same step later"
     yield Table(caption, _forecast_columns(scale), found, "forecasts-table")
 

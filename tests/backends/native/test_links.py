@@ -7,7 +7,7 @@ from pydlbench.backends.native.links import list_step
 from pydlbench.errors import UnsupportedError
 from pydlbench.models import build_model
 from pydlbench.models.builder import Builder
-from pydlbench.models.work import work
+from pydlbench.models.passes import work
 
 
 def fork():

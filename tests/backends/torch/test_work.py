@@ -18,7 +18,7 @@ from pydlbench.backends.torch.recording import by_module, record  # noqa: E402
 from pydlbench.backends.torch.signature import signature  # noqa: E402
 from pydlbench.backends.torch.worker import record_calls  # noqa: E402
 from pydlbench.models import build_model  # noqa: E402
-from pydlbench.models.work import work  # noqa: E402
+from pydlbench.models.passes import work  # noqa: E402
 from pydlbench.ops.seen import meaning_of  # noqa: E402
 from pydlbench.ops.seen.aten import leaves  # noqa: E402
 from pydlbench.records.operator import RecordedCall  # noqa: E402

@@ -51,7 +51,7 @@ def _chart(record: CheckRecord, tree: Module, name: str, who: str) -> Chart:
     inches = fig.get_size_inches()[0] - 0.2
     _row(axes, tree, 0.0, 0, tree.seconds, inches, values)
     most = max(tree.children, key=lambda one: one.seconds)
-    scale = Scale.of(tree.seconds)
+    scale = Scale.fit(tree.seconds)
     return Chart(
         name=name,
         title=f"Operators by module: {plain(record.model, 60)}, {who}",
@@ -86,7 +86,7 @@ def _row(
             hue = LIGHT[_HUES[(level + number) % len(_HUES)]]
             look = {"facecolor": hue, "edgecolor": LIGHT["paper"], "linewidth": 0.6, "alpha": 0.7}
             artist = bar(axes, left, level, width, 0.94, **look)
-            time = Scale.of(one.seconds).text(one.seconds)
+            time = Scale.fit(one.seconds).text(one.seconds)
             said = f"{plain(one.name, 80)}: {time}, {percent(width, decimal=True)}"
             mark(artist, values, said, module=one.name, time_s=one.seconds)
             label = plain(one.name, 80).rpartition(".")[2].rpartition("/")[2]

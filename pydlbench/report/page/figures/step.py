@@ -61,7 +61,7 @@ def steps(runs: Sequence[PageRun]) -> Iterator[tuple[Chart, DrawnLadder]]:
 
 def _chart(ladder: DrawnLadder, name: str, runs: int) -> Chart:
     longest = max(max(rung.seconds, rung.high or 0.0) for rung in ladder.rungs)
-    scale = Scale.of(longest)
+    scale = Scale.fit(longest)
     fig = figure(0.9 + _PITCH * len(ladder.rungs))
     axes = place(fig, _LEFT, 0.5, _RIGHT, 0.3)
     axes.set_xlim(0, longest / scale.factor * 1.01)
@@ -146,7 +146,7 @@ def _segment(
     mark(
         artist,
         values,
-        f"{rung.name}: {one.name}: {Scale.of(one.seconds).text(one.seconds)}, {percent(share)}",
+        f"{rung.name}: {one.name}: {Scale.fit(one.seconds).text(one.seconds)}, {percent(share)}",
         rung=rung.name,
         layer=one.name,
         kind=one.kind,

@@ -11,11 +11,11 @@ from pydlbench.models import build_model, model_names
 from pydlbench.models.builder import Builder
 from pydlbench.models.counts import macs, parameters
 from pydlbench.models.graph import INPUT, Decay, Loss, Model, Optimizer, trained_tensors
-from pydlbench.models.work import Work, work
+from pydlbench.models.passes import StepPass, step_passes
 from pydlbench.words import PHASES
 
 
-def steps(items: tuple[Work, ...]) -> list[tuple[str, str]]:
+def steps(items: tuple[StepPass, ...]) -> list[tuple[str, str]]:
     """Names without the model, with what is done."""
     return [(str(item.layer.name).partition("/")[2], item.pass_) for item in items]
 
@@ -38,7 +38,7 @@ def small(optimizer: str = "momentum", **options: object) -> Model:
 
 
 def test_forward_leaves_out_what_training_needs():
-    items = work(small(), "forward")
+    items = step_passes(small(), "forward")
     assert steps(items) == [
         *(("a", "forward"), ("a/bias", "forward"), ("b", "forward"), ("sum", "forward")),
         *(("fc", "forward"), ("fc/bias", "forward")),
@@ -60,7 +60,7 @@ FORWARD_BACKWARD = [
 
 
 def test_forward_backward_in_order():
-    items = work(small(), "forward-backward")
+    items = step_passes(small(), "forward-backward")
     assert steps(items) == FORWARD_BACKWARD
     assert {item.propagation for item in items} == {"training"}
     assert {item.node for item in items} == {"a", "b", "sum", "drop", "fc", "loss"}
@@ -69,7 +69,7 @@ def test_forward_backward_in_order():
 
 
 def test_training_adds_terms_and_updates():
-    items = work(small(), "training")
+    items = step_passes(small(), "training")
     found = steps(items)
     terms = [("fc/weights/l2", "forward"), ("fc/weights/l2", "backward-weights")]
     updates = ["a/weights", "a/bias", "b/weights", "fc/weights", "fc/bias"]
@@ -89,9 +89,9 @@ def test_training_adds_terms_and_updates():
 
 
 def test_without_an_optimizer_training_ends_at_the_gradients():
-    found = [name for name, _ in steps(work(small("none"), "training"))]
+    found = [name for name, _ in steps(step_passes(small("none"), "training"))]
     assert not [name for name in found if name.endswith("/update")]
-    sgd = [item.layer for item in work(small("sgd"), "training") if item.pass_ == "forward"]
+    sgd = [item.layer for item in step_passes(small("sgd"), "training") if item.pass_ == "forward"]
     assert {layer.problem for layer in sgd if str(layer.name).endswith("bias/update")} == {
         *("sgd:ic4lr0.5", "sgd:ic5lr0.5"),
     }
@@ -100,7 +100,7 @@ def test_without_an_optimizer_training_ends_at_the_gradients():
 def test_losses():
     def items(kind: str) -> list[tuple[str, str]]:
         model = small(loss=Loss(kind=kind))  # type: ignore[arg-type]
-        found = work(model, "forward-backward")
+        found = step_passes(model, "forward-backward")
         return [(item.layer.problem, item.pass_) for item in found if item.node == "loss"]
 
     assert items("cross-entropy") == [
@@ -115,10 +115,10 @@ def test_a_gradient_of_the_input():
     net.concat("both", [net.relu("r", after=INPUT), INPUT])
     net.conv("c", 2, 1, bias=False)
     model = net.model(title="t", source="s", loss=Loss(kind="sum"))
-    without = steps(work(model, "forward-backward"))
+    without = steps(step_passes(model, "forward-backward"))
     assert without[3:] == [("c", "backward-weights")]
     wanted = dataclasses.replace(model, input_gradient=True)
-    assert steps(work(wanted, "forward-backward"))[3:] == [
+    assert steps(step_passes(wanted, "forward-backward"))[3:] == [
         *(("c", "backward-weights"), ("c", "backward-data"), ("both", "backward-data")),
         *(("r", "backward-data"), ("input/gradient-sum", "forward")),
     ]
@@ -127,7 +127,7 @@ def test_a_gradient_of_the_input():
 @pytest.mark.parametrize("name", model_names())
 def test_lists_agree_with_counts(name):
     model = build_model(name, 2)
-    lists = {phase: work(model, phase) for phase in PHASES}
+    lists = {phase: step_passes(model, phase) for phase in PHASES}
     for phase, items in lists.items():
         flops = sum(
             item.layer.flops(item.pass_)
@@ -151,7 +151,7 @@ def test_lists_agree_with_counts(name):
 @pytest.mark.parametrize("name", model_names())
 def test_every_trained_tensor_gets_its_gradient_and_update(name):
     model = build_model(name, 1, optimizer="momentum")
-    items = work(model, "training")
+    items = step_passes(model, "training")
     updated = [item.layer for item in items if str(item.layer.name).endswith("/update")]
     assert sum(layer.weight_elements for layer in updated) == parameters(model)
     done = {(item.layer.name, item.pass_) for item in items}
@@ -173,7 +173,7 @@ def test_gradients_are_summed_where_an_output_has_several_takers(name):
     model = build_model(name, 1)
     takers = Counter(one for node in model for one in node.inputs if one != INPUT)
     expected = {node: number - 1 for node, number in takers.items() if number > 1}
-    items = work(model, "forward-backward")
+    items = step_passes(model, "forward-backward")
     sums = [item for item in items if str(item.layer.name).endswith("/gradient-sum")]
     assert Counter(item.node for item in sums) == expected
     for item in sums:
@@ -189,13 +189,13 @@ def test_gradients_are_summed_where_an_output_has_several_takers(name):
 
 
 def test_units_of_resnet_have_two_takers_each():
-    items = work(build_model("resnet50", 1), "training")
+    items = step_passes(build_model("resnet50", 1), "training")
     sums = [item for item in items if str(item.layer.name).endswith("/gradient-sum")]
     assert len(sums) == 16
 
 
 def test_few_distinct_layers():
-    items = work(build_model("resnet152", 4), "training")
+    items = step_passes(build_model("resnet152", 4), "training")
     distinct = {(item.layer.kind, item.layer.problem, item.pass_) for item in items}
     assert len(items) > 1900
     assert len(distinct) < 250
@@ -203,6 +203,6 @@ def test_few_distinct_layers():
 
 def test_unknown_phases():
     with pytest.raises(UsageError, match=r"^--phase train: no such phase; nearest: training"):
-        work(small(), "train")
+        step_passes(small(), "train")
     with pytest.raises(UsageError, match=r"^--phase zzz: no such phase; nearest: forward, "):
         macs(small(), "zzz")

@@ -27,7 +27,7 @@ LOSS: Final = "loss"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class StepPass:
     """One pass of one layer.
 
     Attributes:
@@ -55,7 +55,7 @@ def check_phase(phase: str) -> None:
         raise UsageError(f"--phase {phase}: no such phase; nearest: {', '.join(choices)}")
 
 
-def work(model: Model, phase: str) -> tuple[Work, ...]:
+def step_passes(model: Model, phase: str) -> tuple[StepPass, ...]:
     """Return everything that a step computes, in an order in which it can be.
 
     - ``forward``: every layer's forward pass in inference; dropout does nothing there.
@@ -83,17 +83,17 @@ def work(model: Model, phase: str) -> tuple[Work, ...]:
     return tuple(items)
 
 
-def _forward(model: Model, propagation: str) -> Iterator[Work]:
+def _forward(model: Model, propagation: str) -> Iterator[StepPass]:
     for node in model:
         if node.layer is None or (node.op == "dropout" and propagation == "inference"):
             continue
-        yield Work(node=node.name, layer=node.layer, pass_="forward", propagation=propagation)
+        yield StepPass(node=node.name, layer=node.layer, pass_="forward", propagation=propagation)
         if node.bias:
             layer = _of_output(model, node, "bias", "bias")
-            yield Work(node=node.name, layer=layer, pass_="forward", propagation=propagation)
+            yield StepPass(node=node.name, layer=layer, pass_="forward", propagation=propagation)
 
 
-def _loss(model: Model, pass_: str) -> Iterator[Work]:
+def _loss(model: Model, pass_: str) -> Iterator[StepPass]:
     shape = model.output.shape
     name = f"{model.name}/{LOSS}"
     if model.loss.kind == "cross-entropy":
@@ -105,7 +105,7 @@ def _loss(model: Model, pass_: str) -> Iterator[Work]:
         yield _training(LOSS, build_layer("l2", channels=elements, name=name), pass_)
 
 
-def _backward(model: Model) -> Iterator[Work]:
+def _backward(model: Model) -> Iterator[StepPass]:
     wanted = _with_gradient(model)
     takers = collections.Counter(name for node in model for name in node.inputs)
     for node in reversed(model.nodes):
@@ -129,7 +129,7 @@ def _backward(model: Model) -> Iterator[Work]:
             yield _training(INPUT, sum_, "forward")
 
 
-def _backward_of(model: Model, node: Node, *, reaches: bool) -> Iterator[Work]:
+def _backward_of(model: Model, node: Node, *, reaches: bool) -> Iterator[StepPass]:
     """Yield a node's backward passes; ``reaches``: whether a gradient of its input is wanted."""
     if node.layer is None:
         return
@@ -153,7 +153,7 @@ def _with_gradient(model: Model) -> set[str]:
     return found
 
 
-def _decay_terms(model: Model, pass_: str) -> Iterator[Work]:
+def _decay_terms(model: Model, pass_: str) -> Iterator[StepPass]:
     for decay in model.decays:
         elements = math.prod(trained_tensors(model[decay.node])[decay.tensor])
         layer = build_layer(
@@ -165,7 +165,7 @@ def _decay_terms(model: Model, pass_: str) -> Iterator[Work]:
         yield _training(decay.node, layer, pass_)
 
 
-def _updates(model: Model) -> Iterator[Work]:
+def _updates(model: Model) -> Iterator[StepPass]:
     optimizer = model.optimizer
     if optimizer.kind == "none":
         return
@@ -195,5 +195,5 @@ def _of_output(model: Model, node: Node, op: str, part: str) -> Layer:
     )
 
 
-def _training(node: str, layer: Layer, pass_: str) -> Work:
-    return Work(node=node, layer=layer, pass_=pass_, propagation="training")
+def _training(node: str, layer: Layer, pass_: str) -> StepPass:
+    return StepPass(node=node, layer=layer, pass_=pass_, propagation="training")
