@@ -56,5 +56,5 @@ class StoreError(PydlbenchError, OSError):
 def nearest(word: str, choices: Iterable[str], count: int = 3) -> list[str]:
     """Return up to ``count`` of ``choices`` that look most like ``word``, best first."""
     folded = {choice.lower(): choice for choice in choices}
-    found = difflib.get_close_matches(word.lower(), folded, n=count, cutoff=0.5)
-    return [folded[name] for name in found]
+    alike = difflib.get_close_matches(word.lower(), folded, n=count, cutoff=0.5)
+    return [folded[name] for name in alike]

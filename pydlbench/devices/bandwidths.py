@@ -63,7 +63,7 @@ class _Prober:
             if (level, pattern) not in self.known and self._sizes.get(level) is not None
         ]
         self.new.update(wanted)
-        unknown = [one for one in wanted if not self._take_over(*one)]
+        unknown = [key for key in wanted if not self._take_over(*key)]
         for _ in range(_ROUNDS):
             for level, pattern in unknown:
                 self.take(level, pattern)
@@ -72,8 +72,8 @@ class _Prober:
                 pass
 
     def _unsteady(self, level: str, pattern: str) -> bool:
-        found = self.known[level, pattern]
-        return found.bytes_per_s > _UNSTEADY * found.median_bytes_per_s
+        bandwidth = self.known[level, pattern]
+        return bandwidth.bytes_per_s > _UNSTEADY * bandwidth.median_bytes_per_s
 
     def _take_over(self, level: str, pattern: str) -> bool:
         """Take what is kept of a reading, if a window of its level agrees; return whether it did.
@@ -109,21 +109,21 @@ class _Prober:
         size = self._sizes.get(level)
         if size is None:
             raise ValueError(f"{level}: no such level")
-        found = self._window(level, pattern, size)
+        bandwidth = self._window(level, pattern, size)
         known = self.known.get((level, pattern))
-        self.known[level, pattern] = found if known is None else known.joined(found)
+        self.known[level, pattern] = bandwidth if known is None else known.joined(bandwidth)
 
     def _window(self, level: str, pattern: str, size: int) -> Bandwidth:
         """Take a window; again where something was seen beside it."""
-        found: Bandwidth | None = None
+        bandwidth: Bandwidth | None = None
         for _ in range(1 + _AGAIN):
             reading = Reading.from_reply(self._ask(level, pattern, size))
             now = Bandwidth.from_reading(level, pattern, size, reading)
-            found = now if found is None else found.joined(now)
+            bandwidth = now if bandwidth is None else bandwidth.joined(now)
             if now.disturbance is None:
                 break
-        assert found is not None
-        return found
+        assert bandwidth is not None
+        return bandwidth
 
     def mistaken(self) -> Iterator[tuple[Bandwidth, Bandwidth]]:
         """Yield the readings that are slower than one of a farther level, with that one."""
@@ -194,19 +194,19 @@ def probe_levels(
         )
         for near, far in prober.mistaken()
     )
-    found = tuple(prober.known.values())
-    new = [one for one in found if (one.level, one.pattern) in prober.new]
-    return found, (*slower, *_disturbed(new))
+    bandwidths = tuple(prober.known.values())
+    new = [item for item in bandwidths if (item.level, item.pattern) in prober.new]
+    return bandwidths, (*slower, *_disturbed(new))
 
 
-def _disturbed(found: Sequence[Bandwidth]) -> Iterator[Advice]:
+def _disturbed(bandwidths: Sequence[Bandwidth]) -> Iterator[Advice]:
     """Say which readings have no undisturbed window, those of one level together."""
     levels: dict[str, list[Bandwidth]] = {}
-    for one in found:
-        if one.disturbance is not None:
-            levels.setdefault(one.level, []).append(one)
+    for item in bandwidths:
+        if item.disturbance is not None:
+            levels.setdefault(item.level, []).append(item)
     for level, items in levels.items():
-        patterns = ", ".join(one.pattern for one in items)
+        patterns = ", ".join(item.pattern for item in items)
         yield Advice(
             symptom=f"no window of the {level} probes ({patterns}) was undisturbed: "
             f"{items[0].disturbance}; rows whose roof they would be have none",
@@ -227,7 +227,7 @@ def extend_bandwidths(
     if record.bandwidth_reason is not None:
         return record, ()
     try:
-        found, advice = probe()
+        bandwidths, advice = probe()
     except UnsupportedError as error:
         missing = Advice(
             symptom=f"no bandwidth was probed: {error}",
@@ -235,4 +235,4 @@ def extend_bandwidths(
             "against",
         )
         return dataclasses.replace(record, bandwidth_reason=str(error)), (missing,)
-    return dataclasses.replace(record, bandwidths=found), advice
+    return dataclasses.replace(record, bandwidths=bandwidths), advice

@@ -67,23 +67,23 @@ def read_environment(
 
 def _settings(root: Path) -> dict[str, str]:
     """The system's settings; what it does not tell is left out."""
-    found = {}
+    settings = {}
     for name, path in _SETTINGS.items():
         if text := _text(root / path):
             # Of several choices, the one in brackets is on.
             _, bracket, chosen = text.partition("[")
-            found[name] = chosen.partition("]")[0] if bracket else text
+            settings[name] = chosen.partition("]")[0] if bracket else text
     for line in _text(root / "proc/cpuinfo").splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "microcode":
-            found["microcode"] = value.strip()
+            settings["microcode"] = value.strip()
             break
     flaws = root / _VULNERABILITIES
-    names = sorted(one.name for one in flaws.iterdir()) if flaws.is_dir() else []
+    names = sorted(flaw.name for flaw in flaws.iterdir()) if flaws.is_dir() else []
     worked_around = [name for name in names if _text(flaws / name).startswith("Mitigation")]
     if names:
-        found["mitigations"] = ", ".join(worked_around) or "none"
-    return found
+        settings["mitigations"] = ", ".join(worked_around) or "none"
+    return settings
 
 
 def _text(path: Path) -> str:
@@ -101,13 +101,13 @@ def _system_name() -> str:
 
 
 def _versions(packages: Iterable[str]) -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in packages:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 # Of this package, what a row's time depends on: the procedure, who prepares kernels, who runs them.
@@ -125,8 +125,8 @@ def _code() -> str:
     files = [path for name in _TIMED for path in package.joinpath(name).rglob("*.py")]
     # A module that is installed elsewhere than these files is found as an import finds it.
     for name in ("pydlbench._cpu", "pydlbench._cuda"):
-        found = importlib.util.find_spec(name)
-        files += [] if found is None or found.origin is None else [Path(found.origin)]
+        spec = importlib.util.find_spec(name)
+        files += [] if spec is None or spec.origin is None else [Path(spec.origin)]
     # By content and name alone: the same code is the same wherever it is installed.
     each = sorted(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in files)
     return hashlib.sha256("\n".join(each).encode()).hexdigest()[:12]

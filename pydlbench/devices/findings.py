@@ -216,7 +216,7 @@ class Bandwidth:
             return dataclasses.replace(later, disturbed=disturbed)
         if self.disturbance is None and later.disturbance is not None:
             return dataclasses.replace(self, disturbed=disturbed)
-        best = max(self, later, key=lambda one: one.bytes_per_s)
+        best = max(self, later, key=lambda item: item.bytes_per_s)
         return dataclasses.replace(
             best,
             median_bytes_per_s=max(self.median_bytes_per_s, later.median_bytes_per_s),
@@ -286,13 +286,13 @@ class ProbedDevice(abc.ABC):
 
         def level(name: str, capacity: float) -> Level:
             counts = names is None or name in names or name == "memory"
-            found = self.bandwidth(name) if counts else None
+            bandwidth = self.bandwidth(name) if counts else None
             return Level(
                 name=name,
                 capacity=capacity,
-                bytes_per_s=math.inf if found is None else found.bytes_per_s,
-                low_bytes_per_s=None if found is None else found.low_bytes_per_s,
-                disturbance=None if found is None else found.disturbance,
+                bytes_per_s=math.inf if bandwidth is None else bandwidth.bytes_per_s,
+                low_bytes_per_s=None if bandwidth is None else bandwidth.low_bytes_per_s,
+                disturbance=None if bandwidth is None else bandwidth.disturbance,
             )
 
         self.best_bandwidth("memory")  # says why there is none
@@ -310,17 +310,17 @@ class ProbedDevice(abc.ABC):
 
         Args:
             peaks: that were probed now.
-            warnings: about them; the same one is kept once, and None is none.
+            warnings: about them; a warning that is there already is not repeated, None is dropped.
             changes: further fields with their new values.
         """
         every = (*self.peaks, *peaks)
         clocks = {peak.precision: peak.clock_hz for peak in every if peak.clock_hz}
-        found = dict.fromkeys((*self.warnings, *(one for one in warnings if one is not None)))
+        added = [advice for advice in warnings if advice is not None]
         return dataclasses.replace(
             self,
             clock_hz=clocks.get("fp32") or next(iter(clocks.values()), None),
             peaks=every,
-            warnings=tuple(found),
+            warnings=tuple(dict.fromkeys((*self.warnings, *added))),
             **changes,
         )
 
@@ -345,12 +345,12 @@ class ProbedDevice(abc.ABC):
 
     def bandwidth(self, level: str, pattern: str | None = None) -> Bandwidth | None:
         """Return the bandwidth of ``level`` for ``pattern``, or the highest of all patterns."""
-        found = [
+        readings = [
             item
             for item in self.bandwidths
             if item.level == level and pattern in (None, item.pattern)
         ]
-        return max(found, key=lambda item: item.bytes_per_s, default=None)
+        return max(readings, key=lambda item: item.bytes_per_s, default=None)
 
     def limits(self, precision: str, clock_hz: float | None = None) -> Limits:
         """Return the compute limits in ``precision``, scaled to a clock: arithmetic follows it.
@@ -381,12 +381,12 @@ class ProbedDevice(abc.ABC):
         Raises:
             UnsupportedError: The memory's bandwidth was not probed.
         """
-        found = self.bandwidth(level) or self.bandwidth("memory")
-        if found is None:
+        bandwidth = self.bandwidth(level) or self.bandwidth("memory")
+        if bandwidth is None:
             raise UnsupportedError(
                 self.bandwidth_reason or f"{level}: its bandwidth was not probed"
             )
-        return found.bytes_per_s
+        return bandwidth.bytes_per_s
 
 
 # -----------------------------------------------------------------------------

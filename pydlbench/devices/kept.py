@@ -99,13 +99,13 @@ class Kept:
 
     def read(self) -> tuple[Bandwidth, ...]:
         """Return what is kept of this machine since a day; nothing where that is damaged."""
-        found = self._document()["machines"].get(self._key)
+        kept = self._document()["machines"].get(self._key)
         try:
-            if not 0 <= time.time() - found["taken"] < _AGE_S:
+            if not 0 <= time.time() - kept["taken"] < _AGE_S:
                 return ()
             read = tuple(
                 Bandwidth(**{**item, "windows": tuple(item["windows"])})
-                for item in found["bandwidths"]
+                for item in kept["bandwidths"]
             )
             usable = all(
                 0 < rate < math.inf
@@ -135,11 +135,11 @@ class Kept:
 
     def read_peaks(self) -> dict[str, float]:
         """Return FLOP per cycle by precision, kept since a day; empty where that is damaged."""
-        found = self._document()["machines"].get(self._key)
+        kept = self._document()["machines"].get(self._key)
         try:
-            if not 0 <= time.time() - found["taken"] < _AGE_S:
+            if not 0 <= time.time() - kept["taken"] < _AGE_S:
                 return {}
-            return {str(name): float(rate) for name, rate in found["peaks"].items()}
+            return {str(name): float(rate) for name, rate in kept["peaks"].items()}
         except (KeyError, TypeError, ValueError, AttributeError):  # as for bandwidths
             return {}
 
@@ -166,10 +166,10 @@ class Kept:
 
         Kept by the key of the machine and the CPUs alone, see :meth:`write_burst`.
         """
-        found = self._document()["machines"].get(self._key)
+        kept = self._document()["machines"].get(self._key)
         try:
-            fresh = 0 <= time.time() - found["taken"] < _AGE_S
-            best = float(found["burst"])
+            fresh = 0 <= time.time() - kept["taken"] < _AGE_S
+            best = float(kept["burst"])
         except (KeyError, TypeError, ValueError):  # of another version, or damaged: seen anew
             return 0.0
         return best if fresh and 0 < best < math.inf else 0.0
@@ -185,9 +185,9 @@ class Kept:
         Args:
             problem: everything that it depends on besides the machine, as a key.
         """
-        found = self._document().get("kernels", {}).get(self._key, {}).get(problem)
+        kernel = self._document().get("kernels", {}).get(self._key, {}).get(problem)
         try:
-            return None if found is None else KeptKernel(**found)
+            return None if kernel is None else KeptKernel(**kernel)
         except TypeError:  # of another version: found anew
             return None
 
@@ -209,11 +209,11 @@ class Kept:
             del known[oldest]
         self._write(document)
 
-    def _replace(self, taken: float, **found: Any) -> None:
+    def _replace(self, taken: float, **readings: Any) -> None:
         """Write the file anew, with what was found on this machine at a time."""
         assert self._path is not None, "nothing is kept"
         document = self._document()
-        document["machines"][self._key] = {"taken": taken, **found}
+        document["machines"][self._key] = {"taken": taken, **readings}
         self._write(document)
 
     def _write(self, document: Mapping[str, Any]) -> None:
@@ -231,8 +231,8 @@ class Kept:
         if self._path is None:
             return empty
         try:
-            found = json.loads(self._path.read_text(encoding="utf-8"))
+            document = json.loads(self._path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return empty
-        usable = isinstance(found, dict) and found.get("version") == _VERSION
-        return found if usable and isinstance(found.get("machines"), dict) else empty
+        usable = isinstance(document, dict) and document.get("version") == _VERSION
+        return document if usable and isinstance(document.get("machines"), dict) else empty

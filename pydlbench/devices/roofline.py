@@ -67,15 +67,15 @@ def memory_time(cold_bytes: float, warm_bytes: float, levels: Sequence[Level]) -
         levels: from the nearest to the farthest; the last one, the memory, takes what is left.
     """
     times: dict[str, float] = {}
-    left = warm_bytes
+    rest = warm_bytes
     for level in levels[:-1]:
-        kept = min(left, level.capacity)
+        kept = min(rest, level.capacity)
         times[level.name] = kept / level.bytes_per_s
-        left -= kept
+        rest -= kept
     memory = levels[-1]
-    times[memory.name] = (left + cold_bytes) / memory.bytes_per_s
+    times[memory.name] = (rest + cold_bytes) / memory.bytes_per_s
     # With nothing to charge it is the nearest one that was probed.
-    probed = [one.name for one in levels if one.bytes_per_s < math.inf]
+    probed = [level.name for level in levels if level.bytes_per_s < math.inf]
     slowest = max(probed, key=lambda name: times[name])
     return times[slowest], slowest
 

@@ -47,7 +47,7 @@ def try_peak(
     impossible = 0
     while True:
         try:
-            found = once()
+            peak = once()
         except ImpossiblePeakError:
             # A clock that jumped, or was read while somebody else had the core: once or twice.
             impossible += 1
@@ -55,9 +55,9 @@ def try_peak(
                 raise
             pause = True
         else:
-            if found.measured is None:
-                return found
-            tries.append(found)
+            if peak.measured is None:
+                return peak
+            tries.append(peak)
             best = _joined(tries, impossible)
             pause = falls_short(best)
             if not pause and _settled(tries, least):
@@ -80,16 +80,16 @@ def confirmed(
     if kept_per_cycle is None:
         return None
     try:
-        found = once()
+        peak = once()
     except ImpossiblePeakError:
         return None
-    if found.measured is None or found.clock_hz is None:
+    if peak.measured is None or peak.clock_hz is None:
         return None
-    now = _per_cycle(found)
+    now = _per_cycle(peak)
     if not _AGREES <= now / kept_per_cycle <= 1 / _AGREES:
         return None
     best = max(now, kept_per_cycle)
-    return dataclasses.replace(found, measured=best * found.clock_hz, tries=(kept_per_cycle, now))
+    return dataclasses.replace(peak, measured=best * peak.clock_hz, tries=(kept_per_cycle, now))
 
 
 def better_of(known: PrecisionPeak, later: PrecisionPeak) -> PrecisionPeak:

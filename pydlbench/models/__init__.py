@@ -55,7 +55,9 @@ def family(*models: str, listed: bool = True) -> Callable[[Build], Build]:
 
 def model_names() -> tuple[str, ...]:
     """Return the names of all models; AlexNet, the default, comes first."""
-    return tuple(name for one in _families() for name in _models(one) if name not in _UNLISTED)
+    return tuple(
+        name for family in _families() for name in _models(family) if name not in _UNLISTED
+    )
 
 
 def is_model(name: str) -> bool:
@@ -90,14 +92,17 @@ def build_model(name: str, batch: int | None = None, **options: Any) -> Model:
 
 def _families() -> list[str]:
     """Return the names of all families' files."""
-    found = {path.stem for path in _FOLDER.glob("*.py")} - {"__init__"}
-    return [*(one for one in _FIRST if one in found), *sorted(found.difference(_FIRST))]
+    families = {path.stem for path in _FOLDER.glob("*.py")} - {"__init__"}
+    return [
+        *(family for family in _FIRST if family in families),
+        *sorted(families.difference(_FIRST)),
+    ]
 
 
-def _models(one: str) -> dict[str, Callable[..., Model]]:
+def _models(family: str) -> dict[str, Callable[..., Model]]:
     """Return what a family's file registers, by model; nothing where that was forgotten."""
-    importlib.import_module(f"pydlbench.models.families.{one}")
-    return _REGISTERED.get(one, {})
+    importlib.import_module(f"pydlbench.models.families.{family}")
+    return _REGISTERED.get(family, {})
 
 
 def _builder(name: str) -> Callable[..., Model] | None:
@@ -106,7 +111,7 @@ def _builder(name: str) -> Callable[..., Model] | None:
     A family whose name is in the model's (``resnet.py`` has ``resnet50``) most likely has it: that
     one is asked first, and the others are imported only where it does not.
     """
-    for one in sorted(_families(), key=lambda one: one not in name):
-        if name in _models(one):
-            return _models(one)[name]
+    for family in sorted(_families(), key=lambda family: family not in name):
+        if name in _models(family):
+            return _models(family)[name]
     return None

@@ -184,9 +184,9 @@ def find_named(pattern: str, batch: int | None = None) -> list[Layer]:
     if "/" in pattern:
         model, _, bare = pattern.partition("/")
         if is_entry(model):
-            found = [layer for layer in load_entry(model).layers if _bare(layer) == bare]
-            if found:
-                return _rebatched(found, batch)
+            layers = [layer for layer in load_entry(model).layers if _bare(layer) == bare]
+            if layers:
+                return _rebatched(layers, batch)
         raise _unknown(pattern)
     # The default model first: no other one has to be built for its layers.
     for layer in load_entry(_DEFAULT).layers:
@@ -194,13 +194,13 @@ def find_named(pattern: str, batch: int | None = None) -> list[Layer]:
             return _rebatched([layer], batch)
     if is_entry(pattern):
         return _rebatched(load_entry(pattern).layers, batch)
-    found = _rebatched([layer for layer in _all_layers() if _bare(layer) == pattern], batch)
-    if not found:
+    matches = _rebatched([layer for layer in _all_layers() if _bare(layer) == pattern], batch)
+    if not matches:
         raise _unknown(pattern)
-    if len({(layer.kind, layer.problem) for layer in found}) > 1:
-        names = ", ".join(f"{layer.name} ({layer.problem})" for layer in found)
+    if len({(layer.kind, layer.problem) for layer in matches}) > 1:
+        names = ", ".join(f"{layer.name} ({layer.problem})" for layer in matches)
         raise UsageError(f"{pattern}: several models have one, and they differ; one of: {names}")
-    return found[:1]
+    return matches[:1]
 
 
 def with_batch(layer: Layer, batch: int | None) -> Layer:
@@ -230,20 +230,20 @@ def _rebatched(layers: Sequence[Layer], batch: int | None) -> list[Layer]:
 
 
 def _glob(pattern: str) -> list[Layer]:
-    found: list[Layer] = []
+    matches: list[Layer] = []
     if "/" not in pattern:
         layers = load_entry(_DEFAULT).layers
-        found = [layer for layer in layers if fnmatchcase(_bare(layer), pattern)]
-    if not found:
+        matches = [layer for layer in layers if fnmatchcase(_bare(layer), pattern)]
+    if not matches:
         model = pattern.partition("/")[0]
-        found = [
+        matches = [
             layer
             for layer in (load_entry(model).layers if is_entry(model) else _all_layers())
             if fnmatchcase(layer.name or "", pattern) or fnmatchcase(_bare(layer), pattern)
         ]
-    if not found:
+    if not matches:
         raise UsageError(f"{pattern}: matches no layer; {_HINT}")
-    return found
+    return matches
 
 
 def _unknown(name: str) -> UsageError:
@@ -310,7 +310,7 @@ def find_layers(
     check_pool(pool)
     if batch is not None and batch < 1:
         raise UsageError(f"--batch {batch}: too small; at least 1")
-    found: dict[Layer, None] = {}
+    selected: dict[Layer, None] = {}
     pooled = False
     for pattern, where in _expand(patterns, option, tell):
         described = looks_like_problem(pattern)
@@ -322,9 +322,9 @@ def find_layers(
         except UsageError as error:
             raise UsageError(f"{where}{error}") from None
         pooled = pooled or (described and layers[0].op == "pool")
-        found.update(dict.fromkeys(layers))
+        selected.update(dict.fromkeys(layers))
     check_pool_used(pool, used=pooled)
-    return list(found)
+    return list(selected)
 
 
 def check_pool_used(pool: str | None, *, used: bool) -> None:

@@ -127,7 +127,9 @@ def _peak(model: Model) -> int:
     for node in model:
         shared = _moves_nothing(node, training=False)
         stands_for[node.name] = stands_for[node.inputs[0]] if shared else node.name
-    last_use = {stands_for[one]: number for number, node in enumerate(model) for one in node.inputs}
+    last_use = {
+        stands_for[taken]: number for number, node in enumerate(model) for taken in node.inputs
+    }
     last_use[stands_for[model.output.name]] = len(model.nodes)
     live = {INPUT: math.prod(model.image)}
     most = live[INPUT]
@@ -135,6 +137,6 @@ def _peak(model: Model) -> int:
         if stands_for[node.name] == node.name:
             live[node.name] = math.prod(node.shape)
         most = max(most, sum(live.values()))
-        for one in [one for one in live if last_use[one] <= number]:
-            del live[one]
+        for name in [name for name in live if last_use[name] <= number]:
+            del live[name]
     return most

@@ -179,7 +179,7 @@ class Model:
     def __post_init__(self) -> None:
         """Index the nodes and check that each follows its inputs."""
         for node in self.nodes:
-            missing = [one for one in node.inputs if one != INPUT and one not in self._index]
+            missing = [name for name in node.inputs if name != INPUT and name not in self._index]
             if missing or node.name in self._index or node.name == INPUT:
                 raise ValueError(f"{self.name}/{node.name}: twice, or before {missing}")
             self._index[node.name] = node
@@ -197,23 +197,23 @@ class Model:
 
     def readers(self) -> dict[str, list[str]]:
         """Return who reads each value, by name; the loss, which has none, reads the last."""
-        found: dict[str, list[str]] = {INPUT: [], **{node.name: [] for node in self.nodes}}
+        takers: dict[str, list[str]] = {INPUT: [], **{node.name: [] for node in self.nodes}}
         for node in self.nodes:
             for name in node.inputs:
-                found[name].append(node.name)
-        found[self.output.name].append("")
-        return found
+                takers[name].append(node.name)
+        takers[self.output.name].append("")
+        return takers
 
 
 def weight_decays(nodes: Iterable[Node], factor: float) -> tuple[Decay, ...]:
     """Return an L2 term for each weight and bias, those of batch normalisations left out."""
-    found = []
+    decays = []
     for node in nodes:
         if node.layer is not None and node.layer.multiply_adds:
-            found.append(Decay(node=node.name, tensor="weights", factor=factor))
+            decays.append(Decay(node=node.name, tensor="weights", factor=factor))
             if node.bias:
-                found.append(Decay(node=node.name, tensor="bias", factor=factor))
-    return tuple(found)
+                decays.append(Decay(node=node.name, tensor="bias", factor=factor))
+    return tuple(decays)
 
 
 def cropped(model: Model, node: Node) -> tuple[int, int, int, int]:

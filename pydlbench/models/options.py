@@ -28,9 +28,9 @@ def choice(option: str, value: str, choices: tuple[str, ...]) -> str:
     Raises:
         UsageError: It is none of them.
     """
-    for one in choices:
-        if str(value).lower() == one.lower():
-            return one
+    for choice in choices:
+        if str(value).lower() == choice.lower():
+            return choice
     close = nearest(str(value), choices) or choices
     raise UsageError(f"{option}={value}: not a valid choice; nearest: {', '.join(close)}")
 

@@ -75,8 +75,10 @@ def find_onnx(name: str) -> Path:
     if path.is_file():
         return path
     folder = path.parent
-    near = _near(path.name, (one.name for one in folder.glob("*.onnx")) if folder.is_dir() else ())
-    there = f"; nearest: {', '.join(str(folder / one) for one in near)}" if near else ""
+    near = _near(
+        path.name, (file.name for file in folder.glob("*.onnx")) if folder.is_dir() else ()
+    )
+    there = f"; nearest: {', '.join(str(folder / file) for file in near)}" if near else ""
     raise UsageError(f"{name}: {'no file' if path.exists() else 'no such file'}{there}")
 
 
@@ -96,14 +98,16 @@ def find_own(name: str) -> OwnSource:
     defined = None if source is None else _defined(source)
     if not attribute:
         own = set() if source is None or defined is None else defined - _modules(source)
-        many = sorted(one for one in own if not one.startswith("_"))
+        many = sorted(name for name in own if not name.startswith("_"))
         choices = _first(many, ("build", "build_model", "make_model", "model")) or ["CALLABLE"]
         raise UsageError(
-            f"{name}: says no callable; nearest: {', '.join(f'{place}:{one}' for one in choices)}"
+            f"{name}: says no callable; nearest: {', '.join(f'{place}:{name}' for name in choices)}"
         )
     if defined is not None and attribute.partition(".")[0] not in defined:
         near = nearest(attribute, defined) or sorted(defined)[:3]
-        others = f"; nearest: {', '.join(f'{place}:{one}' for one in near)}" if near else ""
+        others = (
+            f"; nearest: {', '.join(f'{place}:{attribute}' for attribute in near)}" if near else ""
+        )
         raise UsageError(f"{name}: {place} defines no {attribute}{others}")
     path = Path(place) if is_file else source
     return OwnSource(
@@ -131,15 +135,15 @@ def likely_framework(name: str) -> str | None:
         word.partition(".")[0]
         for node in ast.walk(ast.parse(path.read_bytes()))
         for word in (
-            [one.name for one in node.names]
+            [alias.name for alias in node.names]
             if isinstance(node, ast.Import)
             else [node.module or ""]
             if isinstance(node, ast.ImportFrom)
             else []
         )
     }
-    found = {_IMPORTS[one] for one in named if one in _IMPORTS}
-    return found.pop() if len(found) == 1 else None
+    frameworks = {_IMPORTS[name] for name in named if name in _IMPORTS}
+    return frameworks.pop() if len(frameworks) == 1 else None
 
 
 # -----------------------------------------------------------------------------
@@ -151,8 +155,8 @@ def _of_file(name: str, place: str) -> Path:
     if path.suffix == ".py" and path.is_file():
         return path
     folder = path.parent
-    near = _near(path.name, (one.name for one in folder.glob("*.py")) if folder.is_dir() else ())
-    there = f"; nearest: {', '.join(str(folder / one) for one in near)}" if near else ""
+    near = _near(path.name, (file.name for file in folder.glob("*.py")) if folder.is_dir() else ())
+    there = f"; nearest: {', '.join(str(folder / file) for file in near)}" if near else ""
     if path.exists():
         raise UsageError(f"{name}: {place} is no file of Python's{there}")
     missing = "file" if folder.is_dir() else "folder"
@@ -185,27 +189,28 @@ def _of_module(name: str, place: str) -> Path | None:
 
 def _no_module(name: str, above: str, word: str, places: Sequence[str]) -> UsageError:
     """Return what says that a module has no such part, or that there is no such module."""
-    found = [one.name for one in pkgutil.iter_modules(places)]
+    modules = [module.name for module in pkgutil.iter_modules(places)]
     if above:
-        near = [f"{above}.{one}" for one in _near(word, found)]
+        near = [f"{above}.{name}" for name in _near(word, modules)]
     else:
         # A file that was named like a module, and a name of the catalogue with a stray mark.
         files = {path.stem: str(path) for path in Path().glob("*.py")}
-        near = [files[one] for one in _near(word, files)] + _near(word, model_names())
-        near += difflib.get_close_matches(word, found, 1, _ALIKE)
+        near = [files[name] for name in _near(word, files)] + _near(word, model_names())
+        near += difflib.get_close_matches(word, modules, 1, _ALIKE)
     there = f"; nearest: {', '.join(dict.fromkeys(near))}" if near else ""
     return UsageError(f"{name}: no such module: {f'{above}.{word}' if above else word}{there}")
 
 
 def _near(word: str, choices: Iterable[str]) -> list[str]:
-    return nearest(word, [one for one in choices if not one.startswith("_")])
+    return nearest(word, [choice for choice in choices if not choice.startswith("_")])
 
 
 def _first(names: Sequence[str], usual: Sequence[str]) -> list[str]:
     """Return up to three names, the usual ones first."""
-    return [*(one for one in usual if one in names), *(one for one in names if one not in usual)][
-        :3
-    ]
+    return [
+        *(name for name in usual if name in names),
+        *(name for name in names if name not in usual),
+    ][:3]
 
 
 # -----------------------------------------------------------------------------
@@ -226,26 +231,28 @@ def _defined(path: Path) -> set[str] | None:
         raise UsageError(f"{path}:{error.lineno}: {type(error).__name__}: {error.msg}") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: cannot be read as Python: {error}") from None
-    found = set(_names(tree.body))
-    return None if found & {"*", "__getattr__", "globals"} else found
+    names = set(_names(tree.body))
+    return None if names & {"*", "__getattr__", "globals"} else names
 
 
 def _modules(path: Path) -> set[str]:
     """Return the names that a source file, which is Python, gives to modules that it imports."""
-    found = (one for one in ast.walk(ast.parse(path.read_bytes())) if isinstance(one, ast.Import))
-    return set(_names(list(found)))
+    imports = (
+        node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.Import)
+    )
+    return set(_names(list(imports)))
 
 
 def _names(body: Sequence[ast.stmt]) -> Iterator[str]:
     """Yield the names that statements bind; ``*`` and ``globals`` where they bind others too."""
-    for one in body:
-        if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            yield one.name
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
             continue
-        if isinstance(one, (ast.Import, ast.ImportFrom)):
-            yield from (alias.asname or alias.name.partition(".")[0] for alias in one.names)
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
             continue
-        for each in ast.iter_child_nodes(one):
+        for each in ast.iter_child_nodes(node):
             if isinstance(each, ast.stmt):
                 yield from _names([each])
             elif isinstance(each, ast.ExceptHandler | ast.match_case):

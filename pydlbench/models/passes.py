@@ -146,11 +146,11 @@ def _backward_of(model: Model, node: Node, *, reaches: bool) -> Iterator[StepPas
 
 def _with_gradient(model: Model) -> set[str]:
     """Return the nodes whose output's gradient leads to a trained tensor or to the input."""
-    found = {INPUT} if model.input_gradient else set()
+    names = {INPUT} if model.input_gradient else set()
     for node in model:
-        if trained_tensors(node) or not found.isdisjoint(node.inputs):
-            found.add(node.name)
-    return found
+        if trained_tensors(node) or not names.isdisjoint(node.inputs):
+            names.add(node.name)
+    return names
 
 
 def _decay_terms(model: Model, pass_: str) -> Iterator[StepPass]:

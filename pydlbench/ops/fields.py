@@ -84,7 +84,7 @@ def _integer(field: Field, value: Any) -> int:
 
 def _sides(field: Field, value: Any) -> tuple[int | None, ...]:
     open_ = field.default is None
-    return tuple(None if one is None and open_ else _integer(field, one) for one in value)
+    return tuple(None if side is None and open_ else _integer(field, side) for side in value)
 
 
 def _real(field: Field, value: Any) -> float:

@@ -26,11 +26,11 @@ _SIGNED: Final = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:e[-+]?[0-9
 _DIGITS: Final = 19  # 2**63 has nineteen
 
 
-def malformed(position: int, expected: str, found: str) -> UsageError:
+def malformed(position: int, expected: str, text: str) -> UsageError:
     """Return the error for the character at ``position`` (from 0; printed from 1)."""
-    if len(found) > 12:
-        found = found[:12] + "..."
-    got = f"got {found!r}" if found else "got the end"
+    if len(text) > 12:
+        text = text[:12] + "..."
+    got = f"got {text!r}" if text else "got the end"
     return UsageError(f"column {position + 1}: {expected}; {got}")
 
 
@@ -68,7 +68,9 @@ def _read_fields(op: Op, text: str, position: int) -> tuple[dict[str, Any], str 
             continue
         if text[position] == "n":
             return values, _read_name(text, position)
-        spelling = next((one for one in spelled if text.startswith(one, position)), None)
+        spelling = next(
+            (spelling for spelling in spelled if text.startswith(spelling, position)), None
+        )
         if spelling is None:
             known = " ".join((*op.spellings, "n"))
             expected = f"x, : or a field ({known})" if op.operands else f"a field ({known})"
@@ -105,11 +107,13 @@ def _read_value(field: Field, spelling: str, text: str, position: int) -> tuple[
     if field.type in ("real", "signed"):
         return _read_real(text, position, spelling, signed=field.type == "signed")
     if field.type == "word":
-        found = next((one for one in field.choices if text.startswith(one, position)), None)
-        if found is None:
+        choice = next(
+            (choice for choice in field.choices if text.startswith(choice, position)), None
+        )
+        if choice is None:
             expected = f"expected one of {', '.join(field.choices)}"
             raise malformed(position, expected, text[position:])
-        return found, position + len(found)
+        return choice, position + len(choice)
     if field.type == "order":
         match = _NUMBER.match(text, position)
         if match is None:
@@ -143,8 +147,8 @@ def read_number(text: str, position: int, field: str, least: int) -> tuple[int, 
     match = _NUMBER.match(text, position)
     if match is None:
         signed = _SIGNED.match(text, position)
-        found = signed.group() if signed else text[position:]
-        raise malformed(position, f"expected a whole number for {field}, at least {least}", found)
+        written = signed.group() if signed else text[position:]
+        raise malformed(position, f"expected a whole number for {field}, at least {least}", written)
     digits = match.group().lstrip("0") or "0"
     if len(digits) > _DIGITS:
         raise malformed(position, f"expected {field} below 2**63", match.group())
@@ -210,20 +214,20 @@ def _fill_sides(op: Op, values: dict[str, Any], end: int) -> dict[str, Any]:
     sides = SIDES[first:]
     filled: dict[str, list[int | None]] = {}
     # The output size is taken over only where a side is alike in all that determines it.
-    for field in sorted(op.sided, key=lambda one: one.name == op.output):
+    for field in sorted(op.sided, key=lambda field: field.name == op.output):
         here = given[field.name]
         if field.default is REQUIRED and not here:
             raise _missing(field, field.spelling + sides[0], end)
-        found: list[int | None] = []
+        by_side: list[int | None] = []
         for number, side in enumerate(sides):
-            before = found[-1] if found else None
+            before = by_side[-1] if by_side else None
             if field.name == op.output and number:
-                alike = all(one[number] == one[number - 1] for one in filled.values())
+                alike = all(entries[number] == entries[number - 1] for entries in filled.values())
                 before = before if alike else None
-            elif not found:
+            elif not by_side:
                 before = 1 if field.default is REQUIRED else field.default
-            found.append(here.get(side, before))
-            if found[-1] is None and field.default is REQUIRED:
+            by_side.append(here.get(side, before))
+            if by_side[-1] is None and field.default is REQUIRED:
                 raise _missing(field, field.spelling + side, end)
-        filled[field.name] = found
-    return {name: tuple(found) for name, found in filled.items()}
+        filled[field.name] = by_side
+    return {name: tuple(by_side) for name, by_side in filled.items()}

@@ -358,7 +358,9 @@ def _counted(rule: Callable[_P, Iterator[Meaning | LayerPass]]) -> Callable[_P, 
         part = next(steps)
         assert isinstance(part, Meaning)
         try:
-            return replace(part, layers=tuple(one for one in steps if isinstance(one, LayerPass)))
+            return replace(
+                part, layers=tuple(step for step in steps if isinstance(step, LayerPass))
+            )
         except PydlbenchError as error:
             return replace(part, layers_missing=str(error))
 
@@ -378,14 +380,14 @@ def bound(part: Meaning, values: Sequence[Value], *, exact: bool = True) -> Mean
         exact: whether the layers compute what the call does, and not only take its time.
     """
     remaining, layers = list(values), []
-    for place, one in enumerate(part.layers):
-        roles = one.layer.reads(one.pass_, one.propagation)
+    for place, layer_pass in enumerate(part.layers):
+        roles = layer_pass.layer.reads(layer_pass.pass_, layer_pass.propagation)
         read = len(roles) - bool(place)
         if not exact or not roles or len(remaining) < read:
             return part
         operands = [*([None] if place else []), *remaining[:read]]
         del remaining[:read]
-        layers.append(replace(one, roles=_bindings(roles, operands)))
+        layers.append(replace(layer_pass, roles=_bindings(roles, operands)))
     return part if remaining else replace(part, layers=tuple(layers))
 
 
@@ -851,8 +853,10 @@ def projected_attention(query: Sequence[int], keys: int, heads: int, hidden: int
     """
     batch, length, width = query
     rows, size = batch * length, width // heads
-    one, other = product((), rows, width, width), product((), batch * keys, width, width)
-    parts = [one, other, other, attention((batch, heads, length, size), keys, size), one]
+    of_rows = product((), rows, width, width)
+    of_keys = product((), batch * keys, width, width)
+    scores = attention((batch, heads, length, size), keys, size)
+    parts = [of_rows, of_keys, of_keys, scores, of_rows]
     if hidden:
         parts += [product((), rows, width, hidden), product((), rows, hidden, width)]
     note = "biases, normalisations and activations within are not counted"

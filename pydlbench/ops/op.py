@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -142,7 +143,7 @@ class Op:
     scaled: Callable[[Layer, int], dict[str, Any]] = lambda _, batch: {"batch": batch}
     other_shapes: Callable[[Layer], Mapping[str, Shape]] = lambda _: {}
     native: Callable[[Layer], dict[str, Any]] = lambda layer: {"op": layer.op, **layer.fields}
-    attributes: Mapping[str, Callable[[Layer], Any]] = field(default_factory=dict)
+    attributes: Mapping[str, Callable[[Layer], Any]] = dataclass_field(default_factory=dict)
     multiply_adds: bool = False
     memory_bound: bool = False
     exact: frozenset[str] = frozenset()
@@ -169,16 +170,16 @@ class Op:
     @property
     def sided(self) -> tuple[Field, ...]:
         """Fields with a value for each side that descriptors have."""
-        return tuple(one for one in self.fields if one.type == "sides" and one.spelling)
+        return tuple(field for field in self.fields if field.type == "sides" and field.spelling)
 
     @property
     def spellings(self) -> tuple[str, ...]:
         """How descriptors spell the fields, in their order."""
         return tuple(
-            one.spelling + side
-            for one in self.fields
-            if one.spelling
-            for side in (SIDES if one.type == "sides" else ("",))
+            field.spelling + side
+            for field in self.fields
+            if field.spelling
+            for side in (SIDES if field.type == "sides" else ("",))
         )
 
     def shows(self, layer: Layer, field: Field) -> bool:
@@ -189,7 +190,7 @@ class Op:
             return False
         value = getattr(layer, field.name)
         if field.type == "sides":
-            return any(one != field.default for one in value)
+            return any(side != field.default for side in value)
         return bool(value != field.default)
 
     def build(self, name: str | None = None, /, **given: Any) -> Layer:
@@ -209,11 +210,11 @@ class Op:
                 choices = f"it has {', '.join(nearest(key, names) or names)}"
                 raise UsageError(f"{key}={value!r}: {self.key} has no such field; {choices}")
         values: dict[str, Any] = {}
-        for one in self.fields:
-            value = given.get(one.name, one.default)
+        for field in self.fields:
+            value = given.get(field.name, field.default)
             if value is REQUIRED:
-                raise UsageError(f"{one.name}: {self.key} needs it; it has {', '.join(names)}")
-            values[one.name] = one.checked(value)
+                raise UsageError(f"{field.name}: {self.key} needs it; it has {', '.join(names)}")
+            values[field.name] = field.checked(value)
         self.settle(values)
         layer = Layer(self, tuple(values[key] for key in names), name)
         _check_total(layer.shapes())
@@ -277,7 +278,7 @@ class Layer:
     @property
     def sides(self) -> int:
         """How many sides its images have; of an op whose fields have none, two."""
-        return next((len(getattr(self, one.name)) for one in self.entry.sided), 2)
+        return next((len(getattr(self, field.name)) for field in self.entry.sided), 2)
 
     def value(self, field: str) -> Any:
         """Return the value of a field, of one that is called like a method or property too."""
@@ -292,7 +293,7 @@ class Layer:
     def kept(self) -> dict[str, Any]:
         """Its fields but those that always follow from others."""
         fields = self.fields
-        return {one.name: fields[one.name] for one in self.entry.fields if not one.derived}
+        return {field.name: fields[field.name] for field in self.entry.fields if not field.derived}
 
     @property
     def batch(self) -> int:
@@ -441,8 +442,8 @@ class Layer:
         import numpy as np
 
         wide = {role: np.asarray(tensor, np.float64) for role, tensor in tensors.items()}
-        found = self.entry.reference(np, self, SimpleNamespace(**wide))
-        return found if isinstance(found, dict) else {"dst": found}
+        result = self.entry.reference(np, self, SimpleNamespace(**wide))
+        return result if isinstance(result, dict) else {"dst": result}
 
     def pass_of(self, pass_: str, propagation: str = "inference") -> Pass:
         """Return a pass.
@@ -482,24 +483,24 @@ def _write(layer: Layer) -> str:
     shapes = op.operands.write(layer) if op.operands is not None else []
     text = op.prefix + ":".join("x".join(map(str, shape)) for shape in shapes)
     sides = _sides_to_write(layer)
-    groups: Sequence[Sequence[Field]] = [[one] for one in op.fields if one.spelling]
+    groups: Sequence[Sequence[Field]] = [[field] for field in op.fields if field.spelling]
     if op.sizes_first:  # of each side its fields, in place of each field its sides
-        flat = [one for one in op.fields if one.spelling and one.type != "sides"]
-        groups = [*([one] for one in flat), list(op.sided)]
+        flat = [field for field in op.fields if field.spelling and field.type != "sides"]
+        groups = [*([field] for field in flat), list(op.sided)]
     for group in groups:
         for side in sides if group[0].type == "sides" else (0,):
-            for one in group:
-                value = getattr(layer, one.name)
-                if op.shows(layer, one):
-                    if one.type == "sides":
+            for field in group:
+                value = getattr(layer, field.name)
+                if op.shows(layer, field):
+                    if field.type == "sides":
                         letter = SIDES[side - len(value)]
-                        text += f"{one.spelling}{letter}{value[side] - one.offset}"
+                        text += f"{field.spelling}{letter}{value[side] - field.offset}"
                     else:
-                        text += one.spelling + spelled(one, value)
+                        text += field.spelling + spelled(field, value)
     return text
 
 
 def _sides_to_write(layer: Layer) -> range:
-    fields = [getattr(layer, one.name) for one in layer.entry.sided if one.spelling]
+    fields = [getattr(layer, field.name) for field in layer.entry.sided if field.spelling]
     per_side = list(zip(*fields, strict=True))
     return range(1 if len(set(per_side)) == 1 else len(per_side))

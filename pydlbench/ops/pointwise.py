@@ -94,7 +94,7 @@ def _in_factors(layer: Layer, role: str) -> Shape:
 def _roles(layer: Layer) -> dict[str, None]:
     """Return the roles of all tensors that some pass reads or writes."""
     passes = [*layer.entry.passes.values(), *filter(None, [layer.entry.training])]
-    every = (roles for one in passes for roles in (one.reads, one.writes))
+    every = (roles for accesses in passes for roles in (accesses.reads, accesses.writes))
     return {role: None for roles in every for role in (roles(layer) if callable(roles) else roles)}
 
 
@@ -147,7 +147,7 @@ def _pointwise(
         },
         attributes={
             "parameters": lambda s: {
-                one: value for one, value in s.fields.items() if one not in _SIZES
+                name: value for name, value in s.fields.items() if name not in _SIZES
             },
         },
         **options,

@@ -29,11 +29,11 @@ def _given(_: Op, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _settle_gemm(values: dict[str, Any]) -> None:
-    one, other = values["src_batch"], values["weights_batch"]
-    fits = len(one) == len(other)
-    if not fits or any(a != b and 1 not in (a, b) for a, b in zip(one, other, strict=True)):
-        raise UsageError(f"weights_batch={other}: does not fit src_batch; nearest: {one}")
-    if max((*one, *other), default=1) == 1:
+    first, second = values["src_batch"], values["weights_batch"]
+    fits = len(first) == len(second)
+    if not fits or any(a != b and 1 not in (a, b) for a, b in zip(first, second, strict=True)):
+        raise UsageError(f"weights_batch={second}: does not fit src_batch; nearest: {first}")
+    if max((*first, *second), default=1) == 1:
         values |= {"src_batch": (), "weights_batch": ()}
     batch = tuple(map(max, values["src_batch"], values["weights_batch"]))
     field, count = ("the batch", math.prod(batch)) if batch else ("m", values["m"])
@@ -84,23 +84,23 @@ def _gemm_scaled(layer: Layer, batch: int) -> dict[str, Any]:
 def _read_gemm(_: Op, tensors: list[Sizes]) -> dict[str, Any]:
     """Return the fields of ``MxK:KxN``, ``BxMxK:BxKxN`` or either with ``:BxMxN`` behind."""
     sizes = [[size for size, _ in tensor] for tensor in tensors]
-    (*one, m, k), weights = sizes[0], sizes[1]
-    *other, _rows, n = weights
+    (*first, m, k), weights = sizes[0], sizes[1]
+    *second, _rows, n = weights
     if len(weights) == len(sizes[0]):
-        batch = [b if a == 1 else a for a, b in zip(one, other, strict=True)]
+        batch = [b if a == 1 else a for a, b in zip(first, second, strict=True)]
     else:
-        batch = one
-    loose = [a if b == 1 or a == 1 else b for a, b in zip(other, batch, strict=False)]
-    wanted = [[*(loose if len(other) == len(batch) else batch), k, n], [*batch, m, n]]
+        batch = first
+    loose = [a if b == 1 or a == 1 else b for a, b in zip(second, batch, strict=False)]
+    wanted = [[*(loose if len(second) == len(batch) else batch), k, n], [*batch, m, n]]
     for tensor, expected in zip(tensors[1:], wanted, strict=False):
         if len(tensor) != len(expected):
             shape = "x".join(map(str, expected))
-            found = "x".join(str(size) for size, _ in tensor)
-            raise malformed(tensor[0][1], f"expected dimensions as in {shape}", found)
+            written = "x".join(str(size) for size, _ in tensor)
+            raise malformed(tensor[0][1], f"expected dimensions as in {shape}", written)
         for (size, position), right in zip(tensor, expected, strict=True):
             if size != right:
                 raise malformed(position, f"expected {right}", str(size))
-    return {"src_batch": tuple(one), "weights_batch": tuple(other), "m": m, "k": k, "n": n}
+    return {"src_batch": tuple(first), "weights_batch": tuple(second), "m": m, "k": k, "n": n}
 
 
 def _write_gemm(layer: Layer) -> Sequence[Shape]:

@@ -62,16 +62,16 @@ def taps(mode: str, size: int, out: int) -> list[tuple[int, int, float]]:
     if mode == "nearest":
         nearest = ((2 * to + 1) * size // (2 * out) for to in range(out))
         return [(at, at, 0.0) for at in nearest]
-    found = []
+    taps = []
     for to in range(out):
         # In units of a part of a pixel, so that nothing is rounded.
         low, part = divmod((2 * to + 1) * size - out, 2 * out)
         if 0 <= low < size - 1 and part:
-            found.append((low, low + 1, part / (2 * out)))
+            taps.append((low, low + 1, part / (2 * out)))
         else:
             at = min(max(low, 0), size - 1)
-            found.append((at, at, 0.0))
-    return found
+            taps.append((at, at, 0.0))
+    return taps
 
 
 def pairs(layer: Layer) -> list[tuple[int, int]]:

@@ -184,12 +184,12 @@ def _shown(layer: Layer, field: Field) -> bool:
 
 
 def _check_groups(values: dict[str, Any]) -> None:
-    inputs, outputs, groups = (values[one] for one in ("in_channels", "out_channels", "groups"))
+    inputs, outputs, groups = (values[name] for name in ("in_channels", "out_channels", "groups"))
     for field, channels in (("in_channels", inputs), ("out_channels", outputs)):
         if channels % groups:
             steps = range(1, min(groups, 4096))
             near = (groups + sign * step for step in steps for sign in (-1, 1))
-            nearest = next((one for one in near if not (inputs % one or outputs % one)), 1)
+            nearest = next((n for n in near if not (inputs % n or outputs % n)), 1)
             raise UsageError(
                 f"groups={groups}: does not divide {field}={channels}; nearest: {nearest}"
             )
@@ -229,9 +229,9 @@ def _conv_touched(layer: Layer) -> Mapping[str, int]:
     image, result = ("dst", "src") if layer.op == "deconv" else ("src", "dst")
     each = axes(layer)
     return {
-        image: math.prod(shapes[image][:2]) * math.prod(one.touched_inputs() for one in each),
-        "weights": math.prod(shapes["weights"][:2]) * math.prod(one.used_taps() for one in each),
-        result: math.prod(shapes[result][:2]) * math.prod(one.used_outputs() for one in each),
+        image: math.prod(shapes[image][:2]) * math.prod(axis.touched_inputs() for axis in each),
+        "weights": math.prod(shapes["weights"][:2]) * math.prod(axis.used_taps() for axis in each),
+        result: math.prod(shapes[result][:2]) * math.prod(axis.used_outputs() for axis in each),
     }
 
 
@@ -264,8 +264,14 @@ def _windows_of(layer: Layer, padded: Any, taps: tuple[int, ...]) -> Any:
 def _pads(layer: Layer) -> list[tuple[int, int]]:
     """Return pads before and behind, those behind large enough for all windows."""
     behind = [
-        max(0, (one.out - 1) * one.stride + extent(one.kernel, one.dilation) - one.size - one.pad)
-        for one in axes(layer)
+        max(
+            0,
+            (axis.out - 1) * axis.stride
+            + extent(axis.kernel, axis.dilation)
+            - axis.size
+            - axis.pad,
+        )
+        for axis in axes(layer)
     ]
     return [(0, 0), (0, 0), *zip(layer.pad_before, behind, strict=True)]
 
@@ -397,7 +403,7 @@ def _pool(np: Any, layer: Layer, t: Any) -> Any:
     largest = layer.mode == "max"
     images = np.pad(t.src, _pads(layer), constant_values=-np.inf if largest else 0.0)
     taps = itertools.product(*map(range, layer.kernel))
-    seen = np.stack([_windows_of(layer, images, one) for one in taps])
+    seen = np.stack([_windows_of(layer, images, tap) for tap in taps])
     if largest:
         return seen.max(0)
     counts = np.ones(())

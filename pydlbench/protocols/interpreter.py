@@ -139,7 +139,7 @@ class _Timed:
         """
         run, loop = self._run, self._loop
         if loop.drops_first and self._steps == 1:
-            quirk = next(one.name for one in run.protocol.quirks if "drops_first" in one.loop)
+            quirk = next(quirk.name for quirk in run.protocol.quirks if "drops_first" in quirk.loop)
             raise UsageError(
                 f"--steps 1: {run.protocol.name} drops one more than the burn-in; nearest: "
                 f"--steps 2, or --quirk {quirk}=off"
@@ -150,7 +150,7 @@ class _Timed:
         run.model.initialize()
         prepared: list[Step] = []
         if loop.together:
-            prepared = [run.model.prepare(one) for one in self._definitions]
+            prepared = [run.model.prepare(definition) for definition in self._definitions]
             self._warm_up(prepared)
         means: list[float] = []
         for index, definition in enumerate(self._definitions):
@@ -248,7 +248,7 @@ class _Training:
         every = run.settings.every
         self._check_sizes()
         steps, batches = self._steps(), self._batches()
-        train, *others = (run.model.prepare(one) for one in self._definitions)
+        train, *others = (run.model.prepare(definition) for definition in self._definitions)
         report, evaluate = others or (None, None)
         seconds: list[float] = []
         validation = 0.0
@@ -362,8 +362,8 @@ class _Training:
         count, rows = len(split.labels), []
         for begin in range(0, count, self._batch):
             first = min(begin, count - self._batch)
-            found = step(_cut(split, first, first + self._batch)).predictions
-            rows.append(cast("NDArray[np.float32]", found)[begin - first :])
+            predictions = step(_cut(split, first, first + self._batch)).predictions
+            rows.append(cast("NDArray[np.float32]", predictions)[begin - first :])
         return error_rate(np.concatenate(rows), split.labels)
 
 

@@ -240,10 +240,12 @@ class Protocol:
             framework: ``torch``, ``tensorflow`` or ``native``.
             settings: with which quirks; None is the script's own.
         """
-        found = self.own_definitions.get(framework, self.definitions)
+        definitions = self.own_definitions.get(framework, self.definitions)
         for quirk in self._switched(settings):
-            found = quirk.definitions or tuple(replace(one, **quirk.steps) for one in found)
-        return found
+            definitions = quirk.definitions or tuple(
+                replace(definition, **quirk.steps) for definition in definitions
+            )
+        return definitions
 
     def loop_with(self, settings: Settings) -> TimedLoop | TrainingLoop:
         """Return the loop as it is with the quirks of some settings."""
@@ -316,19 +318,19 @@ class Protocol:
                 raise UsageError(f"--quirk {name}: unknown to {self.name}; {hint}")
         changes = {"batch": batch, "warmup": warmup, "steps": steps, "every": every}
         own = {"batch": self.batches.get(model or "", self.defaults.batch)}
-        found = {quirk.name for quirk in self.quirks if quirk.default}
+        chosen = {quirk.name for quirk in self.quirks if quirk.default}
         return replace(
             self.defaults,
             **own | {name: value for name, value in changes.items() if value is not None},
             epochs=self.defaults.epochs if epochs is None else epochs,
-            quirks=frozenset((found | on) - off),
+            quirks=frozenset((chosen | on) - off),
         )
 
     def _switched(self, settings: Settings | None) -> list[Quirk]:
         """Return the quirks that are not as by default."""
         if settings is None:
             return []
-        return [one for one in self.quirks if (one.name in settings.quirks) != one.default]
+        return [quirk for quirk in self.quirks if (quirk.name in settings.quirks) != quirk.default]
 
 
 # -----------------------------------------------------------------------------

@@ -160,30 +160,30 @@ def run_here(
     Returns:
         A :class:`ProtocolResult` likewise.
     """
-    asked = ProtocolSpec.from_dict(spec)
+    wanted = ProtocolSpec.from_dict(spec)
     log = LogStream(write=lambda line: tell({"line": line}), note=lambda text: tell({"note": text}))
-    graph = asked.build()
+    graph = wanted.build()
     environment = backend.describe()
-    data = _data(asked, log)
-    weights, batch = make_weights(graph, asked.seed), make_batch(graph, asked.seed)
-    subject = _subject(asked, graph, environment)
-    definitions = asked.declaration.definitions_in(str(asked.framework), asked.settings())
-    separate = any(one.loss == "output" for one in definitions)
-    make = worker_of(str(asked.framework)).catalogue_model
-    with make(graph, weights, asked.step, batch, separate=separate) as model:
+    data = _data(wanted, log)
+    weights, batch = make_weights(graph, wanted.seed), make_batch(graph, wanted.seed)
+    subject = _subject(wanted, graph, environment)
+    definitions = wanted.declaration.definitions_in(str(wanted.framework), wanted.settings())
+    separate = any(definition.loss == "output" for definition in definitions)
+    make = worker_of(str(wanted.framework)).catalogue_model
+    with make(graph, weights, wanted.step, batch, separate=separate) as model:
         numbers = run_protocol(
             Run(
-                protocol=asked.declaration,
+                protocol=wanted.declaration,
                 model=model,
                 subject=subject,
-                settings=asked.settings(),
+                settings=wanted.settings(),
                 log=log,
                 data=data,
             )
         )
     return ProtocolResult(
         numbers=numbers,
-        library=f"{asked.framework} {subject.version}",
+        library=f"{wanted.framework} {subject.version}",
         environment=environment,
         data=None if data is None else data.source,
     ).to_dict()
@@ -194,12 +194,12 @@ def activations(model: Model) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
     They are those of convolutions, poolings and products.
     """
-    found = []
+    shapes = []
     for node in model.nodes:
         if node.op in ("conv", "pool", "linear"):
             channels, *image = node.shape
-            found.append((node.name, (model.batch, *image, channels)))
-    return tuple(found)
+            shapes.append((node.name, (model.batch, *image, channels)))
+    return tuple(shapes)
 
 
 def _subject(spec: ProtocolSpec, model: Model, environment: Mapping[str, Any]) -> Subject:

@@ -511,8 +511,8 @@ CONVNET_BENCHMARKS_TF: Final = Protocol(
 
 #: By name, in the order in which they are listed.
 PROTOCOLS: Final[dict[str, Protocol]] = {
-    one.name: one
-    for one in (
+    protocol.name: protocol
+    for protocol in (
         ALEXNET_TUTORIAL,
         MNIST_TUTORIAL,
         CIFAR10_TUTORIAL,

@@ -73,14 +73,14 @@ class Loaded:
         """Return the entries of a table; see ``Store.entries``."""
         if not isinstance(self._source, list):
             return self._source.entries(self.info.id, table, samples=samples, places=places)
-        found = [one for one in self._source if table in (None, one.table)]
-        return found if places is None else [found[place] for place in sorted(set(places))]
+        entries = [entry for entry in self._source if table in (None, entry.table)]
+        return entries if places is None else [entries[place] for place in sorted(set(places))]
 
     def columns(self, names: Sequence[str] = LAYER_COLUMNS) -> list[tuple[Any, ...]]:
         """Return the columns of its layers; see ``Store.columns``."""
         if not isinstance(self._source, list):
             return self._source.columns(self.info.id, names=names)
-        rows = [layer_values(one.document) for one in self._source if one.table == "layer"]
+        rows = [layer_values(entry.document) for entry in self._source if entry.table == "layer"]
         places = [LAYER_COLUMNS.index(name) for name in names]
         return [tuple(row[place] for place in places) for row in rows]
 
@@ -125,9 +125,9 @@ def _from_file(path: Path, text: str) -> Loaded:
     except (OSError, RuntimeError) as error:
         if isinstance(error, RecursionError):
             raise UsageError(f"{text}: nested too deeply for results of a run") from error
-        names = [one.name for one in path.parent.glob("*.json")] if path.parent.is_dir() else []
+        names = [file.name for file in path.parent.glob("*.json")] if path.parent.is_dir() else []
         near = (
-            f"; nearest: {path.parent / found[0]}" if (found := nearest(path.name, names)) else ""
+            f"; nearest: {path.parent / alike[0]}" if (alike := nearest(path.name, names)) else ""
         )
         reason = error.strerror if isinstance(error, OSError) else "a loop of links"
         raise UsageError(f"{text}: cannot be read ({reason}){near}") from error
@@ -158,7 +158,7 @@ def _from_file(path: Path, text: str) -> Loaded:
         status="interrupted" if document.get("interrupted") else "done",
         command=record.command,
         machine=machine_name(record.device),
-        measurements=sum(one.table not in UNTIMED for one in entries),
+        measurements=sum(entry.table not in UNTIMED for entry in entries),
     )
     return Loaded(info, record, entries)
 
@@ -189,11 +189,11 @@ def _entries(document: Mapping[str, Any]) -> Iterator[Entry]:
         for row in document["steps"]:
             # As a store gives it back: its samples in its document as well.
             yield Entry("step", dict(row), Entry.from_document("step", row).samples)
-        for one in document.get("agreements", ()):
-            yield Entry.from_document("agreement", one)
+        for plain in document.get("agreements", ()):
+            yield Entry.from_document("agreement", plain)
     elif kind in _SEVERAL:
-        for one in document.get(_SEVERAL[kind], [rest]):
-            yield Entry.from_document(kind, one)
+        for plain in document.get(_SEVERAL[kind], [rest]):
+            yield Entry.from_document(kind, plain)
     elif kind != "layers":
         yield Entry(_ALONE.get(kind, "findings"), rest)
 
@@ -207,7 +207,7 @@ def _swept(document: Mapping[str, Any]) -> Iterator[Entry]:
         ("checks", "check"),
         ("findings", "findings"),
     ):
-        for one in document.get(name, ()):
-            yield Entry.from_document(table, one)
+        for plain in document.get(name, ()):
+            yield Entry.from_document(table, plain)
     for row in document.get("steps", ()):
         yield Entry("step", dict(row), Entry.from_document("step", row).samples)

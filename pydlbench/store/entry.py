@@ -86,20 +86,20 @@ def unpack(data: bytes) -> dict[str, Any]:
     Raises:
         ValueError: they are damaged.
     """
-    found: dict[str, Any]
+    document: dict[str, Any]
     try:
         text = zlib.decompress(data)
         try:
-            found = msgspec.json.decode(text)  # a fraction of the other's time
+            document = msgspec.json.decode(text)  # a fraction of the other's time
         except msgspec.DecodeError:  # NaN and infinities are none of its numbers
-            found = json.loads(text)
+            document = json.loads(text)
     except zlib.error as error:
         raise ValueError(str(error)) from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise ValueError("not an object")
     if any(mark in text for mark in _MAY_STEER):
-        found = without_controls(found)
-    return found
+        document = without_controls(document)
+    return document
 
 
 # What there is in the JSON of every text with a control character; looking takes a microsecond.
@@ -109,10 +109,10 @@ _MAY_STEER: Final = (b"\\u00", b"\\b", b"\\f", b"\x7f", b"\xc2")
 def without_controls(value: Any) -> Any:
     """Return a document whose texts steer no terminal: files and stores come from anywhere."""
     if isinstance(value, dict):
-        return {printable(name): without_controls(one) for name, one in value.items()}
+        return {printable(name): without_controls(item) for name, item in value.items()}
     if isinstance(value, list):
         # Samples are many, and no texts.
-        plain = all(type(one) is float for one in value)
+        plain = all(type(item) is float for item in value)
         return value if plain else [*map(without_controls, value)]
     return printable(value) if isinstance(value, str) else value
 
@@ -170,8 +170,8 @@ def layer_values(document: Mapping[str, Any]) -> tuple[Any, ...]:
 
     NaN becomes None, as SQLite has none; the document keeps it.
     """
-    found = document.get("time_s")
-    time = found if isinstance(found, dict) else {}
+    summary = document.get("time_s")
+    time = summary if isinstance(summary, dict) else {}
     return tuple(
         _cell(time.get(name) if name in _OF_TIME else document.get(name)) for name in LAYER_COLUMNS
     )

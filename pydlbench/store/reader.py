@@ -51,8 +51,8 @@ def chosen(text: str, ids: Sequence[str], tags: Collection[str], path: Path) -> 
         return text
     if not ids:
         raise UsageError(f"run {text}: no runs in {path} yet; begin with: pydlbench layers")
-    if found := _LAST.fullmatch(text):
-        back = int(found[1] or 0)
+    if match := _LAST.fullmatch(text):
+        back = int(match[1] or 0)
         if back >= len(ids):
             count = "is 1 run" if len(ids) == 1 else f"are {len(ids)} runs"
             raise UsageError(f"run {text}: there {count} only; nearest: last~{len(ids) - 1}")
@@ -144,10 +144,10 @@ class Reader:
         Raises:
             UsageError: there is none.
         """
-        found = self._infos("WHERE id = ?", (run_id,), 1)
-        if not found:
+        infos = self._infos("WHERE id = ?", (run_id,), 1)
+        if not infos:
             raise UsageError(f"run {run_id}: no such run in {self.path}; see: pydlbench runs")
-        return found[0]
+        return infos[0]
 
     def find(self, text: str) -> RunInfo:
         """Return the run that somebody means.
@@ -172,14 +172,14 @@ class Reader:
     def record(self, run_id: str) -> RunRecord:
         """Return a run's record."""
         statement = "SELECT id, created_utc, command, document FROM runs WHERE id = ?"
-        name, created, command, data = self._one(statement, run_id)
+        name, created, command, data = self._row(statement, run_id)
         with self._undamaged(f"run {run_id}"):
             values = {**unpack(data), "id": name, "created_utc": created}
             return RunRecord.from_dict({**values, "command": _texts(command)})
 
     def request(self, run_id: str) -> dict[str, Any] | None:
         """Return what was asked for when a run began, or None where it was not kept."""
-        data = self._one("SELECT request FROM runs WHERE id = ?", run_id)[0]
+        data = self._row("SELECT request FROM runs WHERE id = ?", run_id)[0]
         with self._undamaged(f"run {run_id}"):
             return None if data is None else unpack(data)
 
@@ -260,7 +260,7 @@ class Reader:
         """
         from pydlbench.store.connection import OF_OPERATORS
 
-        found: dict[str, dict[str, Any]] = {}
+        documents: dict[str, dict[str, Any]] = {}
         for key in dict.fromkeys(keys):
             rows = self._read(
                 f"SELECT document FROM entries WHERE key = ? AND {OF_OPERATORS} "  # noqa: S608 - a constant
@@ -269,8 +269,8 @@ class Reader:
             )
             if rows:
                 with self._undamaged(key):
-                    found[key] = unpack(rows[0][0])
-        return found
+                    documents[key] = unpack(rows[0][0])
+        return documents
 
     def _has_measured(self, run_id: str) -> bool:
         """Whether anything came of a run, or may still come of it."""
@@ -295,12 +295,12 @@ class Reader:
         tags: dict[str, list[str]] = {}
         for run, tag in self._read("SELECT run, tag FROM tags ORDER BY tag"):
             tags.setdefault(run, []).append(tag)
-        found = []
+        infos = []
         for name, created, kind, status, command, machine, writer, count in rows:
             with self._undamaged(f"run {name}"):
                 words = tuple(_texts(command))
                 gone = is_gone(None if writer is None else json.loads(writer))
-            found.append(
+            infos.append(
                 RunInfo(
                     id=name,
                     created_utc=created,
@@ -312,7 +312,7 @@ class Reader:
                     measurements=count,
                 )
             )
-        return found
+        return infos
 
     def _entry(self, run_id: str, samples: bool, row: tuple[Any, ...]) -> Entry:
         number, kind, data, raw, crc, key = row
@@ -322,7 +322,7 @@ class Reader:
             document["samples_s"] = list(seconds)
         return Entry(kind, document, seconds if samples else None, key)
 
-    def _one(self, statement: str, run_id: str) -> tuple[Any, ...]:
+    def _row(self, statement: str, run_id: str) -> tuple[Any, ...]:
         rows = self._read(statement, (run_id,))
         if not rows:
             self.info(run_id)  # says that there is none
@@ -348,5 +348,5 @@ class Reader:
 
 def _texts(words: str) -> list[Any]:
     """Return the words of a command line as it is kept, without what could steer a terminal."""
-    found: list[Any] = without_controls(json.loads(words))
-    return found
+    command: list[Any] = without_controls(json.loads(words))
+    return command

@@ -49,13 +49,15 @@ def refuse_differences(
         ("the request", _plain(request_before), _plain(request_now)),
     )
     for what, old, new in pairs:
-        found = list(_differences(old, new))
+        differences = list(_differences(old, new))
         # A sum over everything says least of all.
-        found = [text for text in found if not text.startswith("cases was")] or found
-        if found:
-            more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        other = [text for text in differences if not text.startswith("cases was")]
+        differences = other or differences
+        if differences:
+            more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
+            some = f"{', '.join(differences[:_SHOWN])}{more}"
             raise UsageError(
-                f"--resume {before.id}: {what} is not the same: {', '.join(found[:_SHOWN])}{more}; "
+                f"--resume {before.id}: {what} is not the same: {some}; "
                 "nearest: start a new run, without --resume"
             )
 
@@ -128,12 +130,14 @@ def _device(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]
     if ("host" in before) != ("host" in now):  # one attempt has used a GPU, the other has not
         card = now if "host" in now else before
         pair = (before, card["host"]) if card is now else (card["host"], now)
-        return {**card, "host": _one(*pair)}
+        return {**card, "host": _same_use(*pair)}
     old, new = _each(before), _each(now)
-    every = {name: _one(old.get(name, {}), new.get(name, {})) for name in {**old, **new}}
+    every = {name: _same_use(old.get(name, {}), new.get(name, {})) for name in {**old, **new}}
     if len(every) < 2:
         return next(iter(every.values()))
-    top = max(every.values(), key=lambda one: (bool(one.get("peaks")), one.get("threads") or 0))
+    top = max(
+        every.values(), key=lambda device: (bool(device.get("peaks")), device.get("threads") or 0)
+    )
     return {**top, _BY_THREADS: every}
 
 
@@ -143,39 +147,39 @@ def _each(device: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {str(plain.get("threads")): plain, **device.get(_BY_THREADS, {})}
 
 
-def _one(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+def _same_use(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     """Return all that two attempts have found on a device used in the same way."""
-    found = _union(before, now)
-    for name, of in _NAMED.items():
+    joined = _union(before, now)
+    for name, keys in _NAMED.items():
         if before.get(name) and now.get(name):
-            found[name] = _items(before[name], now[name], of)
+            joined[name] = _items(before[name], now[name], keys)
     if "host" in before and "host" in now:
-        found["host"] = _one(before["host"], now["host"])
-    return found
+        joined["host"] = _same_use(before["host"], now["host"])
+    return joined
 
 
 def _union(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     """Return both, the later one's values where it has some; tables are joined, not replaced."""
-    found = dict(before)
+    joined = dict(before)
     for name, value in now.items():
-        old = found.get(name)
+        old = joined.get(name)
         if isinstance(old, dict) and isinstance(value, dict):
-            found[name] = {**old, **value}
-        elif name not in found or value not in (None, [], (), {}, ""):
-            found[name] = value
-    return found
+            joined[name] = {**old, **value}
+        elif name not in joined or value not in (None, [], (), {}, ""):
+            joined[name] = value
+    return joined
 
 
-def _items(before: Any, now: Any, of: tuple[str, ...]) -> list[Any]:
+def _items(before: Any, now: Any, keys: tuple[str, ...]) -> list[Any]:
     """Return the items of both lists; of those about the same thing the later that was measured."""
-    found = {_name(one, of): one for one in before}
-    for one in now:
-        name = _name(one, of)
+    items = {_name(item, keys): item for item in before}
+    for item in now:
+        name = _name(item, keys)
         # A probe that could not run this time does not undo the one that did.
-        if name not in found or not one.get("reason"):
-            found[name] = one
-    return list(found.values())
+        if name not in items or not item.get("reason"):
+            items[name] = item
+    return list(items.values())
 
 
-def _name(item: Mapping[str, Any], of: tuple[str, ...]) -> tuple[Any, ...]:
-    return tuple(item.get(name) for name in of)
+def _name(item: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[Any, ...]:
+    return tuple(item.get(name) for name in keys)

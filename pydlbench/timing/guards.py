@@ -121,11 +121,11 @@ def disturbance(readings: GpuReadings | None) -> str | None:
     """Return what speaks against the samples of a chunk, in words, or None."""
     if readings is None:
         return None
-    found = [name for name in readings.reasons if name in HARMFUL]
-    if found:
+    harmful = [name for name in readings.reasons if name in HARMFUL]
+    if harmful:
         heat = readings.temperature_c
         at = "" if heat is None else f" at {heat:.0f} degrees C"
-        return f"{' and '.join(found)}{at}"
+        return f"{' and '.join(harmful)}{at}"
     if readings.others:
         pids = ", ".join(map(str, readings.others))
         return f"another process computed on the GPU (process {pids})"
@@ -134,23 +134,23 @@ def disturbance(readings: GpuReadings | None) -> str | None:
 
 def combine(readings: Iterable[GpuReadings]) -> GpuReadings | None:
     """Return one account of several: means weighted by their readings, maxima, unions."""
-    found = [one for one in readings if one.readings]
-    if not found:
+    accounts = [account for account in readings if account.readings]
+    if not accounts:
         return None
 
     def mean(name: str) -> float | None:
-        known = [(getattr(one, name), one.readings) for one in found]
+        known = [(getattr(account, name), account.readings) for account in accounts]
         known = [(value, weight) for value, weight in known if value is not None]
         weights = sum(weight for _, weight in known)
         return sum(value * weight for value, weight in known) / weights if weights else None
 
-    heats = [one.temperature_c for one in found if one.temperature_c is not None]
+    heats = [account.temperature_c for account in accounts if account.temperature_c is not None]
     return GpuReadings(
         sm_clock_hz=mean("sm_clock_hz"),
         memory_clock_hz=mean("memory_clock_hz"),
         power_w=mean("power_w"),
         temperature_c=max(heats, default=None),
-        reasons=tuple(dict.fromkeys(name for one in found for name in one.reasons)),
-        others=tuple(dict.fromkeys(pid for one in found for pid in one.others)),
-        readings=sum(one.readings for one in found),
+        reasons=tuple(dict.fromkeys(name for account in accounts for name in account.reasons)),
+        others=tuple(dict.fromkeys(pid for account in accounts for pid in account.others)),
+        readings=sum(account.readings for account in accounts),
     )

@@ -28,7 +28,7 @@ def cpu_advice(facts: CpuFacts, cpus: Sequence[int], root: str | Path = "/") -> 
         root: folder that holds ``proc`` and ``sys``.
     """
     root = Path(root)
-    found = (
+    remarks = (
         _governor(facts),
         _siblings(facts, cpus),
         _quota(facts, cpus),
@@ -37,7 +37,7 @@ def cpu_advice(facts: CpuFacts, cpus: Sequence[int], root: str | Path = "/") -> 
         _huge_pages(root),
         _sockets(facts, cpus),
     )
-    return tuple(advice for advice in found if advice is not None)
+    return tuple(advice for advice in remarks if advice is not None)
 
 
 def peak_advice(precision: str, measured: float, theoretical: float) -> Advice | None:

@@ -327,7 +327,7 @@ def _cpus(root: Path, blocks: Sequence[Mapping[str, str]]) -> tuple[LogicalCpu, 
 
 
 def _caches(root: Path, cpus: Sequence[LogicalCpu]) -> tuple[Cache, ...]:
-    found: list[Cache] = []
+    caches: list[Cache] = []
     covered: set[tuple[str, int]] = set()
     for cpu in cpus:
         folder = root / f"sys/devices/system/cpu/cpu{cpu.index}/cache"
@@ -340,8 +340,8 @@ def _caches(root: Path, cpus: Sequence[LogicalCpu]) -> tuple[Cache, ...]:
             shared = parse_cpu_list(read_text(entry / "shared_cpu_list")) or (cpu.index,)
             covered.update((entry.name, index) for index in shared)
             kind = read_text(entry / "type") or "Unified"
-            found.append(Cache(level=level, type=kind, size_bytes=size, shared_cpus=shared))
-    return tuple(found)
+            caches.append(Cache(level=level, type=kind, size_bytes=size, shared_cpus=shared))
+    return tuple(caches)
 
 
 def _numa_nodes(root: Path) -> tuple[NumaNode, ...]:
@@ -379,8 +379,8 @@ def _hypervisor(root: Path) -> str | None:
 
 def _memory(root: Path) -> dict[str, int]:
     text = read_text(root / "proc/meminfo") or ""
-    found = re.findall(r"^(MemTotal|MemAvailable):\s+([0-9]+) kB", text, re.MULTILINE)
-    return {name: int(value) * 1024 for name, value in found}
+    amounts = re.findall(r"^(MemTotal|MemAvailable):\s+([0-9]+) kB", text, re.MULTILINE)
+    return {name: int(value) * 1024 for name, value in amounts}
 
 
 def _available(root: Path, memory: Mapping[str, int]) -> int | None:

@@ -25,14 +25,14 @@ def read_number(path: Path) -> int | None:
 
 def parse_cpu_list(text: str | None) -> tuple[int, ...]:
     """Return the CPUs of a list such as ``0-3,8``; empty for None or another text."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in (text or "").split(","):
         match = re.fullmatch(r"\s*([0-9]+)(?:-([0-9]+))?\s*", part)
         if match is None:
             return ()
         first = int(match[1])
-        found.update(range(first, int(match[2] or first) + 1))
-    return tuple(sorted(found))
+        numbers.update(range(first, int(match[2] or first) + 1))
+    return tuple(sorted(numbers))
 
 
 def parse_size(text: str | None) -> int | None:

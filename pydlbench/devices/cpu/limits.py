@@ -88,15 +88,17 @@ def _quota_v1(folder: Path) -> float | None:
 
 
 def _memory_v2(folder: Path) -> int | None:
-    return _left(folder, "memory.max", "memory.current", "inactive_file")
+    return _available(folder, "memory.max", "memory.current", "inactive_file")
 
 
 def _memory_v1(folder: Path) -> int | None:
     # The files of version 1 count a group without its children unless they say "total".
-    return _left(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    return _available(
+        folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+    )
 
 
-def _left(folder: Path, limit_name: str, usage_name: str, cache_name: str) -> int | None:
+def _available(folder: Path, limit_name: str, usage_name: str, cache_name: str) -> int | None:
     limit = read_number(folder / limit_name)  # "max" is no number
     if limit is None or limit < 0 or limit >= _UNLIMITED:
         return None

@@ -169,7 +169,7 @@ def extend_record(
         lambda: probe_bandwidths(before, patterns, levels, probe, earlier),
     )
     # Only what was probed just now: another process may have kept its own readings meanwhile.
-    fresh = [one for one in record.bandwidths if one not in (*earlier, *before.bandwidths)]
+    fresh = [item for item in record.bandwidths if item not in (*earlier, *before.bandwidths)]
     _keep(kept, fresh, record.bandwidths)
     return record.extended(
         peaks,
@@ -181,13 +181,13 @@ def extend_record(
 
 def _keep(kept: Kept | None, fresh: Sequence[Bandwidth], every: Sequence[Bandwidth]) -> None:
     """Keep what can be believed: nothing was seen beside it, and no farther level reads faster."""
-    rates = {(one.level, one.pattern): one.bytes_per_s for one in every}
+    rates = {(item.level, item.pattern): item.bytes_per_s for item in every}
 
-    def outrun(one: Bandwidth) -> bool:
-        farther = LEVELS[: LEVELS.index(one.level)]
-        return any(rates.get((far, one.pattern), 0.0) > one.bytes_per_s for far in farther)
+    def outrun(item: Bandwidth) -> bool:
+        farther = LEVELS[: LEVELS.index(item.level)]
+        return any(rates.get((far, item.pattern), 0.0) > item.bytes_per_s for far in farther)
 
-    believed = [one for one in fresh if one.disturbance is None and not outrun(one)]
+    believed = [item for item in fresh if item.disturbance is None and not outrun(item)]
     if kept is not None and believed:
         kept.write(believed)
 
@@ -211,8 +211,8 @@ def revisit(record: DeviceRecord, probe: Probe, kept: Kept | None = None) -> Dev
             return dataclasses.replace(peak, impossible=peak.impossible + 1)
 
     bandwidths = probe_once_more(record, probe)
-    _keep(kept, [one for one in bandwidths if one not in record.bandwidths], bandwidths)
-    peaks = tuple(again(one) if one.measured is not None else one for one in record.peaks)
+    _keep(kept, [item for item in bandwidths if item not in record.bandwidths], bandwidths)
+    peaks = tuple(again(peak) if peak.measured is not None else peak for peak in record.peaks)
     return dataclasses.replace(record, bandwidths=bandwidths, peaks=peaks)
 
 
@@ -228,12 +228,12 @@ def _peak(
     def once() -> PrecisionPeak:
         return _peak_once(record, precision, probe)
 
-    if (found := confirmed(once, known_per_cycle)) is not None:
-        return found
-    found = try_peak(once, _falls_short)
-    if kept is not None and found.tries and not found.impossible and not _falls_short(found):
-        kept.write_peak(precision, max(found.tries))
-    return found
+    if (peak := confirmed(once, known_per_cycle)) is not None:
+        return peak
+    peak = try_peak(once, _falls_short)
+    if kept is not None and peak.tries and not peak.impossible and not _falls_short(peak):
+        kept.write_peak(precision, max(peak.tries))
+    return peak
 
 
 def _falls_short(peak: PrecisionPeak) -> bool:
@@ -279,9 +279,9 @@ def _peak_warning(record: DeviceRecord, peak: PrecisionPeak) -> Advice | None:
 
 def _libraries(library: Mapping[str, Any]) -> dict[str, str]:
     """The library by its name, everything else that is said of it, as text."""
-    said = {key: str(value) for key, value in library.items() if value is not None}
-    name, version = said.pop("name", None), said.pop("version", None)
-    return ({name: version} if name and version else {}) | said
+    texts = {key: str(value) for key, value in library.items() if value is not None}
+    name, version = texts.pop("name", None), texts.pop("version", None)
+    return ({name: version} if name and version else {}) | texts
 
 
 # -----------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def private_level_bytes(facts: CpuFacts, cpus: Collection[int]) -> int | None:
 def nearer_level_bytes(facts: CpuFacts, cpus: Collection[int]) -> int | None:
     """Return the bytes of the levels before that one, over all cores; None without three."""
     levels = sorted({cache.level for cache in _data_caches(facts, cpus)})
-    return sum(_level_bytes(facts, cpus, one) for one in levels[:-2]) or None
+    return sum(_level_bytes(facts, cpus, level) for level in levels[:-2]) or None
 
 
 def private_working_set(facts: CpuFacts, cpus: Collection[int]) -> int | None:

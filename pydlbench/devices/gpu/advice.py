@@ -40,20 +40,20 @@ def gpu_advice(facts: GpuFacts, nvml: Mapping[str, Any] | None = None) -> tuple[
             ``temperature_c``, ``throttle`` (names of event reasons), ``processes`` (ids of others),
             ``display``; or ``reason``, why there is nothing. Keys may be absent or None.
     """
-    told = {key: value for key, value in (nvml or {}).items() if value is not None}
-    found = (
-        _unwatched(told),
-        _processes(told),
-        _throttled(told),
-        _hot(told),
-        _power(facts, told),
-        _partition(facts, told),
+    nvml_facts = {key: value for key, value in (nvml or {}).items() if value is not None}
+    remarks = (
+        _unwatched(nvml_facts),
+        _processes(nvml_facts),
+        _throttled(nvml_facts),
+        _hot(nvml_facts),
+        _power(facts, nvml_facts),
+        _partition(facts, nvml_facts),
         _ecc(facts),
-        _display(told),
-        _persistence(told),
+        _display(nvml_facts),
+        _persistence(nvml_facts),
         _integrated(facts),
     )
-    return tuple(advice for advice in found if advice is not None)
+    return tuple(advice for advice in remarks if advice is not None)
 
 
 def gpu_peak_advice(facts: GpuFacts, peak: PrecisionPeak, rated_hz: float | None) -> Advice | None:
@@ -108,17 +108,17 @@ def unknown_advice(facts: GpuFacts, reason: str) -> Advice:
     return Advice(symptom=reason, remedy=_REPORT.format(facts.device))
 
 
-def _unwatched(told: Mapping[str, Any]) -> Advice | None:
-    if not told.get("reason"):
+def _unwatched(nvml: Mapping[str, Any]) -> Advice | None:
+    if not nvml.get("reason"):
         return None
     return Advice(
-        symptom=f"power, heat and throttling are not watched ({told['reason']})",
+        symptom=f"power, heat and throttling are not watched ({nvml['reason']})",
         remedy="rows stand without these readings; nvidia-smi shows what they would",
     )
 
 
-def _processes(told: Mapping[str, Any]) -> Advice | None:
-    others = tuple(told.get("processes", ()))
+def _processes(nvml: Mapping[str, Any]) -> Advice | None:
+    others = tuple(nvml.get("processes", ()))
     if not others:
         return None
     some = f"{len(others)} process{'es' if len(others) > 1 else ''}"
@@ -130,8 +130,8 @@ def _processes(told: Mapping[str, Any]) -> Advice | None:
     )
 
 
-def _throttled(told: Mapping[str, Any]) -> Advice | None:
-    reasons = [name for name in told.get("throttle", ()) if name not in _HARMLESS]
+def _throttled(nvml: Mapping[str, Any]) -> Advice | None:
+    reasons = [name for name in nvml.get("throttle", ()) if name not in _HARMLESS]
     if not reasons:
         return None
     return Advice(
@@ -140,8 +140,8 @@ def _throttled(told: Mapping[str, Any]) -> Advice | None:
     )
 
 
-def _hot(told: Mapping[str, Any]) -> Advice | None:
-    heat = told.get("temperature_c")
+def _hot(nvml: Mapping[str, Any]) -> Advice | None:
+    heat = nvml.get("temperature_c")
     if heat is None or heat < _HOT_C:
         return None
     return Advice(
@@ -150,8 +150,8 @@ def _hot(told: Mapping[str, Any]) -> Advice | None:
     )
 
 
-def _power(facts: GpuFacts, told: Mapping[str, Any]) -> Advice | None:
-    card, limit = find_card(facts), told.get("power_limit_w")
+def _power(facts: GpuFacts, nvml: Mapping[str, Any]) -> Advice | None:
+    card, limit = find_card(facts), nvml.get("power_limit_w")
     if card is None or card.power_w is None or limit is None or limit >= 0.98 * card.power_w:
         return None
     return Advice(
@@ -161,10 +161,10 @@ def _power(facts: GpuFacts, told: Mapping[str, Any]) -> Advice | None:
     )
 
 
-def _partition(facts: GpuFacts, told: Mapping[str, Any]) -> Advice | None:
+def _partition(facts: GpuFacts, nvml: Mapping[str, Any]) -> Advice | None:
     card = find_card(facts)
     fewer = card is not None and facts.multiprocessors < card.multiprocessors
-    if not told.get("mig") and not fewer:
+    if not nvml.get("mig") and not fewer:
         return None
     there = f" of {card.multiprocessors}" if card is not None else ""
     return Advice(
@@ -192,8 +192,8 @@ def _ecc(facts: GpuFacts) -> Advice | None:
     return None
 
 
-def _display(told: Mapping[str, Any]) -> Advice | None:
-    if not told.get("display"):
+def _display(nvml: Mapping[str, Any]) -> Advice | None:
+    if not nvml.get("display"):
         return None
     return Advice(
         symptom="a display is attached: drawing the desktop takes time from kernels",
@@ -201,8 +201,8 @@ def _display(told: Mapping[str, Any]) -> Advice | None:
     )
 
 
-def _persistence(told: Mapping[str, Any]) -> Advice | None:
-    if told.get("persistence", True):
+def _persistence(nvml: Mapping[str, Any]) -> Advice | None:
+    if nvml.get("persistence", True):
         return None
     return Advice(
         symptom="persistence mode is off: the driver sets the card up anew for every first "

@@ -97,8 +97,8 @@ class GpuFacts:
         return dataclasses.asdict(self) | {"memory_bytes_per_s": self.memory_bytes_per_s}
 
 
-def _version(told: int | str) -> str | None:
+def _version(version: int | str) -> str | None:
     """Turn the runtime's 13000 or 12080 into 13.0 or 12.8."""
-    if isinstance(told, str):
-        return told or None
-    return f"{told // 1000}.{told % 1000 // 10}" if told else None
+    if isinstance(version, str):
+        return version or None
+    return f"{version // 1000}.{version % 1000 // 10}" if version else None

@@ -234,10 +234,10 @@ def other_accumulators(facts: GpuFacts) -> dict[str, GpuPeak]:
     By precision; only where it makes a difference. Kernels of ours accumulate the tensor modes in
     float32, but published figures of GeForce cards often count float16.
     """
-    found = {}
+    peaks = {}
     for precision, accumulate in _OTHERS:
         usual = theoretical_peak(facts, precision, accumulate=accumulator(precision))
         other = theoretical_peak(facts, precision, accumulate=accumulate)
         if usual and other and usual.flops_per_s != other.flops_per_s:
-            found[precision] = other
-    return found
+            peaks[precision] = other
+    return peaks

@@ -321,13 +321,13 @@ def _launch(probe: Probe) -> LaunchCost | None:
 
 def _libraries(library: Mapping[str, Any]) -> dict[str, str]:
     """Versions by name, and where each library was found."""
-    said: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for key, value in library.items():
         name = _LIBRARIES.get(key, key)
         if isinstance(value, dict):
-            said[name] = str(value.get("version"))
+            texts[name] = str(value.get("version"))
             if value.get("path"):
-                said[f"{name} path"] = str(value["path"])
+                texts[f"{name} path"] = str(value["path"])
         elif value is not None:
-            said[name] = str(value)
-    return said
+            texts[name] = str(value)
+    return texts

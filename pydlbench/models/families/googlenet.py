@@ -148,8 +148,8 @@ def _conv(
 def _module(net: Builder, form: _Form, name: str, channels: tuple[int, ...]) -> None:
     """Add the four branches and their concatenation."""
     source = net.last
-    one, reduce3, three, reduce5, five, projected = channels
-    branches = [_conv(net, form, f"{name}/1x1", one, 1)]
+    single, reduce3, three, reduce5, five, projected = channels
+    branches = [_conv(net, form, f"{name}/1x1", single, 1)]
     _conv(net, form, f"{name}/3x3_reduce", reduce3, 1, after=source)
     branches.append(_conv(net, form, f"{name}/3x3", three, 3, 1, 1))
     _conv(net, form, f"{name}/5x5_reduce", reduce5, 1, after=source)

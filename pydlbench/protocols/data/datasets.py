@@ -159,14 +159,14 @@ def standardized_crops(images: NDArray[np.uint8]) -> NDArray[np.float32]:
 
     edge = (SIZE - CROP) // 2
     middle = slice(edge, edge + CROP)
-    found = np.empty((len(images), images.shape[1], CROP, CROP), np.float32)
-    floor = np.float32(found[:1].size ** -0.5)
+    adjusted = np.empty((len(images), images.shape[1], CROP, CROP), np.float32)
+    floor = np.float32(adjusted[:1].size ** -0.5)
     for begin in range(0, len(images), _CHUNK_IMAGES):
-        crops = found[begin : begin + _CHUNK_IMAGES]
+        crops = adjusted[begin : begin + _CHUNK_IMAGES]
         crops[:] = images[begin : begin + _CHUNK_IMAGES, :, middle, middle]
         crops -= crops.mean(axis=(1, 2, 3), keepdims=True)
         crops /= np.maximum(crops.std(axis=(1, 2, 3), keepdims=True), floor)
-    return found
+    return adjusted
 
 
 def cifar10_dataset(
@@ -209,12 +209,12 @@ def _read_cifar10(path: Path) -> bytes:
 
 def _unpack(archive: Path) -> dict[str, bytes]:
     """Return the six files' contents, whatever folder they are in within the archive."""
-    found: dict[str, bytes] = {}
+    parts: dict[str, bytes] = {}
     try:
         with tarfile.open(archive, "r:*") as opened:
             for member in opened:
                 name = member.name.rpartition("/")[2]
-                if name not in (*_TRAIN, _TEST) or name in found:
+                if name not in (*_TRAIN, _TEST) or name in parts:
                     continue
                 # No links: what they point at may lie anywhere.
                 good = member.isreg() and member.size <= _LARGEST
@@ -224,15 +224,15 @@ def _unpack(archive: Path) -> dict[str, bytes]:
                         f"{archive}: {member.name} is no file of CIFAR-10's; nearest: the "
                         f"published {ARCHIVE}"
                     )
-                found[name] = stream.read()
+                parts[name] = stream.read()
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(":")
         raise UsageError(
             f"{archive}: cannot be unpacked ({reason}); nearest: download it again"
         ) from error
-    if missing := [name for name in (*_TRAIN, _TEST) if name not in found]:
+    if missing := [name for name in (*_TRAIN, _TEST) if name not in parts]:
         raise UsageError(f"{archive}: lacks {missing[0]}; nearest: the published {ARCHIVE}")
-    return found
+    return parts
 
 
 # -----------------------------------------------------------------------------
@@ -297,17 +297,17 @@ def _read_idx(stream: IO[bytes] | gzip.GzipFile, path: Path, dimensions: int) ->
     for extent in shape:
         count *= extent
     # In pieces: a damaged header must not make Python set aside what it claims.
-    found = bytearray()
-    while len(found) <= count and (piece := stream.read(min(_CHUNK, count + 1 - len(found)))):
-        found += piece
-    if len(found) != count:
-        more = "more than " if len(found) > count else ""
+    content = bytearray()
+    while len(content) <= count and (piece := stream.read(min(_CHUNK, count + 1 - len(content)))):
+        content += piece
+    if len(content) != count:
+        more = "more than " if len(content) > count else ""
         stated = "x".join(str(extent) for extent in shape)
         raise UsageError(
-            f"{path}: {more}{min(len(found), count)} bytes of data where its header says "
+            f"{path}: {more}{min(len(content), count)} bytes of data where its header says "
             f"{stated}, {count} bytes; nearest: download it again"
         )
-    return np.frombuffer(bytes(found), np.uint8).reshape(shape)
+    return np.frombuffer(bytes(content), np.uint8).reshape(shape)
 
 
 # -----------------------------------------------------------------------------
