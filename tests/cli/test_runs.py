@@ -147,7 +147,7 @@ def test_an_interrupted_model_shows_the_kernels_that_were_finished(
     store_path, run_record, measurement, capsys
 ):
     with Store.open(store_path) as store:
-        store.begin(run_record, "model")
+        store.begin(run_record, "estimate")
         store.add(run_record.id, Entry.of("layer", measurement(layer="alexnet/conv3").to_dict()))
         store.finish(run_record, "interrupted")
     assert main(["runs", "show", "last"]) == 0
