@@ -250,7 +250,7 @@ def visit(dice: random.Random, base: Sequence[float], number: int, node: int) ->
     values["alexnet-owt step training fp32 torch eager batch 8"] = {
         "time_s": base[0] * factor * dice.gauss(1, 0.005),
         "step": True,
-        "command": "pydlbench e2e alexnet-owt",
+        "command": "pydlbench step alexnet-owt",
     }
     return {
         "node": f"node-{node:04d}",

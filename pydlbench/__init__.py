@@ -42,8 +42,8 @@ if TYPE_CHECKING:
         check,
         compare_runs,
         diagnose_step,
-        e2e,
         forecast,
+        step,
         to_dataframe,
     )
     from pydlbench.ops.table import build_layer
@@ -62,9 +62,9 @@ __all__ = [
     "check",
     "compare_runs",
     "diagnose_step",
-    "e2e",
     "forecast",
     "measure",
+    "step",
     "to_dataframe",
 ]
 
@@ -78,7 +78,7 @@ _HOMES = {
     "check": "pydlbench.api",
     "compare_runs": "pydlbench.api",
     "diagnose_step": "pydlbench.api",
-    "e2e": "pydlbench.api",
+    "step": "pydlbench.api",
     "forecast": "pydlbench.api",
     "to_dataframe": "pydlbench.api",
     "measure": "pydlbench.runner.measure",

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 _OWN: Final = ("inputs", "loss", "optimizer", "train")
 
 
-def e2e(model: str, *, options: Options | None = None, **step: Any) -> StepRecord:
-    """Time a real step of a framework, as ``pydlbench e2e`` does.
+def step(model: str, *, options: Options | None = None, **step: Any) -> StepRecord:
+    """Time a real step of a framework, as ``pydlbench step`` does.
 
     Args:
         model: as on the command line: ``alexnet-owt``, ``my_model.py:build``.
@@ -94,7 +94,7 @@ def check(
         forecast: says what the step will take, or why it cannot; called before anything of it is
             timed.
         tell: called with what is done next.
-        step: see :func:`e2e`.
+        step: see :func:`step`.
 
     Raises:
         UsageError: no such model, option or word.
@@ -137,7 +137,7 @@ def breakdown(
         rounds: in each of which the step has a new process; at least six are taken.
         native: rows of native kernels that were found before.
         tell: called with what is done next.
-        step: see :func:`e2e`; the device is the CPU where none is named.
+        step: see :func:`step`; the device is the CPU where none is named.
 
     Raises:
         UsageError: no such model, option or word.
@@ -191,7 +191,7 @@ def diagnose_step(
         model: as on the command line.
         stop_after_s: no experiment begins later, in seconds.
         options: threads, seed, budget.
-        step: see :func:`e2e`.
+        step: see :func:`step`.
 
     Raises:
         UsageError: no such model, or a word that is none.
@@ -225,7 +225,7 @@ def forecast(
         keep: called with table, document and key of each row that was measured, as
             ``Store.add`` takes them in an ``Entry``.
         options: threads and seed.
-        step: see :func:`e2e`.
+        step: see :func:`step`.
 
     Raises:
         UsageError: no such model, or a word that is none.
@@ -244,7 +244,7 @@ _SUMMANDS: Final = Options(budget_s=0.25, estimate=True)
 
 
 def _spec(model: str, step: Mapping[str, Any]) -> StepSpec:
-    """Return a step from keywords; see :func:`e2e`."""
+    """Return a step from keywords; see :func:`step`."""
     words = {"device": default_device()[0], **step}
     own = {name: words.pop(name) for name in _OWN if name in words}
     if own and not is_own(model):

@@ -105,7 +105,7 @@ def check_gpu_framework(framework: str, device: str) -> None:
     if device != "cpu" and framework != GPU_FRAMEWORK:
         raise UsageError(
             f"--framework {framework}: on {device} only PyTorch's steps are explained call by "
-            f"call; nearest: --framework {GPU_FRAMEWORK}, or --device cpu, or pydlbench e2e"
+            f"call; nearest: --framework {GPU_FRAMEWORK}, or --device cpu, or pydlbench step"
         )
 
 

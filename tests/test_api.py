@@ -6,7 +6,7 @@ import pytest
 
 import pydlbench
 from pydlbench import api
-from pydlbench.cli import e2e, layers
+from pydlbench.cli import layers, step
 from pydlbench.cli.parser import command_parser
 from pydlbench.runner import measure
 from pydlbench.runner.options import Options
@@ -40,9 +40,9 @@ def opened(monkeypatch):
     ("call", "read_tasks", "words"),
     [
         (pydlbench.measure, layers.read_tasks, ["layers", "--shape", "conv3"]),
-        (pydlbench.e2e, e2e.read_tasks, ["e2e", "mnist"]),
+        (pydlbench.step, step.read_tasks, ["step", "mnist"]),
     ],
-    ids=["layers", "e2e"],
+    ids=["layers", "step"],
 )
 def test_a_function_visits_and_samples_as_its_command_does(opened, call, read_tasks, words):
     command, *arguments = words

@@ -232,7 +232,7 @@ def test_the_package_takes_every_command_line(kit, tmp_path):
         for line in map(json.loads, one.given.splitlines()):
             assert read_request(command_parser("layers").parse_args(line)).cases
             taken.add("rows")
-    assert taken == {"device", "layers", "e2e", "check", "rows"}
+    assert taken == {"device", "layers", "step", "check", "rows"}
 
 
 def test_a_check_of_one_framework_is_kept(kit):

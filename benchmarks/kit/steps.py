@@ -173,7 +173,7 @@ def steps(device: str, out: Path, switches: Switches) -> Iterator[Step]:
     )
     for model in ("alexnet-owt", "resnet50"):
         yield package(
-            *(f"e2e {model}", 180, "e2e", model, "--framework", "torch", "--mode", "eager"),
+            *(f"step {model}", 180, "step", model, "--framework", "torch", "--mode", "eager"),
             *("--phase", "all", "--visits", "1", "--budget", "2", "--quiet"),
         )
     yield Step(

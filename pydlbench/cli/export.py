@@ -60,7 +60,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "--schema",
         metavar="NAME",
-        help="print the JSON Schema of a document instead: layers, model, e2e, check...",
+        help="print the JSON Schema of a document instead: layers, estimate, step, check...",
     )
     add(parser, "quiet", "store")
 

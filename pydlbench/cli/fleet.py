@@ -342,7 +342,7 @@ def _check_model(model: str | None, file: SweepFile) -> None:
     timed = sorted({words[-1] for one in tables for words in one.requests if words})
     if model is not None and model not in timed:
         near = nearest(model, timed, 1) or timed[:1]
-        hint = f"--model {near[0]}" if near else f'[[e2e]] with model = "{model}" in the file'
+        hint = f"--model {near[0]}" if near else f'[[step]] with model = "{model}" in the file'
         raise UsageError(f"--model {model}: {file.path} times no step of it; nearest: {hint}")
 
 

@@ -7,7 +7,7 @@ import importlib
 import re
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pydlbench.errors import UsageError, nearest
 from pydlbench.version import __version__
@@ -40,143 +40,171 @@ class Command:
 
 
 _NO_ROW = "1 an error, or no row is ok"
-#: All commands; a new one that measures and stores is its own file and a line here.
-COMMANDS = {
-    "device": Command(
-        "facts, peaks (theoretical and measured), bandwidth, clocks, libraries",
-        (("device", "this machine"), ("device --known", "published figures of known cards")),
-    ),
-    "backends": Command(
-        "what is installed, what it supports, how to get the rest",
-        (("backends", "all"), ("backends --device cpu --json -", "those of the CPU, for scripts")),
-    ),
-    "shapes": Command(
-        "the catalog of layers, with FLOPs, bytes and intensity",
-        (("shapes", "a line for each model"), ("shapes 'vgg*/fc*'", "some layers of several")),
-    ),
-    "layers": Command(
-        "time layers, measured against theoretical; the main job",
-        (
-            ("layers --shape conv3 --batch 32", "one layer, in seconds"),
-            ("layers --model vgg16 --backend all --json rows.json", "a model in all libraries"),
+#: All commands, in the groups of ``pydlbench --help``; a new one that measures and stores is its
+#: own file and an entry here.
+GROUPS: Final[dict[str, dict[str, Command]]] = {
+    "measure": {
+        "layers": Command(
+            "How fast is each layer, and how near to the hardware's limit?",
+            (
+                ("layers --shape conv3 --batch 32", "one layer, in seconds"),
+                ("layers --model vgg16 --backend all --json rows.json", "a model in all libraries"),
+            ),
+            f"{_NO_ROW}; 3 a row has failed, under --fail-on",
+            sweeps=True,
+            stores="layer",
         ),
-        f"{_NO_ROW}; 3 a row has failed, under --fail-on",
-        sweeps=True,
-        stores="layer",
-    ),
-    "model": Command(
-        "sum measured layers into the estimate of a step; which layer dominates",
-        (
-            ("model alexnet-owt --batch 16", "a forward pass"),
-            ("model resnet50 --phase training --all", "a training step, layer by layer"),
+        "step": Command(
+            "How long does a real step take, and which layers dominate it?",
+            (
+                ("step alexnet-owt --batch 16 32", "PyTorch and TensorFlow, interleaved"),
+                ("step --protocol mnist-tutorial --steps 100", "what that script prints"),
+            ),
+            "1 an error, no row is ok or the frameworks disagree; 3 a row has failed, under "
+            "--fail-on",
+            sweeps=True,
+            stores="step",
         ),
-        "1 an error, or something is missing in the sum; 3 the same under --fail-on",
-        sweeps=True,
-        stores="estimate",
-    ),
-    "e2e": Command(
-        "a real framework step, also as the published scripts time and print it",
-        (
-            ("e2e alexnet-owt --batch 16 32", "PyTorch and TensorFlow, interleaved"),
-            ("e2e --protocol mnist-tutorial --steps 100", "what that script prints"),
+    },
+    "explain": {
+        "estimate": Command(
+            "What would a step take if each layer ran alone by its fastest kernel?",
+            (
+                ("estimate alexnet-owt --batch 16", "a forward pass"),
+                ("estimate resnet50 --phase training --all", "a training step, layer by layer"),
+            ),
+            "1 an error, or something is missing in the sum; 3 the same under --fail-on",
+            sweeps=True,
+            stores="estimate",
         ),
-        "1 an error, no row is ok or the frameworks disagree; 3 a row has failed, under --fail-on",
-        sweeps=True,
-        stores="step",
-    ),
-    "check": Command(
-        "where a step's time goes in PyTorch, TensorFlow, JAX or onnxruntime, rung by rung",
-        (
-            ("check alexnet-owt --batch 16", "where a step's milliseconds go"),
-            ("check mnist --framework torch --explain", "how each term was measured"),
+        "check": Command(
+            "where a step's time goes in PyTorch, TensorFlow, JAX or onnxruntime, rung by rung",
+            (
+                ("check alexnet-owt --batch 16", "where a step's milliseconds go"),
+                ("check mnist --framework torch --explain", "how each term was measured"),
+            ),
+            "1 an error, or no check is ok; 3 a check has failed, under --fail-on",
+            sweeps=True,
+            stores="check",
         ),
-        "1 an error, or no check is ok; 3 a check has failed, under --fail-on",
-        sweeps=True,
-        stores="check",
-    ),
-    "breakdown": Command(
-        "where a real step's time goes, from the limit to the step, by a traced step",
-        (
-            ("breakdown resnet50 --batch 8 --framework torch", "levels, terms and modules"),
-            ("breakdown mnist --framework torch --explain", "how each term was measured"),
+        "breakdown": Command(
+            "Where does a real step's time go, from the hardware's limit to the step?",
+            (
+                ("breakdown resnet50 --batch 8 --framework torch", "levels, terms and modules"),
+                ("breakdown mnist --framework torch --explain", "how each term was measured"),
+            ),
+            "1 an error, or no breakdown is ok; 3 a breakdown has failed, under --fail-on",
+            stores="breakdown",
         ),
-        "1 an error, or no breakdown is ok; 3 a breakdown has failed, under --fail-on",
-        stores="breakdown",
-    ),
-    "forecast": Command(
-        "a step's time from stored rows of its operators; the step is not run",
-        (
-            ("forecast resnet50 --batch 8 --framework torch", "measures what no row is there for"),
-            ("forecast vgg13 --phase training --known-only", "from stored rows, or not at all"),
+        "forecast": Command(
+            "How long will a step take, by stored measurements, without running it?",
+            (
+                (
+                    "forecast resnet50 --batch 8 --framework torch",
+                    "measures what no row is there for",
+                ),
+                ("forecast vgg13 --phase training --known-only", "from stored rows, or not at all"),
+            ),
+            "1 an error, or no forecast is whole: rows are missing",
+            stores="forecast",
         ),
-        "1 an error, or no forecast is whole: rows are missing",
-        stores="forecast",
-    ),
-    "diagnose": Command(
-        "what costs a step its time: findings, ranked by what they would save",
-        (
-            ("diagnose alexnet-owt --batch 16", "what would make it faster"),
-            ("diagnose mnist --fail-on saves:10%", "a gate for continuous integration"),
+        "diagnose": Command(
+            "What would make a step faster, and by how much?",
+            (
+                ("diagnose alexnet-owt --batch 16", "what would make it faster"),
+                ("diagnose mnist --fail-on saves:10%", "a gate for continuous integration"),
+            ),
+            "1 the step cannot be run; 3 a finding saves at least --fail-on",
+            sweeps=True,
+            stores="findings",
         ),
-        "1 the step cannot be run; 3 a finding saves at least --fail-on",
-        sweeps=True,
-        stores="findings",
-    ),
-    "runs": Command(
-        "the runs that are kept: lists, shows, tags, deletes them",
-        (("runs", "the newest first"), ("runs show last", "the last one as it was printed")),
-    ),
-    "sweep": Command(
-        "many measurements from one TOML file, kept as one run that can be resumed",
-        (
-            ("sweep night.toml --dry-run", "what it would measure"),
-            ("sweep --resume last", "go on where it was stopped"),
+    },
+    "keep": {
+        "runs": Command(
+            "Which runs are stored? Lists, shows, tags and deletes them.",
+            (("runs", "the newest first"), ("runs show last", "the last one as it was printed")),
         ),
-        f"{_NO_ROW}; 3 a row has failed, under --fail-on",
-    ),
-    "fleet": Command(
-        "a sweep on many nodes; which of them are slow, why, and what that costs a step",
-        (
-            ("fleet run night.toml --slots 2", "on two halves of this machine"),
-            ("fleet verdict last --fail-on slow", "a gate before a long training"),
+        "compare": Command(
+            "Did anything become slower between two runs? Verdicts row by row.",
+            (
+                ("compare last~1 last", "the two newest runs"),
+                ("compare main last --fail-on slower:3%", "a gate for continuous integration"),
+            ),
+            "1 nothing can be compared; 3 a row is slower than --fail-on allows; 4 that cannot be "
+            "told",
         ),
-        "1 an error, or no visit is whole; 3 a node is slow, under --fail-on; 4 that cannot be "
-        "told",
-        stores="fleet-visit",
-    ),
-    "compare": Command(
-        "two runs row by row, with verdicts that count the scatter between runs",
-        (
-            ("compare last~1 last", "the two newest runs"),
-            ("compare main last --fail-on slower:3%", "a gate for continuous integration"),
+        "report": Command(
+            "How do runs look in figures and tables, on one HTML page?",
+            (
+                ("report last", "the last run"),
+                ("report main last -o both.html", "two side by side"),
+            ),
+            "1 nothing was measured in the runs",
         ),
-        "1 nothing can be compared; 3 a row is slower than --fail-on allows; 4 that cannot be told",
-    ),
-    "report": Command(
-        "runs as one HTML page that opens offline, with figures and tables",
-        (("report last", "the last run"), ("report main last -o both.html", "two side by side")),
-        "1 nothing was measured in the runs",
-    ),
-    "export": Command(
-        "runs as CSV, JSON, Markdown or Parquet; schemas of the JSON documents",
-        (
-            ("export last -o rows.csv", "for a spreadsheet"),
-            ("export --schema layers", "its schema"),
+        "export": Command(
+            "Runs as CSV, JSON, Markdown or Parquet; JSON Schemas.",
+            (
+                ("export last -o rows.csv", "for a spreadsheet"),
+                ("export --schema layers", "its schema"),
+            ),
         ),
-    ),
-    "completion": Command(
-        "completion of commands and options for bash, zsh and tcsh",
-        (
-            ("completion bash > ~/.local/share/bash-completion/completions/pydlbench", "bash"),
-            ("completion zsh > ~/.zfunc/_pydlbench", "zsh"),
+        "sweep": Command(
+            "Many measurements from one TOML file, as one run that can be resumed.",
+            (
+                ("sweep night.toml --dry-run", "what it would measure"),
+                ("sweep --resume last", "go on where it was stopped"),
+            ),
+            f"{_NO_ROW}; 3 a row has failed, under --fail-on",
         ),
-    ),
+    },
+    "machines": {
+        "device": Command(
+            "What can this machine reach? Peaks, bandwidths, clocks; known cards.",
+            (("device", "this machine"), ("device --known", "published figures of known cards")),
+        ),
+        "backends": Command(
+            "Which libraries and frameworks are installed, and what do they support?",
+            (
+                ("backends", "all"),
+                ("backends --device cpu --json -", "those of the CPU, for scripts"),
+            ),
+        ),
+        "shapes": Command(
+            "Which layers and models are known, with FLOPs and bytes?",
+            (("shapes", "a line for each model"), ("shapes 'vgg*/fc*'", "some layers of several")),
+        ),
+        "fleet": Command(
+            "Which nodes of many are slow, why, and what does that cost a step?",
+            (
+                ("fleet run night.toml --slots 2", "on two halves of this machine"),
+                ("fleet verdict last --fail-on slow", "a gate before a long training"),
+            ),
+            "1 an error, or no visit is whole; 3 a node is slow, under --fail-on; 4 that cannot be "
+            "told",
+            stores="fleet-visit",
+        ),
+        "completion": Command(
+            "Shell completion for bash, zsh and tcsh.",
+            (
+                ("completion bash > ~/.local/share/bash-completion/completions/pydlbench", "bash"),
+                ("completion zsh > ~/.zfunc/_pydlbench", "zsh"),
+            ),
+        ),
+    },
+}
+COMMANDS: Final = {name: one for group in GROUPS.values() for name, one in group.items()}
+# Words for a command in other tools, or that someone may guess.
+_GUESSES: Final = {
+    **dict.fromkeys(("e2e", "train", "time", "profile"), "step"),
+    **dict.fromkeys(("model", "predict"), "estimate"),
+    **dict.fromkeys(("layer", "bench", "benchmark", "measure"), "layers"),
+    "explain": "breakdown",
 }
 
 _DESCRIPTION = "Time deep-learning kernels and hold them against what the hardware could do."
 _EPILOG = (
-    "pydlbench COMMAND --help, or pydlbench help COMMAND, shows a command's options, examples and "
-    "exit codes. Start with: pydlbench layers --shape conv3 --batch 32"
+    "pydlbench COMMAND --help shows a command's options, examples and exit codes.\n"
+    "A slow model? Start with: pydlbench step MODEL"
 )
 
 
@@ -254,12 +282,31 @@ class _Commands(argparse._SubParsersAction):  # type: ignore[type-arg] # noqa: S
         return super().add_parser(name, help=COMMANDS[name].help, **kwargs)
 
 
+class _Main(Parser):
+    """The main parser; its help lists the commands in groups."""
+
+    def format_help(self) -> str:
+        """Return the help; argparse cannot group commands."""
+        wide = max(map(len, COMMANDS))
+        groups = [
+            "\n".join(
+                [f"{title}:", *(f"  {name:<{wide}}  {one.help}" for name, one in group.items())]
+            )
+            for title, group in GROUPS.items()
+        ]
+        options = (
+            "options:\n  -h, --help     show this help and exit\n"
+            "  -V, --version  show the version and exit"
+        )
+        return "\n\n".join([f"usage: {self.usage}", _DESCRIPTION, *groups, options, _EPILOG]) + "\n"
+
+
 def main_parser() -> tuple[Parser, Any]:
     """Return the main parser and what the commands' parsers are added to."""
-    parser = Parser(prog="pydlbench", description=_DESCRIPTION, epilog=_EPILOG)
+    parser = _Main(prog="pydlbench", usage="pydlbench COMMAND [OPTION...]")
     parser.add_argument("-V", "--version", action="store_true", help="show the version and exit")
     return parser, parser.add_subparsers(
-        action=_Commands, dest="command", metavar="COMMAND", title="commands"
+        action=_Commands, parser_class=Parser, prog="pydlbench", dest="command", metavar="COMMAND"
     )
 
 
@@ -276,7 +323,8 @@ def dispatch(arguments: Sequence[str]) -> int:
         words = [*words[1:2], "--help"]
     command = words[0] if words and not words[0].startswith("-") else None
     if command is not None and command not in COMMANDS:
-        names = ", ".join(nearest(command, COMMANDS) or COMMANDS)
+        guess = _GUESSES.get(command.lower())
+        names = guess or ", ".join(nearest(command, COMMANDS) or COMMANDS)
         raise UsageError(f"{command or repr(command)}: no such command; nearest: {names}")
     parser, subparsers = main_parser()
     if command is None:

@@ -27,7 +27,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser = subparsers.add_parser(
         "report",
         description="Write one self-contained HTML page about runs of the store, or about files "
-        "that layers, model, e2e, check, forecast, diagnose or fleet wrote with --json.",
+        "that layers, estimate, step, check, forecast, diagnose or fleet wrote with --json.",
     )
     parser.add_argument(
         "runs",

@@ -199,7 +199,7 @@ def _agreed(infos: Sequence[RunInfo], ask: Callable[[str], str] | None) -> bool:
 
 
 # -----------------------------------------------------------------------------
-# The estimates of a run that is kept, summed again from its rows and shown as ``model`` does.
+# The estimates of a run that is kept, summed again from its rows and shown as ``estimate`` does.
 
 
 def show_estimates(run: Loaded) -> None:
@@ -345,7 +345,7 @@ def show(run: Loaded, *, quiet: bool = False) -> None:
     print(f"pydlbench {command_text(info.command) or info.kind}\n", flush=True)
     tables = {entry.table for entry in run.table(None)}
     # Of the other commands they are kernels behind a sum, which is shown if it came to that.
-    summed = {"model": "estimate", "check": "check"}.get(info.kind)
+    summed = {"estimate": "estimate", "check": "check"}.get(info.kind)
     sections = {
         "layer": lambda: _layers(run, quiet),
         "estimate": lambda: show_estimates(run),
@@ -405,7 +405,7 @@ def _layers(run: Loaded, quiet: bool) -> None:
 
 
 def _steps(run: Loaded, quiet: bool) -> None:
-    from pydlbench.cli.e2e import show as show_steps
+    from pydlbench.cli.step import show as show_steps
     from pydlbench.records.step import StepRecord
 
     records = [StepRecord.from_dict(entry.document) for entry in run.table("step")]

@@ -461,7 +461,7 @@ class StepsTask(Task):
     """Whatever is measured in a session that times steps."""
 
     opens: ClassVar[str] = "steps"
-    kind: ClassVar[str] = "e2e"
+    kind: ClassVar[str] = "step"
 
     def open(self) -> AbstractContextManager[Any]:
         """Return a session that times steps."""

@@ -170,15 +170,15 @@ def read_text(name: str) -> tuple[str, str]:
 # From the tables of a sweep to tasks: each command's own parser and reader say what is right.
 
 _SHOWN: Final = "belongs to the sweep's own command line, not to its file; nearest: leave it out"
-_SCRIPT: Final = "is for published scripts, which print for themselves; nearest: pydlbench e2e"
+_SCRIPT: Final = "is for published scripts, which print for themselves; nearest: pydlbench step"
 #: Options that no table may have, and why.
 _REFUSED: Final = {
     **dict.fromkeys(("json", "csv", "md", "quiet", "verbose", "store", "resume", "tag"), _SHOWN),
     **dict.fromkeys(("explain", "top", "all", "fail-on"), _SHOWN),
     "samples": "raw samples are always kept in the store; nearest: leave it out",
-    "summary": "times nothing; nearest: pydlbench model NAME --summary",
+    "summary": "times nothing; nearest: pydlbench estimate NAME --summary",
     "sweep": "batch takes a list here; nearest: batch = [16, 32]",
-    "agree": "compares numbers, it times nothing; nearest: pydlbench e2e MODEL --agree",
+    "agree": "compares numbers, it times nothing; nearest: pydlbench step MODEL --agree",
     **dict.fromkeys(("protocol", "steps", "warmup", "every", "epochs", "quirk", "data"), _SCRIPT),
 }
 
@@ -554,8 +554,8 @@ def _nothing(_: Mapping[str, Any]) -> str:
 
 
 _LINES: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
-    "model": _estimate,
-    "e2e": _step,
+    "estimate": _estimate,
+    "step": _step,
     "check": _check,
     "diagnose": _findings,
 }

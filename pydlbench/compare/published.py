@@ -44,7 +44,7 @@ class Figure(Record, frozen=True, kw_only=True):
 
     Attributes:
         source: key of its :class:`Source`.
-        protocol: of the script that printed it, as ``pydlbench e2e --protocol`` calls it.
+        protocol: of the script that printed it, as ``pydlbench step --protocol`` calls it.
         hardware: on which it ran.
         year: in which it ran, or that of the software it ran with.
         framework: with its version, as far as it was said.

@@ -204,12 +204,12 @@ def _step_words(kind: str, document: Mapping[str, Any]) -> list[str]:
     words = step_words(spec)
     if kind == "estimate":  # of no framework
         at = words.index("--framework")
-        return ["model", *words[:at], *words[at + 2 :]]
+        return ["estimate", *words[:at], *words[at + 2 :]]
     words += ["--feed", spec.feed] if spec.feed != FEEDS[0] else []
     if kind != "step":
         return ["check", *words]
     words += ["--cast", spec.cast] if spec.cast != CASTS[0] else []
-    return ["e2e", *words]
+    return ["step", *words]
 
 
 def _versions(record: RunRecord) -> dict[str, str]:

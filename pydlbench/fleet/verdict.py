@@ -409,7 +409,7 @@ def _steps(
     if model is not None and not steps:
         raise UsageError(
             f"--model {model}: the fleet's file times no step of it; nearest: a file with "
-            f'[[e2e]] or [[model]] and model = "{model}"'
+            f'[[step]] or [[estimate]] and model = "{model}"'
         )
     rows = np.flatnonzero(groups == np.bincount(groups).argmax())
     found = []

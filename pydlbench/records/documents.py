@@ -511,7 +511,7 @@ class SummaryDocument(Document, frozen=True, kw_only=True):
     layers: tuple[SummaryNode, ...]
 
 
-class ModelDocument(Document, frozen=True, kw_only=True):
+class EstimateDocument(Document, frozen=True, kw_only=True):
     """The estimate of a step, with the measurements that it sums. Times in seconds.
 
     Attributes:
@@ -647,7 +647,7 @@ class SweepDocument(RunDocument, frozen=True, kw_only=True):
         steps: timed steps.
         checks: of steps.
         findings: diagnoses.
-        not_estimated: rows of [[model]] without an estimate, with the reason.
+        not_estimated: rows of [[estimate]] without an estimate, with the reason.
         agreements: what came of comparing frameworks.
         protocols: published protocols that were played.
     """
@@ -705,15 +705,15 @@ DOCUMENTS: Final[Mapping[str, type[Document]]] = MappingProxyType(
         "compare-published": PublishedDocument,
         "device": DeviceDocument,
         "diagnose": DiagnoseDocument,
-        "e2e": StepsDocument,
-        "e2e-protocol": ProtocolDocument,
+        "estimate": EstimateDocument,
+        "estimate-summary": SummaryDocument,
         "fleet": FleetDocument,
         "forecast": ForecastDocument,
         "layers": LayersDocument,
-        "model": ModelDocument,
-        "model-summary": SummaryDocument,
         "runs": RunsDocument,
         "shapes": ShapesDocument,
+        "step": StepsDocument,
+        "step-protocol": ProtocolDocument,
         "sweep": SweepDocument,
         "sweep-plan": SweepPlanDocument,
     }

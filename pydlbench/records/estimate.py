@@ -1,4 +1,4 @@
-"""What ``model`` says of a step: the sum of its layers, and what dominates it. In seconds."""
+"""What ``estimate`` says of a step: the sum of its layers, and what dominates it. In seconds."""
 
 from __future__ import annotations
 

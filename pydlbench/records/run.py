@@ -50,7 +50,7 @@ class RunInfo(Record, frozen=True, kw_only=True):
     Attributes:
         id: its name, unique in a store.
         created_utc: ISO 8601 time of its start, in UTC.
-        kind: the command: ``layers``, ``model``, ``e2e``, ``check``, ``diagnose`` or ``sweep``.
+        kind: the command: ``layers``, ``estimate``, ``step``, ``check``, ``diagnose`` or ``sweep``.
         status: one of :data:`STATUSES`.
         command: the command line.
         machine: short name of the CPU or GPU.

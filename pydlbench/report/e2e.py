@@ -1,4 +1,4 @@
-"""The report of ``e2e``: what the steps share, the table, and what could not be run and why."""
+"""The report of ``step``: what the steps share, the table, and what could not be run and why."""
 
 from __future__ import annotations
 
@@ -431,7 +431,7 @@ def _bar(row: StepRow) -> float:
 
 
 # -----------------------------------------------------------------------------
-# The last lines of ``e2e``: who is fastest and by how much, which batch pays, what the GPU is.
+# The last lines of ``step``: who is fastest and by how much, which batch pays, what the GPU is.
 
 
 def conclude(rows: Sequence[StepRow]) -> list[str]:
@@ -556,7 +556,7 @@ def to_json(
     """Return one object with the run, its steps and what came of comparing frameworks."""
     return dump(
         {
-            "kind": "e2e",
+            "kind": "step",
             "interrupted": interrupted,
             "run": run.to_dict(),
             "model": rows[0].record.case.model if rows else None,

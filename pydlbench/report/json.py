@@ -71,7 +71,7 @@ LISTS: Final = {
 # Commands that write a list of their table alone.
 _BY_ITSELF: Final = ("forecast", "breakdown")
 # Commands that write a single object beside the run, and the table that it is in.
-_SINGLE: Final = {"model": "estimate", "check": "check", "diagnose": "findings"}
+_SINGLE: Final = {"estimate": "estimate", "check": "check", "diagnose": "findings"}
 
 
 def run_document(
@@ -103,11 +103,11 @@ def run_document(
         return {**head, "measurements": lists["measurements"]}
     if kind in _BY_ITSELF:  # what is behind them are rows of a store, not results
         return {**head, f"{kind}s": lists.get(kind, [])}
-    if kind == "e2e" and lists["steps"]:
+    if kind == "step" and lists["steps"]:
         steps = lists["steps"]
         agreements = lists["agreements"]
         return {**head, "model": steps[0].get("model"), "steps": steps, "agreements": agreements}
-    if kind == "e2e" and len(lists["protocols"]) == 1:
+    if kind == "step" and len(lists["protocols"]) == 1:
         return {"kind": kind, "run": head["run"], **lists["protocols"][0]}
     single = lists[LISTS[_SINGLE[kind]]] if kind in _SINGLE else []
     if len(single) == 1:

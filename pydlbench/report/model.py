@@ -1,4 +1,4 @@
-"""The report of ``model``: the step's estimate, its layers, and which of them matters."""
+"""The report of ``estimate``: the step's estimate, its layers, and which of them matters."""
 
 from __future__ import annotations
 

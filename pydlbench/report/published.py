@@ -119,7 +119,7 @@ def _notes(found: Sequence[tuple[Figure, Sequence[Beside]]], own: bool) -> list[
     lines = []
     if own and any("plain step" in one.marks for _, ours in shown for one in ours):
         scripts = ", ".join(dict.fromkeys(figure.protocol for figure, _ in shown))
-        lines.append(f"{_PLAIN}; pydlbench e2e --protocol runs the scripts' own: {scripts}")
+        lines.append(f"{_PLAIN}; pydlbench step --protocol runs the scripts' own: {scripts}")
     if own and any(ours for _, ours in shown):
         lines.append("speed: the published time of an image over ours")
         lines += _remarks(figure for figure, _ in shown)

@@ -24,12 +24,12 @@ _MOST_BYTES = 1 << 28
 # The first of these names that a document has says which command wrote it.
 _TELLING = {
     "findings": "diagnose",
-    "protocol": "e2e",
-    "steps": "e2e",
+    "protocol": "step",
+    "steps": "step",
     "checks": "check",
     "forecasts": "forecast",
     "breakdowns": "breakdown",
-    "estimate": "model",
+    "estimate": "estimate",
     "framework": "check",
 }
 
@@ -37,7 +37,7 @@ _TELLING = {
 # Commands that write a list of what their tables are called by.
 _SEVERAL = {"check": "checks", "forecast": "forecasts", "breakdown": "breakdowns"}
 # Commands whose document is one entry, and its table; of all others it is ``findings``.
-_ALONE = {"model": "estimate", "fleet": "fleet"}
+_ALONE = {"estimate": "estimate", "fleet": "fleet"}
 
 
 class Loaded:
@@ -148,8 +148,8 @@ def _from_file(path: Path, text: str) -> Loaded:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UsageError(
-            f"{text}: is no results of a run ({type(error).__name__}); give what layers, model, "
-            "e2e, check, diagnose or forecast wrote with --json"
+            f"{text}: is no results of a run ({type(error).__name__}); give what layers, estimate, "
+            "step, check, diagnose or forecast wrote with --json"
         ) from error
     info = RunInfo(
         id=record.id,
@@ -183,9 +183,9 @@ def _entries(document: Mapping[str, Any]) -> Iterator[Entry]:
         return
     shared = {"schema_version", "kind", "run", "interrupted", "measurements", "checks"}
     rest = {name: value for name, value in document.items() if name not in shared}
-    if kind == "e2e" and "protocol" in document:
+    if kind == "step" and "protocol" in document:
         yield Entry.from_document("protocol", rest)
-    elif kind == "e2e":
+    elif kind == "step":
         for row in document["steps"]:
             # As a store gives it back: its samples in its document as well.
             yield Entry("step", dict(row), Entry.from_document("step", row).samples)

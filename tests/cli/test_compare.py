@@ -328,7 +328,7 @@ def test_without_the_earlier_runs_the_same_two_say_nothing(store, write, capsys)
 def test_a_run_of_other_things_is_not_said_to_be_empty(store, capsys, run_record):
     record = msgspec.structs.replace(run_record, id="played")
     with Store.open(store) as opened:
-        opened.begin(record, "e2e")
+        opened.begin(record, "step")
         opened.add(
             record.id,
             Entry.from_document("protocol", {"protocol": "mnist-tutorial", "numbers": []}),
@@ -365,7 +365,7 @@ def test_the_list_of_published_figures_is_narrow(capsys):
 
 @pytest.fixture
 def steps(tmp_path, run_record):
-    """A document of ``e2e`` with one step."""
+    """A document of ``step`` with one step."""
     step = {
         "model": "vgg16",
         "options": {},

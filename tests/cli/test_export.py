@@ -107,7 +107,7 @@ def test_several_runs_share_one_heading(capsys):
 
 
 def test_csv_of_steps_and_what_it_leaves_out(keep, capsys):
-    keep("e2e", Entry.from_document("step", step()), Entry.from_document("check", check()))
+    keep("step", Entry.from_document("step", step()), Entry.from_document("check", check()))
     assert main(["export", "last", "--format", "csv"]) == 0
     out, err = capsys.readouterr()
     (row,) = table(out)
@@ -158,7 +158,7 @@ def test_json_is_what_the_command_wrote(capsys):
 
 @pytest.mark.parametrize(
     ("kind", "table_", "document", "schema"),
-    [("e2e", "step", step(), "e2e"), ("check", "check", check(), "check")],
+    [("step", "step", step(), "step"), ("check", "check", check(), "check")],
 )
 def test_json_of_other_commands_fits_their_schemas(kind, table_, document, schema, keep, capsys):
     jsonschema = pytest.importorskip("jsonschema")
@@ -205,7 +205,7 @@ def test_markdown_has_layers_and_the_rest(capsys):
 
 def test_dlb_has_the_six_columns_in_milliseconds(keep, capsys, run_record):
     keep(
-        "e2e",
+        "step",
         Entry.from_document("step", step()),
         Entry.from_document("step", step("forward-backward", seconds=0.1318)),
         Entry.from_document("step", step("training", "tensorflow", seconds=1.5)),
@@ -229,7 +229,7 @@ def test_dlb_has_the_six_columns_in_milliseconds(keep, capsys, run_record):
 
 def test_dlb_has_no_exponents(keep, capsys):
     keep(
-        "e2e",
+        "step",
         *(Entry.from_document("step", step(seconds=seconds)) for seconds in (9.99949, 61.2346)),
     )
     main(["export", "last", "--format", "dlb"])
@@ -277,7 +277,7 @@ def protocol():
 
 
 def test_a_played_protocol_is_exported_in_every_format(keep, capsys):
-    keep("e2e", Entry.from_document("protocol", protocol()))
+    keep("step", Entry.from_document("protocol", protocol()))
     main(["export", "last", "--format", "dlb"])
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(",")[3:] for line in lines[1:]] == [
@@ -301,7 +301,7 @@ def test_a_played_protocol_is_exported_in_every_format(keep, capsys):
     jsonschema = pytest.importorskip("jsonschema")
     from pydlbench.records.schema import load_schema
 
-    jsonschema.Draft202012Validator(load_schema("e2e-protocol")).validate(document)
+    jsonschema.Draft202012Validator(load_schema("step-protocol")).validate(document)
 
 
 @pytest.mark.usefixtures("layers")

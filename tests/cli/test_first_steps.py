@@ -120,7 +120,7 @@ def test_a_sweep_comes_from_standard_input_and_with_a_mark_in_front(monkeypatch,
 def test_lists_have_an_end(tmp_path, capsys):
     path = tmp_path / "large.toml"
     axes = "".join(f"{name} = [{','.join(map(str, range(1, 60)))}]\n" for name in ("batch", "seed"))
-    path.write_text(f'[[model]]\nmodel = "mnist"\n{axes}', encoding="utf-8")
+    path.write_text(f'[[estimate]]\nmodel = "mnist"\n{axes}', encoding="utf-8")
     assert main(["sweep", str(path), "--dry-run"]) == 2
     assert "combinations" in capsys.readouterr().err
     assert main(["layers", "--shape", "x" * 100_000]) == 2

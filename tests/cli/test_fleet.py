@@ -21,7 +21,7 @@ from pydlbench.store.store import Store
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "some.toml").write_text(FILE, encoding="utf-8")
-    (tmp_path / "step.toml").write_text('[[e2e]]\nmodel = "alexnet"\n', encoding="utf-8")
+    (tmp_path / "step.toml").write_text('[[step]]\nmodel = "alexnet"\n', encoding="utf-8")
     return tmp_path
 
 
@@ -56,7 +56,7 @@ REFUSED = [
     (
         "fleet run some.toml --model vgg16",
         "--model vgg16",
-        '[[e2e]] with model = "vgg16" in the file',
+        '[[step]] with model = "vgg16" in the file',
     ),
     ("fleet run step.toml --model alexnt", "--model alexnt", "--model alexnet"),
     ("fleet run some.toml --nodes a b", "--nodes ['a', 'b']", "--on slurm"),

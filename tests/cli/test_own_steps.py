@@ -2,11 +2,11 @@
 
 import pytest
 
-from pydlbench.cli import check, diagnose, forecast, model
+from pydlbench.cli import check, diagnose, estimate, forecast
 from pydlbench.cli.parser import command_parser
 from pydlbench.errors import UsageError
 
-COMMANDS = {"check": check, "diagnose": diagnose, "forecast": forecast, "model": model}
+COMMANDS = {"check": check, "diagnose": diagnose, "forecast": forecast, "estimate": estimate}
 EVERY = pytest.mark.parametrize("name", list(COMMANDS))
 FILES = {
     "net.onnx": "",
@@ -82,7 +82,7 @@ def test_a_diagnosis_is_of_one_step(words, expected):
         assert steps_of(tasks_of("diagnose", "mnist", *words)) == [expected]
 
 
-@pytest.mark.parametrize("name", ["diagnose", "model"])
+@pytest.mark.parametrize("name", ["diagnose", "estimate"])
 def test_nothing_is_asked_of_a_file_that_it_has_not(name):
     with pytest.raises(UsageError, match=r"^--phase training: net\.onnx"):
         tasks_of(name, "net.onnx", "--phase", "training")

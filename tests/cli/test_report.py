@@ -71,7 +71,9 @@ def test_a_run_of_the_store_is_found_and_others_are_not_read(tmp_path, target, m
 
 
 def test_several_runs_share_a_page_and_the_same_twice_is_once(document, target, tmp_path):
-    other = invented.write(tmp_path / "e2e.json", invented.steps_document([invented.step_record()]))
+    other = invented.write(
+        tmp_path / "step.json", invented.steps_document([invented.step_record()])
+    )
     arguments = [document, str(other), document, "-o", str(target), "--quiet"]
     assert main(["report", *arguments]) == 0
     html = target.read_text(encoding="utf-8")

@@ -229,12 +229,12 @@ def test_what_cannot_be_resumed_is_one_line(begin, words, message):
 
 
 def test_a_run_of_another_command_is_refused(store_path, run_record):
-    run = msgspec.structs.replace(run_record, command=("pydlbench", "model", "mnist"))
+    run = msgspec.structs.replace(run_record, command=("pydlbench", "estimate", "mnist"))
     with Store.open(store_path) as store:
-        store.begin(run, "model")
+        store.begin(run, "estimate")
         store.finish(run, "done")
     for more in ((), ALL):
-        with pytest.raises(UsageError, match="is of model, not of layers"):
+        with pytest.raises(UsageError, match="is of estimate, not of layers"):
             command.run(parse("--resume", "last", *more))
 
 

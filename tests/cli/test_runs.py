@@ -150,7 +150,7 @@ def test_an_interrupted_model_shows_the_kernels_that_were_finished(
     store_path, run_record, measurement, capsys
 ):
     with Store.open(store_path) as store:
-        store.begin(run_record, "model")
+        store.begin(run_record, "estimate")
         store.add(
             run_record.id,
             Entry.from_document("layer", measurement(layer="alexnet/conv3").to_dict()),

@@ -5,8 +5,8 @@ from invented_rows import time_of
 from invented_sweep import Sessions
 from said import says
 
+from pydlbench.cli import estimate as estimate_command
 from pydlbench.cli import main
-from pydlbench.cli import model as model_command
 from pydlbench.cli import sweep as sweep_command
 from pydlbench.cli.parser import command_parser
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving, Tried
@@ -29,8 +29,8 @@ def shown(capsys, run="last"):
 
 @pytest.mark.parametrize("phase", ["forward", "training"])
 def test_a_models_estimate_is_the_same_text(phase, capsys):
-    args = parse(model_command, "mnist", "--batch", "4", "--phase", phase, "--quiet")
-    assert model_command.run(args, Sessions().open) == 0
+    args = parse(estimate_command, "mnist", "--batch", "4", "--phase", phase, "--quiet")
+    assert estimate_command.run(args, Sessions().open) == 0
     printed = capsys.readouterr().out
     assert shown(capsys).endswith(printed)
 
@@ -39,7 +39,7 @@ SWEEP = """
 [[layers]]
 shape = ["alexnet/conv3", "mnist/conv1", "mnist/pool1"]
 batch = 4
-[[model]]
+[[estimate]]
 model = "mnist"
 batch = [4, 8]
 threads = [1, 2]
@@ -63,7 +63,7 @@ def test_a_sweep_shows_its_layers_and_every_estimate(tmp_path, monkeypatch, caps
 
 def test_a_sweep_that_was_stopped_within_its_first_estimate_says_so(tmp_path, capsys):
     path = tmp_path / "a.toml"
-    path.write_text('[[model]]\nmodel = "mnist"\nbatch = 4\n', encoding="utf-8")
+    path.write_text('[[estimate]]\nmodel = "mnist"\nbatch = 4\n', encoding="utf-8")
 
     def stop(count):
         if count == 2:
@@ -77,14 +77,14 @@ def test_a_sweep_that_was_stopped_within_its_first_estimate_says_so(tmp_path, ca
 
 
 def test_an_estimate_that_its_rows_do_not_add_up_to_is_shown_as_it_was_kept(capsys):
-    args = parse(model_command, "mnist", "--batch", "4", "--quiet")
-    assert model_command.run(args, Sessions().open) == 0
+    args = parse(estimate_command, "mnist", "--batch", "4", "--quiet")
+    assert estimate_command.run(args, Sessions().open) == 0
     with Store.open(readonly=True) as store:
         info = store.find("last")
         run, found = store.record(info.id), store.entries(info.id)
     with Store.open() as store:
         store.delete(info.id)
-        store.begin(run, "model")
+        store.begin(run, "estimate")
         for one in found:
             if one.table == "estimate":
                 one.document["estimate"] |= {"time_s": 0.5, "low": 0.4, "high": 0.6}

@@ -87,7 +87,7 @@ def test_a_check_that_does_not_fit_costs_itself(tmp_path, capsys):
 
 def test_a_model_without_any_kernel_has_no_estimate_and_says_why(tmp_path, capsys):
     path = tmp_path / "model.toml"
-    path.write_text('[[model]]\nmodel = "mnist"\nbatch = 1\n', encoding="utf-8")
+    path.write_text('[[estimate]]\nmodel = "mnist"\nbatch = 1\n', encoding="utf-8")
     sessions = Sessions()
     sessions.errors = {"": PrimitiveError("no module")}
     assert sweep(sessions, path, "--json", "-", "--quiet") == 1
@@ -100,7 +100,7 @@ def test_a_model_without_any_kernel_has_no_estimate_and_says_why(tmp_path, capsy
 
 def test_what_other_work_disturbed_dominates_nothing_even_when_it_is_resumed(tmp_path, capsys):
     path = tmp_path / "model.toml"
-    path.write_text('[[model]]\nmodel = "mnist"\nbatch = [1, 2]\n', encoding="utf-8")
+    path.write_text('[[estimate]]\nmodel = "mnist"\nbatch = [1, 2]\n', encoding="utf-8")
 
     def lines():
         out = capsys.readouterr().out.splitlines()
@@ -121,7 +121,7 @@ def test_no_row_is_in_a_run_twice(tmp_path, capsys):
     path = tmp_path / "twice.toml"
     layers = '[[layers]]\nmodel = "mnist"\nbatch = 1\nthreads = 1\n'
     steps = 'model = "mnist"\nbatch = 1\nthreads = 1\n'
-    text = f'{layers}{layers}[[model]]\n{steps}[[check]]\n{steps}framework = "torch"\n'
+    text = f'{layers}{layers}[[estimate]]\n{steps}[[check]]\n{steps}framework = "torch"\n'
     path.write_text(text, encoding="utf-8")
     sessions = Sessions()
     assert sweep(sessions, path) == 0
@@ -139,7 +139,7 @@ def test_no_row_is_in_a_run_twice(tmp_path, capsys):
 
 def test_sessions_are_shared_by_jobs_that_want_the_same(tmp_path):
     path = tmp_path / "models.toml"
-    path.write_text('[[model]]\nmodel = "mnist"\nbatch = [1, 2, 4]\n', encoding="utf-8")
+    path.write_text('[[estimate]]\nmodel = "mnist"\nbatch = [1, 2, 4]\n', encoding="utf-8")
     sessions = Sessions()
     sweep(sessions, path, "--quiet")
     assert len(sessions.opened) == 1
@@ -184,7 +184,7 @@ def test_what_ends_before_its_first_row_leaves_no_run_to_go_on_with(tmp_path, ca
 def test_no_two_steps_have_the_same_name(tmp_path, capsys, status):
     path = tmp_path / "steps.toml"
     axes = 'batch = [8, 16]\nlayout = ["nhwc", "nchw"]\nfeed = ["resident", "host"]\n'
-    path.write_text(f'[[e2e]]\nmodel = "mnist"\nframework = "torch"\n{axes}', encoding="utf-8")
+    path.write_text(f'[[step]]\nmodel = "mnist"\nframework = "torch"\n{axes}', encoding="utf-8")
     sessions = Sessions()
     if status == "failed":
         sessions.errors = {"": PrimitiveError("it broke")}

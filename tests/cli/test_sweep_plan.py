@@ -33,7 +33,7 @@ def test_the_plan_tells_all_rows_apart(tmp_path, capsys):
         layout = ["best", "nhwc"]
         cache = ["hot", "all-cold"]
         fuse = ["none", "bias"]
-        [[e2e]]
+        [[step]]
         model = ["mnist", "cifar10"]
         batch = [8, 16]
         precision = ["fp32", "bf16"]
@@ -54,7 +54,7 @@ def test_the_plan_tells_all_rows_apart(tmp_path, capsys):
 def test_the_plan_counts_rows_and_budgets(tmp_path, capsys):
     path = tmp_path / "a.toml"
     layers = '[[layers]]\nshape = ["conv3", "conv4"]\nbudget = 3\n'
-    path.write_text(f'{layers}[[e2e]]\nmodel = "mnist"\nmode = "eager"\n', encoding="utf-8")
+    path.write_text(f'{layers}[[step]]\nmodel = "mnist"\nmode = "eager"\n', encoding="utf-8")
     assert sweep(Sessions(), path, "--dry-run", "--json", "-") == 0
     document = json.loads(capsys.readouterr().out)
     assert document["rows"] == 3

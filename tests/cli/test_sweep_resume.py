@@ -145,7 +145,7 @@ def test_what_competes_with_a_missing_row_is_measured_again_with_it(
 
 def test_steps_of_a_job_are_timed_in_turn_again(tmp_path, store_path):
     path = tmp_path / "steps.toml"
-    text = '[[e2e]]\nmodel = "mnist"\nframework = "torch"\nmode = "all"\nbatch = 8\n'
+    text = '[[step]]\nmodel = "mnist"\nframework = "torch"\nmode = "all"\nbatch = 8\n'
     path.write_text(text, encoding="utf-8")
     sweep(Sessions(), path, "--quiet")
     raw_store.execute(store_path, "DELETE FROM entries WHERE number = 2")
@@ -180,7 +180,7 @@ def test_a_killed_sweep_has_what_was_probed_and_the_rest_adds_to_it(tmp_path):
 
 def test_an_estimate_without_a_kernel_that_failed_is_summed_again(tmp_path):
     path = tmp_path / "model.toml"
-    path.write_text('[[model]]\nmodel = "mnist"\nbatch = [1, 2]\n', encoding="utf-8")
+    path.write_text('[[estimate]]\nmodel = "mnist"\nbatch = [1, 2]\n', encoding="utf-8")
     first = Sessions()
     first.failing = {"conv1 "}
     sweep(first, path, "--quiet")
@@ -248,7 +248,7 @@ SUMS = """
 model = "mnist"
 batch = 4
 phase = ["forward-backward", "training"]
-[[model]]
+[[estimate]]
 [[check]]
 framework = "torch"
 """

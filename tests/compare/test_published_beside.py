@@ -81,7 +81,7 @@ def test_what_ran_as_the_script_goes_before_a_plain_step():
 def loaded(*entries):
     record = RunRecord(id="x", created_utc="2030", device={"name": "Invented 9000"})
     info = RunInfo(
-        id="x", created_utc="2030", kind="e2e", status="done", command=(), machine="Invented"
+        id="x", created_utc="2030", kind="step", status="done", command=(), machine="Invented"
     )
     return Loaded(info, record, list(entries))
 

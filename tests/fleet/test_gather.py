@@ -122,10 +122,10 @@ OWN = {"model": "net.py:build", "layout": "nchw", "phase": "training"}
             ),
             "layers --device cuda:1 --timing events",
         ),
-        (step(layout="nchw", feed="host"), "e2e --layout nchw --feed host --threads 2"),
+        (step(layout="nchw", feed="host"), "step --layout nchw --feed host --threads 2"),
         (
             step(**OWN, own=OwnSpec(inputs=(OwnInput.of("8x3x32x32"),), optimizer="adam")),
-            "e2e --input 8x3x32x32 --optimizer adam",
+            "step --input 8x3x32x32 --optimizer adam",
         ),
         (
             Entry.from_document("check", {**make_record().to_dict(), "feed": "host"}),
@@ -155,7 +155,7 @@ def test_the_command_of_an_estimate_names_no_framework(tmp_path):
     }
     (value,) = stored(tmp_path / "some.sqlite", Entry.from_document("estimate", document)).values()
     assert value["command"] == (
-        "pydlbench model resnet50 --batch 4 --phase training --device cpu --threads 2"
+        "pydlbench estimate resnet50 --batch 4 --phase training --device cpu --threads 2"
     )
 
 

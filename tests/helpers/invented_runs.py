@@ -181,7 +181,7 @@ def step_record(seconds: float = 0.1, **changes: Any) -> StepRecord:
 
 
 def steps_document(steps: Any) -> dict[str, Any]:
-    """What ``e2e --json`` writes."""
+    """What ``step --json`` writes."""
     return {"run": RUN.to_dict(), "steps": [{**one.to_dict(), "flops": 10**9} for one in steps]}
 
 

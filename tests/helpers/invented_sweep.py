@@ -33,10 +33,10 @@ shape = ["conv3", "conv4"]
 batch = [1, 2]
 pass = ["forward", "backward-data"]
 exclude = [{ pass = "backward-data", batch = 2 }]
-[[model]]
+[[estimate]]
 model = "mnist"
 batch = [1, 4]
-[[e2e]]
+[[step]]
 model = "mnist"
 framework = "torch"
 mode = "all"

@@ -86,7 +86,7 @@ def test_rows_of_every_status_are_valid(run_record, measurement, without_time):
     ("name", "words"),
     [
         ("shapes", ["shapes", "conv3", "pool1", "relu:mb1ic3"]),
-        ("model-summary", ["model", "mnist", "--summary"]),
+        ("estimate-summary", ["estimate", "mnist", "--summary"]),
         ("backends", ["backends", "--device", "cpu"]),
         ("compare-published", ["compare", "--published"]),
     ],

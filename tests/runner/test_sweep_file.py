@@ -13,13 +13,13 @@ KEYS = {
         Key(name="energy", takes="flag"),
         Key(name="json", takes="one", refused="belongs elsewhere"),
     ),
-    "model": (
+    "estimate": (
         Key(name="model", takes="one", positional=True),
         Key(name="batch", takes="one"),
         Key(name="phase", takes="one"),
         Key(name="option", takes="again"),
     ),
-    "e2e": (Key(name="model", takes="one", positional=True),),
+    "step": (Key(name="model", takes="one", positional=True),),
     "check": (),
 }
 
@@ -39,21 +39,21 @@ def test_a_list_goes_whole_to_an_option_that_takes_many():
 
 
 def test_a_list_is_an_axis_of_an_option_that_takes_one():
-    text = '[[model]]\nmodel = ["vgg16", "mnist"]\nbatch = [1, 2]\nphase = "forward"'
+    text = '[[estimate]]\nmodel = ["vgg16", "mnist"]\nbatch = [1, 2]\nphase = "forward"'
     found = requests(text)
     assert len(found) == len(set(found)) == 4
     assert ("--batch=2", "--phase=forward", "mnist") in found
 
 
 def test_arguments_stand_behind_options():
-    (words,) = requests('[[model]]\nmodel = "-x"\nbatch = 1')
+    (words,) = requests('[[estimate]]\nmodel = "-x"\nbatch = 1')
     assert words == ("--batch=1", "-x")
 
 
 def test_options_that_are_given_again_stay_together_or_alternate():
-    together = '[[model]]\nmodel = "m"\noption = ["lrn=off", "classes=10"]'
+    together = '[[estimate]]\nmodel = "m"\noption = ["lrn=off", "classes=10"]'
     assert requests(together) == [("--option=lrn=off", "--option=classes=10", "m")]
-    apart = '[[model]]\nmodel = "m"\noption = [["lrn=off"], ["lrn=on", "classes=10"]]'
+    apart = '[[estimate]]\nmodel = "m"\noption = [["lrn=off"], ["lrn=on", "classes=10"]]'
     assert [len(words) for words in requests(apart)] == [2, 3]
 
 
@@ -75,16 +75,15 @@ def test_a_table_may_take_some_of_the_defaults_only():
 
 
 def test_defaults_reach_the_tables_that_know_them_and_can_be_overridden():
-    text = (
-        '[defaults]\nbatch = 4\nphase = "training"\n[[layers]]\n[[model]]\nmodel = "m"\nbatch = 8'
-    )
+    tables = '[[layers]]\n[[estimate]]\nmodel = "m"\nbatch = 8'
+    text = f'[defaults]\nbatch = 4\nphase = "training"\n{tables}'
     assert requests(text) == [("--batch=4",), ("--batch=8", "--phase=training", "m")]
 
 
 def test_tables_are_numbered_where_there_are_several():
-    file = parse('title = "x"\n[[layers]]\n[[layers]]\n[[e2e]]\nmodel = "m"')
+    file = parse('title = "x"\n[[layers]]\n[[layers]]\n[[step]]\nmodel = "m"')
     places = [table.place for table in file.tables]
-    assert places == ["a.toml: [[layers]] 1", "a.toml: [[layers]] 2", "a.toml: [[e2e]]"]
+    assert places == ["a.toml: [[layers]] 1", "a.toml: [[layers]] 2", "a.toml: [[step]]"]
     assert [table.number for table in file.tables] == [1, 2, 3]
     assert file.title == "x"
 

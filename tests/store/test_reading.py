@@ -44,9 +44,9 @@ def test_a_file_of_layers_is_like_the_run_in_the_store(store, run_record, measur
     ("values", "kind", "tables", "measurements"),
     [
         ({"measurements": []}, "layers", [], 0),
-        ({"estimate": {"low": 1}, "measurements": [{}]}, "model", ["layer", "estimate"], 1),
-        ({"steps": [{"samples_s": [1.0]}], "agreements": [{}]}, "e2e", ["step", "agreement"], 1),
-        ({"protocol": "mnist-tutorial", "framework": "torch"}, "e2e", ["protocol"], 1),
+        ({"estimate": {"low": 1}, "measurements": [{}]}, "estimate", ["layer", "estimate"], 1),
+        ({"steps": [{"samples_s": [1.0]}], "agreements": [{}]}, "step", ["step", "agreement"], 1),
+        ({"protocol": "mnist-tutorial", "framework": "torch"}, "step", ["protocol"], 1),
         ({"framework": "torch", "measurements": [{}]}, "check", ["layer", "check"], 2),
         ({"checks": [{"framework": "torch"}] * 2}, "check", ["check", "check"], 2),
         ({"findings": [], "framework": "torch", "ledger": []}, "diagnose", ["findings"], 1),

@@ -62,10 +62,10 @@ def test_a_damaged_document_is_in_nobodys_way_who_does_not_ask_for_it(
 
 def test_a_list_counts_what_was_measured(store, run_of, entry):
     run = run_of(device={"name": "AMD EPYC 9965 192-Core Processor"})
-    store.begin(run, "model")
+    store.begin(run, "estimate")
     store.add_all(run.id, [entry(), entry(), Entry("estimate", {})])
     (info,) = store.runs()
-    assert (info.measurements, info.machine, info.kind) == (2, "AMD EPYC 9965", "model")
+    assert (info.measurements, info.machine, info.kind) == (2, "AMD EPYC 9965", "estimate")
     assert (info.status, info.tags, info.command) == ("running", (), run.command)
 
 
@@ -144,7 +144,7 @@ def test_numbers_that_json_and_sqlite_lack_survive(store, run_of):
 
 
 def test_steps_have_their_samples_in_the_document(store, run_of):
-    store.begin(run_of(), "e2e")
+    store.begin(run_of(), "step")
     store.add(run_of().id, Entry.from_document("step", {"status": "ok", "samples_s": [1.0, 2.0]}))
     (step,) = store.entries(run_of().id)
     assert step.document == {"status": "ok", "samples_s": [1.0, 2.0]}

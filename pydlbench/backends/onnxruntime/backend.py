@@ -72,7 +72,7 @@ class OnnxruntimeBackend(FrameworkBackend):
         """Refuse: a layer would have to be written into a file first."""
         raise UnsupportedError(
             f"{self.name} runs whole ONNX files, not {case.layer.kind} layers; nearest: "
-            "pydlbench e2e FILE.onnx"
+            "pydlbench step FILE.onnx"
         )
 
     def empty(self, mode: str | None) -> Operator:

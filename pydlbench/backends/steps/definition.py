@@ -162,7 +162,7 @@ _LOSS_OF_PHASE: Final[dict[str, LossKind]] = {
 
 
 def definition_of(case: StepSpec, model: Model | None) -> StepDefinition:
-    """Return the step that a case of ``e2e``, ``check`` or ``diagnose`` measures.
+    """Return the step that a case of ``step``, ``check`` or ``diagnose`` measures.
 
     Args:
         case: phase, feed, fetch, and how layers work that have two ways.

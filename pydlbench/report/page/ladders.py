@@ -211,7 +211,7 @@ class Rate:
 
 
 def rates(runs: Sequence[PageRun]) -> list[Rate]:
-    """Return the steps of ``e2e``, ``check`` and ``diagnose``, in the order of the runs."""
+    """Return the steps of ``step``, ``check`` and ``diagnose``, in the order of the runs."""
     found = []
     for run in runs:
         for step in run.steps:
@@ -274,7 +274,7 @@ def ladders(runs: Sequence[PageRun]) -> list[DrawnLadder]:
             case, record = step.record.case, step.record
             key = _key(run, case)
             if key in found and record.time is not None:
-                who = f"step, {framework_text(case.to_dict())}, e2e"
+                who = f"step, {framework_text(case.to_dict())}, step"
                 if who in {one.name for one in found[key].rungs}:
                     who = f"{who}, run {run.number}"
                 time = record.time

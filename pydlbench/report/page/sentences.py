@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pydlbench.report.page.runs import PageRun
 
 # Of a run with whole steps the rows are parts, and their sum is no conclusion.
-_OF_PARTS = ("model", "check", "diagnose")
+_OF_PARTS = ("estimate", "check", "diagnose")
 
 
 class Conclusion:

@@ -97,6 +97,6 @@ def test_the_same_step_of_two_runs_is_told_apart_or_said_to_be_left_out(tmp_path
     figure = by_id(root, "step-1")
     rungs = list(dict.fromkeys(mark["rung"] for mark in figure.marks()))
     assert rungs[-3:] == [
-        *("step, torch eager", "step, torch eager, e2e", "step, torch eager, e2e, run 4")
+        *("step, torch eager", "step, torch eager, step", "step, torch eager, step, run 4")
     ]
     assert "Rungs that an earlier run has too are not drawn again: run 2." in figure.text()

@@ -13,7 +13,13 @@ from pydlbench.report.page.page import build_page
 
 def test_nothing_is_in_the_way_of_good_documents(everything, page, root):
     assert [run.troubles for run in everything] == [()] * 5
-    assert [run.info.kind for run in everything] == ["layers", "model", "check", "e2e", "layers"]
+    assert [run.info.kind for run in everything] == [
+        "layers",
+        "estimate",
+        "check",
+        "step",
+        "layers",
+    ]
     assert "cannot be shown" not in page.html
     assert "unusable" not in page.html
     assert not [node for node in root.all("p") if node.attributes.get("class") == "absent"]
@@ -136,7 +142,7 @@ def test_findings_are_a_section_where_there_are_some(tmp_path, contended):
         evidence=(),
         causes=(Cause(name="calls", meaning="one call per tensor"),),
         saving=saving,
-        next="pydlbench e2e",
+        next="pydlbench step",
         parts=frozenset({"fc6"}),
     )
     step = msgspec.structs.replace(invented.step_record(), contended=contended)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pydlbench.report.page.runs import PageRun
 
 #: The command whose runs have what this figure needs.
-FRAMEWORKS_NEED: Final = "pydlbench e2e alexnet-owt --framework all --phase forward training"
+FRAMEWORKS_NEED: Final = "pydlbench step alexnet-owt --framework all --phase forward training"
 _PHASES: Final = {
     "forward": "evaluation (forward)",
     "forward-backward": "forward and backward",

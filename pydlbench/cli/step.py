@@ -1,4 +1,4 @@
-"""``pydlbench e2e``: a real framework step, also in the published scripts' own protocols."""
+"""``pydlbench step``: a real framework step, also in the published scripts' own protocols."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ __all__ = ["add_parser", "read_tasks", "run", "show"]
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Describe the command."""
     parser = subparsers.add_parser(
-        "e2e",
+        "step",
         description="Check that the steps of PyTorch, TensorFlow and JAX are the model, then time "
         "them interleaved, or onnxruntime's of an ONNX file; or run a published benchmark's own "
         "protocol and print what its script prints.",
@@ -163,7 +163,7 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
         UsageError: bad input; nothing was run and nothing written.
     """
     if args.protocol is not None:
-        from pydlbench.cli.e2e_protocol import run_protocol
+        from pydlbench.cli.step_protocol import run_protocol
 
         return run_protocol(args, session_factory)
     from pydlbench.cli.measuring import measure
@@ -179,13 +179,13 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
         records = [one.record(StepRecord) for one in results.outcomes]
         show(results.run, records, agreements, outputs, early=results.early)
 
-    code, results = measure(args, "e2e", tasks, shown, sessions=session_factory)
+    code, results = measure(args, "step", tasks, shown, sessions=session_factory)
     disagree = any(one.document["status"] != "ok" for one in results.parts.values())
     return 1 if code == 0 and disagree else code
 
 
 # -----------------------------------------------------------------------------
-# From the options of ``e2e`` to the steps that are timed, or to one line that says what is bad.
+# From the options of ``step`` to the steps that are timed, or to one line that says what is bad.
 
 # What tells a step from the others, in the order in which a sweep's plan shows it.
 _NAMES: Final = (
@@ -215,7 +215,7 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
                 f"--{name} {text}: for published scripts only; nearest: --protocol NAME"
             )
     if args.model is None:
-        raise UsageError("MODEL: none given; nearest: pydlbench e2e alexnet-owt --batch 16")
+        raise UsageError("MODEL: none given; nearest: pydlbench step alexnet-owt --batch 16")
     ways, notes, guessed = _ways(args)
     on, more = devices(args)
     if is_own(args.model) and (args.agree or args.feed == "host"):

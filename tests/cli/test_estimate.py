@@ -1,4 +1,4 @@
-"""``model``: its sum, the document, and what is kept of it."""
+"""``estimate``: its sum, the document, and what is kept of it."""
 
 import json
 import re
@@ -9,8 +9,8 @@ from invented_rows import row_of, time_of
 from invented_session import InventedSession, stop_after
 from said import says
 
+from pydlbench.cli import estimate as command
 from pydlbench.cli import main
-from pydlbench.cli import model as command
 from pydlbench.cli.parser import Parser
 from pydlbench.errors import PydlbenchError
 from pydlbench.records.estimate import StepEstimate
@@ -32,7 +32,7 @@ def session(run_record):
 def run(session, *words):
     parser = Parser(prog="pydlbench")
     command.add_parser(parser.add_subparsers(dest="command"))
-    return command.run(parser.parse_args(["model", *words, "--quiet"]), session.open)
+    return command.run(parser.parse_args(["estimate", *words, "--quiet"]), session.open)
 
 
 def test_the_table_ends_in_an_interval_and_a_conclusion(session, capsys):
@@ -106,7 +106,7 @@ def test_an_interrupted_run_has_no_sum(session, capsys):
 
 
 def test_the_summary_counts_without_a_session(capsys):
-    assert main(["model", "alexnet-owt", "--summary", "--json", "-"]) == 0
+    assert main(["estimate", "alexnet-owt", "--summary", "--json", "-"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["parameters"] == 61_100_840
     assert found["macs_forward"] == 714_188_480
@@ -175,7 +175,7 @@ def test_a_model_of_ones_own_is_summed_by_module(own, session, capsys):
     ],
 )
 def test_bad_words_on_a_model_of_ones_own(own, words, told, capsys):
-    assert main(["model", "my_model.py:build", *words]) == 2
+    assert main(["estimate", "my_model.py:build", *words]) == 2
     assert says(capsys.readouterr().err, *told)
     assert own == []
 

@@ -1,4 +1,4 @@
-"""The command line of ``e2e`` with an invented session."""
+"""The command line of ``step`` with an invented session."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from said import says
 
 from pydlbench.backends.steps import operations
-from pydlbench.cli import e2e as command
 from pydlbench.cli import main, steps
+from pydlbench.cli import step as command
 from pydlbench.cli.parser import Parser
 from pydlbench.errors import UsageError
 from pydlbench.protocols.runner import ProtocolResult
@@ -33,11 +33,11 @@ H200 = {"name": "NVIDIA H200", "capability": "9.0", "memory_bytes": 141_000_000_
 def parse(*words: str) -> argparse.Namespace:
     parser = Parser(prog="pydlbench")
     command.add_parser(parser.add_subparsers())
-    return parser.parse_args(["e2e", *words])
+    return parser.parse_args(["step", *words])
 
 
 class FakeSession:
-    """Stands for ``cli.e2e_session``: invents a record per step."""
+    """Stands for ``cli.step_session``: invents a record per step."""
 
     def __init__(self, run_record: Any) -> None:
         self.run = run_record

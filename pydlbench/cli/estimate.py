@@ -1,4 +1,4 @@
-"""``pydlbench model``: sum measured layers into the estimate of a step."""
+"""``pydlbench estimate``: sum measured layers into the estimate of a step."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _TIMED = ("threads", "budget", "visits", "seed", "top", "all", "fail_on", "store
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Describe the command."""
     parser = subparsers.add_parser(
-        "model",
+        "estimate",
         description="Measure every distinct layer of a model alone, with hot and with cold caches, "
         "and sum them into the estimate of a step.",
     )
@@ -132,7 +132,7 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
         for one in found:
             show_estimate(results.run, one, outputs, top=None if args.all else args.top)
 
-    code, _ = measure(args, "model", tasks, show, sessions=session_factory, what="estimates")
+    code, _ = measure(args, "estimate", tasks, show, sessions=session_factory, what="estimates")
     if code == 0 and any(one.estimate.missing for one in found):
         return 1 if args.fail_on is None else FOUND
     return code
@@ -204,7 +204,7 @@ class EstimateTask(ModelTask):
         model: its graph, with the batch; None of a model of the user's own.
     """
 
-    kind: ClassVar[str] = "model"
+    kind: ClassVar[str] = "estimate"
     model: Model | None
 
     @property
@@ -286,7 +286,7 @@ class EstimateTask(ModelTask):
 
 
 # -----------------------------------------------------------------------------
-# Where ``model`` puts its estimate, or its counts.
+# Where ``estimate`` puts its estimate, or its counts.
 
 
 def show_estimate(run: RunRecord, found: Summed, outputs: Outputs, *, top: int | None) -> None:
@@ -308,7 +308,7 @@ def show_estimate(run: RunRecord, found: Summed, outputs: Outputs, *, top: int |
 
     def document() -> str:
         measurements = [row.to_dict() for row in rows]
-        head = {"kind": "model", "run": run.to_dict()}
+        head = {"kind": "estimate", "run": run.to_dict()}
         return dump({**head, **found.document, "measurements": measurements})
 
     outputs.write(

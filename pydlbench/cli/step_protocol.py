@@ -1,4 +1,4 @@
-"""``pydlbench e2e --protocol NAME``: prints what a published script prints, and nothing else."""
+"""``pydlbench step --protocol NAME``: prints what a published script prints, and nothing else."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _OTHERS: Final = {
 
 
 def run_protocol(args: argparse.Namespace, session_factory: Callable[..., Any] | None) -> int:
-    """Play a protocol; see :func:`pydlbench.cli.e2e.run`."""
+    """Play a protocol; see :func:`pydlbench.cli.step.run`."""
     from pydlbench.cli.measuring import measure
 
     case, notes = read_case(args)
@@ -63,7 +63,7 @@ def run_protocol(args: argparse.Namespace, session_factory: Callable[..., Any] |
     # Standard error belongs to the script's own notes.
     silent = Progress(None)
     code, _ = measure(
-        args, "e2e", [task], write, sessions=session_factory, progress=silent, what="protocols"
+        args, "step", [task], write, sessions=session_factory, progress=silent, what="protocols"
     )
     return code
 
@@ -237,4 +237,4 @@ def _write(target: str, run: RunRecord, document: dict[str, Any]) -> None:
     from pydlbench.report.json import dump
     from pydlbench.report.text import write_text
 
-    write_text(target, dump({"kind": "e2e", "run": run.to_dict(), **document}))
+    write_text(target, dump({"kind": "step", "run": run.to_dict(), **document}))
