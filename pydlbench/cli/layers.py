@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from pydlbench.cli.output import Outputs
+    from pydlbench.cli.recorded import Log
     from pydlbench.ops.op import Layer
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
@@ -66,7 +67,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         **many,
         metavar="SHAPE",
         help="conv3, vgg16/conv3_2, 'vgg16/*', mb128ic192ih13oc384oh13kh3ph1, 128x9216:9216x4096, "
-        "relu:mb128ic96ih55, or @FILE with one per line; default: all layers of alexnet",
+        "relu:mb128ic96ih55, or @FILE with one per line; @FILE may be a log of ONEDNN_VERBOSE=1 or "
+        "a trace of PyTorch's or onnxruntime's profiler; default: all layers of alexnet",
     )
     add(
         what,
@@ -216,6 +218,7 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
     def shown(results: Results) -> None:
         rows = [one.record(Measurement) for one in results.outcomes]
         how = {"algorithms": args.algorithms, "explain": args.explain, "ncu": args.ncu}
+        how["log"] = request.log
         show(results.run, rows, outputs, early=results.early, **how)
 
     code, _ = measure(
@@ -243,6 +246,7 @@ def show(
     algorithms: bool = False,
     explain: bool = False,
     ncu: bool = False,
+    log: Log | None = None,
     again: bool = False,
 ) -> None:
     """Write the files, then print the table or the format that goes to standard output.
@@ -255,6 +259,7 @@ def show(
         algorithms: list the candidates of every row.
         explain: show the measurements behind what is said of slower backends.
         ncu: print the command that profiles each native row of a GPU.
+        log: whose problems the layers are; they are held against its times.
         again: a run that was shown before; warnings about its machine are not repeated.
 
     Raises:
@@ -264,6 +269,7 @@ def show(
     from pydlbench.report.csv import to_csv
     from pydlbench.report.json import to_json
     from pydlbench.report.layers import layers_page, layers_report
+    from pydlbench.report.recorded import recorded_report
     from pydlbench.report.text import as_markdown
     from pydlbench.report.verdicts import conclude_run
 
@@ -274,17 +280,25 @@ def show(
     except Exception as error:  # noqa: BLE001 - a sentence must not cost the measurements
         bugs.append(error)
 
+    recorded = log.described(rows) if log and rows else None
+
     def report() -> list[Block]:
         if not rows:
             return []
         how = {"algorithms": algorithms, "explain": explain, "ncu": ncu}
-        return layers_report(run, rows, conclusion, **how)
+        more = recorded_report(recorded) if recorded else []
+        return [*layers_report(run, rows, conclusion, **how), *more]
 
     outputs.write(
         {
-            "json": lambda: to_json(run, rows, interrupted=early),
+            "json": lambda: to_json(run, rows, interrupted=early, recorded=recorded),
             "csv": lambda: to_csv(run, rows),
-            "md": lambda: as_markdown(layers_page(run, rows, conclusion)),
+            "md": lambda: as_markdown(
+                [
+                    *layers_page(run, rows, conclusion),
+                    *(recorded_report(recorded) if recorded else []),
+                ]
+            ),
         },
         report,
         warnings=[*(() if again else _device_warnings(run)), *row_warnings(rows)],
@@ -399,12 +413,14 @@ class Request:
         threads: Numbers of threads; ``None`` is one per physical core.
         options: Keywords of ``measure.Options`` other than ``threads``.
         notes: What was left out, and why.
+        log: Whose problems the cases are; None of layers that were named.
     """
 
     cases: tuple[KernelSpec, ...]
     threads: tuple[int | None, ...]
     options: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    log: Log | None = None
 
 
 def read_request(args: argparse.Namespace, *, several: bool = False) -> Request:
@@ -417,6 +433,7 @@ def read_request(args: argparse.Namespace, *, several: bool = False) -> Request:
     Raises:
         UsageError: A value is bad, or two options exclude each other.
     """
+    from pydlbench.cli.recorded import read_log
     from pydlbench.records.specs import KernelSpec
     from pydlbench.timing.policy import LAYER_BUDGET_S
 
@@ -448,8 +465,20 @@ def read_request(args: argparse.Namespace, *, several: bool = False) -> Request:
     if args.workspace_limit is not None:
         options["workspace_bytes"] = byte_count("--workspace-limit", args.workspace_limit)
     threads = _threads(args.threads)
-    layers = read_layers(args)
-    wanted = [(layer, pass_) for layer in layers for pass_ in passes if pass_ in layer.passes]
+    log = read_log(args)
+    if log is not None:
+        layers = list(dict.fromkeys(each.layer for each in log.layers))
+        wanted = _recorded(args, log, passes, precisions, kinds, on_gpu)
+        passes = list(dict.fromkeys(pass_ for _, pass_, _, _ in wanted)) or passes
+        notes += log.notes
+    else:
+        layers = read_layers(args)
+        wanted = [
+            (layer, pass_, precision, kind)
+            for layer, pass_, precision, kind in product(layers, passes, precisions, kinds)
+            # Backward passes know one kind only.
+            if pass_ in layer.passes and (pass_ == "forward" or kind == kinds[0])
+        ]
     every = set(args.pass_ or ()) & {"all"}
     cases = [
         KernelSpec(
@@ -465,25 +494,46 @@ def read_request(args: argparse.Namespace, *, several: bool = False) -> Request:
             timing=timing,
             fuse=fuse,
         )
-        for (layer, pass_), precision, kind, cache, layout, timing, fuse, (
+        for (layer, pass_, precision, kind), cache, layout, timing, fuse, (
             backend,
             mode,
-        ) in product(wanted, precisions, kinds, args.cache, layouts, timings, fusions, backends)
-        # Backward passes know one kind only.
-        if pass_ == "forward" or (kind == kinds[0] and _has_gradient(fuse, pass_, fusions))
+        ) in product(wanted, args.cache, layouts, timings, fusions, backends)
+        if pass_ == "forward" or _has_gradient(fuse, pass_, fusions)
     ]
     if not cases:
         valid = ", ".join(dict.fromkeys(pass_ for layer in layers for pass_ in layer.passes))
         words = ", ".join(dict.fromkeys(word_of(layer) for layer in layers))
         raise UsageError(f"--pass {','.join(passes)}: {words} has no such pass; choices: {valid}")
-    notes += () if every else left_out_of(layers, passes)
+    notes += () if every or log else left_out_of(layers, passes)
     usual = _BUDGET_IN_TURN_S if len(backends) > 1 else LAYER_BUDGET_S
     options["budget_s"] = args.budget or usual
     if several or len(cases) * len(threads) > 1:
         # Repetitions of a single row follow each other in one process; these are spread over the
         # run.
         options["renew"] = True
-    return Request(cases=tuple(cases), threads=threads, options=options, notes=notes)
+    return Request(cases=tuple(cases), threads=threads, options=options, notes=notes, log=log)
+
+
+def _recorded(
+    args: argparse.Namespace,
+    log: Log,
+    passes: Sequence[str],
+    precisions: Sequence[str],
+    kinds: Sequence[str],
+    on_gpu: bool,
+) -> list[tuple[Layer, str, str, str]]:
+    """Return the layers of a log as it says them; passes and the like that are named are kept."""
+    wanted: dict[tuple[Layer, str, str, str], None] = {}
+    for each, own in log.layers.items():
+        if args.pass_ and each.pass_ not in passes:
+            continue
+        usual = f"{own}-tc" if on_gpu and own != "fp32" else own
+        for precision in precisions if args.precision else [usual]:
+            # Backward passes know one kind only.
+            own_kinds = kinds if args.propagation else [each.propagation]
+            for kind in own_kinds if each.pass_ == "forward" else kinds[:1]:
+                wanted[each.layer, each.pass_, precision, kind] = None
+    return list(wanted)
 
 
 def _backends_of_layers() -> list[str]:

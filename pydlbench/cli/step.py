@@ -107,6 +107,12 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     )
     how.add_argument("--no-checks", action="store_true", help="time without checking first")
     how.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="no step is run: read one that was recorded, a trace of PyTorch's profiler or of "
+        "onnxruntime's, an execution trace, or a log of ONEDNN_VERBOSE=1; .gz or not",
+    )
+    how.add_argument(
         "--no-trace", action="store_true", help="do not trace steps: no modules and calls"
     )
     how.add_argument(
@@ -162,6 +168,10 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
     Raises:
         UsageError: bad input; nothing was run and nothing written.
     """
+    if args.trace is not None:
+        from pydlbench.cli.recorded import run_trace
+
+        return run_trace(args, session_factory)
     if args.protocol is not None:
         from pydlbench.cli.step_protocol import run_protocol
 

@@ -24,6 +24,7 @@ from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.measurement import Measurement, Status
 from pydlbench.records.protocol import ProtocolNumber, ProtocolOptions
 from pydlbench.records.record import Document, Record, one_of, version
+from pydlbench.records.recorded import RecordedDocument, RecordedSteps
 from pydlbench.records.run import RunInfo, RunRecord
 from pydlbench.records.specs import Framework, Phase, Precision
 from pydlbench.records.step import StepRecord
@@ -457,9 +458,11 @@ class LayersDocument(RunDocument, frozen=True, kw_only=True):
 
     Attributes:
         measurements: the rows.
+        recorded: the log whose problems they are; absent where layers were named.
     """
 
     measurements: tuple[Measurement, ...]
+    recorded: RecordedSteps | None = None
 
 
 class SummaryNode(Record, frozen=True, kw_only=True):
@@ -714,6 +717,7 @@ DOCUMENTS: Final[Mapping[str, type[Document]]] = MappingProxyType(
         "shapes": ShapesDocument,
         "step": StepsDocument,
         "step-protocol": ProtocolDocument,
+        "step-trace": RecordedDocument,
         "sweep": SweepDocument,
         "sweep-plan": SweepPlanDocument,
     }

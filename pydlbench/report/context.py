@@ -37,7 +37,9 @@ def context_blocks(record: StepRecord, who: str) -> list[Block]:
         return []
     calls = record.calls or ()
     shown = modules[:_SHOWN]
-    cells = [_cells(one, [call for call in calls if call.module == one.module]) for one in shown]
+    cells = [
+        module_cells(one, [call for call in calls if call.module == one.module]) for one in shown
+    ]
     said = []
     if rest := modules[_SHOWN:]:
         seconds, share = sum(one.seconds for one in rest), sum(one.share for one in rest)
@@ -54,7 +56,8 @@ def context_blocks(record: StepRecord, who: str) -> list[Block]:
     ]
 
 
-def _cells(module: ModuleInContext, calls: Sequence[CallInContext]) -> list[str]:
+def module_cells(module: ModuleInContext, calls: Sequence[CallInContext]) -> list[str]:
+    """Return a module's name, time, share, share of its limit, and slowest call."""
     slowest = max(calls, key=lambda one: one.in_context_s)
     limit = "-" if module.limit_s is None else percent(module.limit_s / module.seconds)
     return [

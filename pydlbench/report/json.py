@@ -11,12 +11,17 @@ from pydlbench.records.record import SCHEMA_VERSION, SCHEMA_VERSIONS
 
 if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
+    from pydlbench.records.recorded import RecordedSteps
     from pydlbench.records.run import RunRecord
     from pydlbench.store.entry import Entry
 
 
 def to_json(
-    run: RunRecord, measurements: Sequence[Measurement], *, interrupted: bool = False
+    run: RunRecord,
+    measurements: Sequence[Measurement],
+    *,
+    interrupted: bool = False,
+    recorded: RecordedSteps | None = None,
 ) -> str:
     """Return the document of ``layers --json`` as text; see :func:`dump`.
 
@@ -24,6 +29,7 @@ def to_json(
         run: The run.
         measurements: Its rows.
         interrupted: Only a part of what was asked for is there.
+        recorded: The log whose problems they are.
     """
     return dump(
         {
@@ -31,6 +37,7 @@ def to_json(
             "interrupted": interrupted,
             "run": run.to_dict(),
             "measurements": [measurement.to_dict() for measurement in measurements],
+            **({} if recorded is None else {"recorded": recorded.to_dict()}),
         }
     )
 

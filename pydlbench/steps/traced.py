@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.devices.roofline import memory_time, roof
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError
+from pydlbench.ops.meaning import bytes_of_type
 from pydlbench.ops.seen import meaning_of
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.step import StepPreparation
@@ -67,6 +68,18 @@ class Rounds:
         """What tracing costs, by round."""
         return [one / other for one, other in zip(self.traced_s, self.plain_s, strict=True)]
 
+    def middle(self, calls: int) -> list[float]:
+        """Return the seconds of each of so many calls, and of what is between them.
+
+        They are those of rounds in the middle (``middle_rounds``), so that they add up.
+        """
+        flat = [
+            second
+            for step_s, calls_s in zip(self.traced_s, self.calls_s, strict=True)
+            for second in (*calls_s, step_s - sum(calls_s))
+        ]
+        return list(middle_rounds(flat, calls + 1))
+
     @property
     def dear(self) -> bool:
         """Whether tracing makes the step longer by more than may be: not by chance."""
@@ -99,7 +112,7 @@ def trace_step(case: StepSpec, session: Session) -> dict[str, Any]:
         if isinstance(error, ValueError):
             raise
         return {"untraced": " ".join(str(error).split())}
-    return {"trace": tracing, **in_context(facts.calls, rounds, _limits(facts.calls, session))}
+    return {"trace": tracing, **in_context(facts.calls, rounds, limits_of(facts.calls, session))}
 
 
 def traced_rounds(kernel: RemoteKernel[StepFacts], facts: TraceFacts) -> tuple[Rounds, Tracing]:
@@ -185,16 +198,7 @@ def in_context(
         rounds: of traced steps.
         limit_s: the roofline of a call, in seconds.
     """
-    between = [
-        step_s - sum(calls_s)
-        for step_s, calls_s in zip(rounds.traced_s, rounds.calls_s, strict=True)
-    ]
-    flat = [
-        second
-        for calls_s, rest in zip(rounds.calls_s, between, strict=True)
-        for second in (*calls_s, rest)
-    ]
-    *seconds, between_s = middle_rounds(flat, len(calls) + 1)
+    *seconds, between_s = rounds.middle(len(calls))
     step_s = sum(seconds) + between_s
     alike: dict[tuple[str, str, str], list[int]] = {}
     for place, call in enumerate(calls):
@@ -283,15 +287,15 @@ def _alike(larger: Sequence[float], smaller: Sequence[float]) -> bool:
 # The roofline of a call.
 
 
-def _limits(
-    calls: Sequence[ProgramCall], session: Session
+def limits_of(
+    calls: Sequence[ProgramCall], session: Session, levels: Sequence[str] = _LEVELS
 ) -> Callable[[ProgramCall], float | None]:
     """Return what tells a call's roofline on the CPU; None of one that nobody knows."""
-    meanings = {one: _meaning(one) for one in calls}
-    wanted = dict.fromkeys(_precision(one) for one in meanings.values())
+    meanings = {one: meaning_of_call(one) for one in calls}
+    wanted = dict.fromkeys(precision_of(one) for one in meanings.values())
     try:
-        device = session.devices.cpu(wanted, levels=_LEVELS)
-        levels = device.levels(_LEVELS)
+        device = session.devices.cpu(wanted, levels=levels)
+        bandwidths = device.levels(levels)
     except PydlbenchError:  # the times stand without a limit beside them
         return lambda _: None
     peaks: dict[str, float] = {}
@@ -303,15 +307,17 @@ def _limits(
 
     def limit_s(call: ProgramCall) -> float | None:
         meaning = meanings[call]
-        flops, peak = _executed(meaning), peaks.get(_precision(meaning))
-        if flops is None or peak is None or meaning.bytes is None:
+        flops, peak = _executed(meaning), peaks.get(precision_of(meaning))
+        moved = _moved(meaning)
+        if flops is None or peak is None or moved is None:
             return None
-        return roof(flops, peak, *memory_time(0, meaning.bytes, levels)).time_s
+        return roof(flops, peak, *memory_time(0, moved, bandwidths)).time_s
 
     return limit_s
 
 
-def _meaning(call: ProgramCall) -> Meaning:
+def meaning_of_call(call: ProgramCall) -> Meaning:
+    """Return what a call of a step computes."""
     return meaning_of(
         RecordedCall(
             signature=call.signature,
@@ -331,5 +337,19 @@ def _executed(meaning: Meaning) -> float | None:
     return max(0, meaning.flops - (padded - executed))
 
 
-def _precision(meaning: Meaning) -> str:
+def _moved(meaning: Meaning) -> int | None:
+    """Return least bytes; where a trace has no sizes of results, as far as layers tell."""
+    if meaning.bytes is not None or not meaning.layers or meaning.reads is None:
+        return meaning.bytes
+    itemsize = bytes_of_type(next(iter(meaning.dtypes), "float32"))
+    layers = [(each.layer, each.pass_) for each in meaning.layers]
+    # Of layers one after the other only the last one's result is the call's.
+    if len({layer for layer, _ in layers}) > 1:
+        layers = layers[-1:]
+    written = (layer.operands(pass_)[layer.result(pass_)] for layer, pass_ in layers)
+    return meaning.reads + itemsize * sum(written)
+
+
+def precision_of(meaning: Meaning) -> str:
+    """Return the precision of the peak that a call is held against."""
     return next((_PRECISIONS[one] for one in meaning.dtypes if one in _PRECISIONS), "fp32")

@@ -6,7 +6,8 @@ the time of one execution in milliseconds::
     onednn_verbose,v1,primitive,exec,cpu,convolution,brg_conv_fwd:avx512_core,forward_training,
     src:f32::blocked:acdb::f0 ...,attr-scratchpad:user,alg:convolution_direct,mb2_ic16...,0.032
 
-(older ones leave out ``v1`` and ``primitive``); one of MKL the routine with its arguments, the
+(oneDNN 1 to 3.2 leave out ``v1`` and ``primitive``, and write ``src_f32`` for ``src:f32``; a time
+stamp may stand before them); one of MKL the routine with its arguments, the
 time and the threads::
 
     MKL_VERBOSE SGEMM(T,N,48,64,32,...) 1.76ms CNR:OFF Dyn:0 FastMM:1 TID:0  NThr:2
@@ -14,6 +15,7 @@ time and the threads::
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
 
 _MKL = re.compile(r"MKL_VERBOSE (\w+)\(([^)]*)\) ([\d.]+)(ns|us|ms|s)\b(?:.*\bNThr:(\d+))?")
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
-_DESCRIPTOR = re.compile(r"(\w+):(\w+):[^:]*:[^:]*:(\w*)")
+_DESCRIPTOR = re.compile(r"(\w+?)[_:](?:[a-z]+[0-9]+\w*|undef):[^:]*:[^:]*:(\w*)")
+#: What begins a line that :func:`parse` reads.
+MARKS = ("onednn_verbose,", "dnnl_verbose,", "MKL_VERBOSE ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +43,7 @@ class Execution:
         problem: sizes, as the library writes them.
         formats: of source and destination: ``abcd -> aBcd16b``.
         threads: how many it used, where it says so.
+        signature: what of the line says what is computed, see :mod:`pydlbench.ops.seen.onednn`.
     """
 
     library: str
@@ -49,12 +54,18 @@ class Execution:
     problem: str = ""
     formats: str = ""
     threads: int | None = None
+    signature: str = ""
 
 
 def parse(text: str) -> list[Execution]:
     """Read the executions from what was printed, in their order; other lines are passed over."""
-    found = (_onednn(line) or _mkl(line) for line in text.splitlines())
-    return [one for one in found if one is not None]
+    executions = map(parse_line, text.splitlines())
+    return [execution for execution in executions if execution is not None]
+
+
+def parse_line(line: str) -> Execution | None:
+    """Read the execution of one line; None where it is none's."""
+    return _onednn(line) or _mkl(line)
 
 
 def _onednn(line: str) -> Execution | None:
@@ -70,7 +81,7 @@ def _onednn(line: str) -> Execution | None:
         seconds = float(rest[-1]) / 1e3
     except ValueError:
         return None
-    formats = {role: order for role, _, order in _DESCRIPTOR.findall(rest[4])}
+    formats = dict(_DESCRIPTOR.findall(rest[4]))
     ends = [formats[role] for role in ("src", "dst") if formats.get(role)]
     return Execution(
         library="oneDNN",
@@ -80,6 +91,7 @@ def _onednn(line: str) -> Execution | None:
         propagation=rest[3],
         problem=rest[-2],
         formats=" -> ".join(ends),
+        signature=f"onednn:{','.join((rest[1], *rest[3:6], ' '.join(rest[6:-2]), rest[-2]))}",
     )
 
 
@@ -89,12 +101,17 @@ def _mkl(line: str) -> Execution | None:
         return None
     routine, arguments, time, unit, threads = match.groups()
     words = [word for word in arguments.split(",") if word.isalpha()]
+    # Addresses, and what stands behind the first of them, change from call to call.
+    sizes = itertools.takewhile(
+        lambda word: not word.startswith("0x"), map(str.strip, arguments.split(","))
+    )
     return Execution(
         library="MKL",
         primitive=routine,
         implementation=f"{routine}({','.join(words)})" if words else routine,
         seconds=float(time) * _UNITS[unit],
         threads=None if threads is None else int(threads),
+        signature=f"mkl:{routine}({','.join(sizes)})",
     )
 
 

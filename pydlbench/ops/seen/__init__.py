@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pydlbench.errors import UnsupportedError
+from pydlbench.errors import UnsupportedError, UsageError
 from pydlbench.ops.meaning import Meaning
-from pydlbench.ops.seen import aten, onnx, tensorflow
+from pydlbench.ops.seen import aten, onednn, onnx, tensorflow
 
 if TYPE_CHECKING:
     from pydlbench.records.operator import RecordedCall
 
 
 def meaning_of(recorded: RecordedCall) -> Meaning:
-    """Return what a recorded call computes, of whichever framework it is.
+    """Return what a recorded call computes, of whichever framework or library it is.
 
     Args:
         recorded: the call. Of one of PyTorch's, its ``bytes`` say how large results are.
@@ -24,8 +24,10 @@ def meaning_of(recorded: RecordedCall) -> Meaning:
             return tensorflow.meaning_of(recorded)
         if onnx.is_node(signature):
             return onnx.meaning_of(recorded)
+        if onednn.is_logged(signature):
+            return onednn.meaning_of(recorded)
         return aten.meaning_of(recorded)
-    except UnsupportedError as error:
+    except (UnsupportedError, UsageError) as error:
         return Meaning.unknown(str(error))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # Other operands than the rule was written for: another version of the framework.

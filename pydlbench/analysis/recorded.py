@@ -1,0 +1,200 @@
+"""From what somebody has recorded to its distinct problems, weighted by count and time."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.records.recorded import RecordedProblem, RecordedSteps
+from pydlbench.records.trace import Dominant
+from pydlbench.steps.traced import Rounds, in_context, meaning_of_call, precision_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pydlbench.ops.meaning import LayerPass, Meaning
+    from pydlbench.records.trace import ProgramCall
+    from pydlbench.traces.recorded import Recorded
+
+#: Problems that take this share of the time are timed one by one; the others are named.
+MOST_OF_IT: Final = 0.95
+_SHAPES: Final = re.compile(r"(?:\w\[|\"shape\":\[)([0-9, ]*)\]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Equal calls of a step.
+
+    Attributes:
+        call: one of them.
+        meaning: what it computes.
+        modules: that they are of.
+        count: in a step.
+        seconds: of them all; None where nobody timed them.
+    """
+
+    call: ProgramCall
+    meaning: Meaning
+    modules: tuple[str, ...]
+    count: int
+    seconds: float | None
+
+    @property
+    def weight(self) -> float:
+        """What it is ordered by: seconds, or what it computes where there are none."""
+        meaning = self.meaning
+        counted = self.count * ((meaning.flops or 0) + (meaning.bytes or 0))
+        return counted if self.seconds is None else self.seconds
+
+
+def distinct_problems(recorded: Recorded) -> list[Problem]:
+    """Return the distinct problems of a step, the heaviest first; views compute nothing."""
+    first = recorded.rounds[0]
+    seconds: Sequence[float | None] = [None] * len(first.calls)
+    if first.seconds is not None:
+        seconds = _rounds_of(recorded).middle(len(first.calls))
+    alike: dict[tuple[str, str], list[int]] = {}
+    for place, call in enumerate(first.calls):
+        alike.setdefault((call.signature, call.direction), []).append(place)
+    problems = []
+    for places in alike.values():
+        call = first.calls[places[0]]
+        meaning = meaning_of_call(call)
+        if meaning.kind == "view":
+            continue
+        own = [one for place in places if (one := seconds[place]) is not None]
+        modules = (first.calls[place].module for place in places)
+        problems.append(
+            Problem(
+                call=call,
+                meaning=meaning,
+                modules=tuple(dict.fromkeys(modules)) if recorded.named else (),
+                count=len(places),
+                seconds=sum(own) if own else None,
+            )
+        )
+    return sorted(problems, key=lambda problem: -problem.weight)
+
+
+def layers_to_time(problems: Sequence[Problem]) -> tuple[dict[LayerPass, str], int]:
+    """Return the layers behind most of the time, each with its precision; and what is left over.
+
+    Args:
+        problems: the heaviest first.
+
+    Returns:
+        Layers and passes by what they stand for most; the number of problems that have layers and
+        are too light to be timed.
+    """
+    whole = sum(problem.weight for problem in problems)
+    layers: dict[LayerPass, str] = {}
+    reached, light = 0.0, 0
+    for problem in problems:
+        if whole and reached > MOST_OF_IT * whole:
+            light += bool(problem.meaning.layers)
+            continue
+        reached += problem.weight
+        for layer in problem.meaning.layers:
+            layers.setdefault(layer, precision_of(problem.meaning))
+    return layers, light
+
+
+def describe(
+    recorded: Recorded,
+    file: str,
+    problems: Sequence[Problem],
+    *,
+    limit_s: Callable[[ProgramCall], float | None] = lambda _: None,
+    native_s: Callable[[Problem], float | None] = lambda _: None,
+    limits_of: str | None = None,
+) -> RecordedSteps:
+    """Return what a file says, held against limits.
+
+    Args:
+        recorded: the file, read.
+        file: its name.
+        problems: of it.
+        limit_s: the roofline of a call, in seconds.
+        native_s: of the native layers that stand for one call of a problem, in seconds.
+        limits_of: whose peaks these are.
+    """
+    context: dict[str, Any] = {}
+    step_s = None
+    first = recorded.rounds[0]
+    if first.seconds is not None and first.calls:
+        context = in_context(first.calls, _rounds_of(recorded), limit_s)
+        step_s = context["between_calls_s"] + sum(call.in_context_s for call in context["calls"])
+        if first.step_s is None:
+            context["between_calls_s"] = None
+    limits = [_times(problem.count, limit_s(problem.call)) for problem in problems]
+    whole = step_s or sum(limit or 0.0 for limit in limits)
+    described = [
+        _described(problem, limit, _times(problem.count, native_s(problem)), whole)
+        for problem, limit in zip(problems, limits, strict=True)
+    ]
+    described.sort(key=lambda problem: -(problem.share or 0.0))
+    if not recorded.named:
+        context |= {"modules": (), "dominant": _dominant(described)}
+    return RecordedSteps(
+        file=file,
+        source=recorded.source,
+        steps=len(recorded.rounds),
+        count=sum(problem.count for problem in problems),
+        step_s=step_s,
+        problems=tuple(described),
+        limits_of=limits_of,
+        notes=recorded.notes,
+        **context,
+    )
+
+
+def _times(count: int, seconds: float | None) -> float | None:
+    return None if seconds is None else count * seconds
+
+
+def _described(
+    problem: Problem, limit_s: float | None, native_s: float | None, whole_s: float
+) -> RecordedProblem:
+    call, meaning = problem.call, problem.meaning
+    main = max(meaning.layers, key=lambda one: one.layer.flops(one.pass_), default=None)
+    passes = [one.pass_ for one in meaning.layers if main and one.layer == main.layer]
+    weight = limit_s if problem.seconds is None else problem.seconds
+    return RecordedProblem(
+        operator=call.operator,
+        problem=_shapes(call) if main is None else main.layer.problem,
+        passes=tuple(dict.fromkeys(passes)),
+        direction=call.direction,
+        precision=precision_of(meaning),
+        modules=problem.modules,
+        count=problem.count,
+        seconds=problem.seconds,
+        share=None if weight is None or not whole_s else weight / whole_s,
+        flops=None if meaning.flops is None else problem.count * meaning.flops,
+        limit_s=limit_s,
+        native_s=native_s,
+        no_layer=meaning.layers_missing if main is None else None,
+        signature=call.signature,
+    )
+
+
+def _shapes(call: ProgramCall) -> str:
+    """Return the shapes of a call's operands: ``8x10 8``."""
+    if call.signature.startswith("onednn:"):
+        return call.signature.rpartition(",")[2]
+    return " ".join(
+        shape.replace(", ", "x").replace(",", "x") for shape in _SHAPES.findall(call.signature)
+    )
+
+
+def _dominant(problems: Sequence[RecordedProblem]) -> Dominant | None:
+    """Return the first problem; a single execution tells no interval."""
+    if not problems or problems[0].share is None:
+        return None
+    return Dominant(name=f"{problems[0].operator} {problems[0].problem}", share=problems[0].share)
+
+
+def _rounds_of(recorded: Recorded) -> Rounds:
+    rounds = [one for one in recorded.rounds if one.seconds is not None]
+    steps_s = [sum(one.seconds or ()) if one.step_s is None else one.step_s for one in rounds]
+    return Rounds(steps_s, steps_s, [one.seconds or () for one in rounds])

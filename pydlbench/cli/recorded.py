@@ -1,0 +1,181 @@
+"""Logs and traces of others as input: ``step --trace FILE`` and ``layers --shape @FILE``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydlbench.cli.options import refuse
+from pydlbench.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Sequence
+
+    from pydlbench.analysis.recorded import Problem
+    from pydlbench.ops.meaning import LayerPass
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.records.recorded import RecordedSteps
+    from pydlbench.traces.recorded import Recorded
+
+
+# -----------------------------------------------------------------------------
+# ``step --trace FILE``: the calls of somebody's step, held against this machine's limits.
+
+#: Options of the command that a trace has a meaning with.
+_WITH_A_TRACE = (
+    *("command", "trace", "json", "md", "quiet", "verbose", "threads", "seed", "store", "no_trace"),
+    *("version", "device"),
+)
+
+
+def run_trace(args: argparse.Namespace, session_factory: Callable[..., Any] | None = None) -> int:
+    """Read a log or a trace, and show what dominates it; nothing of the user's code is run.
+
+    Args:
+        args: the command's options.
+        session_factory: gives a session for the options of ``session.Options`` as keywords.
+
+    Returns:
+        0.
+
+    Raises:
+        UsageError: an option that has no meaning with a trace, or a file that is none.
+    """
+    from pydlbench.analysis.recorded import describe, distinct_problems
+    from pydlbench.cli.output import Outputs
+    from pydlbench.cli.parser import command_parser
+    from pydlbench.devices.bandwidths import LEVELS
+    from pydlbench.report.json import dump
+    from pydlbench.report.recorded import recorded_report
+    from pydlbench.report.text import as_markdown
+    from pydlbench.runner.options import Options
+    from pydlbench.runner.session import Session
+    from pydlbench.steps.traced import limits_of
+    from pydlbench.traces.files import read
+
+    idle = vars(command_parser(args.command).parse_args([]))
+    others = [name for name in vars(args) if name not in _WITH_A_TRACE]
+    refuse(args, others, "with --trace", idle=idle)
+    outputs = Outputs.from_args(args)
+    recorded = read(args.trace)
+    problems = distinct_problems(recorded)
+    make = session_factory or (lambda **how: Session(Options(**how)))
+    with make(threads=args.threads) as session:
+        how: dict[str, Any] = {}
+        if not recorded.on_gpu:
+            limit_s = limits_of(recorded.rounds[0].calls, session, levels=LEVELS)
+            how = {"limit_s": limit_s, "limits_of": _machine(session)}
+        found = describe(recorded, args.trace, problems, **how)
+        run = session.run
+    outputs.write(
+        {
+            "json": lambda: dump(
+                {"kind": "trace", "run": run.to_dict(), "recorded": found.to_dict()}
+            ),
+            "md": lambda: as_markdown(recorded_report(found)),
+        },
+        lambda: recorded_report(found),
+        warnings=["recorded on a GPU: its limits are not this machine's"] * recorded.on_gpu,
+    )
+    return 0
+
+
+def _machine(session: Any) -> str:
+    threads = len(session.cpus)
+    return f"{session.facts.name}, {threads} thread{'' if threads == 1 else 's'}"
+
+
+# -----------------------------------------------------------------------------
+# ``layers --shape @FILE``: the layers behind the calls of somebody's step.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """A log or a trace whose layers are timed.
+
+    Attributes:
+        file: its name.
+        recorded: what it says.
+        problems: the heaviest first.
+        layers: behind most of its time, each with its precision.
+        notes: what is left out, and why.
+    """
+
+    file: str
+    recorded: Recorded
+    problems: Sequence[Problem]
+    layers: dict[LayerPass, str]
+    notes: tuple[str, ...]
+
+    def described(self, rows: Sequence[Measurement]) -> RecordedSteps:
+        """Return the file, its problems held against the native rows and their limits."""
+        from pydlbench.analysis.recorded import describe
+
+        timed = {
+            (row.problem, row.pass_, row.pass_ == "forward" and row.propagation): row
+            for row in rows
+            if row.backend == "native" and row.status == "ok"
+        }
+
+        def native(problem: Problem) -> list[Measurement]:
+            layers = problem.meaning.layers
+            keys = [
+                (one.layer.problem, one.pass_, one.pass_ == "forward" and one.propagation)
+                for one in layers
+            ]
+            return [timed[key] for key in keys] if set(keys) <= set(timed) else []
+
+        def native_s(problem: Problem) -> float | None:
+            return sum(row.time.median for row in native(problem) if row.time) or None
+
+        def limit_s(problem: Problem) -> float | None:
+            roofs = [row.roofline for row in native(problem)]
+            return sum(roof.time_s for roof in roofs if roof) if roofs and all(roofs) else None
+
+        limits = {problem.call: limit_s(problem) for problem in self.problems}
+        return describe(
+            self.recorded,
+            self.file,
+            self.problems,
+            limit_s=limits.get,
+            native_s=native_s,
+            limits_of="the machine above",
+        )
+
+
+def read_log(args: argparse.Namespace) -> Log | None:
+    """Return the log or trace that ``--shape`` names; None where it names none.
+
+    Raises:
+        UsageError: a file that is damaged or has no layers, or an option beside it that would
+            change what it says.
+    """
+    from pydlbench.analysis.recorded import distinct_problems, layers_to_time
+    from pydlbench.cli.options import split_patterns
+    from pydlbench.traces.files import is_recorded, read
+
+    shapes = split_patterns(args.shape or ())
+    logs = [shape for shape in shapes if shape.startswith("@") and is_recorded(shape[1:])]
+    if not logs:
+        return None
+    given, name = logs[0], logs[0][1:]
+    if len(shapes) > 1 or args.model:
+        other = args.model[0] if args.model else next(one for one in shapes if one != given)
+        raise UsageError(
+            f"--shape {given}: a log goes alone, without {other}; nearest: leave it out"
+        )
+    refuse(args, ["batch", "pool"], f"with {given}, which tells it")
+    recorded = read(name)
+    problems = distinct_problems(recorded)
+    layers, light = layers_to_time(problems)
+    if not layers:
+        reason = next((one.meaning.layers_missing for one in problems), "no call computes anything")
+        raise UsageError(
+            f"--shape {given}: none of its {len(problems)} problems has a native layer ({reason}); "
+            f"nearest: pydlbench step --trace {name}"
+        )
+    notes = recorded.notes
+    if light:
+        notes += (f"{light} problems that take less than 5 % together are not timed",)
+    return Log(file=name, recorded=recorded, problems=problems, layers=layers, notes=notes)

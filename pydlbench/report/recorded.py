@@ -1,0 +1,130 @@
+"""The report of a log or a trace: what dominates, and how far each problem is from its limit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pydlbench.records.metrics import Column
+from pydlbench.report.context import module_cells
+from pydlbench.report.text import Heading, Lines, Table
+from pydlbench.units import format_seconds, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydlbench.records.recorded import RecordedProblem, RecordedSteps
+    from pydlbench.report.text import Block
+
+#: Problems and modules that are shown; JSON has all.
+_SHOWN: Final = 15
+_MODULES: Final = 10
+#: What has no native layer is named up to so many operators.
+_NAMED: Final = 6
+
+
+def recorded_report(recorded: RecordedSteps) -> list[Block]:
+    """Return heading, what dominates, modules, problems, what has no layer, and notes."""
+    shown = recorded.problems[:_SHOWN]
+    blocks: list[Block] = [
+        Heading([_heading(recorded)]),
+        Lines(_dominates(recorded), bold=1),
+    ]
+    if recorded.modules:
+        cells = [
+            module_cells(module, [call for call in recorded.calls if call.module == module.module])
+            for module in recorded.modules[:_MODULES]
+        ]
+        titles = ("module", "time", "share", "of limit", "slowest call")
+        blocks.append(Table(titles, cells, (False, True, True, True, False)))
+    native = any(problem.native_s is not None for problem in recorded.problems)
+    blocks.append(Table.of(_COLUMNS + _NATIVE if native else _COLUMNS, shown))
+    return [*blocks, Lines(_rest(recorded)), Lines(list(recorded.notes))]
+
+
+def _heading(recorded: RecordedSteps) -> str:
+    steps = f"{recorded.steps} steps of " if recorded.steps > 1 else ""
+    items = [recorded.file, recorded.source, f"{steps}{recorded.count:,} calls"]
+    if recorded.step_s is not None:
+        items.append(format_seconds(recorded.step_s))
+    if recorded.between_calls_s is not None and recorded.step_s:
+        share = percent(recorded.between_calls_s / recorded.step_s)
+        items.append(f"between calls {format_seconds(recorded.between_calls_s)}, {share}")
+    return "  ".join(items)
+
+
+def _dominates(recorded: RecordedSteps) -> list[str]:
+    dominant = recorded.dominant
+    if dominant is None:
+        return []
+    whole = "the sum of the limits" if recorded.step_s is None else "the time"
+    text = f"dominated by {dominant.name}: {percent(dominant.share)} of {whole}"
+    if dominant.ci_low is not None and dominant.ci_high is not None:
+        text += f" (95 % {percent(dominant.ci_low)} .. {percent(dominant.ci_high)})"
+    timed = [one for one in recorded.problems if one.limit_s is not None and one.seconds]
+    limits_s = sum(one.limit_s or 0.0 for one in timed)
+    seconds = sum(one.seconds or 0.0 for one in timed)
+    if not seconds or recorded.step_s is None:
+        return [text]
+    limit = (
+        f"the limit is {percent(limits_s / seconds)} of the {format_seconds(seconds)} that "
+        f"problems with one take ({percent(seconds / recorded.step_s)} of all); limits by the "
+        f"peaks of {recorded.limits_of}"
+    )
+    return [text, limit]
+
+
+def _share(seconds: float | None, whole_s: float | None) -> str:
+    return "-" if seconds is None or not whole_s else percent(seconds / whole_s)
+
+
+def _time(seconds: float | None) -> str:
+    return "-" if seconds is None else format_seconds(seconds)
+
+
+def _ratio(problem: RecordedProblem) -> str:
+    if problem.seconds is None or not problem.native_s:
+        return "-"
+    return f"{problem.seconds / problem.native_s:.3g}"
+
+
+_COLUMNS: Final[tuple[Column[RecordedProblem], ...]] = (
+    Column("operator", lambda one: one.operator, right=False),
+    Column("problem", lambda one: one.problem, right=False),
+    Column("pass", lambda one: " ".join(one.passes) or one.direction, right=False),
+    Column("precision", lambda one: one.precision, right=False),
+    Column("count", lambda one: f"{one.count:,}"),
+    Column("time", lambda one: _time(one.seconds)),
+    Column("share", lambda one: _share(one.share, 1.0)),
+    Column("limit", lambda one: _time(one.limit_s)),
+    Column("of limit", lambda one: _share(one.limit_s, one.seconds)),
+)
+_NATIVE: Final[tuple[Column[RecordedProblem], ...]] = (
+    Column("native", lambda one: _time(one.native_s)),
+    Column("x native", _ratio),
+)
+
+
+def _rest(recorded: RecordedSteps) -> list[str]:
+    """What is below the table, and what has no native layer, counted and named."""
+    lines = []
+    if below := recorded.problems[_SHOWN:]:
+        share = percent(sum(one.share or 0.0 for one in below))
+        lines.append(f"{len(below)} problems more: {share} (--json)")
+    without = recorded.without_layer
+    if without:
+        calls = sum(one.count for one in without)
+        share = percent(sum(one.share or 0.0 for one in without))
+        which = f"{calls} of {recorded.count:,} calls, {share}: {_named(without)}"
+        lines.append(f"without a native layer: {which}")
+    return lines
+
+
+def _named(problems: Sequence[RecordedProblem]) -> str:
+    """Name operators with their numbers and the first reason."""
+    counts: dict[tuple[str, str], int] = {}
+    for one in problems:
+        key = one.operator, one.no_layer or ""
+        counts[key] = counts.get(key, 0) + one.count
+    named = [f"{operator} x {count} ({why})" for (operator, why), count in counts.items()]
+    more = len(named) - _NAMED
+    return "; ".join([*named[:_NAMED], *([f"and {more} more (--json)"] if more > 0 else [])])

@@ -1,0 +1,214 @@
+"""PyTorch's execution traces (PARAM's and Chakra's format): calls with all operands, no times."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from pydlbench.errors import UsageError
+from pydlbench.ops.meaning import bytes_of_type
+from pydlbench.records.trace import ProgramCall
+from pydlbench.traces.recorded import Recorded, Round
+from pydlbench.traces.torch_calls import (
+    DTYPES,
+    is_idle,
+    is_operator,
+    is_read,
+    read_schema,
+    tensor,
+    write_signature,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_TENSOR: Final = re.compile(r"Tensor\((.+)\)")
+_DEEPEST: Final = 1000
+
+
+class Values(msgspec.Struct):
+    """Arguments or results of a node, side by side."""
+
+    values: list[Any] = []
+    shapes: list[Any] = []
+    types: list[str] = []
+    strides: list[Any] = []
+
+
+class Attribute(msgspec.Struct):
+    """A named value."""
+
+    name: str
+    value: Any = None
+
+
+class Node(msgspec.Struct):
+    """A node of an execution trace; ``ctrl_deps`` is what called it (``parent`` in older ones)."""
+
+    id: int
+    name: str = ""
+    ctrl_deps: int | None = None
+    parent: int | None = None
+    inputs: Values | list[Any] = []
+    input_shapes: list[Any] = []
+    input_types: list[str] = []
+    outputs: Values | list[Any] = []
+    output_shapes: list[Any] = []
+    output_types: list[str] = []
+    op_schema: str = ""
+    attrs: list[Attribute] = []
+
+    @property
+    def caller(self) -> int | None:
+        """The id of what called it."""
+        return self.ctrl_deps if self.ctrl_deps is not None else self.parent
+
+    @property
+    def schema(self) -> str:
+        """Of its operator; empty of what is none."""
+        noted = (one.value for one in self.attrs if one.name == "op_schema")
+        return str(next(noted, "")) or self.op_schema
+
+    @property
+    def arguments(self) -> Values:
+        """What it reads."""
+        if isinstance(self.inputs, Values):
+            return self.inputs
+        return Values(self.inputs, self.input_shapes, self.input_types)
+
+    @property
+    def results(self) -> Values:
+        """What it writes."""
+        if isinstance(self.outputs, Values):
+            return self.outputs
+        return Values(self.outputs, self.output_shapes, self.output_types)
+
+
+def read(name: str, nodes: Sequence[Node]) -> Recorded:
+    """Read an execution trace.
+
+    Args:
+        name: of the file, for messages.
+        nodes: all of them.
+
+    Raises:
+        UsageError: no operators are in it, or they call each other in a circle.
+    """
+    called: dict[int | None, list[Node]] = defaultdict(list)
+    known = {node.id for node in nodes}
+    for node in nodes:
+        known_caller = node.caller in known and node.caller != node.id
+        called[node.caller if known_caller else None].append(node)
+    calls: list[ProgramCall] = []
+    seen = 0
+    #: What is still to be read, the next one last: node, direction, depth.
+    waiting = [(node, "forward", 0) for node in reversed(called[None])]
+    while waiting:
+        node, direction, depth = waiting.pop()
+        seen += 1
+        if depth > _DEEPEST:
+            raise UsageError(f"{name}: node {node.id}: called {_DEEPEST:,} deep; record it again")
+        if node.name.startswith("autograd::engine::evaluate_function"):
+            direction = "backward"
+        elif node.name.startswith("Optimizer."):
+            direction = "optimizer"
+        inner = sorted(called[node.id], key=lambda one: one.id)
+        alone = not any(is_operator(one.name) for one in inner)
+        if is_read(node.name) or (is_operator(node.name) and alone and not is_idle(node.name)):
+            calls.append(_call_of(node, direction))
+            seen += _below(node, called)
+            continue
+        waiting += [(one, direction, depth + 1) for one in reversed(inner)]
+    if not calls:
+        raise UsageError(
+            f"{name}: no operators among its {len(nodes):,} nodes; nearest: a trace of "
+            "torch.profiler.ExecutionTraceObserver"
+        )
+    notes = ["an execution trace has no times: what dominates is told by the limits"]
+    if seen < len(nodes):
+        notes.append(f"{len(nodes) - seen} nodes that nothing calls are left out")
+    on_gpu = any("cuda" in one.signature for one in calls)
+    return Recorded(
+        source="PyTorch execution trace",
+        rounds=(Round(tuple(calls), None),),
+        on_gpu=on_gpu,
+        notes=tuple(notes),
+    )
+
+
+def _below(node: Node, called: dict[int | None, list[Node]]) -> int:
+    """Return how many nodes a call has inside it."""
+    number, waiting = 0, [node]
+    while waiting:
+        inner = called[waiting.pop().id]
+        number += len(inner)
+        waiting += inner
+    return number
+
+
+def _call_of(node: Node, direction: str) -> ProgramCall:
+    overload, parameters = read_schema(node.schema)
+    writer = _Writer()
+    arguments = writer.texts(node.arguments)
+    writer.texts(node.results)
+    return ProgramCall(
+        operator=node.name.replace("::", "."),
+        module=direction,
+        direction=direction,
+        signature=write_signature(node.name, arguments, overload or "default", parameters),
+        bytes=writer.bytes,
+    )
+
+
+@dataclass(slots=True)
+class _Writer:
+    """Writes the arguments of one call, and counts the bytes of its tensors."""
+
+    bytes: int = 0
+
+    def texts(self, every: Values) -> list[str]:
+        """Return arguments as texts."""
+        shapes = [*every.shapes, *[[]] * len(every.values)]
+        strides = [*every.strides, *[[]] * len(every.values)]
+        return [
+            self._text(value, kind, shape, stride)
+            for value, kind, shape, stride in zip(
+                every.values, every.types, shapes, strides, strict=False
+            )
+        ]
+
+    def _text(self, value: Any, kind: str, shape: Any, strides: Any) -> str:
+        if match := _TENSOR.fullmatch(kind):
+            return self._tensor(match[1], shape, strides)
+        if kind.startswith("GenericList[") and isinstance(value, list):
+            kinds = kind[len("GenericList[") : -1].split(",")
+            shapes, each = _padded(shape, len(value)), _padded(strides, len(value))
+            inner = zip(value, kinds, shapes, each, strict=False)
+            return f"[{', '.join(self._text(*one) for one in inner)}]"
+        if kind == "None" or value == "<None>":
+            return "None"
+        if isinstance(value, (bool, int, float)) or (
+            isinstance(value, list) and all(isinstance(one, (bool, int, float)) for one in value)
+        ):
+            return repr(value)
+        return repr(value) if kind == "String" and isinstance(value, str) else f"<{kind}>"
+
+    def _tensor(self, kind: str, shape: Any, strides: Any) -> str:
+        dtype = DTYPES.get(kind)
+        if dtype is None:  # one that was left out says that it is uninitialised
+            return "None" if "nullptr" in kind else f"<{kind}>"
+        sizes, steps = (
+            each if isinstance(each, list) and all(type(n) is int for n in each) else []
+            for each in (shape, strides)
+        )
+        self.bytes += math.prod(sizes) * bytes_of_type(dtype)
+        return tensor(dtype, sizes, steps)
+
+
+def _padded(listed: Any, number: int) -> list[Any]:
+    return [*(listed if isinstance(listed, list) else []), *[[]] * number]

@@ -1,0 +1,63 @@
+"""Logs of ``ONEDNN_VERBOSE=1`` and ``MKL_VERBOSE=1``, of whichever framework or program."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydlbench.backends.frameworks.verbose import MARKS, parse_line
+from pydlbench.errors import UsageError
+from pydlbench.records.trace import ProgramCall
+from pydlbench.traces.recorded import Recorded, Round
+
+#: Characters of a line; a problem takes a few hundred.
+_LONGEST: Final = 10_000
+_DIRECTIONS: Final = ("backward", "backward_data", "backward_weights")
+
+
+def read(name: str, text: str, most: int) -> Recorded:
+    """Read a log; lines of others are passed over.
+
+    Args:
+        name: of the file, for messages.
+        text: of it.
+        most: executions.
+
+    Raises:
+        UsageError: no execution is in it, or there are too many.
+    """
+    calls: list[ProgramCall] = []
+    seconds: list[float] = []
+    torn, libraries = 0, dict[str, None]()
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.startswith(MARKS):
+            continue
+        execution = parse_line(line) if len(line) <= _LONGEST else None
+        if execution is None:
+            torn += ",exec," in line
+            continue
+        if len(calls) == most:
+            raise UsageError(
+                f"{name}:{number}: more than {most:,} executions; nearest: a log of one step"
+            )
+        backward = execution.propagation in _DIRECTIONS
+        libraries.setdefault(execution.library)
+        direction = "backward" if backward else "forward"
+        calls.append(
+            ProgramCall(
+                operator=f"{execution.library} {execution.primitive}",
+                module=direction,
+                direction=direction,
+                signature=execution.signature,
+            )
+        )
+        seconds.append(execution.seconds)
+    if not calls:
+        raise UsageError(
+            f"{name}: no execution in it; nearest: ONEDNN_VERBOSE=1, or DNNL_VERBOSE=1"
+        )
+    notes = (f"{torn} torn lines were passed over",) if torn else ()
+    return Recorded(
+        source=f"log of {' and '.join(libraries)}",
+        rounds=(Round(tuple(calls), tuple(seconds)),),
+        notes=(*notes, "times of a log are those of kernels, without what calls them"),
+    )

@@ -1,0 +1,66 @@
+"""What a log or a trace says: rounds of calls, each with what it computes and how long it took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydlbench.records.trace import ProgramCall
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One execution of what was recorded.
+
+    Attributes:
+        calls: in their order.
+        seconds: of each; None where the file has no times.
+        step_s: of the whole; None where nobody noted it, and then the sum of its calls stands for
+            it.
+    """
+
+    calls: tuple[ProgramCall, ...]
+    seconds: tuple[float, ...] | None
+    step_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """What a file says.
+
+    Attributes:
+        source: what wrote it: ``PyTorch profiler``, ``oneDNN's log``.
+        rounds: at least one; several are executions of the same calls.
+        named: whether its calls have names of modules.
+        on_gpu: whether its times are those of a GPU's kernels.
+        notes: what a reader has to know.
+    """
+
+    source: str
+    rounds: tuple[Round, ...]
+    named: bool = False
+    on_gpu: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def alike(rounds: Sequence[Round]) -> tuple[tuple[Round, ...], tuple[str, ...]]:
+    """Return rounds of the same calls, and what has to be said of them.
+
+    Executions that differ in their calls are taken as a single one: their sum.
+
+    Args:
+        rounds: at least one.
+    """
+    kept = [one for one in rounds if one.calls] or rounds[:1]
+    signatures = {tuple(call.signature for call in one.calls) for one in kept}
+    if len(signatures) == 1:
+        return tuple(kept), ()
+    whole = Round(
+        tuple(call for one in kept for call in one.calls),
+        tuple(second for one in kept for second in one.seconds or ()),
+        sum(one.step_s or 0.0 for one in kept) or None,
+    )
+    return (whole,), (f"{len(kept)} steps whose calls differ: what is shown is their sum",)

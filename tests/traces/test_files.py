@@ -1,0 +1,284 @@
+"""Logs and traces as they were recorded, and files that are none."""
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from pydlbench.analysis.recorded import describe, distinct_problems, layers_to_time
+from pydlbench.errors import UsageError
+from pydlbench.traces import files
+from pydlbench.traces.files import is_recorded, read
+
+DATA = Path(__file__).parent / "data"
+CONV1, CONV2 = "mb8ic3ih32oc16oh32kh3ph1", "mb8ic16ih32oc32oh16kh3sh2ph1"
+LINEAR = "8x2048:2048x10"
+#: What a step of training of the network has, whoever recorded it.
+STEP = {
+    (CONV1, "forward"): 1,
+    (CONV1, "backward-weights"): 1,
+    (CONV2, "forward"): 1,
+    (CONV2, "backward-weights"): 1,
+    (CONV2, "backward-data"): 1,
+    (LINEAR, "forward"): 1,
+    (LINEAR, "backward-weights"): 1,
+    (LINEAR, "backward-data"): 1,
+}
+
+
+def name_of(name):
+    return str(DATA / f"{name}.gz")
+
+
+def products(name):
+    """Convolutions and products of a file, by problem and pass, with their numbers."""
+    found = Counter()
+    for problem in distinct_problems(read(name_of(name))):
+        for each in problem.meaning.layers:
+            if each.layer.multiply_adds:
+                found[each.layer.problem, each.pass_] += problem.count
+    return found
+
+
+@pytest.mark.parametrize("name", ["eager.json", "modules.json", "compiled.json", "execution.json"])
+def test_the_problems_are_those_of_the_step_that_ran(name):
+    assert products(name) == STEP
+
+
+def test_a_log_has_the_same_problems_and_tensorflow_pads_them_otherwise():
+    found = products("tensorflow.log")
+    padded = {
+        (problem.removesuffix("ph1") if problem == CONV2 else problem, pass_): count
+        for (problem, pass_), count in STEP.items()
+        if problem != LINEAR
+    }
+    assert {key: found[key] for key in padded} == padded
+    # Gradients of products are products like all others there.
+    others = {"8x2048:2048x10", "2048x8:8x10", "8x10:10x2048"}
+    assert {problem for problem, _ in found} - {problem for problem, _ in padded} == others
+
+
+def test_onnxruntime_runs_forward_and_lacks_strides():
+    assert products("onnxruntime.json") == {
+        (CONV1, "forward"): 1,
+        (CONV2, "forward"): 1,
+        (LINEAR, "forward"): 1,
+    }
+
+
+def test_a_library_s_log_has_all_kinds_of_primitives():
+    found = {
+        (problem.call.operator, problem.meaning.dtypes): problem.meaning.layers[0].layer.problem
+        for problem in distinct_problems(read(name_of("torch.log")))
+        if problem.meaning.layers and problem.meaning.layers[0].layer.multiply_adds
+    }
+    assert found["oneDNN convolution", ("bfloat16",)] == "mb4ic16ih14oc32oh14kh3ph1"
+    assert found["oneDNN deconvolution", ("float32",)] == "deconv:mb4ic16ih14oc8oh29kh3sh2"
+    assert found["oneDNN matmul", ("bfloat16",)] == "64x128:128x32"
+    assert found["MKL SGEMM", ("float32",)] in ("64x128:128x32", "8x108:108x144")
+
+
+def totals(name):
+    """Seconds of the step, of its problems together and of all calls, as :func:`describe` says."""
+    recorded = read(name_of(name))
+    found = describe(recorded, name, distinct_problems(recorded))
+    return found, sum(problem.seconds for problem in found.problems)
+
+
+def test_the_time_of_a_log_is_the_sum_of_its_lines():
+    found, seconds = totals("tensorflow.log")
+    text = gzip.decompress((DATA / "tensorflow.log.gz").read_bytes()).decode()
+    lines = [line.rpartition(",")[2] for line in text.splitlines() if ",exec," in line]
+    assert found.count == len(lines)
+    assert seconds == pytest.approx(sum(map(float, lines)) / 1e3)
+    assert found.step_s == pytest.approx(seconds)
+    assert found.between_calls_s is None
+
+
+def test_the_time_of_a_trace_is_that_of_its_steps_and_events():
+    found, seconds = totals("eager.json")
+    events = json.loads(gzip.decompress((DATA / "eager.json.gz").read_bytes()))["traceEvents"]
+    steps = [one["dur"] for one in events if one["name"].startswith("ProfilerStep#")]
+    assert found.steps == len(steps) == 2
+    assert found.step_s == pytest.approx(sum(steps) / len(steps) / 1e6)
+    # Views take the rest of what its calls take.
+    calls = sum(call.in_context_s for call in found.calls)
+    assert seconds < calls
+    assert calls + found.between_calls_s == pytest.approx(found.step_s)
+    forward = [one["dur"] for one in events if one["name"] == "aten::convolution"]
+    told = [one for one in found.problems if one.operator == "aten.convolution"]
+    assert sum(one.seconds for one in told) == pytest.approx(sum(forward) / 2 / 1e6)
+
+
+def test_modules_are_those_of_the_user_backward_too():
+    found, _ = totals("modules.json")
+    assert {"Conv2d_0", "Conv2d_1", "BatchNorm2d_0", "Linear_0", "optimizer"} <= {
+        module.module for module in found.modules
+    }
+    assert found.dominant.name == "Conv2d_1"
+    (gradient,) = (
+        one
+        for one in found.problems
+        if one.operator == "aten.convolution_backward" and one.problem == CONV2
+    )
+    assert (gradient.modules, gradient.direction) == (("Conv2d_1",), "backward")
+
+
+def test_what_the_compiler_has_written_is_counted_and_named():
+    found, _ = totals("compiled.json")
+    generated = [one for one in found.without_layer if one.operator == "generated kernels"]
+    assert [one.direction for one in generated] == ["forward", "backward"]
+    assert all(one.share > 0.1 for one in generated)
+
+
+def test_an_execution_trace_is_weighted_by_limits():
+    recorded = read(name_of("execution.json"))
+    problems = distinct_problems(recorded)
+    found = describe(
+        recorded, "x", problems, limit_s=lambda call: 9.0 if "conv" in call.operator else 1.0
+    )
+    assert found.step_s is None
+    assert {one.seconds for one in found.problems} == {None}
+    assert sum(one.share for one in found.problems) == pytest.approx(1)
+    assert "convolution" in found.dominant.name
+
+
+def test_layers_that_are_timed_make_most_of_the_time():
+    problems = distinct_problems(read(name_of("tensorflow.log")))
+    layers, light = layers_to_time(problems)
+    assert {each.layer.problem for each in layers} == {
+        *("8x2048:2048x10", "8x10:10x2048", CONV1, CONV2.removesuffix("ph1"))
+    }
+    assert light == 7 - 1
+
+
+# -----------------------------------------------------------------------------
+# Traces of a GPU: a call takes what its kernels take.
+
+
+def event(name, ts, dur, cat="cpu_op", **args):
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": cat,
+        "ts": ts,
+        "dur": dur,
+        "pid": 1,
+        "tid": 2,
+        "args": args,
+    }
+
+
+def written(tmp_path, document, name="trace.json"):
+    path = tmp_path / name
+    path.write_text(document if isinstance(document, str) else json.dumps(document), "utf-8")
+    return str(path)
+
+
+PRODUCT = {
+    "Input type": ["float", "float"],
+    "Input Dims": [[4, 8], [8, 2]],
+    "Input Strides": [[8, 1], [2, 1]],
+    "Concrete Inputs": ["", ""],
+}
+
+
+def test_a_call_on_a_gpu_takes_what_its_kernels_take(tmp_path):
+    events = [
+        event("aten::matmul", 0, 50, **{"External id": 1}, **PRODUCT),
+        event("aten::mm", 5, 40, **{"External id": 2}, **PRODUCT),
+        event("gemm_kernel", 60, 700, "kernel", **{"External id": 2}),
+    ]
+    recorded = read(written(tmp_path, {"traceEvents": events}))
+    assert recorded.on_gpu
+    (problem,) = distinct_problems(recorded)
+    assert (problem.call.operator, problem.seconds) == ("aten.mm", pytest.approx(700e-6))
+    assert problem.meaning.layers[0].layer.problem == "4x8:8x2"
+
+
+# -----------------------------------------------------------------------------
+# Files that are none.
+
+
+def test_a_list_of_layers_is_no_log(tmp_path):
+    assert not is_recorded(written(tmp_path, "conv3\n--dir=FWD_B mb2ic16ih14oc32kh3ph1\n", "list"))
+    assert not is_recorded(str(tmp_path / "missing"))
+    assert is_recorded(name_of("tensorflow.log"))
+    assert is_recorded(written(tmp_path, "hello\ndnnl_verbose,exec,cpu", "log"))
+
+
+LINE = (
+    "dnnl_verbose,exec,cpu,matmul,gemm:jit,undef,src_f32::blocked:ab:f0 wei_f32::blocked:ab:f0 "
+    "dst_f32::blocked:ab:f0,,,4x8:8x2,0.5"
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        ("[", "not JSON"),
+        ("[" * 200_000, "trace.json:"),
+        ('{"a": 1}', "neither traceEvents nor nodes"),
+        ('{"traceEvents": []}', "no operators among its 0 events"),
+        ('{"traceEvents": [{"ph": "X"}, {"ph": "X", "dur": "long"}]}', "event 1: Expected `float`"),
+        ('{"traceEvents": [{"ph": "X", "dur": -1}]}', "event 0: "),
+        ('{"traceEvents": [7]}', "event 0: Expected `object`"),
+        ('{"traceEvents": [{"ph":"X","cat":"cpu_op","name":"aten::mm"}]}', "record_shapes=True"),
+        ('{"nodes": [{"name": "x"}]}', "node 0: Object missing required field `id`"),
+        ('{"nodes": [{"id": 1, "ctrl_deps": 2}, {"id": 2, "ctrl_deps": 1}]}', "no operators"),
+        ('[{"cat": "Node", "ph": "X", "name": "a"}]', "nodes without shapes"),
+        ("onednn_verbose,v1,info,oneDNN v3.7.3", "no execution in it"),
+        ("hello", "no log and no trace"),
+        ("", "no log and no trace"),
+    ],
+)
+def test_a_file_that_is_no_trace_is_refused_in_one_line(tmp_path, content, part):
+    with pytest.raises(UsageError) as caught:
+        read(written(tmp_path, content))
+    assert part in str(caught.value)
+    assert "trace.json" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_damaged_or_too_large_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "torn.json.gz"
+    path.write_bytes(gzip.compress(b"[" + b" " * 10_000)[:-12])
+    with pytest.raises(UsageError, match="damaged"):
+        read(str(path))
+    with pytest.raises(UsageError, match="No such file"):
+        read(str(tmp_path / "missing"))
+    monkeypatch.setattr(files, "LARGEST", 1 << 20)
+    path.write_bytes(gzip.compress(b"[" + b" " * (2 << 20)))
+    with pytest.raises(UsageError, match="more than 1 MiB unpacked"):
+        read(str(path))
+    monkeypatch.setattr(files, "MOST", 2)
+    with pytest.raises(UsageError, match="events; nearest: record fewer steps"):
+        read(written(tmp_path, {"traceEvents": [event("aten::mm", 0, 1)] * 3}))
+    with pytest.raises(UsageError, match=":3: more than 2 executions"):
+        read(written(tmp_path, f"{LINE}\n{LINE}\n{LINE}\n"))
+
+
+def test_a_circle_of_nodes_and_torn_lines_are_told(tmp_path):
+    nodes = [{"id": 1, "ctrl_deps": 2}, {"id": 2, "ctrl_deps": 1}, {"id": 3, "name": "aten::mm"}]
+    recorded = read(written(tmp_path, {"nodes": nodes}))
+    assert [one.operator for one in recorded.rounds[0].calls] == ["aten.mm"]
+    assert any("2 nodes that nothing calls" in note for note in recorded.notes)
+    recorded = read(written(tmp_path, f"{LINE}\n{LINE.rpartition(',')[0]},soon\n"))
+    assert len(recorded.rounds[0].calls) == 1
+    assert "1 torn lines were passed over" in recorded.notes
+
+
+def test_steps_whose_calls_differ_are_summed(tmp_path):
+    def step(number, begin, calls):
+        return [
+            event(f"ProfilerStep#{number}", begin, 100, "user_annotation"),
+            *(event("aten::mm", begin + 10 * place, 5, **PRODUCT) for place in range(calls)),
+        ]
+
+    recorded = read(written(tmp_path, [*step(1, 0, 1), *step(2, 200, 2)]))
+    assert len(recorded.rounds) == 1
+    assert recorded.rounds[0].step_s == pytest.approx(200e-6)
+    (problem,) = distinct_problems(recorded)
+    assert (problem.count, problem.seconds) == (3, pytest.approx(15e-6))
