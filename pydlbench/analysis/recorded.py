@@ -63,7 +63,7 @@ def distinct_problems(recorded: Recorded) -> list[Problem]:
         meaning = meaning_of_call(call)
         if meaning.kind == "view":
             continue
-        own = [one for place in places if (one := seconds[place]) is not None]
+        own = [each for place in places if (each := seconds[place]) is not None]
         modules = (first.calls[place].module for place in places)
         problems.append(
             Problem(
@@ -157,8 +157,8 @@ def _described(
     problem: Problem, limit_s: float | None, native_s: float | None, whole_s: float
 ) -> RecordedProblem:
     call, meaning = problem.call, problem.meaning
-    main = max(meaning.layers, key=lambda one: one.layer.flops(one.pass_), default=None)
-    passes = [one.pass_ for one in meaning.layers if main and one.layer == main.layer]
+    main = max(meaning.layers, key=lambda each: each.layer.flops(each.pass_), default=None)
+    passes = [each.pass_ for each in meaning.layers if main and each.layer == main.layer]
     weight = limit_s if problem.seconds is None else problem.seconds
     return RecordedProblem(
         operator=call.operator,
@@ -195,6 +195,6 @@ def _dominant(problems: Sequence[RecordedProblem]) -> Dominant | None:
 
 
 def _rounds_of(recorded: Recorded) -> Rounds:
-    rounds = [one for one in recorded.rounds if one.seconds is not None]
-    steps_s = [sum(one.seconds or ()) if one.step_s is None else one.step_s for one in rounds]
-    return Rounds(steps_s, steps_s, [one.seconds or () for one in rounds])
+    rounds = [each for each in recorded.rounds if each.seconds is not None]
+    steps_s = [sum(each.seconds or ()) if each.step_s is None else each.step_s for each in rounds]
+    return Rounds(steps_s, steps_s, [each.seconds or () for each in rounds])

@@ -66,16 +66,16 @@ def run_trace(args: argparse.Namespace, session_factory: Callable[..., Any] | No
         if not recorded.on_gpu:
             limit_s = limits_of(recorded.rounds[0].calls, session, levels=LEVELS)
             how = {"limit_s": limit_s, "limits_of": _machine(session)}
-        found = describe(recorded, args.trace, problems, **how)
+        described = describe(recorded, args.trace, problems, **how)
         run = session.run
     outputs.write(
         {
             "json": lambda: dump(
-                {"kind": "trace", "run": run.to_dict(), "recorded": found.to_dict()}
+                {"kind": "trace", "run": run.to_dict(), "recorded": described.to_dict()}
             ),
-            "md": lambda: as_markdown(recorded_report(found)),
+            "md": lambda: as_markdown(recorded_report(described)),
         },
-        lambda: recorded_report(found),
+        lambda: recorded_report(described),
         warnings=["recorded on a GPU: its limits are not this machine's"] * recorded.on_gpu,
     )
     return 0
@@ -121,8 +121,8 @@ class Log:
         def native(problem: Problem) -> list[Measurement]:
             layers = problem.meaning.layers
             keys = [
-                (one.layer.problem, one.pass_, one.pass_ == "forward" and one.propagation)
-                for one in layers
+                (each.layer.problem, each.pass_, each.pass_ == "forward" and each.propagation)
+                for each in layers
             ]
             return [timed[key] for key in keys] if set(keys) <= set(timed) else []
 
@@ -161,7 +161,7 @@ def read_log(args: argparse.Namespace) -> Log | None:
         return None
     given, name = logs[0], logs[0][1:]
     if len(shapes) > 1 or args.model:
-        other = args.model[0] if args.model else next(one for one in shapes if one != given)
+        other = args.model[0] if args.model else next(each for each in shapes if each != given)
         raise UsageError(
             f"--shape {given}: a log goes alone, without {other}; nearest: leave it out"
         )
@@ -170,7 +170,9 @@ def read_log(args: argparse.Namespace) -> Log | None:
     problems = distinct_problems(recorded)
     layers, light = layers_to_time(problems)
     if not layers:
-        reason = next((one.meaning.layers_missing for one in problems), "no call computes anything")
+        reason = next(
+            (each.meaning.layers_missing for each in problems), "no call computes anything"
+        )
         raise UsageError(
             f"--shape {given}: none of its {len(problems)} problems has a native layer ({reason}); "
             f"nearest: pydlbench step --trace {name}"

@@ -60,9 +60,11 @@ def _dominates(recorded: RecordedSteps) -> list[str]:
     text = f"dominated by {dominant.name}: {percent(dominant.share)} of {whole}"
     if dominant.ci_low is not None and dominant.ci_high is not None:
         text += f" (95 % {percent(dominant.ci_low)} .. {percent(dominant.ci_high)})"
-    timed = [one for one in recorded.problems if one.limit_s is not None and one.seconds]
-    limits_s = sum(one.limit_s or 0.0 for one in timed)
-    seconds = sum(one.seconds or 0.0 for one in timed)
+    timed = [
+        problem for problem in recorded.problems if problem.limit_s is not None and problem.seconds
+    ]
+    limits_s = sum(problem.limit_s or 0.0 for problem in timed)
+    seconds = sum(problem.seconds or 0.0 for problem in timed)
     if not seconds or recorded.step_s is None:
         return [text]
     limit = (
@@ -88,18 +90,18 @@ def _ratio(problem: RecordedProblem) -> str:
 
 
 _COLUMNS: Final[tuple[Column[RecordedProblem], ...]] = (
-    Column("operator", lambda one: one.operator, right=False),
-    Column("problem", lambda one: one.problem, right=False),
-    Column("pass", lambda one: " ".join(one.passes) or one.direction, right=False),
-    Column("precision", lambda one: one.precision, right=False),
-    Column("count", lambda one: f"{one.count:,}"),
-    Column("time", lambda one: _time(one.seconds)),
-    Column("share", lambda one: _share(one.share, 1.0)),
-    Column("limit", lambda one: _time(one.limit_s)),
-    Column("of limit", lambda one: _share(one.limit_s, one.seconds)),
+    Column("operator", lambda problem: problem.operator, right=False),
+    Column("problem", lambda problem: problem.problem, right=False),
+    Column("pass", lambda problem: " ".join(problem.passes) or problem.direction, right=False),
+    Column("precision", lambda problem: problem.precision, right=False),
+    Column("count", lambda problem: f"{problem.count:,}"),
+    Column("time", lambda problem: _time(problem.seconds)),
+    Column("share", lambda problem: _share(problem.share, 1.0)),
+    Column("limit", lambda problem: _time(problem.limit_s)),
+    Column("of limit", lambda problem: _share(problem.limit_s, problem.seconds)),
 )
 _NATIVE: Final[tuple[Column[RecordedProblem], ...]] = (
-    Column("native", lambda one: _time(one.native_s)),
+    Column("native", lambda problem: _time(problem.native_s)),
     Column("x native", _ratio),
 )
 
@@ -108,12 +110,12 @@ def _rest(recorded: RecordedSteps) -> list[str]:
     """What is below the table, and what has no native layer, counted and named."""
     lines = []
     if below := recorded.problems[_SHOWN:]:
-        share = percent(sum(one.share or 0.0 for one in below))
+        share = percent(sum(problem.share or 0.0 for problem in below))
         lines.append(f"{len(below)} problems more: {share} (--json)")
     without = recorded.without_layer
     if without:
-        calls = sum(one.count for one in without)
-        share = percent(sum(one.share or 0.0 for one in without))
+        calls = sum(problem.count for problem in without)
+        share = percent(sum(problem.share or 0.0 for problem in without))
         which = f"{calls} of {recorded.count:,} calls, {share}: {_named(without)}"
         lines.append(f"without a native layer: {which}")
     return lines
@@ -122,9 +124,9 @@ def _rest(recorded: RecordedSteps) -> list[str]:
 def _named(problems: Sequence[RecordedProblem]) -> str:
     """Name operators with their numbers and the first reason."""
     counts: dict[tuple[str, str], int] = {}
-    for one in problems:
-        key = one.operator, one.no_layer or ""
-        counts[key] = counts.get(key, 0) + one.count
+    for problem in problems:
+        key = problem.operator, problem.no_layer or ""
+        counts[key] = counts.get(key, 0) + problem.count
     named = [f"{operator} x {count} ({why})" for (operator, why), count in counts.items()]
     more = len(named) - _NAMED
     return "; ".join([*named[:_NAMED], *([f"and {more} more (--json)"] if more > 0 else [])])

@@ -148,7 +148,7 @@ def _of_torch(events: Sequence[Event]) -> Recorded:
 
 
 def _round(calls: Sequence[_Call], step_s: float) -> Round:
-    return Round(tuple(one.call for one in calls), tuple(one.seconds for one in calls), step_s)
+    return Round(tuple(each.call for each in calls), tuple(each.seconds for each in calls), step_s)
 
 
 def _extent(calls: Sequence[_Call]) -> float:
@@ -159,8 +159,8 @@ def _extent(calls: Sequence[_Call]) -> float:
 
 
 def _id(event: Event) -> int | None:
-    found = event.args.get("External id", event.args.get("external id"))
-    return found if isinstance(found, int) else None
+    number = event.args.get("External id", event.args.get("external id"))
+    return number if isinstance(number, int) else None
 
 
 def _calls_of(events: Sequence[Event], kernels: Mapping[int, float]) -> tuple[list[_Call], bool]:
@@ -214,8 +214,8 @@ class _Thread:
             outer.ids += [_id(event) or 0]
             return
         if outer is not None and _is_operator(event):
-            for one in self._open:
-                one.calls_others = True
+            for caller in self._open:
+                caller.calls_others = True
         self._open.append(frame)
 
     def _place(self, event: Event, outer: _Frame | None) -> tuple[str, str]:
@@ -250,7 +250,7 @@ class _Thread:
     def _add(self, frame: _Frame, operator: str, signature: str, seconds: float) -> None:
         ids = [_id(frame.event) or 0, *frame.ids]
         if self._kernels:
-            seconds = sum(self._kernels.get(one, 0.0) for one in dict.fromkeys(ids))
+            seconds = sum(self._kernels.get(number, 0.0) for number in dict.fromkeys(ids))
         if self._open:
             self._open[-1].inner_s += frame.event.dur * _MICRO
         call = ProgramCall(
@@ -277,7 +277,7 @@ def _is_read(event: Event) -> bool:
 def _signature_of(event: Event) -> str:
     args = event.args
     every = (args.get(f"Input {what}") or [] for what in ("type", "Dims", "Strides"))
-    types, shapes, strides = (one if isinstance(one, list) else [] for one in every)
+    types, shapes, strides = (noted if isinstance(noted, list) else [] for noted in every)
     concrete = args.get("Concrete Inputs")
     texts = concrete if isinstance(concrete, list) else []
     noted = itertools.zip_longest(types, shapes, strides, texts, fillvalue="")
@@ -300,7 +300,7 @@ def _argument(kind: Any, shape: Any, strides: Any, text: Any) -> str:
 
 
 def _is_sizes(value: Any) -> bool:
-    return isinstance(value, list) and all(type(one) is int and one >= 0 for one in value)
+    return isinstance(value, list) and all(type(size) is int and size >= 0 for size in value)
 
 
 # -----------------------------------------------------------------------------
@@ -328,7 +328,7 @@ def _of_onnxruntime(name: str, events: Sequence[Event]) -> Recorded:
         rounds = [Round(tuple(call for _, call in calls), seconds)]
     kept, notes = alike(rounds)
     providers = Counter(str(event.args.get("provider", "")) for event in ran)
-    on_gpu = any(one.startswith(("CUDA", "Tensorrt", "ROCM")) for one in providers)
+    on_gpu = any(name.startswith(("CUDA", "Tensorrt", "ROCM")) for name in providers)
     inferred = "strides and paddings are not in this profile: they are inferred from sizes"
     return Recorded(
         source="onnxruntime profile",

@@ -6,6 +6,7 @@ import math
 import re
 from collections import defaultdict
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -71,7 +72,7 @@ class Node(msgspec.Struct):
     @property
     def schema(self) -> str:
         """Of its operator; empty of what is none."""
-        noted = (one.value for one in self.attrs if one.name == "op_schema")
+        noted = (each.value for each in self.attrs if each.name == "op_schema")
         return str(next(noted, "")) or self.op_schema
 
     @property
@@ -117,13 +118,13 @@ def read(name: str, nodes: Sequence[Node]) -> Recorded:
             direction = "backward"
         elif node.name.startswith("Optimizer."):
             direction = "optimizer"
-        inner = sorted(called[node.id], key=lambda one: one.id)
-        alone = not any(is_operator(one.name) for one in inner)
+        inner = sorted(called[node.id], key=attrgetter("id"))
+        alone = not any(is_operator(each.name) for each in inner)
         if is_read(node.name) or (is_operator(node.name) and alone and not is_idle(node.name)):
             calls.append(_call_of(node, direction))
             seen += _below(node, called)
             continue
-        waiting += [(one, direction, depth + 1) for one in reversed(inner)]
+        waiting += [(each, direction, depth + 1) for each in reversed(inner)]
     if not calls:
         raise UsageError(
             f"{name}: no operators among its {len(nodes):,} nodes; nearest: a trace of "
@@ -132,13 +133,19 @@ def read(name: str, nodes: Sequence[Node]) -> Recorded:
     notes = ["an execution trace has no times: what dominates is told by the limits"]
     if seen < len(nodes):
         notes.append(f"{len(nodes) - seen} nodes that nothing calls are left out")
-    on_gpu = any("cuda" in one.signature for one in calls)
+    on_gpu = any(map(_is_on_gpu, nodes))
     return Recorded(
         source="PyTorch execution trace",
         rounds=(Round(tuple(calls), None),),
         on_gpu=on_gpu,
         notes=tuple(notes),
     )
+
+
+def _is_on_gpu(node: Node) -> bool:
+    """Whether it reads a tensor of a GPU: the last of what is noted of one is its device."""
+    tensors = (value for value in node.arguments.values if isinstance(value, list) and value)
+    return any(str(value[-1]).startswith("cuda") for value in tensors)
 
 
 def _below(node: Node, called: dict[int | None, list[Node]]) -> int:
@@ -189,11 +196,12 @@ class _Writer:
             kinds = kind[len("GenericList[") : -1].split(",")
             shapes, each = _padded(shape, len(value)), _padded(strides, len(value))
             inner = zip(value, kinds, shapes, each, strict=False)
-            return f"[{', '.join(self._text(*one) for one in inner)}]"
+            return f"[{', '.join(self._text(*each) for each in inner)}]"
         if kind == "None" or value == "<None>":
             return "None"
         if isinstance(value, (bool, int, float)) or (
-            isinstance(value, list) and all(isinstance(one, (bool, int, float)) for one in value)
+            isinstance(value, list)
+            and all(isinstance(number, (bool, int, float)) for number in value)
         ):
             return repr(value)
         return repr(value) if kind == "String" and isinstance(value, str) else f"<{kind}>"

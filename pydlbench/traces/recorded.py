@@ -54,13 +54,13 @@ def alike(rounds: Sequence[Round]) -> tuple[tuple[Round, ...], tuple[str, ...]]:
     Args:
         rounds: at least one.
     """
-    kept = [one for one in rounds if one.calls] or rounds[:1]
-    signatures = {tuple(call.signature for call in one.calls) for one in kept}
+    kept = [each for each in rounds if each.calls] or rounds[:1]
+    signatures = {tuple(call.signature for call in each.calls) for each in kept}
     if len(signatures) == 1:
         return tuple(kept), ()
     whole = Round(
-        tuple(call for one in kept for call in one.calls),
-        tuple(second for one in kept for second in one.seconds or ()),
-        sum(one.step_s or 0.0 for one in kept) or None,
+        tuple(call for each in kept for call in each.calls),
+        tuple(second for each in kept for second in each.seconds or ()),
+        sum(each.step_s or 0.0 for each in kept) or None,
     )
     return (whole,), (f"{len(kept)} steps whose calls differ: what is shown is their sum",)
