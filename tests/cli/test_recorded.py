@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pydlbench.cli import e2e, layers
+from pydlbench.cli import layers, step
 from pydlbench.cli.parser import command_parser
 from pydlbench.devices.roofline import Level
 from pydlbench.errors import UsageError
@@ -38,9 +38,9 @@ class Machine:
 
 
 def traced(capsys, name, *more):
-    args = command_parser("e2e").parse_args(["--trace", str(DATA / name), *more])
-    args.command = "e2e"
-    assert e2e.run(args, Machine) == 0
+    args = command_parser("step").parse_args(["--trace", str(DATA / name), *more])
+    args.command = "step"
+    assert step.run(args, Machine) == 0
     return capsys.readouterr().out
 
 

@@ -187,6 +187,12 @@ def exact(
     return "".join(f"{line}\n" for one in lines for line in fitted(normal(one, folder)))
 
 
+def schema_name(words: list[str]) -> str:
+    """Return the schema of what a command line writes."""
+    ways = [way for way in ("protocol", "trace") if f"--{way}" in words]
+    return "-".join([words[0], *ways])
+
+
 def measured(words: list[str], folder: Path) -> str:
     """Return the heads of a command's tables, the keys of its JSON file and its exit code."""
     done = pydlbench_command(words, folder)
@@ -196,7 +202,7 @@ def measured(words: list[str], folder: Path) -> str:
     lines = [line for line in lines if not line.startswith("term ")]
     if "--json" in words:
         document = json.loads((folder / words[words.index("--json") + 1]).read_text("utf-8"))
-        valid(document, words[0] + "-protocol" * ("--protocol" in words), folder)
+        valid(document, schema_name(words), folder)
         lines += shown(keys(document)).splitlines()
     lines.append(f"[{done.returncode}]")
     return "".join(f"{line}\n" for one in lines for line in fitted(one))
