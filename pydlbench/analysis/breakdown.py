@@ -31,6 +31,7 @@ from pydlbench.records.breakdown import (
     Levels,
     Term,
 )
+from pydlbench.steps.traced import flops_of
 from pydlbench.study.estimate import estimate_values
 from pydlbench.timing.statistics import median, middle_rounds
 
@@ -452,6 +453,7 @@ class _Analysis:
                 limit_s=self._median_sum(places, lambda one: one.limit),
                 alone_s=self._median_sum(places, lambda one: one.alone),
                 native_s=self._median_sum(places, lambda one: one.native),
+                flops=flops_of([self._parts.calls[one] for one in places]),
             )
             for (module, direction, operator), places in alike.items()
         ]

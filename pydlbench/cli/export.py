@@ -30,6 +30,7 @@ _FORMATS: Final = {
     "md": ".md",
     "parquet": ".parquet",
     "dlb": "",
+    **dict.fromkeys(("trace", "bencher", "github-action-benchmark", "tritonbench"), ""),
 }
 
 
@@ -44,14 +45,17 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "runs",
         nargs="*",
         metavar="RUN",
-        help="id, its beginning, a tag, last, last~2, or a JSON file",
+        help="id, its beginning, a tag, last, last~2, or a JSON file; with --format tritonbench "
+        "also @FILE, a trace of PyTorch's",
     )
     parser.add_argument(
         "--format",
         metavar="FORMAT",
         help="csv (a line per layer or step), long (everything, samples too), json, md, "
         "parquet (long, typed; needs pyarrow), dlb (six "
-        "columns of deep-learning-benchmark); default: by FILE's ending, on standard output csv",
+        "columns of deep-learning-benchmark), trace (Perfetto: levels of breakdowns and steps), "
+        "bencher, github-action-benchmark, tritonbench (operator inputs); default: by FILE's "
+        "ending, on standard output csv",
     )
     parser.add_argument(
         "-o", "--output", metavar="FILE", default="-", help="where to; default: standard output"
@@ -86,6 +90,10 @@ def run(args: argparse.Namespace) -> int:
     if not args.runs:
         raise UsageError("RUN: none given; nearest: pydlbench export last")
     _check_installed(chosen)
+    if any(name.startswith("@") for name in args.runs):
+        from pydlbench.cli.recorded import export_recorded
+
+        return _written(args, *export_recorded(args.runs, chosen))
     with reading_runs(args.runs):
         loaded = _load(args)
     if not any(one.entries for one in loaded):
@@ -94,6 +102,11 @@ def run(args: argparse.Namespace) -> int:
         )
     with reading_runs(args.runs):
         content, notes = _content(chosen, loaded, samples=args.samples)
+    return _written(args, content, notes)
+
+
+def _written(args: argparse.Namespace, content: str | bytes, notes: Sequence[str]) -> int:
+    """Write a file's content and say what is not in it."""
     _write(args.output, content)
     if not args.quiet:
         from pydlbench.cli.terminal import tell
@@ -163,11 +176,14 @@ def _content(
 ) -> tuple[str | bytes, list[str]]:
     """Return the file's content, and notes on what it cannot hold."""
     from pydlbench.report.csv import to_long, to_parquet
+    from pydlbench.report.exports import EXPORTS
     from pydlbench.report.text import csv_text
 
     if chosen in ("long", "parquet"):
         pairs = [(one.record, one.entries) for one in loaded]
         return (to_long if chosen == "long" else to_parquet)(pairs), []
+    if chosen in EXPORTS:
+        return EXPORTS[chosen]([(one.record, one.entries) for one in loaded])
     if chosen == "json":
         return _json(loaded, samples=samples), []
     if chosen == "md":

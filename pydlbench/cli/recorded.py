@@ -181,3 +181,33 @@ def read_log(args: argparse.Namespace) -> Log | None:
     if light:
         notes += (f"{light} problems that take less than 5 % together are not timed",)
     return Log(file=name, recorded=recorded, problems=problems, layers=layers, notes=notes)
+
+
+# -----------------------------------------------------------------------------
+# ``export @FILE --format tritonbench``: the calls of a trace as inputs of operators.
+
+
+def export_recorded(names: Sequence[str], chosen: str) -> tuple[str, list[str]]:
+    """Return the calls of traces as TritonBench reads them, and notes on those that it cannot.
+
+    Args:
+        names: ``@FILE`` each.
+        chosen: the format.
+
+    Raises:
+        UsageError: another format, runs among the files, or a file that is no trace.
+    """
+    from pydlbench.analysis.recorded import distinct_problems
+    from pydlbench.report.exports.tritonbench import write_calls
+    from pydlbench.traces.files import read
+
+    runs = [name for name in names if not name.startswith("@")]
+    if chosen != "tritonbench" or runs:
+        other = runs[0] if runs else f"--format {chosen}"
+        raise UsageError(f"{names[0]}: a trace, without {other}; nearest: --format tritonbench")
+    calls = [
+        (problem.call.signature, problem.count)
+        for name in names
+        for problem in distinct_problems(read(name[1:]))
+    ]
+    return write_calls(calls, ", ".join(names))

@@ -65,6 +65,7 @@ class CallInContext(Record, frozen=True, kw_only=True):
         share: of the step.
         limit_s: their roofline: the higher of FLOPs over the measured peak and least bytes over the
             measured bandwidths; None where what they compute or what the machine can is not known.
+        flops: algorithmic ones of all of them; None where what they compute is not known.
     """
 
     operator: str
@@ -74,6 +75,7 @@ class CallInContext(Record, frozen=True, kw_only=True):
     in_context_s: float
     share: float
     limit_s: float | None = None
+    flops: int | None = None
 
 
 class ModuleInContext(Record, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -212,6 +213,7 @@ def in_context(
             in_context_s=(taken := sum(seconds[one] for one in places)),
             share=taken / step_s,
             limit_s=_sum_known([limit_s(calls[one]) for one in places]),
+            flops=flops_of([calls[one] for one in places]),
         )
         for (module, direction, operator), places in alike.items()
     ]
@@ -314,6 +316,17 @@ def limits_of(
         return roof(flops, peak, *memory_time(0, moved, bandwidths)).time_s
 
     return limit_s
+
+
+def flops_of(calls: Sequence[ProgramCall]) -> int | None:
+    """Return the algorithmic FLOPs of some calls; None where one's are not known."""
+    total = 0
+    for call, count in Counter(calls).items():
+        flops = meaning_of_call(call).flops
+        if flops is None:
+            return None
+        total += count * flops
+    return total
 
 
 def meaning_of_call(call: ProgramCall) -> Meaning:

@@ -1,0 +1,153 @@
+"""Times for services that draw them over commits: Bencher, and github-action-benchmark.
+
+Bencher's metric format: https://bencher.dev/docs/reference/bencher-metric-format. Of
+github-action-benchmark the tool ``customSmallerIsBetter``:
+https://github.com/benchmark-action/github-action-benchmark. Names have all that tells a row from
+another one, and nothing that changes from run to run.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pydlbench.records.run import RunRecord
+    from pydlbench.store.entry import Entry
+
+#: Of which field the time is, by the store's table.
+_TIMES: Final = {"layer": "time_s", "step": "time_s", "breakdown": "measured_s"}
+#: What tells rows apart, in its order; and the values that go without saying.
+_IDENTITY: Final = (
+    *("layer", "model", "batch", "pass", "propagation", "phase", "precision", "cast", "backend"),
+    *("framework", "mode", "cache", "layout_request", "layout", "fuse", "feed", "device"),
+    "threads",
+)
+_USUAL: Final = {
+    "propagation": "inference",
+    "cast": "mixed",
+    "cache": "hot",
+    "layout_request": "best",
+    "fuse": "none",
+    "feed": "resident",
+    "device": "cpu",
+}
+#: Bencher's own measures have these units: nanoseconds, and operations per second.
+_NANO: Final = 1e9
+_MILLI: Final = 1e3
+_LONGEST: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A row with a time. Seconds.
+
+    Attributes:
+        name: of it.
+        median: of its time.
+        low: lower end of its interval; None without one.
+        high: upper end.
+        n: of how many samples.
+        per_s: further rates by Bencher's names.
+    """
+
+    name: str
+    median: float
+    low: float | None
+    high: float | None
+    n: int
+    per_s: Mapping[str, float]
+
+
+def write_bencher(runs: Sequence[tuple[RunRecord, Sequence[Entry]]]) -> tuple[str, list[str]]:
+    """Return latencies in nanoseconds, with intervals, and rates; and notes on what is left out.
+
+    Raises:
+        UsageError: nothing was timed.
+    """
+    rows, notes = _timed(runs)
+    found = {row.name: {"latency": _measure(row), **_rates(row)} for row in rows}
+    return f"{json.dumps(found, indent=1, allow_nan=False)}\n", notes
+
+
+def _measure(row: Timed) -> dict[str, float]:
+    ends = {"lower_value": row.low, "upper_value": row.high}
+    values = {"value": row.median, **ends}
+    return {name: _NANO * value for name, value in values.items() if value is not None}
+
+
+def _rates(row: Timed) -> dict[str, dict[str, float]]:
+    return {name: {"value": value} for name, value in row.per_s.items()}
+
+
+def write_github(runs: Sequence[tuple[RunRecord, Sequence[Entry]]]) -> tuple[str, list[str]]:
+    """Return times in milliseconds, of which smaller ones are better; and notes.
+
+    Raises:
+        UsageError: nothing was timed.
+    """
+    rows, notes = _timed(runs)
+    found = []
+    for row in rows:
+        entry: dict[str, Any] = {"name": row.name, "unit": "ms", "value": _MILLI * row.median}
+        if row.low is not None and row.high is not None:
+            entry["range"] = f"± {_MILLI * (row.high - row.low) / 2:.4g}"
+        found.append({**entry, "extra": f"n {row.n}"})
+    return f"{json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)}\n", notes
+
+
+def _timed(runs: Sequence[tuple[RunRecord, Sequence[Entry]]]) -> tuple[list[Timed], list[str]]:
+    """Return the rows with a time, the last of each name; and what is left out."""
+    rows: dict[str, Timed] = {}
+    untimed = repeated = 0
+    for _, entries in runs:
+        for entry in entries:
+            row = _row(entry)
+            if row is None:
+                untimed += 1
+                continue
+            repeated += row.name in rows
+            rows[row.name] = row
+    if not rows:
+        raise UsageError(
+            f"{runs[0][0].id}: has no timed layers, steps or breakdowns; nearest: --format long"
+        )
+    notes = [f"{untimed} entries without a time are not in it"] if untimed else []
+    notes += [f"{repeated} earlier times of the same rows are not in it"] if repeated else []
+    return list(rows.values()), notes
+
+
+def _row(entry: Entry) -> Timed | None:
+    document = entry.document
+    time = document.get(_TIMES.get(entry.table, ""))
+    if not time or document.get("status", "ok") != "ok":
+        return None
+    rates = {
+        "flops-per-second": document.get("tflops"),
+        "images-per-second": document.get("images_per_s"),
+    }
+    per_s = {name: value for name, value in rates.items() if isinstance(value, float)}
+    if "flops-per-second" in per_s:
+        per_s["flops-per-second"] *= 1e12
+    return Timed(
+        name=" ".join(_words(document))[:_LONGEST],
+        median=time["median"],
+        low=time.get("ci_low"),
+        high=time.get("ci_high"),
+        n=time.get("n") or 1,
+        per_s=per_s,
+    )
+
+
+def _words(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what tells a row apart; a layer's layout is what was found, a step's was asked for."""
+    for name in _IDENTITY:
+        value = document.get(name)
+        if value is None or value == _USUAL.get(name) or (name == "layout" and "layer" in document):
+            continue
+        yield {"batch": f"batch {value}", "threads": f"{value} threads"}.get(name, str(value))
