@@ -157,7 +157,7 @@ def _rows(table: str, document: Mapping[str, Any], threads: int | None) -> list[
     if table == "estimate":
         return [_estimate(document, threads)]
     if table == "step":
-        return [_step(document)]
+        return [row_of_step(document)]
     return _check(document)
 
 
@@ -207,7 +207,8 @@ def _estimate(document: Mapping[str, Any], threads: int | None) -> Row:
     )
 
 
-def _step(document: Mapping[str, Any]) -> Row:
+def row_of_step(document: Mapping[str, Any]) -> Row:
+    """Return the row of a step's document."""
     time = document.get("time_s") or {}
     told = ["options", "cast", "feed", "fetch", "dropout", "running_statistics"]
     told += ["own"] if document.get("own") else []

@@ -360,9 +360,13 @@ def comparison_columns(found: Comparison, rows: Sequence[ComparedRow]) -> list[C
 
         return Column(_TITLES.get(axis, axis), cell, right=axis in _NUMBERS)
 
+    def library(side: int) -> Column[ComparedRow]:
+        return Column("AB"[side], lambda row: row.libraries[side] or "-", right=False)
+
     columns: list[Column[ComparedRow]] = [
         Column("layer", lambda row: row.b.layer, right=False),
         *map(setting, _varying(found, rows)),
+        *map(library, (0, 1) if found.installations else ()),
         Column(f"A {unit[1]}", lambda row: time(row.a)),
         Column(f"B {unit[1]}", lambda row: time(row.b)),
         Column("ratio", lambda row: ratio_text(row.estimate.ratio)),
