@@ -290,23 +290,15 @@ def _status(row: Row) -> str:
 def _judged(found: Comparison, threshold: float) -> int:
     """Return the exit code under ``--fail-on``, and say on stderr what it comes from."""
     from pydlbench.cli.options import FOUND, UNDECIDED
-    from pydlbench.report.compare import change, names_of, what_would_decide
+    from pydlbench.report.compare import judge
 
-    slow = found.slower(threshold)
-    if slow:
-        worst = slow[0]
-        count = "1 row is" if len(slow) == 1 else f"{len(slow)} rows are"
-        tell(
-            f"--fail-on: {count} slower by more than {100 * threshold:g} %: "
-            f"{names_of(row.b for row in slow)}; the most: {change(worst.estimate.ratio)}"
-        )
-        sys.stdout.flush()
-        return FOUND
-    causes = what_would_decide(found, threshold)
-    for cause in causes:
-        tell(f"--fail-on: cannot tell {100 * threshold:g} %: {cause}")
+    judgement = judge(found, threshold)
+    for line in filter(None, (judgement.slower, *judgement.undecided)):
+        tell(f"--fail-on: {line}")
     sys.stdout.flush()
-    return UNDECIDED if causes else 0
+    if judgement.slower:
+        return FOUND
+    return UNDECIDED if judgement.undecided else 0
 
 
 # -----------------------------------------------------------------------------
@@ -451,7 +443,7 @@ def _wanted(
     Raises:
         UsageError: nothing is, or a word that the measuring command does not take.
     """
-    from pydlbench.cli import e2e, layers
+    from pydlbench.cli import layers, step
     from pydlbench.cli.parser import command_parser
 
     words = [
@@ -463,8 +455,8 @@ def _wanted(
     if len(args.runs) > 1:
         raise UsageError(f"MODEL: {len(args.runs)} given, one is measured; nearest: {args.runs[0]}")
     if args.runs:
-        given = command_parser("e2e").parse_args([*args.runs, *words])
-        tasks, notes = e2e.read_tasks(given)
+        given = command_parser("step").parse_args([*args.runs, *words])
+        tasks, notes = step.read_tasks(given)
         return [row.case for task in tasks for row in task.rows], given.threads, notes
     if args.of_shape is None:
         raise UsageError("--python: nothing is named to be measured; nearest: --shape conv3")

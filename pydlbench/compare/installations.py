@@ -73,25 +73,30 @@ def compare_installations(
     """
     rows = [_row(pair.sides[0]) for pair in pairs]
     a, b = (
-        Side(name=one.python, rows=rows, device=device, environment=one.environment)
-        for one in installations
+        Side(
+            name=installation.name,
+            rows=rows,
+            device=device,
+            environment=installation.environment,
+        )
+        for installation in installations
     )
     matching = Matching(pairs=[Pair(row, row) for row in rows], only_a=[], only_b=[], untimed=[])
-    first, second, found = measured_sides(a, b, matching, pairs)
+    first, second, matched = measured_sides(a, b, matching, pairs)
     measured = [pair.found for pair in pairs if pair.found.logs]
     notes = lost(pairs)
     if not measured:
         raise PydlbenchError(f"nothing to compare: {notes[0] if notes else 'no pass was finished'}")
-    compared = compare_interleaved(first, second, found, measured, settings, finished, notes)
+    compared = compare_interleaved(first, second, matched, measured, settings, finished, notes)
     return dataclasses.replace(compared, installations=True)
 
 
 def lost(pairs: Sequence[RerunPair]) -> tuple[str, ...]:
     """Say what could not be measured, and why."""
     reasons: dict[str, int] = {}
-    for one in pairs:
-        if not one.found.logs and one.found.reason is not None:
-            reasons[one.found.reason] = reasons.get(one.found.reason, 0) + 1
+    for pair in pairs:
+        if not pair.found.logs and pair.found.reason is not None:
+            reasons[pair.found.reason] = reasons.get(pair.found.reason, 0) + 1
     return tuple(
         f"{count} {'row' if count == 1 else 'rows'} could not be measured: {reason}"
         for reason, count in reasons.items()

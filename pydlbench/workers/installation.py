@@ -25,14 +25,28 @@ class Installation:
     """An interpreter with a pydlbench of its own.
 
     Attributes:
-        python: path of the interpreter.
+        python: path of the interpreter; None is this process, with its packages as it sees them.
         version: of its pydlbench.
         environment: versions, builds and variables, as the record of a run has them.
     """
 
-    python: str
+    python: str | None
     version: str
     environment: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Return the path of the interpreter."""
+        return self.python or sys.executable
+
+
+def this_installation() -> Installation:
+    """Return this process's own."""
+    from pydlbench.backends import capabilities
+    from pydlbench.version import __version__
+
+    environment = capabilities.environment()
+    return Installation(python=None, version=__version__, environment=environment)
 
 
 def read_installation(python: str, option: str = "--python") -> Installation:
@@ -67,11 +81,11 @@ def read_installation(python: str, option: str = "--python") -> Installation:
             f"{option} {python}: gave no answer for {_TIMEOUT_S:g} s; nearest: {sys.executable}"
         ) from error
     try:
-        told = json.loads(done.stdout.splitlines()[-1])
-        found = Installation(
-            python=python, version=told["version"], environment=told["environment"]
+        answer = json.loads(done.stdout.splitlines()[-1])
+        installation = Installation(
+            python=python, version=answer["version"], environment=answer["environment"]
         )
-        same = told["messages"] == messages()
+        same = answer["messages"] == messages()
     except (IndexError, KeyError, TypeError, ValueError):
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         raise UsageError(
@@ -80,10 +94,10 @@ def read_installation(python: str, option: str = "--python") -> Installation:
         ) from None
     if not same:
         raise UsageError(
-            f"{option} {python}: the workers of its pydlbench {found.version} take other messages "
-            "than this one's; nearest: compare stored runs, pydlbench compare A B"
+            f"{option} {python}: the workers of its pydlbench {installation.version} take other "
+            "messages than this one's; nearest: compare stored runs, pydlbench compare A B"
         )
-    return found
+    return installation
 
 
 def messages() -> str:
@@ -108,12 +122,6 @@ def messages() -> str:
 
 def main() -> None:
     """Print what this installation is, as one line of JSON."""
-    from pydlbench.backends import capabilities
-    from pydlbench.version import __version__
-
-    told = {
-        "version": __version__,
-        "messages": messages(),
-        "environment": capabilities.environment(),
-    }
-    print(json.dumps(told))
+    this = this_installation()
+    answer = {"version": this.version, "messages": messages(), "environment": this.environment}
+    print(json.dumps(answer))

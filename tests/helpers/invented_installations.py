@@ -5,6 +5,7 @@ import venv
 from pathlib import Path
 
 import pydlbench
+from pydlbench.workers import host
 
 INVENTED = Path(__file__).parents[1] / "compare/rerun/invented"
 _SIDE = """
@@ -14,6 +15,29 @@ drifting_backend.SECONDS.update({seconds!r})
 drifting_backend.LIBRARY = {library!r}
 capabilities.load = drifting_backend.create
 """
+
+_BOOTSTRAP = """
+import json, sys
+if own := json.loads(sys.argv[2]):  # another installation has its own
+    sys.path[:] = own
+    import drifting_backend
+    drifting_backend.SECONDS.update({seconds!r})
+    from pydlbench.backends import capabilities
+    capabilities.load = drifting_backend.create
+from pydlbench.workers.worker import main
+main()
+"""
+
+
+def invent_workers(monkeypatch, **seconds):
+    """Let this installation's workers serve a backend whose kernels drift; torch's are 3 % slower.
+
+    Args:
+        monkeypatch: of the test.
+        seconds: of a kernel, by backend.
+    """
+    monkeypatch.syspath_prepend(str(INVENTED))
+    monkeypatch.setattr(host, "_BOOTSTRAP", _BOOTSTRAP.format(seconds=seconds))
 
 
 def installation(folder, library="invented 1", code="", **seconds):
