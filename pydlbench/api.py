@@ -61,7 +61,7 @@ def step(model: str, *, options: Options | None = None, **step: Any) -> StepReco
     """
     from pydlbench.steps.run import run
 
-    spec = _spec(model, step)
+    spec = step_spec(model, step)
     usual = Options(budget_s=STEP_BUDGET_S, visits=None)
     with _session(spec, options or usual) as session:
         return run(spec, session)
@@ -243,8 +243,12 @@ def forecast(
 _SUMMANDS: Final = Options(budget_s=0.25, estimate=True)
 
 
-def _spec(model: str, step: Mapping[str, Any]) -> StepSpec:
-    """Return a step from keywords; see :func:`step`."""
+def step_spec(model: str, step: Mapping[str, Any]) -> StepSpec:
+    """Return a step from keywords; see :func:`step`.
+
+    Raises:
+        UsageError: a word that is none.
+    """
     words = {"device": default_device()[0], **step}
     own = {name: words.pop(name) for name in _OWN if name in words}
     if own and not is_own(model):
@@ -259,10 +263,10 @@ def _spec(model: str, step: Mapping[str, Any]) -> StepSpec:
 
 def _explained(model: str, step: Mapping[str, Any]) -> StepSpec:
     """Return a step that is taken apart; on a GPU PyTorch's are, and others go to the CPU."""
-    found = _spec(model, step)
+    found = step_spec(model, step)
     if "device" in step or found.device == "cpu" or found.framework == GPU_FRAMEWORK:
         return found
-    return _spec(model, {**step, "device": "cpu"})
+    return step_spec(model, {**step, "device": "cpu"})
 
 
 def _session(step: StepSpec, options: Options) -> Session:

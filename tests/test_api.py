@@ -53,8 +53,8 @@ def test_a_function_visits_and_samples_as_its_command_does(opened, call, read_ta
 
 def test_steps_are_of_the_device_that_the_commands_take(monkeypatch):
     monkeypatch.setattr(api, "default_device", lambda: ("cuda:0", ()))
-    assert api._spec("mnist", {}).device == "cuda:0"
-    assert api._spec("mnist", {"device": "cpu"}).device == "cpu"
+    assert api.step_spec("mnist", {}).device == "cuda:0"
+    assert api.step_spec("mnist", {"device": "cpu"}).device == "cpu"
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
 """Every backend at a glance: where it runs, how it can be run, how to get it, how to load it.
 
-A backend is a folder beside this file. Its ``__init__`` declares ``CAPABILITIES``, and imports
-nothing of the library behind it; its module ``backend`` has ``create(device)``, which only a worker
-calls. Whatever is special about a backend outside its process stands in its declaration, so that
-nothing else has to know its name. The command line's help reads the declarations, so what only a
-run needs is imported where it is used.
+A backend is a folder beside this file, or a package of somebody else that an entry point in the
+group ``pydlbench.backends`` names. Its ``__init__`` declares ``CAPABILITIES``, and imports nothing
+of the library behind it; its module ``backend`` has ``create(device)``, which only a worker calls.
+Whatever is special about a backend outside its process stands in its declaration, so that nothing
+else has to know its name. The command line's help reads the declarations, so what only a run needs
+is imported where it is used.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from pydlbench import plugins
 from pydlbench.errors import BackendMissingError, UsageError, nearest
 from pydlbench.words import IMAGE_LAYOUTS
 
@@ -65,7 +67,7 @@ class Capabilities:
     """What is to be known of one backend without starting it.
 
     Attributes:
-        name: as ``--backend`` takes it: that of its folder.
+        name: as ``--backend`` takes it.
         rank: its place in lists; native kernels are the first.
         title: what it is, in words.
         distributions: packages that bring it; any one of them does.
@@ -77,7 +79,8 @@ class Capabilities:
         on_request: modes that run only where they are named, or all modes are asked for.
         precisions: on each kind of device.
         looks: how its rows are drawn, by mode: hue (a name of ``report.page.palette``), marker and
-            hatching, so that no two differ in colour alone.
+            hatching, so that no two differ in colour alone; those that are left out are drawn as
+            figures draw what they do not know.
         start_s: seconds until its worker serves, with the peaks that rows are held against probed:
             least and most, as a sweep forecasts them.
         layers: whether it runs single layers; one that does not runs whole files only.
@@ -91,15 +94,15 @@ class Capabilities:
     """
 
     name: str
-    rank: int
     title: str
     distributions: tuple[str, ...]
     install: str
     requires: str | None
     modes: dict[str, tuple[str | None, ...]]
     precisions: dict[str, tuple[str, ...]]
-    looks: dict[str | None, tuple[str, str, str]]
-    start_s: tuple[float, float]
+    rank: int = 100
+    looks: dict[str | None, tuple[str, str, str]] = field(default_factory=dict)
+    start_s: tuple[float, float] = (1.0, 10.0)
     on_request: tuple[str, ...] = ()
     layers: bool = True
     fresh_results: bool = False
@@ -118,11 +121,30 @@ class Capabilities:
 @functools.cache
 def every() -> tuple[Capabilities, ...]:
     """Return the declarations of all backends, in the order in which they are listed."""
+    return tuple(declared for declared, _ in _declared().values())
+
+
+@functools.cache
+def _declared() -> dict[str, tuple[Capabilities, str]]:
+    """Return declarations by the backends' names, each with the name of its module."""
     package = importlib.import_module("pydlbench.backends")
     folders = (one.name for one in pkgutil.iter_modules(package.__path__) if one.ispkg)
     modules = (importlib.import_module(f"{package.__name__}.{folder}") for folder in folders)
-    found = (getattr(module, "CAPABILITIES", None) for module in modules)
-    return tuple(sorted((one for one in found if one is not None), key=lambda one: one.rank))
+    declarations = {
+        declared.name: (declared, module.__name__)
+        for module in modules
+        if (declared := getattr(module, "CAPABILITIES", None)) is not None
+    }
+    for name, module in plugins.modules(plugins.BACKENDS).items():
+        declared = getattr(module, "CAPABILITIES", None)
+        if not isinstance(declared, Capabilities):
+            plugins.leave_out(plugins.BACKENDS, name, f"{module.__name__} has no CAPABILITIES")
+        elif declared.name in declarations:
+            reason = f"there is a backend {declared.name} already"
+            plugins.leave_out(plugins.BACKENDS, name, reason)
+        else:
+            declarations[declared.name] = (declared, module.__name__)
+    return dict(sorted(declarations.items(), key=lambda item: (item[1][0].rank, item[0])))
 
 
 def names() -> tuple[str, ...]:
@@ -142,9 +164,8 @@ def of(name: str) -> Capabilities:
     Raises:
         UsageError: there is no such backend.
     """
-    for one in every():
-        if one.name == name:
-            return one
+    if name in _declared():
+        return _declared()[name][0]
     near = nearest(name, names(), 1) or names()[:1]
     raise UsageError(f"--backend {name}: not one of {', '.join(names())}; nearest: {near[0]}")
 
@@ -181,7 +202,7 @@ def load(name: str, device: str) -> Backend:
     if not is_there(one):
         raise BackendMissingError(f"{name} is not installed; get it with: {one.install}")
     try:
-        imported = importlib.import_module(f"pydlbench.backends.{name}.backend")
+        imported = importlib.import_module(f"{_declared()[name][1]}.backend")
         return cast("Backend", imported.create(device))
     except BackendMissingError:
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -60,8 +61,29 @@ def run(
         for one in every()
         for entry in _entries(one, devices, describe or _start, asked=args.device is not None)
     ]
-    outputs.write({"json": lambda: dump({"backends": entries})}, lambda: "\n".join(_lines(entries)))
+    left_out = _left_out()
+    document = {"backends": entries, "left_out": left_out}
+    outputs.write(
+        {"json": lambda: dump(document)}, lambda: "\n".join([*_lines(entries), *_why(left_out)])
+    )
     return 0
+
+
+def _left_out() -> list[dict[str, str]]:
+    """Return which backends and models of other packages are of no use, and why."""
+    from pydlbench import plugins
+    from pydlbench.models import model_names
+
+    model_names()  # looks at all that there are
+    return [dataclasses.asdict(one) for one in plugins.broken()]
+
+
+def _why(left_out: list[dict[str, str]]) -> list[str]:
+    lines = [
+        f"{one['name']} of {one['distribution']} ({one['group']}) is left out: {one['reason']}"
+        for one in left_out
+    ]
+    return ["", *lines] if lines else []
 
 
 def _entries(

@@ -20,13 +20,20 @@ if TYPE_CHECKING:
     from pydlbench.compare.match import Matching
     from pydlbench.compare.published import Beside, Figure, Own
     from pydlbench.compare.rerun import RerunPair
-    from pydlbench.compare.rows import Side
+    from pydlbench.compare.rows import Row, Side
     from pydlbench.records.fleet import FleetComparison
+    from pydlbench.records.specs import KernelSpec
+    from pydlbench.records.step import StepSpec
     from pydlbench.store.documents import Loaded
 
 # What asks for other things than the published figures, or than a comparison of stored runs.
-_WITH_PUBLISHED = ("interleave", "fail_on", "same", "passes", "budget", "seed", "all")
-_WITH_INTERLEAVE = ("passes", "budget", "seed")
+_WITH_PUBLISHED = ("interleave", "python", "fail_on", "same", "passes", "budget", "seed", "all")
+_MEASURING = ("passes", "budget", "seed")
+# What two installations are to measure: read by the command that measures it alone.
+_OF_LAYERS_OR_STEP = (
+    *("shape", "batch", "pass", "precision", "backend", "framework", "mode", "phase", "input"),
+    "threads",
+)
 # What counts as a change of a node, as it does for being slow.
 _FLEETS_BEYOND = 0.03
 
@@ -37,13 +44,15 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "compare",
         description="Compare B with A row by row: SAME, FASTER, SLOWER or UNCLEAR. Both are runs "
         "of the store or files that --json wrote; two runs of fleet are compared node by node. "
+        "With --python twice, two installations measure layers, or the step of a MODEL, in turn. "
         "With --published, own results stand beside published figures instead.",
     )
     parser.add_argument(
         "runs",
         nargs="*",
         metavar="RUN",
-        help="A and B: id, its beginning, a tag, last, last~2, or a JSON file",
+        help="A and B: id, its beginning, a tag, last, last~2, or a JSON file; with --python a "
+        "MODEL, as step takes it",
     )
     what = parser.add_argument_group("what is compared")
     what.add_argument(
@@ -51,6 +60,13 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         action="store_true",
         help="measure both sides again, interleaved: tells modes, backends, layouts or threads "
         "apart, to a few percent; not commits, since both run on the code of now",
+    )
+    what.add_argument(
+        "--python",
+        action="append",
+        metavar="PYTHON",
+        help="given twice: the interpreters of installations A and B, each with its own pydlbench, "
+        "frameworks and libraries; they measure in turn",
     )
     what.add_argument(
         "--published",
@@ -73,7 +89,18 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         type=taking("--same", percentage),
         help="what still counts as the same (2%%; of fleets 3%%); verdicts lie beyond",
     )
-    how = parser.add_argument_group("with --interleave")
+    measured = parser.add_argument_group("what is measured, with --python")
+    takers = dict.fromkeys(("shape", "pass", "backend"), "as layers takes it")
+    takers |= dict.fromkeys(("framework", "phase", "input"), "as step takes it")
+    for name in _OF_LAYERS_OR_STEP:
+        measured.add_argument(
+            f"--{name}",
+            action="append",
+            dest=f"of_{name}",
+            metavar=name.upper(),
+            help=takers.get(name, "as layers and step take it"),
+        )
+    how = parser.add_argument_group("with --interleave or --python")
     how.add_argument(
         "--passes",
         metavar="N",
@@ -119,15 +146,13 @@ def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -
     from pydlbench.store.documents import load
 
     outputs = Outputs.from_args(args)
+    _refuse(args)
     if args.published:
-        refuse(args, _WITH_PUBLISHED, "with --published")
         with reading_runs(args.runs):
             return run_published(args, outputs)
-    if args.model is not None:
-        raise UsageError(f"--model {args.model}: with --published only; nearest: --published")
-    if not args.interleave:
-        refuse(args, _WITH_INTERLEAVE, "without --interleave", "--interleave")
     settings = Settings() if args.same is None else Settings(margin=args.same)
+    if args.python:
+        return _run_installations(args, outputs, settings)
     if len(args.runs) != 2:  # A and B
         raise UsageError(
             f"RUN: {len(args.runs)} given, two are compared; nearest: pydlbench compare last~1 last"
@@ -149,6 +174,28 @@ def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -
         if interrupted:
             return 130
         return 0 if args.fail_on is None else _judged(found, args.fail_on[1])
+
+
+def _refuse(args: argparse.Namespace) -> None:
+    """Refuse options that have no meaning beside the others.
+
+    Raises:
+        UsageError: one of them was given.
+    """
+    if args.published:
+        refuse(args, _WITH_PUBLISHED, "with --published")
+    elif args.model is not None:
+        raise UsageError(f"--model {args.model}: with --published only; nearest: --published")
+    if args.python:
+        refuse(args, ("interleave",), "with --python")
+        return
+    if not args.interleave:
+        refuse(args, _MEASURING, "without --interleave", "--interleave")
+    for name in _OF_LAYERS_OR_STEP:
+        if value := getattr(args, f"of_{name}"):
+            raise UsageError(
+                f"--{name} {value[0]}: has no meaning without --python; nearest: leave it out"
+            )
 
 
 def _fleets(args: argparse.Namespace, runs: Sequence[Loaded], outputs: Outputs) -> int:
@@ -227,32 +274,31 @@ def _nothing(found: Comparison) -> str:
         return f"nothing to compare: {reason or 'no row is in both runs'}"
     pair = untimed[0]
     return (
-        f"no row was timed in both runs: {pair.b.layer} {pair.b.pass_} is {pair.a.status} in "
-        f"{found.a.name} and {pair.b.status} in {found.b.name}"
+        f"no row was timed in both runs: {pair.b.layer} {pair.b.pass_} is {_status(pair.a)} in "
+        f"{found.a.name} and {_status(pair.b)} in {found.b.name}"
         f"{f' ({reason})' if reason else ''}; measure it again"
     )
+
+
+def _status(row: Row) -> str:
+    """Return a row's status; of one whose time no ratio can be made of, that time."""
+    if row.status == "failed" and row.median is not None:
+        return f"{row.median:g} s, which is no time,"
+    return row.status
 
 
 def _judged(found: Comparison, threshold: float) -> int:
     """Return the exit code under ``--fail-on``, and say on stderr what it comes from."""
     from pydlbench.cli.options import FOUND, UNDECIDED
-    from pydlbench.report.compare import change, names_of, what_would_decide
+    from pydlbench.report.compare import judge
 
-    slow = found.slower(threshold)
-    if slow:
-        worst = slow[0]
-        count = "1 row is" if len(slow) == 1 else f"{len(slow)} rows are"
-        tell(
-            f"--fail-on: {count} slower by more than {100 * threshold:g} %: "
-            f"{names_of(row.b for row in slow)}; the most: {change(worst.estimate.ratio)}"
-        )
-        sys.stdout.flush()
-        return FOUND
-    causes = what_would_decide(found, threshold)
-    for cause in causes:
-        tell(f"--fail-on: cannot tell {100 * threshold:g} %: {cause}")
+    judgement = judge(found, threshold)
+    for line in filter(None, (judgement.slower, *judgement.undecided)):
+        tell(f"--fail-on: {line}")
     sys.stdout.flush()
-    return UNDECIDED if causes else 0
+    if judgement.slower:
+        return FOUND
+    return UNDECIDED if judgement.undecided else 0
 
 
 # -----------------------------------------------------------------------------
@@ -351,6 +397,82 @@ def _document(
 
 
 # -----------------------------------------------------------------------------
+# ``compare --python A --python B``: two installations, measured interleaved.
+
+
+def _run_installations(args: argparse.Namespace, outputs: Outputs, settings: Settings) -> int:
+    """Have two installations measure in turn, and show what came of it; return the exit code.
+
+    Raises:
+        UsageError: bad input, or an interpreter that cannot measure.
+        PydlbenchError: nothing was measured in both.
+    """
+    from pydlbench.compare.installations import compare_installations, open_session, pairs_of
+    from pydlbench.runner.session import Session
+    from pydlbench.workers.installation import read_installation
+
+    if len(args.python) != 2:  # A and B
+        raise UsageError(
+            f"--python: {len(args.python)} given, two are compared; nearest: --python "
+            f"{args.python[0]} --python {sys.executable}"
+        )
+    specs, threads, notes = _wanted(args)
+    outputs.note(*notes)
+    a, b = map(read_installation, args.python)
+    pairs = pairs_of(specs, threads)
+    passes, budget_s, seed = _effort(args)
+
+    def opened(*, side: int, threads: int | None, seed: int) -> Session:
+        return open_session((a, b)[side], threads, seed)
+
+    done, interrupted = _measure(args, pairs, opened, passes, budget_s, seed)
+    with Session() as session:
+        device = session.run.device
+    found = compare_installations((a, b), pairs, device, settings, done)
+    show(found, outputs, everything=args.all)
+    if interrupted:
+        return 130
+    return 0 if args.fail_on is None else _judged(found, args.fail_on[1])
+
+
+def _wanted(
+    args: argparse.Namespace,
+) -> tuple[list[KernelSpec | StepSpec], int | None, tuple[str, ...]]:
+    """Return what is to be measured, with how many threads, and notes.
+
+    Raises:
+        UsageError: nothing is, or a word that the measuring command does not take.
+    """
+    from pydlbench.cli import layers, step
+    from pydlbench.cli.parser import command_parser
+
+    words = [
+        word
+        for name in _OF_LAYERS_OR_STEP
+        for value in getattr(args, f"of_{name}") or ()
+        for word in (f"--{name}", value)
+    ]
+    if len(args.runs) > 1:
+        raise UsageError(f"MODEL: {len(args.runs)} given, one is measured; nearest: {args.runs[0]}")
+    if args.runs:
+        given = command_parser("step").parse_args([*args.runs, *words])
+        tasks, notes = step.read_tasks(given)
+        return [row.case for task in tasks for row in task.rows], given.threads, notes
+    if args.of_shape is None:
+        raise UsageError("--python: nothing is named to be measured; nearest: --shape conv3")
+    request = layers.read_request(command_parser("layers").parse_args(words))
+    threads, *others = request.threads
+    if others:
+        raise UsageError(f"--threads {others[0]}: one number at a time; nearest: leave it out")
+    return [*request.cases], threads, request.notes
+
+
+def _effort(args: argparse.Namespace) -> tuple[int, float, int]:
+    """Return passes, seconds of sampling per kernel and pass, and the seed."""
+    return args.passes or _PASSES, args.budget or _BUDGET_S, args.seed or 0
+
+
+# -----------------------------------------------------------------------------
 # ``compare --interleave``: both sides measured again, interleaved.
 
 _PASSES = 10
@@ -375,14 +497,13 @@ def _interleaved(
         PydlbenchError: not one pass was finished.
     """
     from pydlbench.cli.options import reading_store
+    from pydlbench.compare.installations import lost
     from pydlbench.compare.interleaved import compare_interleaved
     from pydlbench.compare.match import match
-    from pydlbench.compare.rerun import measured_sides
+    from pydlbench.compare.rerun import measured_here, measured_sides
     from pydlbench.compare.rows import read_side
 
-    passes = args.passes or _PASSES
-    budget_s = args.budget or _BUDGET_S
-    seed = args.seed or 0
+    passes, budget_s, seed = _effort(args)
     with reading_store(args) or contextlib.nullcontext() as store:
         a, b = (read_side(name, store) for name in args.runs)
     matching, rerun, notes = _pairs(match(a, b))
@@ -395,8 +516,9 @@ def _interleaved(
     with opened(side=0, threads=None, seed=seed) as session:
         here = session.run
     notes += _elsewhere(a, b, here.device.get("name"))
-    notes = (*_lost(rerun), *notes)
-    first, second, measured = measured_sides(a, b, matching, rerun, here)
+    notes = (*lost(rerun), *notes)
+    a, b = (measured_here(side, here) for side in (a, b))
+    first, second, measured = measured_sides(a, b, matching, rerun)
     passed = [one.found for one in rerun if one.found.logs]
     found = compare_interleaved(first, second, measured, passed, settings, done, notes)
     return found, interrupted
@@ -434,6 +556,7 @@ def _check_memory(rerun: Sequence[RerunPair]) -> None:
     Raises:
         UsageError: they have not.
     """
+    from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.kernels import check_memory
 
     with _open_session(side=0, threads=None, seed=0) as session:
@@ -442,7 +565,8 @@ def _check_memory(rerun: Sequence[RerunPair]) -> None:
         cold = 3 * session.cache_bytes()
     for one in rerun if available is not None else ():
         try:
-            check_memory([side.spec for side in one.sides], available, cold)
+            specs = [side.spec for side in one.sides if isinstance(side.spec, KernelSpec)]
+            check_memory(specs, available, cold)
         except UsageError as error:
             raise UsageError(f"--interleave: {error}") from None
 
@@ -498,18 +622,6 @@ def _elsewhere(a: Side, b: Side, here: Any) -> tuple[str, ...]:
         f"{side.name} was stored on {side.machine}; it was measured here again, on {here}"
         for side in (a, b)
         if side.machine and here and side.machine != here
-    )
-
-
-def _lost(rerun: Sequence[RerunPair]) -> tuple[str, ...]:
-    """Say what could not be measured here, and why."""
-    reasons: dict[str, int] = {}
-    for one in rerun:
-        if not one.found.logs and one.found.reason is not None:
-            reasons[one.found.reason] = reasons.get(one.found.reason, 0) + 1
-    return tuple(
-        f"{count} {'row' if count == 1 else 'rows'} could not be measured: {reason}"
-        for reason, count in reasons.items()
     )
 
 

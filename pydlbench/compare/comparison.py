@@ -36,7 +36,9 @@ _OF_ROW: Final = (
     *("layer", "kind", "problem", "batch", "pass_", "precision", "device", "backend", "mode"),
     *("cache", "threads", "layout_request", "fuse", "propagation"),
 )
-_OF_SIDE: Final = tuple(name for name in ComparisonSide.__struct_fields__ if name != "contended")
+_OF_SIDE: Final = tuple(
+    name for name in ComparisonSide.__struct_fields__ if name not in ("contended", "library")
+)
 _OF_ESTIMATE: Final = Estimate.__struct_fields__
 
 
@@ -59,12 +61,13 @@ class Settings:
 
 
 class ComparedRow(NamedTuple):
-    """A row of both sides with its ratio, and where they were interleaved that of each pass."""
+    """A row of both sides with its ratio; of interleaved ones that of each pass, and libraries."""
 
     a: Row
     b: Row
     estimate: Estimate
     passes: Sequence[float] | None = None
+    libraries: tuple[str | None, str | None] = (None, None)
 
     @property
     def verdict(self) -> str:
@@ -76,8 +79,8 @@ class ComparedRow(NamedTuple):
         return ComparisonRow(
             **{name: getattr(self.b, name) for name in _OF_ROW},
             **{name: getattr(self.estimate, name) for name in _OF_ESTIMATE},
-            a=_side(self.a),
-            b=_side(self.b),
+            a=_side(self.a, self.libraries[0]),
+            b=_side(self.b, self.libraries[1]),
             by_pass=None if self.passes is None else tuple(self.passes),
         )
 
@@ -99,6 +102,7 @@ class Comparison:
             None where replicates told it, and of interleaved sides.
         passes: how often both sides were prepared anew and measured; 0 for stored runs.
         notes: what a reader has to know.
+        installations: whether the sides are two installations, which may have other libraries.
     """
 
     a: Side
@@ -112,6 +116,7 @@ class Comparison:
     assumed_sd: float | None = None
     passes: int = 0
     notes: tuple[str, ...] = ()
+    installations: bool = False
 
     @property
     def itself(self) -> bool:
@@ -206,9 +211,9 @@ class Comparison:
         return found
 
 
-def _side(row: Row) -> ComparisonSide:
+def _side(row: Row, library: str | None) -> ComparisonSide:
     fields = {name: getattr(row, name) for name in _OF_SIDE}
-    return ComparisonSide(**fields, contended=bool(row.contended))
+    return ComparisonSide(**fields, contended=bool(row.contended), library=library)
 
 
 def _name(row: Row) -> dict[str, Any]:

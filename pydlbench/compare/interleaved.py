@@ -42,7 +42,8 @@ class Passes:
         cycles: the same in cycles, of passes in which both clocks were read.
         seconds: medians of A and of B.
         clocks: of A and of B, in Hz.
-        algorithms: of the two kernels that ran last; None before.
+        algorithms: of the two kernels that ran last; None before, and of steps.
+        libraries: of the two that ran last, with their versions; None before.
         reason: why the last pass that failed did; None where none failed.
     """
 
@@ -51,6 +52,7 @@ class Passes:
     seconds: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
     clocks: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
     algorithms: list[str | None] = field(default_factory=lambda: [None, None])
+    libraries: list[str | None] = field(default_factory=lambda: [None, None])
     reason: str | None = None
 
 
@@ -86,7 +88,12 @@ def compare_interleaved(
     means = np.array([_mean(one) for one in logs])
     estimates = judge(means, _scatter(logs, kinds_of(matching.pairs)), against, settings, cycles)
     rows = [
-        ComparedRow(*pair, estimate, passes=[math.exp(log) for log in one.logs])
+        ComparedRow(
+            *pair,
+            estimate,
+            passes=[math.exp(log) for log in one.logs],
+            libraries=(one.libraries[0], one.libraries[1]),
+        )
         for pair, one, estimate in zip(matching.pairs, measured, estimates, strict=True)
     ]
     return Comparison(

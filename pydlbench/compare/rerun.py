@@ -1,4 +1,4 @@
-"""Both sides of a comparison measured again, interleaved, pass by pass."""
+"""Both sides of a comparison measured, interleaved, pass by pass."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 
 from pydlbench.compare.interleaved import Passes
 from pydlbench.compare.match import LAYER_KINDS, Matching, Pair
-from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
+from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError, UsageError
 from pydlbench.models.catalog import find_layers
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.records.specs import KernelSpec
+from pydlbench.records.step import StepPreparation, StepSpec
+from pydlbench.steps.prepare import prepare_step
 from pydlbench.study.estimate import contrast
 from pydlbench.study.loop import Study, Subject
-from pydlbench.timing.policy import Policy, gpu_policy
+from pydlbench.timing.policy import Policy, gpu_policy, step_policy
 from pydlbench.timing.statistics import median, paired_ratio
 from pydlbench.words import TIMINGS
 from pydlbench.workers.host import releasing
@@ -28,9 +30,12 @@ if TYPE_CHECKING:
     from pydlbench.compare.rows import Row, Side
     from pydlbench.ops.op import Layer
     from pydlbench.records.run import RunRecord
+    from pydlbench.records.step import StepFacts
     from pydlbench.runner.session import Session
     from pydlbench.study.table import Series
     from pydlbench.workers.host import RemoteKernel
+
+    Prepared = RemoteKernel[KernelFacts] | RemoteKernel[StepFacts]
 
 
 # -----------------------------------------------------------------------------
@@ -95,18 +100,17 @@ def _named(row: Row) -> Layer | None:
 
 
 def measured_sides(
-    a: Side, b: Side, matching: Matching, rerun: Sequence[RerunPair], run: RunRecord
+    a: Side, b: Side, matching: Matching, rerun: Sequence[RerunPair]
 ) -> tuple[Side, Side, Matching]:
-    """Return both sides and their pairs with what was measured again.
+    """Return both sides and their pairs with what was measured.
 
     Pairs that no pass has finished become untimed ones.
 
     Args:
-        a: the first one, as it was stored.
+        a: the first one, with the machine and the environment that it was measured in.
         b: the second one.
         matching: of both; its pairs belong to ``rerun``, in their order.
         rerun: what was measured.
-        run: of the measuring.
     """
     pairs, lost = [], list(matching.untimed)
     for pair, one in zip(matching.pairs, rerun, strict=True):
@@ -116,14 +120,12 @@ def measured_sides(
             lost.append(Pair(*(row._replace(status="failed") for row in pair)))
     found = dataclasses.replace(matching, pairs=pairs, untimed=lost)
     first, second = ([pair[side] for pair in pairs] for side in (0, 1))
-    return _here(a, first, run), _here(b, second, run), found
+    return dataclasses.replace(a, rows=first), dataclasses.replace(b, rows=second), found
 
 
-def _here(side: Side, rows: list[Row], run: RunRecord) -> Side:
-    """Return a side whose rows were measured now; it is none of the stored runs any more."""
-    return dataclasses.replace(
-        side, rows=rows, run_id="", device=run.device, environment=run.environment
-    )
+def measured_here(side: Side, run: RunRecord) -> Side:
+    """Return a stored side as it is measured again in a run; it is none of the stored runs."""
+    return dataclasses.replace(side, run_id="", device=run.device, environment=run.environment)
 
 
 def _row(row: Row, pair: RerunPair, side: int) -> Row:
@@ -142,7 +144,7 @@ def _row(row: Row, pair: RerunPair, side: int) -> Row:
 
 
 # -----------------------------------------------------------------------------
-# A pass: every pair of kernels is prepared anew, in new processes, and sampled interleaved.
+# A pass: every pair of kernels or steps is prepared anew, in new processes, and interleaved.
 #
 # What two runs of the same thing differ by is made anew in each pass (memory, processes, the
 # choice among candidates); what the machine does meanwhile is the same for both kernels of a round.
@@ -159,16 +161,16 @@ class RerunSide:
 
     Attributes:
         spec: what is computed.
-        threads: of its kernel; None is one per physical core, or a GPU.
+        threads: of its kernel or step; None is one per physical core, or a GPU.
     """
 
-    spec: KernelSpec
+    spec: KernelSpec | StepSpec
     threads: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RerunPair:
-    """A pair of kernels and what came of them so far."""
+    """A pair of kernels or steps and what came of them so far."""
 
     sides: tuple[RerunSide, RerunSide]
     found: Passes = field(default_factory=Passes)
@@ -195,16 +197,20 @@ class RerunPair:
         return cls(sides=(a, b))
 
 
-def policy(budget_s: float, spec: KernelSpec, facts: KernelFacts) -> Policy:
-    """Return the constants of sampling a kernel within a pass.
+def policy(budget_s: float, spec: KernelSpec | StepSpec, timing: str) -> Policy:
+    """Return the constants of sampling a kernel or a step within a pass.
 
     Args:
         budget_s: seconds of sampling.
         spec: what is sampled.
-        facts: of the prepared kernel.
+        timing: how it is timed, as the facts of what was prepared say.
     """
     short = Policy(budget_s=budget_s, visits=_ROUNDS, chunk_s=min(_CHUNK_S, budget_s / _ROUNDS))
-    return gpu_policy(short, facts.timing, spec.cache) if spec.on_gpu else short
+    if isinstance(spec, StepSpec):
+        short = step_policy(short)
+    if not spec.on_gpu:
+        return short
+    return gpu_policy(short, timing, spec.cache if isinstance(spec, KernelSpec) else "hot")
 
 
 def take_pass(
@@ -249,36 +255,52 @@ def _one(
 ) -> None:
     sides = [0, 1]
     rng.shuffle(sides)  # who is prepared first gets the better pages, or the worse ones
-    kernels: dict[int, RemoteKernel[KernelFacts]] = {}
+    kernels: dict[int, Prepared] = {}
     with releasing(kernels.values()):
         for side in sides:
             own = pair.sides[side]
             place = (side, own.threads)
             if place not in sessions:
                 sessions[place] = open_session(side, own.threads)
-            kernels[side] = sessions[place].prepare(own.spec)
+            if isinstance(own.spec, StepSpec):
+                kernels[side] = _step(own.spec, sessions[place], checks=not pair.found.logs)
+            else:
+                kernels[side] = sessions[place].prepare(own.spec)
         _sample(pair, kernels, budget_s, rng)
 
 
+def _step(spec: StepSpec, session: Session, *, checks: bool) -> RemoteKernel[StepFacts]:
+    """Have a step made ready; of a model of the catalogue it is checked before its first time.
+
+    Raises:
+        PrimitiveError: it computes something else.
+    """
+    kernel = prepare_step(spec, session, preparation=StepPreparation(checks=checks))
+    wrong = [one for one in kernel.facts.checks if one.status != "ok"]
+    if wrong:
+        kernel.release()
+        raise PrimitiveError("; ".join(f"{one.name}: {one.detail}" for one in wrong))
+    return kernel
+
+
 def _sample(
-    pair: RerunPair,
-    kernels: dict[int, RemoteKernel[KernelFacts]],
-    budget_s: float,
-    rng: random.Random,
+    pair: RerunPair, kernels: dict[int, Prepared], budget_s: float, rng: random.Random
 ) -> None:
     study = Study(rng)
     subjects = [
         Subject(
             key=side,
             sample=kernels[side].sample,
-            policy=policy(budget_s, pair.sides[side].spec, kernels[side].facts),
+            policy=policy(budget_s, pair.sides[side].spec, kernels[side].facts.timing),
         )
         for side in (0, 1)
     ]
     for error in study.take(subjects, rounds=_ROUNDS).values():
         raise error
     _add(pair.found, study.table.of(0), study.table.of(1))
-    pair.found.algorithms[:] = [kernels[side].facts.algorithm for side in (0, 1)]
+    both = [kernels[side].facts for side in (0, 1)]
+    pair.found.algorithms[:] = [getattr(facts, "algorithm", None) for facts in both]
+    pair.found.libraries[:] = [facts.library for facts in both]
 
 
 def _add(found: Passes, a: Series, b: Series) -> None:

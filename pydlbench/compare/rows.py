@@ -8,12 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pydlbench.store.documents import load
-from pydlbench.store.entry import LAYER_COLUMNS
+from pydlbench.store.entry import LAYER_COLUMNS, layer_values
 from pydlbench.units import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from pydlbench.records.run import RunRecord
     from pydlbench.store.documents import Loaded
     from pydlbench.store.reader import Reader
 
@@ -135,6 +136,28 @@ def side_of(name: str, loaded: Loaded) -> Side:
     for table in ("estimate", "step", "check"):
         for entry in loaded.table(table):
             rows += _rows(table, entry.document, threads if isinstance(threads, int) else None)
+    return _side(name, record, rows)
+
+
+def side_of_documents(
+    name: str,
+    run: RunRecord,
+    layers: Iterable[Mapping[str, Any]] = (),
+    steps: Iterable[Mapping[str, Any]] = (),
+) -> Side:
+    """Return a side from what was measured a moment ago.
+
+    Args:
+        name: what it is called.
+        run: when, where, with what.
+        layers: JSON objects of its measurements.
+        steps: of its steps.
+    """
+    measured = [Row._make(layer_values(document)) for document in layers]
+    return _side(name, run, [*measured, *map(row_of_step, steps)])
+
+
+def _side(name: str, record: RunRecord, rows: Iterable[Row]) -> Side:
     return Side(
         name=name,
         rows=list(map(_checked, rows)),
@@ -157,7 +180,7 @@ def _rows(table: str, document: Mapping[str, Any], threads: int | None) -> list[
     if table == "estimate":
         return [_estimate(document, threads)]
     if table == "step":
-        return [_step(document)]
+        return [row_of_step(document)]
     return _check(document)
 
 
@@ -207,7 +230,8 @@ def _estimate(document: Mapping[str, Any], threads: int | None) -> Row:
     )
 
 
-def _step(document: Mapping[str, Any]) -> Row:
+def row_of_step(document: Mapping[str, Any]) -> Row:
+    """Return the row of a step's document."""
     time = document.get("time_s") or {}
     told = ["options", "cast", "feed", "fetch", "dropout", "running_statistics"]
     told += ["own"] if document.get("own") else []

@@ -1,7 +1,8 @@
 """Whole models, each written once as a graph of layers.
 
-One file per family, in ``families``; :func:`build_model` imports the one it needs. What composition
-sums, what PyTorch and TensorFlow run and what is counted are all read from the same graph.
+One file per family, in ``families``; :func:`build_model` imports the one it needs. Those of other
+packages are named by entry points in the group ``pydlbench.models``. What composition sums, what
+PyTorch and TensorFlow run and what is counted are all read from the same graph.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from pydlbench import plugins
 from pydlbench.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -28,7 +30,8 @@ _FIRST: Final = (
     *("alexnet", "vgg", "mnist", "cifar10", "overfeat", "googlenet"),
     *("inception", "resnet", "densenet", "nasnet"),
 )
-# By family, what its file has registered: by model, the function that builds it.
+_OWN: Final = "pydlbench.models.families."
+# By module, what it has registered: by model, the function that builds it.
 _REGISTERED: Final[dict[str, dict[str, Callable[..., Model]]]] = {}
 # Models that can be built and that no list shows.
 _UNLISTED: Final[set[str]] = set()
@@ -42,10 +45,17 @@ def family(*models: str, listed: bool = True) -> Callable[[Build], Build]:
     Args:
         models: Their names as typed on the command line: ``resnet50``.
         listed: Whether they are in the catalogue; else they can be built and no list shows them.
+
+    Raises:
+        UsageError: Another module has a model of that name.
     """
 
     def register(build: Build) -> Build:
-        own = _REGISTERED.setdefault(build.__module__.rpartition(".")[2], {})
+        own = _REGISTERED.setdefault(build.__module__, {})
+        for name in models:
+            others = (known for known in _REGISTERED.values() if known is not own)
+            if any(name in known for known in others):
+                raise UsageError(f"{name}: there is a model of that name already")
         own.update(dict.fromkeys(models, build))
         _UNLISTED.update(() if listed else models)
         return build
@@ -55,9 +65,8 @@ def family(*models: str, listed: bool = True) -> Callable[[Build], Build]:
 
 def model_names() -> tuple[str, ...]:
     """Return the names of all models; AlexNet, the default, comes first."""
-    return tuple(
-        name for family in _families() for name in _models(family) if name not in _UNLISTED
-    )
+    own = [name for family in _families() for name in _models(family)]
+    return tuple(name for name in (*own, *_of_others()) if name not in _UNLISTED)
 
 
 def is_model(name: str) -> bool:
@@ -101,8 +110,15 @@ def _families() -> list[str]:
 
 def _models(family: str) -> dict[str, Callable[..., Model]]:
     """Return what a family's file registers, by model; nothing where that was forgotten."""
-    importlib.import_module(f"pydlbench.models.families.{family}")
-    return _REGISTERED.get(family, {})
+    importlib.import_module(f"{_OWN}{family}")
+    return _REGISTERED.get(f"{_OWN}{family}", {})
+
+
+def _of_others() -> dict[str, Callable[..., Model]]:
+    """Return what other packages register, by model; all families are imported before."""
+    plugins.modules(plugins.MODELS)
+    others = (models for module, models in _REGISTERED.items() if not module.startswith(_OWN))
+    return {name: build for models in others for name, build in models.items()}
 
 
 def _builder(name: str) -> Callable[..., Model] | None:
@@ -114,4 +130,4 @@ def _builder(name: str) -> Callable[..., Model] | None:
     for family in sorted(_families(), key=lambda family: family not in name):
         if name in _models(family):
             return _models(family)[name]
-    return None
+    return _of_others().get(name)

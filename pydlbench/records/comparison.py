@@ -32,6 +32,7 @@ class ComparisonSide(Record, frozen=True, kw_only=True):
         precision: storage and arithmetic.
         device: cpu or cuda:N.
         fuse: what was computed in the same call.
+        library: of interleaved sides, whose code ran, with its version; null for stored runs.
     """
 
     layer: str = ""
@@ -50,6 +51,7 @@ class ComparisonSide(Record, frozen=True, kw_only=True):
     precision: str = ""
     device: str = ""
     fuse: str | None = None
+    library: str | None = None
 
 
 class ComparisonEstimate(Record, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pydlbench.compare.comparison import FASTER, SAME, SLOWER, UNCLEAR
 from pydlbench.compare.match import LAYER_KINDS, describe
@@ -168,6 +168,32 @@ def what_would_decide(found: Comparison, threshold: float) -> list[str]:
         ways = _either(_ways(found, [row.b for row in coarse]))
         lines.append(f"{_rows(len(coarse))} ({names}): {much}; {ways}")
     return lines
+
+
+class Judgement(NamedTuple):
+    """What a gate goes by.
+
+    Attributes:
+        slower: what is slower beyond doubt by more than the threshold, in words; empty where
+            nothing is.
+        undecided: a line for each cause why that is not known of some rows, and what would decide
+            it; empty where it is known of all, and where something is slower.
+    """
+
+    slower: str
+    undecided: tuple[str, ...]
+
+
+def judge(comparison: Comparison, threshold: float) -> Judgement:
+    """Say whether rows are slower by more than a fraction."""
+    limit = f"{100 * threshold:g} %"
+    if slow := comparison.slower(threshold):
+        count = "1 row is" if len(slow) == 1 else f"{len(slow)} rows are"
+        names = names_of(row.b for row in slow)
+        most = change(slow[0].estimate.ratio)
+        return Judgement(f"{count} slower by more than {limit}: {names}; the most: {most}", ())
+    causes = what_would_decide(comparison, threshold)
+    return Judgement("", tuple(f"cannot tell {limit}: {cause}" for cause in causes))
 
 
 def _least(value: float) -> str:
@@ -360,9 +386,13 @@ def comparison_columns(found: Comparison, rows: Sequence[ComparedRow]) -> list[C
 
         return Column(_TITLES.get(axis, axis), cell, right=axis in _NUMBERS)
 
+    def library(side: int) -> Column[ComparedRow]:
+        return Column("AB"[side], lambda row: row.libraries[side] or "-", right=False)
+
     columns: list[Column[ComparedRow]] = [
         Column("layer", lambda row: row.b.layer, right=False),
         *map(setting, _varying(found, rows)),
+        *map(library, (0, 1) if found.installations else ()),
         Column(f"A {unit[1]}", lambda row: time(row.a)),
         Column(f"B {unit[1]}", lambda row: time(row.b)),
         Column("ratio", lambda row: ratio_text(row.estimate.ratio)),

@@ -33,10 +33,15 @@ class Workers:
         cpus: logical CPUs that each of them is pinned to.
         timeout_s: see ``Options``.
         code_limit_s: likewise.
+        python: likewise.
     """
 
     def __init__(
-        self, cpus: Sequence[int], timeout_s: float | None, code_limit_s: float | None = None
+        self,
+        cpus: Sequence[int],
+        timeout_s: float | None,
+        code_limit_s: float | None = None,
+        python: str | None = None,
     ) -> None:
         self._cpus = tuple(cpus)
         from pydlbench.workers.host import DEFAULT_TIMEOUT
@@ -46,6 +51,7 @@ class Workers:
         if code_limit_s is not None:  # no code of the user's runs before the first request
             start = {"start_timeout": timeout_s or DEFAULT_TIMEOUT}
             self._code_limits = {**_limits(code_limit_s), **start, "allows": "--time-limit"}
+        self._python = python
         self._found: dict[tuple[str, str, str, bool], Worker] = {}
         self._canary = True
 
@@ -82,7 +88,9 @@ class Workers:
             log = capabilities.of(backend).log_environment if logging else {}
             extra = {**allocator_environment(allocator), **log}
             limits = self._limits if backend == "native" else self._code_limits
-            self._found[key] = Worker(backend, device, self._cpus, environment=extra, **limits)
+            self._found[key] = Worker(
+                backend, device, self._cpus, environment=extra, python=self._python, **limits
+            )
         return self._found[key]
 
     def canary(self) -> float | None:

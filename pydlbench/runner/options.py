@@ -38,6 +38,8 @@ class Options:
             None is 15 minutes, and an hour while it prepares a case.
         code_limit_s: the same of the frameworks' workers, where the user's own code runs in them;
             None is as of the others.
+        python: interpreter of another installation, whose workers measure; None is this one.
+            What is kept for later runs is this one's: without ``keep_probes``.
     """
 
     threads: int | None = None
@@ -54,3 +56,4 @@ class Options:
     keep_probes: bool = True
     timeout_s: float | None = None
     code_limit_s: float | None = None
+    python: str | None = None

@@ -45,8 +45,9 @@ class Session:
         self.options = options or Options()
         self.facts: CpuFacts = read_cpu_facts()
         self.cpus: tuple[int, ...] = choose_cpus(self.facts, self.options.threads)
-        self._workers = Workers(self.cpus, self.options.timeout_s, self.options.code_limit_s)
-        keep = self.options.keep_probes
+        how = self.options
+        self._workers = Workers(self.cpus, how.timeout_s, how.code_limit_s, how.python)
+        keep = how.keep_probes
         self.devices = Devices(self.facts, self.cpus, self._workers, keep)
         self._kernels = Kernels(self.options, self.facts, self.cpus, self._workers, self.devices)
         self.recorded: dict[bytes, Any] = {}

@@ -148,8 +148,8 @@ def _from_file(path: Path, text: str) -> Loaded:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UsageError(
-            f"{text}: is no results of a run ({type(error).__name__}); give what layers, estimate, "
-            "step, check, diagnose or forecast wrote with --json"
+            f"{text}: is no results of a run ({_lacking(document, error)}); give what layers, "
+            "estimate, step, check, diagnose or forecast wrote with --json"
         ) from error
     info = RunInfo(
         id=record.id,
@@ -161,6 +161,15 @@ def _from_file(path: Path, text: str) -> Loaded:
         measurements=sum(entry.table not in UNTIMED for entry in entries),
     )
     return Loaded(info, record, entries)
+
+
+def _lacking(document: object, error: Exception) -> str:
+    """Say why a document is no results: what is missing in it, as far as that is known."""
+    if not isinstance(document, dict):
+        return "no object"
+    if isinstance(error, KeyError):
+        return f"without {error.args[0]}"
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _kind(document: Mapping[str, Any]) -> str:

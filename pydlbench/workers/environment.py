@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 from pathlib import Path
@@ -52,6 +53,20 @@ def worker_environment(inherited: Mapping[str, str], cpus: Sequence[int]) -> dic
     environment["MKL_NUM_THREADS"] = str(len(cpus))
     environment["PYTHONUNBUFFERED"] = "1"
     return environment
+
+
+#: Variables that would give an interpreter the packages of another one.
+_OF_PYTHON: Final = ("PYTHONPATH", "PYTHONHOME")
+
+
+def environment_of(python: str | None) -> dict[str, str]:
+    """Return this process's variables for an interpreter.
+
+    Args:
+        python: another installation's, which finds its own packages; None is this process's.
+    """
+    dropped = () if python is None else _OF_PYTHON
+    return {name: value for name, value in os.environ.items() if name not in dropped}
 
 
 # -----------------------------------------------------------------------------

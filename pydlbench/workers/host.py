@@ -36,7 +36,7 @@ from pydlbench.workers.channel import (
     is_fatal,
     raise_error,
 )
-from pydlbench.workers.environment import worker_environment
+from pydlbench.workers.environment import environment_of, worker_environment
 from pydlbench.workers.stopping import guardian
 
 if TYPE_CHECKING:
@@ -96,9 +96,10 @@ _REST_S = 0.012
 # All workers of this process, so that one can have the machine for itself.
 _workers: Final[weakref.WeakSet[Worker]] = weakref.WeakSet()
 
-# The worker sees the module path that the host sees, wherever the host was started from.
+# The worker sees the module path that the host sees, wherever the host was started from; one of
+# another installation has its own.
 _BOOTSTRAP = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]) or sys.path; "
     "from pydlbench.workers.worker import main; main()"
 )
 
@@ -119,6 +120,7 @@ class Worker:
         heartbeat_s: seconds between its heartbeats.
         allows: what a larger value of allows it more time, for messages.
         start_timeout: seconds that it may take to start; None is ``timeout``.
+        python: interpreter of another installation, whose pydlbench it runs; None is this one.
     """
 
     def __init__(
@@ -133,6 +135,7 @@ class Worker:
         heartbeat_s: float = HEARTBEAT_S,
         allows: str = "timeout_s in the options",
         start_timeout: float | None = None,
+        python: str | None = None,
     ) -> None:
         self.backend = backend
         self.device = device
@@ -144,6 +147,7 @@ class Worker:
         self.heartbeat_s = heartbeat_s
         self.allows = allows
         self.start_timeout = timeout if start_timeout is None else start_timeout
+        self._python = python
         self._process: subprocess.Popen[bytes] | None = None
         self._replies: ReplyReader | None = None
         self._ready = False
@@ -368,17 +372,19 @@ class Worker:
         if self._process is not None:
             return
         setup = {"backend": self.backend, "device": self.device}
+        path = json.dumps(sys.path if self._python is None else [])
+        inherited = environment_of(self._python)
         setup_line = json.dumps({**setup, "cpus": self.cpus, "heartbeat_s": self.heartbeat_s})
         self._stderr.seek(0)
         self._stderr.truncate()
         self._said = 0
         self._process = subprocess.Popen(
             # -P: a json.py in the working directory is not the library's.
-            [sys.executable, "-P", "-c", _BOOTSTRAP, setup_line, json.dumps(sys.path)],
+            [self._python or sys.executable, "-P", "-c", _BOOTSTRAP, setup_line, path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
-            env={**worker_environment(os.environ, self.cpus), **self._environment},
+            env={**worker_environment(inherited, self.cpus), **self._environment},
             # Ctrl-C in the terminal is the host's to handle.
             start_new_session=True,
         )

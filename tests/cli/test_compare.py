@@ -116,6 +116,14 @@ def test_a_gate_does_not_pass_rows_that_b_has_lost(write, capsys):
     assert main(["compare", write("a", changes=nothing), write("b"), *gate]) == 0
 
 
+def test_a_median_of_zero_is_said_to_be_no_time(write, capsys):
+    a, zero = write("a", factors=(1.0,)), write("b", factors=(0.0,))
+    assert main(["compare", a, zero]) == 1
+    err = capsys.readouterr().err.strip()
+    assert says(err, "net/conv0", "ok", "a.json", "0 s, which is no time", "b.json")
+    assert "\n" not in err
+
+
 @pytest.mark.parametrize(
     ("words", "near"),
     [

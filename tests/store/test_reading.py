@@ -102,9 +102,9 @@ def test_what_is_not_there_is_said(monkeypatch, tmp_path, text, kind, message):
     ("content", "message"),
     [
         ("not JSON", "is no JSON"),
-        ("[]", "is no results of a run"),
-        ("{}", "is no results of a run (KeyError)"),
-        (json.dumps({"schema_version": 1}), "is no results of a run"),
+        ("[]", "is no results of a run (no object)"),
+        ("{}", "is no results of a run (without schema_version)"),
+        (json.dumps({"schema_version": 1}), "is no results of a run (without run)"),
         (json.dumps({"schema_version": 1, "run": {}}), "is no results of a run"),
         (json.dumps({"schema_version": 99}), "its schema is version 99"),
         (json.dumps({"schema_version": "a"}), "is no results of a run"),

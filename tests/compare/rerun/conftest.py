@@ -3,31 +3,26 @@
 import math
 import random
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from invented_installations import invent_workers
 
 from pydlbench.compare.rerun import RerunPair, RerunSide, take_pass
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Chunk
-from pydlbench.workers import host
 
-_BOOTSTRAP = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    "import drifting_backend; "
-    "from pydlbench.backends import capabilities; capabilities.load = drifting_backend.create; "
-    "from pydlbench.workers.worker import main; main()"
-)
 LAYER = build_layer("conv", batch=1, in_channels=4, in_size=5, out_channels=4, kernel=3, padding=1)
 
 
 class Kernel:
     def __init__(self, machine, case):
         self.machine = machine
-        self.facts = SimpleNamespace(algorithm=f"{case.backend} kernel", timing="steady")
+        self.facts = SimpleNamespace(
+            algorithm=f"{case.backend} kernel", timing="steady", library="invented 1"
+        )
         self.seconds = machine.seconds.get(case.backend, 1e-3)
         self.seconds *= math.exp(machine.rng.gauss(0, machine.preparation_sd))
         self.clock_hz = machine.clocks.get(case.backend)
@@ -113,5 +108,4 @@ def machine():
 @pytest.fixture
 def drifting_workers(monkeypatch):
     """Let worker processes serve a backend whose kernels drift; torch's are 3 % slower."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent / "invented"))
-    monkeypatch.setattr(host, "_BOOTSTRAP", _BOOTSTRAP)
+    invent_workers(monkeypatch)

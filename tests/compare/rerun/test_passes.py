@@ -114,7 +114,7 @@ def test_a_pass_is_worth_the_median_of_its_rounds(machine):
 
 def test_a_small_budget_has_small_chunks(machine):
     half = machine().measure([("native", "native")], passes=0)[0].sides[0]
-    found = policy(0.05, half.spec, {"timing": "steady"})
+    found = policy(0.05, half.spec, "steady")
     assert found.chunk_s == pytest.approx(0.01)
     assert found.visit_s == pytest.approx(0.01)
 

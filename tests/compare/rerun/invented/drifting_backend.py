@@ -8,6 +8,7 @@ from pydlbench.records.measurement import Correctness
 from pydlbench.timing.chunk import Chunk
 
 SECONDS = {"native": 1e-3, "torch": 1.03e-3}
+LIBRARY = "invented 1"
 
 
 class Kernel:
@@ -17,7 +18,7 @@ class Kernel:
         self.facts = KernelFacts(
             algorithm="invented",
             layout="nhwc",
-            library="invented 1",
+            library=LIBRARY,
             accumulate="float32",
             workspace_bytes=0,
             reorder_s={},

@@ -1,0 +1,125 @@
+"""Two installations of this package, measured in turn: each by workers of its own interpreter.
+
+What differs between them may be anything that is installed: the framework, oneDNN, a compiler's
+flags, pydlbench itself. The rounds that both were in cancel what the machine does meanwhile.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from pydlbench.compare.interleaved import compare_interleaved
+from pydlbench.compare.match import Matching, Pair
+from pydlbench.compare.rerun import RerunPair, RerunSide, measured_sides
+from pydlbench.compare.rows import Row, Side, row_of_step
+from pydlbench.errors import PydlbenchError
+from pydlbench.records.specs import KernelSpec
+from pydlbench.runner.options import Options
+from pydlbench.runner.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pydlbench.compare.comparison import Comparison, Settings
+    from pydlbench.records.step import StepSpec
+    from pydlbench.workers.installation import Installation
+
+#: A and B.
+Installations = tuple["Installation", "Installation"]
+
+
+def pairs_of(
+    specs: Sequence[KernelSpec | StepSpec], threads: int | None = None
+) -> tuple[RerunPair, ...]:
+    """Return what both installations measure.
+
+    Args:
+        specs: layers and steps.
+        threads: of each; None is one per physical core.
+    """
+    sides = (RerunSide(spec=spec, threads=threads) for spec in specs)
+    return tuple(RerunPair(sides=(side, side)) for side in sides)
+
+
+def open_session(installation: Installation, threads: int | None, seed: int) -> Session:
+    """Open a session whose workers are an installation's own.
+
+    Kernels that this installation keeps for later runs are not taken over.
+    """
+    return Session(
+        Options(threads=threads, seed=seed, keep_probes=False, python=installation.python)
+    )
+
+
+def compare_installations(
+    installations: Installations,
+    pairs: Sequence[RerunPair],
+    device: Mapping[str, Any],
+    settings: Settings | None = None,
+    finished: int | None = None,
+) -> Comparison:
+    """Compare two installations by what they have measured.
+
+    Args:
+        installations: A and B.
+        pairs: as :func:`pydlbench.compare.rerun.take_pass` has left them.
+        device: of the record of a run here.
+        settings: what a verdict takes.
+        finished: passes; None is the largest number that a pair has.
+
+    Raises:
+        PydlbenchError: nothing was measured in both.
+    """
+    rows = [_row(pair.sides[0]) for pair in pairs]
+    a, b = (
+        Side(
+            name=installation.name,
+            rows=rows,
+            device=device,
+            environment=installation.environment,
+        )
+        for installation in installations
+    )
+    matching = Matching(pairs=[Pair(row, row) for row in rows], only_a=[], only_b=[], untimed=[])
+    first, second, matched = measured_sides(a, b, matching, pairs)
+    measured = [pair.found for pair in pairs if pair.found.logs]
+    notes = lost(pairs)
+    if not measured:
+        raise PydlbenchError(f"nothing to compare: {notes[0] if notes else 'no pass was finished'}")
+    compared = compare_interleaved(first, second, matched, measured, settings, finished, notes)
+    return dataclasses.replace(compared, installations=True)
+
+
+def lost(pairs: Sequence[RerunPair]) -> tuple[str, ...]:
+    """Say what could not be measured, and why."""
+    reasons: dict[str, int] = {}
+    for pair in pairs:
+        if not pair.found.logs and pair.found.reason is not None:
+            reasons[pair.found.reason] = reasons.get(pair.found.reason, 0) + 1
+    return tuple(
+        f"{count} {'row' if count == 1 else 'rows'} could not be measured: {reason}"
+        for reason, count in reasons.items()
+    )
+
+
+def _row(side: RerunSide) -> Row:
+    """Return the row of what is measured, without a time."""
+    spec = side.spec
+    threads = side.threads if spec.device == "cpu" else None
+    if not isinstance(spec, KernelSpec):
+        return row_of_step(spec.to_dict())._replace(threads=threads, status="ok")
+    layer = spec.layer
+    values: dict[str, Any] = dict.fromkeys(Row._fields)
+    values.update(
+        layer=layer.name or layer.problem,
+        kind=layer.kind,
+        problem=layer.problem,
+        batch=layer.batch,
+        threads=threads,
+        layout_request=spec.layout,
+        status="ok",
+    )
+    shared = ("pass_", "precision", "device", "backend", "mode", "cache", "timing", "fuse")
+    values.update({name: getattr(spec, name) for name in (*shared, "propagation")})
+    return Row(**values)

@@ -1,0 +1,73 @@
+"""What other packages add to this one: modules that they name as entry points.
+
+A package that cannot be imported, or does not hold what it is to hold, costs itself only.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+BACKENDS: Final = "pydlbench.backends"
+MODELS: Final = "pydlbench.models"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """An entry point that is left out.
+
+    Attributes:
+        group: one of :data:`BACKENDS` and :data:`MODELS`.
+        name: of the entry point.
+        distribution: the package that has it, with its version.
+        reason: one line.
+    """
+
+    group: str
+    name: str
+    distribution: str
+    reason: str
+
+
+#: By group and name, what was left out so far.
+_broken: Final[dict[tuple[str, str], Broken]] = {}
+
+
+@functools.cache
+def modules(group: str) -> dict[str, ModuleType]:
+    """Return the modules that other packages name in a group, by their entry points' names."""
+    imported = {}
+    for entry in sorted(entry_points(group=group), key=lambda entry: (entry.name, entry.value)):
+        try:
+            imported[entry.name] = importlib.import_module(entry.value)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever somebody's code raises
+            leave_out(group, entry.name, f"{type(error).__name__}: {error}")
+    return imported
+
+
+def leave_out(group: str, name: str, reason: str) -> None:
+    """Remember that an entry point is of no use.
+
+    Args:
+        group: see :class:`Broken`.
+        name: likewise.
+        reason: likewise; line ends become blanks.
+    """
+    entries = entry_points(group=group, name=name)
+    packages = ", ".join(
+        f"{entry.dist.name} {entry.dist.version}" for entry in entries if entry.dist is not None
+    )
+    _broken[group, name] = Broken(
+        group=group, name=name, distribution=packages, reason=" ".join(reason.split())
+    )
+
+
+def broken() -> tuple[Broken, ...]:
+    """Return what was left out, in the order of groups and names."""
+    return tuple(_broken[key] for key in sorted(_broken))

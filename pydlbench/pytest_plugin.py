@@ -1,0 +1,219 @@
+"""Fixtures for pytest: a test fails where a layer or a step has become slower.
+
+``pydlbench_layer`` and ``pydlbench_step`` measure here, and compare with what the command line
+names: a second installation, with which they take turns, or a stored run. They decide as
+``pydlbench compare --fail-on slower:P%`` does: where that ends with exit code 3 the test fails,
+where it ends with 4 it is skipped, and the reason says what would decide.
+
+Every run of pytest in an environment that has pydlbench imports this module: it imports nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pydlbench.compare.comparison import Comparison
+    from pydlbench.compare.rows import Side
+    from pydlbench.records.comparison import CompareDocument
+    from pydlbench.records.specs import KernelSpec
+    from pydlbench.records.step import StepSpec
+
+_PYTHON: Final = "--pydlbench-python"
+_BASELINE: Final = "--pydlbench-baseline"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what is compared with, on the command line and in the configuration."""
+    group = parser.getgroup("pydlbench", "gates for the speed of layers and steps")
+    for option, metavar, text in (
+        (
+            _PYTHON,
+            "PYTHON",
+            "interpreter of the installation that tests are compared with, in turn",
+        ),
+        (_BASELINE, "RUN", "stored run that tests are compared with: id, tag or JSON file"),
+    ):
+        group.addoption(option, metavar=metavar, help=text)
+        parser.addini(option.removeprefix("--").replace("-", "_"), text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker."""
+    config.addinivalue_line(
+        "markers",
+        "pydlbench(slower='5%', passes=10, budget=0.3): what pydlbench_layer and pydlbench_step "
+        "allow, how often both installations are prepared anew, and the seconds of sampling of "
+        "each in a pass",
+    )
+
+
+@pytest.fixture
+def pydlbench_layer(request: pytest.FixtureRequest) -> Callable[..., CompareDocument]:
+    """Measure layers, and fail where one has become slower.
+
+    Call it with what ``--shape`` takes, and with ``batch`` and the keywords of
+    :class:`pydlbench.records.specs.KernelSpec`: ``pass_``, ``precision``, ``backend``, ``mode``...
+
+    Returns:
+        A function that returns the comparison: rows with ``ratio``, ``verdict`` and ``resolution``.
+    """
+    return _Gate.of_test(request).layer
+
+
+@pytest.fixture
+def pydlbench_step(request: pytest.FixtureRequest) -> Callable[..., CompareDocument]:
+    """Measure a framework's step, and fail where it has become slower.
+
+    Call it with a model and the keywords of :class:`pydlbench.records.step.StepSpec`: ``batch``,
+    ``phase``, ``framework``, ``mode``...
+
+    Returns:
+        A function that returns the comparison.
+    """
+    return _Gate.of_test(request).step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Limits:
+    """The marker's keywords."""
+
+    slower: str = "5%"
+    passes: int = 10
+    budget: float = 0.3
+
+
+class _Gate:
+    """Measures for one test.
+
+    Args:
+        request: of its fixture.
+        limits: of its marker.
+    """
+
+    def __init__(self, request: pytest.FixtureRequest, limits: _Limits) -> None:
+        self._request = request
+        self._limits = limits
+        self._python, self._baseline = (
+            request.config.getoption(option)
+            or request.config.getini(option.removeprefix("--").replace("-", "_"))
+            for option in (_PYTHON, _BASELINE)
+        )
+
+    @classmethod
+    def of_test(cls, request: pytest.FixtureRequest) -> _Gate:
+        """Return the gate of a test, with its marker's limits."""
+        marker = request.node.get_closest_marker("pydlbench")
+        try:
+            return cls(request, _Limits(**(marker.kwargs if marker else {})))
+        except TypeError as error:
+            pytest.fail(f"pytest.mark.pydlbench: {error}", pytrace=False)
+
+    def layer(self, layer: str, batch: int | None = None, **spec: Any) -> CompareDocument:
+        """Judge layers; see :func:`pydlbench_layer`."""
+        from pydlbench.models.catalog import find_layers
+        from pydlbench.records.specs import KernelSpec
+
+        def specs() -> list[KernelSpec | StepSpec]:
+            layers = find_layers([layer], batch, option="layer")
+            return [KernelSpec(layer=each, **spec) for each in layers]
+
+        return self._judged(specs)
+
+    def step(self, model: str, **step: Any) -> CompareDocument:
+        """Judge a step; see :func:`pydlbench_step`."""
+        from pydlbench.api import step_spec
+
+        return self._judged(lambda: [step_spec(model, {"device": "cpu", **step})])
+
+    def _judged(self, specs: Callable[[], list[KernelSpec | StepSpec]]) -> CompareDocument:
+        from pydlbench.cli.options import percentage
+        from pydlbench.errors import PydlbenchError, UsageError
+        from pydlbench.report.compare import judge
+
+        if self._python and self._baseline:
+            pytest.fail(f"{_PYTHON} with {_BASELINE}: leave one out", pytrace=False)
+        if not (self._python or self._baseline):
+            pytest.skip(f"nothing to compare with: give {_PYTHON} PYTHON or {_BASELINE} RUN")
+        if getattr(self._request.config, "workerinput", {}).get("workercount", 1) > 1:
+            pytest.skip("other tests run beside this one: measure with -n 0")
+        try:
+            threshold = percentage("slower", self._limits.slower)
+            measure = self._interleaved if self._python else self._stored
+            comparison = measure(specs())
+        except UsageError as error:
+            pytest.fail(str(error), pytrace=False)
+        except PydlbenchError as error:
+            pytest.skip(str(error))
+        judgement = judge(comparison, threshold)
+        for row in comparison.rows:
+            ratio = f"{row.estimate.ratio:.4g}"
+            self._request.node.user_properties.append((f"pydlbench {row.b.layer}", ratio))
+        if judgement.slower:
+            pytest.fail(judgement.slower, pytrace=False)
+        if judgement.undecided:
+            pytest.skip("; ".join(judgement.undecided))
+        return comparison.document()
+
+    def _interleaved(self, specs: Sequence[KernelSpec | StepSpec]) -> Comparison:
+        """Measure in turn with another installation."""
+        from pydlbench.compare.installations import compare_installations, open_session, pairs_of
+        from pydlbench.compare.rerun import take_pass
+        from pydlbench.runner.session import Session
+        from pydlbench.study.loop import random_order
+        from pydlbench.workers.installation import read_installation, this_installation
+
+        sides = (read_installation(self._python, _PYTHON), this_installation())
+        pairs = pairs_of(specs)
+        order = random_order(0)
+        for _ in range(self._limits.passes):
+            take_pass(
+                pairs,
+                lambda side, threads: open_session(sides[side], threads, 0),
+                self._limits.budget,
+                order,
+            )
+        with Session() as session:
+            device = session.run.device
+        return compare_installations(sides, pairs, device)
+
+    def _stored(self, specs: Sequence[KernelSpec | StepSpec]) -> Comparison:
+        """Measure, and compare with a stored run."""
+        from pydlbench.compare.rows import read_side
+        from pydlbench.compare.stored import compare_sides
+        from pydlbench.store.place import chosen_path
+        from pydlbench.store.store import Store
+
+        path, _ = chosen_path(None)
+        store = None if path is None or not path.exists() else Store.open(path, readonly=True)
+        try:
+            baseline = read_side(self._baseline, store)
+            return compare_sides(baseline, _measured(specs), store)
+        finally:
+            if store is not None:
+                store.close()
+
+
+def _measured(specs: Sequence[KernelSpec | StepSpec]) -> Side:
+    """Measure as commands do that store a run, with new processes for each repetition."""
+    from pydlbench.compare.rows import side_of_documents
+    from pydlbench.records.specs import KernelSpec
+    from pydlbench.runner.options import Options
+    from pydlbench.runner.session import Session
+    from pydlbench.steps.run import run
+    from pydlbench.timing.policy import LAYER_BUDGET_S, STEP_BUDGET_S
+    from pydlbench.words import CODE_LIMIT_S
+
+    kernels = [spec for spec in specs if isinstance(spec, KernelSpec)]
+    steps = [spec for spec in specs if not isinstance(spec, KernelSpec)]
+    budget_s = LAYER_BUDGET_S if kernels else STEP_BUDGET_S
+    how = Options(budget_s=budget_s, visits=None, renew=True, code_limit_s=CODE_LIMIT_S)
+    with Session(how) as session:
+        layers = [row.to_dict() for _, row in session.measure(kernels)] if kernels else []
+        records = [run(spec, session).to_dict() for spec in steps]
+        return side_of_documents("this test", session.run, layers, records)

@@ -1,0 +1,127 @@
+"""Another installation of this package: what it is, asked of its own interpreter."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# It imports this package and reads versions; from a cold disk that takes seconds.
+_TIMEOUT_S: Final = 120.0
+_DESCRIBE: Final = "from pydlbench.workers.installation import main; main()"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """An interpreter with a pydlbench of its own.
+
+    Attributes:
+        python: path of the interpreter; None is this process, with its packages as it sees them.
+        version: of its pydlbench.
+        environment: versions, builds and variables, as the record of a run has them.
+    """
+
+    python: str | None
+    version: str
+    environment: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Return the path of the interpreter."""
+        return self.python or sys.executable
+
+
+def this_installation() -> Installation:
+    """Return this process's own."""
+    from pydlbench.backends import capabilities
+    from pydlbench.version import __version__
+
+    environment = capabilities.environment()
+    return Installation(python=None, version=__version__, environment=environment)
+
+
+def read_installation(python: str, option: str = "--python") -> Installation:
+    """Ask an interpreter for its pydlbench.
+
+    Args:
+        python: path of the interpreter.
+        option: what gave it, for messages.
+
+    Raises:
+        UsageError: it cannot be run, has no pydlbench, or one whose workers take other messages.
+    """
+    from pydlbench.workers.environment import environment_of
+
+    try:
+        done = subprocess.run(
+            [python, "-P", "-c", _DESCRIBE],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=environment_of(python),
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except OSError as error:
+        raise UsageError(
+            f"{option} {python}: cannot be run ({error.strerror}); nearest: {sys.executable}"
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise UsageError(
+            f"{option} {python}: gave no answer for {_TIMEOUT_S:g} s; nearest: {sys.executable}"
+        ) from error
+    try:
+        answer = json.loads(done.stdout.splitlines()[-1])
+        installation = Installation(
+            python=python, version=answer["version"], environment=answer["environment"]
+        )
+        same = answer["messages"] == messages()
+    except (IndexError, KeyError, TypeError, ValueError):
+        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        raise UsageError(
+            f"{option} {python}: has no pydlbench that can be asked ({last[0]}); nearest: "
+            f"{python} -m pip install pydlbench"
+        ) from None
+    if not same:
+        raise UsageError(
+            f"{option} {python}: the workers of its pydlbench {installation.version} take other "
+            "messages than this one's; nearest: compare stored runs, pydlbench compare A B"
+        )
+    return installation
+
+
+def messages() -> str:
+    """Return a digest of the fields of all that host and worker send each other.
+
+    Two installations with the same one understand each other, whatever their versions are.
+    """
+    from pydlbench.backends.base import KernelFacts, Preparation
+    from pydlbench.records.specs import KernelSpec
+    from pydlbench.records.step import StepFacts, StepPreparation, StepSpec
+    from pydlbench.timing.chunk import Chunk, Request
+    from pydlbench.workers.channel import Operation
+
+    sent = (
+        *Operation.__args__,
+        *(Preparation, KernelSpec, KernelFacts, Request, Chunk),
+        *(StepSpec, StepPreparation, StepFacts),
+    )
+    names = {kind.__name__: list(inspect.signature(kind).parameters) for kind in sent}
+    return hashlib.sha256(json.dumps(names, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def main() -> None:
+    """Print what this installation is, as one line of JSON."""
+    this = this_installation()
+    answer = {"version": this.version, "messages": messages(), "environment": this.environment}
+    print(json.dumps(answer))

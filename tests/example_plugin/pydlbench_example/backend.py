@@ -1,0 +1,82 @@
+"""The backend itself, which lives in a worker process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant
+from pydlbench.devices.cpu.affinity import own_cpus
+from pydlbench.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pydlbench.backends.host_clock import Operator
+    from pydlbench.records.specs import KernelSpec
+
+
+class Product:
+    """An operator: runs once per call, as a user's line of code would."""
+
+    def __init__(self, compute: Callable[[], Any]) -> None:
+        self._compute = compute
+
+    def call(self) -> Any:
+        """Run it; what it returns is dropped at once."""
+        return self._compute()
+
+    def wait(self) -> None:
+        """NumPy has finished when it returns."""
+
+    def outputs(self) -> dict[str, Any]:
+        """Return the result by role, in a plain layout."""
+        return {"dst": self._compute()}
+
+
+class NumpyBackend(FrameworkBackend):
+    """Matrix products with NumPy's BLAS."""
+
+    name = "numpy"
+    library = f"NumPy {np.__version__}"
+
+    def describe(self) -> dict[str, Any]:
+        """Return what `pydlbench backends` shows."""
+        return {"name": "NumPy", "version": np.__version__, "threads": len(self.cpus)}
+
+    def variants(self, case: KernelSpec) -> list[Variant]:
+        """List the ways to run a case; the fastest that is right becomes the row."""
+        if case.layer.op != "gemm" or case.pass_ != "forward":
+            raise UnsupportedError("numpy: forward passes of matrix products only")
+        if case.precision != "fp32":
+            raise UnsupportedError(f"numpy: no {case.precision}, fp32 only")
+
+        def plain(inputs: dict[str, Any]) -> Operator:
+            src, weights = inputs["src"], inputs["weights"]
+            return Product(lambda: np.matmul(src, weights))
+
+        def transposed(inputs: dict[str, Any]) -> Operator:
+            src = inputs["src"]
+            weights = np.ascontiguousarray(np.swapaxes(inputs["weights"], -1, -2))
+            return Product(lambda: np.matmul(src, np.swapaxes(weights, -1, -2)))
+
+        return [
+            Variant(algorithm="numpy.matmul", layout="weights kn", variant="plain", build=plain),
+            Variant(
+                algorithm="numpy.matmul",
+                layout="weights nk",
+                variant="transposed",
+                build=transposed,
+            ),
+        ]
+
+    def empty(self, mode: str | None) -> Operator:  # noqa: ARG002 - there is one way to call
+        """Return an operator that does next to nothing."""
+        one = np.zeros(1, np.float32)
+        return Product(lambda: np.add(one, one))
+
+
+def create(device: str) -> NumpyBackend:
+    """Return the backend for a device; a worker calls this."""
+    return NumpyBackend(device, own_cpus())
