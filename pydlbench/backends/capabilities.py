@@ -76,8 +76,6 @@ class Capabilities:
             ``None`` stands for a backend that knows one way only.
         on_request: modes that run only where they are named, or all modes are asked for.
         precisions: on each kind of device.
-        looks: how its rows are drawn, by mode: hue (a name of ``report.page.palette``), marker and
-            hatching, so that no two differ in colour alone.
         start_s: seconds until its worker serves, with the peaks that rows are held against probed:
             least and most, as a sweep forecasts them.
         layers: whether it runs single layers; one that does not runs whole files only.
@@ -98,7 +96,6 @@ class Capabilities:
     requires: str | None
     modes: dict[str, tuple[str | None, ...]]
     precisions: dict[str, tuple[str, ...]]
-    looks: dict[str | None, tuple[str, str, str]]
     start_s: tuple[float, float]
     on_request: tuple[str, ...] = ()
     layers: bool = True
