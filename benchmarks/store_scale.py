@@ -4,7 +4,7 @@
 
 Fills a temporary store with invented runs of every layer of the catalog that fits into a run, and
 times what users wait for: `runs`, `compare` and `report`, each in a process of its own, with the
-start-up that `pydlbench --version` has as well taken off, and of `report` the import of matplotlib.
+start-up that `pydlbench --version` has as well taken off, and of `report` the first figure's time.
 The same number of rows in a single run shows what `columns` takes, and its page (no limit). Ends
 with 1 if anything else takes a second or more on top of start-up.
 
@@ -70,7 +70,7 @@ def main() -> int:
         fill(big, 1, total)
         slow |= columns(big)
         words = ["report", "last", "-o", str(Path(folder) / "page.html"), "--store", str(big)]
-        seconds = wait(words) - wait_for_matplotlib()
+        seconds = wait(words) - wait_for_drawing()
         print(f"report of it: {seconds:.2f} s on top of start-up")
         slow |= fleets(Path(folder))
     return int(slow)
@@ -174,8 +174,8 @@ def commands(path: Path, folder: Path) -> bool:
     """Time the commands; return whether one is too slow."""
     page = str(folder / "page.html")
     start = wait(["--version"])
-    drawing = wait_for_matplotlib()
-    print(f"start-up: {start:.2f} s, with matplotlib {drawing:.2f} s")
+    drawing = wait_for_drawing()
+    print(f"start-up: {start:.2f} s, with a figure {drawing:.2f} s")
     slow = False
     for words in (
         ["runs"],
@@ -266,9 +266,10 @@ def visit(dice: random.Random, base: Sequence[float], number: int, node: int) ->
     }
 
 
-def wait_for_matplotlib() -> float:
+def wait_for_drawing() -> float:
     """Return the median seconds that starting takes where figures are drawn."""
-    code = "import matplotlib.figure, matplotlib.backends.backend_svg, numpy; "
+    spec = {"data": {"values": [{"x": 1}]}, "mark": "point", "encoding": {"x": {"field": "x"}}}
+    code = f"import vl_convert; vl_convert.vegalite_to_svg({spec}); "
     return wait_for(["-c", f"{code}from pydlbench.cli import main; main(['--version'])"])
 
 

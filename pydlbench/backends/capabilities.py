@@ -78,9 +78,6 @@ class Capabilities:
             ``None`` stands for a backend that knows one way only.
         on_request: modes that run only where they are named, or all modes are asked for.
         precisions: on each kind of device.
-        looks: how its rows are drawn, by mode: hue (a name of ``report.page.palette``), marker and
-            hatching, so that no two differ in colour alone; those that are left out are drawn as
-            figures draw what they do not know.
         start_s: seconds until its worker serves, with the peaks that rows are held against probed:
             least and most, as a sweep forecasts them.
         layers: whether it runs single layers; one that does not runs whole files only.
@@ -101,7 +98,6 @@ class Capabilities:
     modes: dict[str, tuple[str | None, ...]]
     precisions: dict[str, tuple[str, ...]]
     rank: int = 100
-    looks: dict[str | None, tuple[str, str, str]] = field(default_factory=dict)
     start_s: tuple[float, float] = (1.0, 10.0)
     on_request: tuple[str, ...] = ()
     layers: bool = True

@@ -136,7 +136,8 @@ def _start(backend: str, device: str) -> dict[str, Any]:
 
 
 def _lines(entries: list[dict[str, Any]]) -> list[str]:
-    from pydlbench.report.text import Style, Table, as_text
+    from pydlbench.report.blocks import Table
+    from pydlbench.report.text import Style, as_text
 
     rows = []
     for entry in entries:

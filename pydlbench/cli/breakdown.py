@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
     from pydlbench.cli.output import Outputs
     from pydlbench.records.run import RunRecord
-    from pydlbench.report.text import Block
+    from pydlbench.report.blocks import Block
     from pydlbench.runner.tasks import View
     from pydlbench.store.documents import Loaded
 
-__all__ = ["add_parser", "read_tasks", "run", "show_stored"]
+__all__ = ["add_parser", "read_tasks", "run", "stored_report"]
 
 # Fewer rounds have no interval at 95 %.
 _ROUNDS: Final = 6
@@ -211,15 +211,8 @@ def show(
     show_documents(run, "breakdown", documents, outputs, report, early=early)
 
 
-def show_stored(run: Loaded, *, quiet: bool = False) -> None:
-    """Print a run's breakdowns, as the command has printed them.
+def stored_report(run: Loaded) -> list[Block]:
+    """Return what the command had reported of a run of a store or a file."""
+    from pydlbench.report.breakdown import breakdown_report
 
-    Args:
-        run: of a store or a file.
-        quiet: no warnings.
-    """
-    from pydlbench.cli.output import Outputs
-
-    documents = [entry.document for entry in run.table("breakdown")]
-    outputs = Outputs(files={}, quiet=quiet)
-    show(run.record, documents, outputs, early=run.info.early, explain=False)
+    return breakdown_report(run.record, [entry.document for entry in run.table("breakdown")])

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepSpec
-    from pydlbench.report.text import Block
+    from pydlbench.report.blocks import Block
     from pydlbench.runner.execute import Results
     from pydlbench.runner.tasks import View
 
@@ -357,9 +357,10 @@ def show(
         PydlbenchError: a file could not be written after all; the report is printed before.
     """
     from pydlbench.records.measurement import Measurement
+    from pydlbench.report.blocks import run_lines
     from pydlbench.report.check import check_report
     from pydlbench.report.json import dump
-    from pydlbench.report.text import as_markdown, run_lines
+    from pydlbench.report.text import as_markdown
 
     native = [one.document for one in results.parts.values() if one.table == "layer"]
     objects = [one.document for one in results.outcomes]

@@ -242,7 +242,7 @@ def _fleets(args: argparse.Namespace, runs: Sequence[Loaded], outputs: Outputs) 
 def _judged_fleets(found: FleetComparison) -> int:
     """Return the exit code under ``--fail-on``; what is within the margin is no change."""
     from pydlbench.cli.options import FOUND, UNDECIDED
-    from pydlbench.report.text import some_names
+    from pydlbench.report.blocks import some_names
 
     by = f"{100 * found.beyond:g} %"
     slower = list(dict.fromkeys(one.node for one in found.of("SLOWER")))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pydlbench.cli.output import Outputs
     from pydlbench.records.diagnosis import Diagnosis
     from pydlbench.records.run import RunRecord
-    from pydlbench.report.text import Block
+    from pydlbench.report.blocks import Block
     from pydlbench.runner.execute import Results
     from pydlbench.runner.tasks import Task, View
 
@@ -173,9 +173,10 @@ def show(run: RunRecord, found: Diagnosis, outputs: Outputs) -> None:
     Raises:
         PydlbenchError: a file could not be written after all; the report is printed before.
     """
+    from pydlbench.report.blocks import run_lines
     from pydlbench.report.diagnose import diagnosis_report
     from pydlbench.report.json import dump
-    from pydlbench.report.text import as_markdown, run_lines
+    from pydlbench.report.text import as_markdown
 
     def report() -> list[Block]:
         return diagnosis_report(run, found)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
+    from pydlbench.report.blocks import Block
     from pydlbench.report.e2e import StepRow
-    from pydlbench.report.text import Block
     from pydlbench.store.documents import Loaded
     from pydlbench.store.entry import Entry
 
@@ -278,11 +278,12 @@ def _sheet(loaded: Sequence[Loaded]) -> tuple[Sequence[str], list[list[Any]], li
 
 def run_markdown(run: RunRecord, entries: Sequence[Entry]) -> str:
     """Return a run as a section that can be pasted into a page."""
+    from pydlbench.report.blocks import run_lines
     from pydlbench.report.documents import document_tables
     from pydlbench.report.e2e import conclude as conclude_steps
     from pydlbench.report.e2e import settings, steps_report
     from pydlbench.report.layers import layers_page
-    from pydlbench.report.text import as_markdown, run_lines
+    from pydlbench.report.text import as_markdown
     from pydlbench.report.verdicts import conclude_run
 
     blocks: list[Block] = []

@@ -31,11 +31,12 @@ if TYPE_CHECKING:
     from pydlbench.cli.output import Outputs
     from pydlbench.records.fleet import FleetVerdict
     from pydlbench.records.run import RunInfo, RunRecord
+    from pydlbench.report.blocks import Block
     from pydlbench.runner.sweep import SweepFile
     from pydlbench.store.documents import Loaded
     from pydlbench.store.store import Store
 
-__all__ = ["add_parser", "judged", "run", "show_stored"]
+__all__ = ["add_parser", "judged", "run", "stored_report"]
 
 _ACTIONS: Final = {"run": "FILE.toml", "verdict": "RUN", "collect": "FOLDER"}
 _MOST_SLOTS: Final = 4096
@@ -406,8 +407,8 @@ def _collect(args: argparse.Namespace, outputs: Outputs) -> tuple[int, str]:
 
 def _verdict(args: argparse.Namespace, store: Store, name: str, outputs: Outputs) -> int:
     from pydlbench.cli.output import without_collection
+    from pydlbench.report.blocks import some_names
     from pydlbench.report.fleet import unclear_rows, unknown_nodes
-    from pydlbench.report.text import some_names
     from pydlbench.store.documents import Loaded
 
     loaded = Loaded(store.info(name), store.record(name), store)
@@ -451,15 +452,11 @@ def judged(run: Loaded, beyond: float = _BEYOND, model: str | None = None) -> Fl
 
 
 def _show(loaded: Loaded, outputs: Outputs, beyond: float, model: str | None) -> FleetVerdict:
-    from pydlbench.report.fleet import fleet_report
     from pydlbench.report.json import dump
-    from pydlbench.report.text import as_markdown, run_lines
+    from pydlbench.report.text import as_markdown
 
     found = judged(loaded, beyond, model)
-    report = [
-        *fleet_report(found, early=loaded.info.status if loaded.info.early else ""),
-        run_lines(loaded.record),
-    ]
+    report = _blocks(loaded, found)
 
     def document() -> str:
         head = {"kind": "fleet", "interrupted": loaded.info.early, "run": loaded.record.to_dict()}
@@ -475,13 +472,14 @@ def _show(loaded: Loaded, outputs: Outputs, beyond: float, model: str | None) ->
     return found
 
 
-def show_stored(run: Loaded, *, quiet: bool = False) -> None:
-    """Print a fleet's verdict with the usual margin.
+def _blocks(loaded: Loaded, found: FleetVerdict) -> list[Block]:
+    from pydlbench.report.blocks import run_lines
+    from pydlbench.report.fleet import fleet_report
 
-    Args:
-        run: of a store.
-        quiet: no warnings.
-    """
-    from pydlbench.cli.output import Outputs
+    early = loaded.info.status if loaded.info.early else ""
+    return [*fleet_report(found, early=early), run_lines(loaded.record)]
 
-    _show(run, Outputs(files={}, quiet=quiet), _BEYOND, None)
+
+def stored_report(run: Loaded) -> list[Block]:
+    """Return a fleet's verdict with the usual margin."""
+    return _blocks(run, judged(run))

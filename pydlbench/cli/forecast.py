@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from pydlbench.cli.output import Outputs
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepSpec
-    from pydlbench.report.text import Block
+    from pydlbench.report.blocks import Block
     from pydlbench.runner.tasks import View
     from pydlbench.store.documents import Loaded
 
-__all__ = ["add_parser", "read_tasks", "run", "show_stored"]
+__all__ = ["add_parser", "read_tasks", "run", "stored_report"]
 
 _VISITS = 3
 
@@ -225,15 +225,8 @@ def show(
     show_documents(run, "forecast", documents, outputs, report, early=early)
 
 
-def show_stored(run: Loaded, *, quiet: bool = False) -> None:
-    """Print a run's forecasts, as the command has printed them.
+def stored_report(run: Loaded) -> list[Block]:
+    """Return what the command had reported of a run of a store or a file."""
+    from pydlbench.report.forecast import forecast_report
 
-    Args:
-        run: of a store or a file.
-        quiet: no warnings.
-    """
-    from pydlbench.cli.output import Outputs
-
-    documents = [entry.document for entry in run.table("forecast")]
-    outputs = Outputs(files={}, quiet=quiet)
-    show(run.record, documents, outputs, early=run.info.early, explain=False)
+    return forecast_report(run.record, [entry.document for entry in run.table("forecast")])

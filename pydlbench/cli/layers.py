@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
     from pydlbench.records.specs import KernelSpec
-    from pydlbench.report.text import Block
+    from pydlbench.report.blocks import Block
     from pydlbench.runner.execute import Results
 
 

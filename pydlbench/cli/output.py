@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.step import StepRecord
-    from pydlbench.report.text import Block
+    from pydlbench.report.blocks import Block
 
 _FORMATS: Final = ("json", "csv", "md")
 

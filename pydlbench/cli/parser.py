@@ -22,7 +22,7 @@ class Command:
 
     Its module, ``pydlbench.cli.<name>``, gives ``add_parser(subparsers)`` and ``run(args)`` and
     imports next to nothing at its top. A command that measures gives ``read_tasks(args)``, too;
-    one that stores in a table of its own gives ``show_stored(run, quiet=...)``.
+    one that stores in a table of its own gives ``stored_report(run)``.
 
     Attributes:
         help: its line in ``pydlbench --help``.

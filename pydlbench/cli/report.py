@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+from collections import Counter
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.cli.options import add
@@ -12,10 +13,10 @@ from pydlbench.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
-    from pydlbench.records.fleet import FleetVerdict
-    from pydlbench.report.page.page import Page
-    from pydlbench.report.page.runs import PageRun
+    from pydlbench.report.blocks import Figure
+    from pydlbench.report.page import PageRun
     from pydlbench.store.documents import Loaded
 
 _DEFAULT = "pydlbench-report.html"
@@ -58,9 +59,13 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         UsageError: no such run, or something cannot be written: nothing was written.
-        PydlbenchError: a file is no results, or matplotlib is missing.
+        PydlbenchError: a file is no results, or vl-convert, which draws figures, is missing.
     """
+    from pydlbench.cli.options import reading_store
+    from pydlbench.report.blocks import Figure
+    from pydlbench.report.page import runs_page
     from pydlbench.report.text import STDOUT, check_writable, write_text
+    from pydlbench.store.documents import load
 
     if not args.runs:
         raise UsageError("RUN: none given; nearest: pydlbench report last")
@@ -68,51 +73,36 @@ def run(args: argparse.Namespace) -> int:
     for kind in _KINDS:
         if getattr(args, kind) is not None:
             _check_folder(f"--{kind}", getattr(args, kind))
-    with without_collection(), reading_runs(args.runs):
-        from pydlbench.report.page.page import build_page
-
-        runs = _read(args)
-        page = build_page(runs, args.title)
-        write_text(args.output, page.html)
-        written = _write_figures(args, page)
+    with (
+        without_collection(),
+        reading_runs(args.runs),
+        reading_store(args) or nullcontext() as store,
+    ):
+        runs = list(map(_page_run, (load(text, store) for text in dict.fromkeys(args.runs))))
+        html = runs_page(runs, args.title)
+        entries = [entry for run in runs for entry in run.loaded.table(None)]
+    write_text(args.output, html)
+    figures = [block for run in runs for block in run.blocks if isinstance(block, Figure)]
+    written = _write_figures(args, figures)
     if not args.quiet and args.output != STDOUT:
-        size = len(page.html.encode("utf-8", "backslashreplace"))
-        figures = f"{len(page.charts)} figure{'' if len(page.charts) == 1 else 's'}"
-        print(f"{args.output}: {size / 1e6:.2f} MB, {figures}, opens without a network")
+        size = len(html.encode("utf-8", "backslashreplace"))
+        count = f"{len(figures)} figure{'' if len(figures) == 1 else 's'}"
+        print(f"{args.output}: {size / 1e6:.2f} MB, {count}, opens without a network")
         for text in written:
             print(text)
-    if any(_measured(one) for one in runs):
+    if any(entry.document.get("status", "ok") == "ok" for entry in entries):
         return 0
     tell("nothing was measured in these runs; pydlbench runs show says why")
     return 1
 
 
-def _read(args: argparse.Namespace) -> list[PageRun]:
-    from pydlbench.cli.options import reading_store
-    from pydlbench.report.page.runs import read_run
-    from pydlbench.store.documents import load
-
-    with reading_store(args) or contextlib.nullcontext() as store:
-        loaded = [load(text, store) for text in dict.fromkeys(args.runs)]
-        return [read_run(one, number, _fleet(one)) for number, one in enumerate(loaded, start=1)]
-
-
-def _fleet(run: Loaded) -> FleetVerdict | None:
-    """Return what is said of a fleet's nodes; None where the run is another command's."""
-    if run.info.kind != "fleet":
-        return None
+def _page_run(loaded: Loaded) -> PageRun:
     from pydlbench.cli.fleet import judged
+    from pydlbench.cli.runs import stored_report
+    from pydlbench.report.page import PageRun
 
-    return judged(run)
-
-
-def _measured(run: PageRun) -> bool:
-    """Whether a run has anything with a time."""
-    steps = any(one.record.ok for one in run.steps)
-    checks = any(one.record is not None for one in run.checks)
-    forecasts = run.forecast_records
-    several = (run.timed, run.findings, forecasts, run.protocols, run.fleet)
-    return steps or checks or any(several)
+    fleet = judged(loaded) if loaded.info.kind == "fleet" else None
+    return PageRun(loaded, stored_report(loaded), fleet)
 
 
 def _check_folder(option: str, text: str) -> None:
@@ -129,7 +119,8 @@ def _check_folder(option: str, text: str) -> None:
     check_writable(option, str(folder / "figure" if folder.is_dir() else folder))
 
 
-def _write_figures(args: argparse.Namespace, page: Page) -> list[str]:
+def _write_figures(args: argparse.Namespace, figures: Sequence[Figure]) -> list[str]:
+    from pydlbench.report.drawing import png, svg
     from pydlbench.report.text import write_bytes
     from pydlbench.store.place import user_path
 
@@ -140,7 +131,10 @@ def _write_figures(args: argparse.Namespace, page: Page) -> list[str]:
             continue
         folder = user_path(target)
         folder.mkdir(exist_ok=True)
-        for chart in page.charts:
-            write_bytes(str(folder / f"{chart.name}.{kind}"), page.figure(chart, kind))
-        written.append(f"{target}: {len(page.charts)} {kind.upper()} files")
+        counts: Counter[str] = Counter()
+        for figure in figures:
+            counts[figure.kind] += 1
+            data = png(figure) if kind == "png" else svg(figure).encode()
+            write_bytes(str(folder / f"{figure.kind}-{counts[figure.kind]}.{kind}"), data)
+        written.append(f"{target}: {len(figures)} {kind.upper()} files")
     return written

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import math
 import sys
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunInfo
     from pydlbench.records.specs import KernelSpec
-    from pydlbench.report.text import Block
+    from pydlbench.report.blocks import Block
     from pydlbench.store.documents import Loaded
     from pydlbench.store.entry import Entry
 
@@ -202,19 +201,21 @@ def _agreed(infos: Sequence[RunInfo], ask: Callable[[str], str] | None) -> bool:
 # The estimates of a run that is kept, summed again from its rows and shown as ``estimate`` does.
 
 
-def show_estimates(run: Loaded) -> None:
-    """Print every estimate of a run.
+def _estimates(run: Loaded) -> list[Block]:
+    """Return the report on every estimate of a run.
 
     One whose kernels are not all in the run, or do not add up to what was kept (another version
     may have planned the step in another way), is a line with what was kept.
     """
     from pydlbench.records.measurement import Measurement
+    from pydlbench.report.blocks import Lines
 
     every = [Measurement.from_dict(entry.document) for entry in run.table("layer")]
-    for number, entry in enumerate(run.table("estimate")):
-        if number:
-            print()
-        print_report(_report(run, every, entry.document) or _summary(entry.document))
+    blocks: list[Block] = []
+    for entry in run.table("estimate"):
+        report = _report(run, every, entry.document)
+        blocks += [Lines([_summary(entry.document)])] if report is None else report
+    return blocks
 
 
 def _report(
@@ -325,13 +326,11 @@ def _summary(document: Mapping[str, Any]) -> str:
 
 
 # -----------------------------------------------------------------------------
-# ``pydlbench runs show``: a run as its command had printed it.
+# A run as its command had printed it: what ``pydlbench runs show`` and ``pydlbench report`` show.
 
 
 def show(run: Loaded, *, quiet: bool = False) -> None:
     """Print a run, with a line above that says which it is and how it ended.
-
-    Of a sweep, everything that it holds is printed, kind by kind.
 
     Args:
         run: of a store or a file.
@@ -343,101 +342,127 @@ def show(run: Loaded, *, quiet: bool = False) -> None:
     tags = f"  tags {', '.join(info.tags)}" if info.tags else ""
     print(f"run {info.id}  {info.created_utc}  {info.status}{tags}")
     print(f"pydlbench {command_text(info.command) or info.kind}\n", flush=True)
+    blocks = stored_report(run)
+    for line in () if quiet else _warnings(run):
+        tell(f"warning: {line}")
+    if not run.table(None):
+        tell("nothing was finished")
+    elif not blocks:
+        tell(f"no result yet, only what goes into one: pydlbench export {info.id} --format json")
+    print_report(blocks)
+
+
+def stored_report(run: Loaded) -> list[Block]:
+    """Return what the commands behind a run report, kind by kind; nothing where it has no result.
+
+    Raises:
+        ValueError: a value is not of its type.
+    """
+    return [block for report in _sections(run).values() for block in report(run)]
+
+
+def _sections(run: Loaded) -> dict[str, Callable[[Loaded], list[Block]]]:
+    """Return what reports each table of a run that has results in it."""
     tables = {entry.table for entry in run.table(None)}
     # Of the other commands they are kernels behind a sum, which is shown if it came to that.
-    summed = {"estimate": "estimate", "check": "check"}.get(info.kind)
-    sections = {
-        "layer": lambda: _layers(run, quiet),
-        "estimate": lambda: show_estimates(run),
-        "step": lambda: _steps(run, quiet),
-        "protocol": lambda: _protocols(run),
-        "check": lambda: _checks(run),
-        "findings": lambda: _findings(run),
+    summed = {"estimate": "estimate", "check": "check"}.get(run.info.kind)
+    sections: dict[str, Callable[[Loaded], list[Block]]] = {
+        "layer": _layers,
+        "estimate": _estimates,
+        "step": _steps,
+        "protocol": _protocols,
+        "check": _checks,
+        "findings": _findings,
     }
-    sections |= _others(run, quiet, sections)
-    if info.kind == "diagnose" or summed in tables or not _asked_for(run):
+    sections |= _others(sections)
+    sections["fleet"] = sections["fleet-visit"]  # a file has the verdict
+    if run.info.kind == "diagnose" or summed in tables or not _asked_for(run):
         del sections["layer"]
     if "check" in tables:  # it prints the forecast that it was held against
         del sections["forecast"]
-    shown = [name for name in sections if name in tables]
-    if not tables:
-        tell("nothing was finished")
-    elif not shown:
-        tell(f"no result yet, only what goes into one: pydlbench export {info.id} --format json")
-    for number, name in enumerate(shown):
-        if number:
-            print()
-        sections[name]()
+    return {name: report for name, report in sections.items() if name in tables}
 
 
-def _others(run: Loaded, quiet: bool, shown: Collection[str]) -> dict[str, Callable[[], None]]:
-    """Return what shows the tables of other commands, which are not ``shown``: their modules."""
+def _others(shown: Collection[str]) -> dict[str, Callable[[Loaded], list[Block]]]:
+    """Return what reports the tables of other commands, which are not ``shown``: their modules."""
     from pydlbench.cli.parser import COMMANDS
 
-    found: dict[str, Callable[[], None]] = {}
-    for name, command in COMMANDS.items():
-        if command.stores and command.stores not in shown:
-            show_stored = importlib.import_module(f"pydlbench.cli.{name}").show_stored
-            found[command.stores] = functools.partial(show_stored, run, quiet=quiet)
-    return found
+    return {
+        command.stores: importlib.import_module(f"pydlbench.cli.{name}").stored_report
+        for name, command in COMMANDS.items()
+        if command.stores and command.stores not in shown
+    }
+
+
+def _warnings(run: Loaded) -> list[str]:
+    from pydlbench.cli.output import row_warnings
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.records.step import StepRecord
+
+    layers = _asked_for(run) if "layer" in _sections(run) else []
+    steps = [StepRecord.from_dict(entry.document) for entry in run.table("step")]
+    return [
+        *row_warnings([Measurement.from_dict(entry.document) for entry in layers]),
+        *row_warnings(steps),
+    ]
 
 
 def _asked_for(run: Loaded) -> list[Entry]:
     """Return the layers that are rows of their own; those behind a sum have another's key."""
     from pydlbench.runner.execute import kernel_of
 
-    return [one for one in run.table("layer") if kernel_of(one.key) is None]
+    entries = run.table("layer", samples=True)
+    return [one for one in entries if kernel_of(one.key) is None]
 
 
-def _layers(run: Loaded, quiet: bool) -> None:
-    from pydlbench.cli.layers import show as show_layers
+def _layers(run: Loaded) -> list[Block]:
     from pydlbench.records.measurement import Measurement
+    from pydlbench.report.layers import layers_report
+    from pydlbench.report.verdicts import conclude_run
 
-    rows = [Measurement.from_dict(entry.document) for entry in _asked_for(run)]
-    show_layers(
-        run.record,
-        rows,
-        Outputs(files={}, quiet=quiet),
-        early=run.info.early,
-        algorithms=any(row.candidates for row in rows),
-        again=True,
-    )
+    rows = [
+        Measurement.from_dict({**entry.document, "samples_s": entry.samples})
+        for entry in _asked_for(run)
+    ]
+    listed = any(row.candidates for row in rows)
+    return layers_report(run.record, rows, conclude_run(run.record, rows), algorithms=listed)
 
 
-def _steps(run: Loaded, quiet: bool) -> None:
-    from pydlbench.cli.step import show as show_steps
+def _steps(run: Loaded) -> list[Block]:
+    from pydlbench.cli.step import steps_blocks
     from pydlbench.records.step import StepRecord
 
-    records = [StepRecord.from_dict(entry.document) for entry in run.table("step")]
     agreements = [entry.document for entry in run.table("agreement")]
     by_model: dict[str, list[StepRecord]] = {}
-    for record in records:
+    for entry in run.table("step", samples=True):
+        samples = entry.document.get("samples_s") or entry.samples or ()
+        record = StepRecord.from_dict({**entry.document, "samples_s": samples})
         by_model.setdefault(record.case.model, []).append(record)
-    for number, some in enumerate(by_model.values()):
-        if number:
-            print()
-        outputs = Outputs(files={}, quiet=quiet)
-        show_steps(run.record, some, agreements, outputs, early=run.info.early)
+    reports = (steps_blocks(run.record, some, agreements) for some in by_model.values())
+    return [block for report in reports for block in report]
 
 
-def _protocols(run: Loaded) -> None:
-    """Print the numbers: what the script writes around them is not kept."""
+def _protocols(run: Loaded) -> list[Block]:
+    """Return the numbers: what the script writes around them is not kept."""
+    from pydlbench.report.blocks import Lines
     from pydlbench.units import number
 
-    for place, entry in enumerate(run.table("protocol")):
+    blocks: list[Block] = []
+    for entry in run.table("protocol"):
         document = entry.document
-        if place:
-            print()
         words = [document["protocol"], document.get("model"), document.get("precision")]
-        print("  ".join(filter(None, [*words, document.get("library")])))
+        lines = []
         for one in document["numbers"]:
             spread = f" +/- {number(one['spread'])}" if one.get("spread") is not None else ""
             count = f"  (n {len(one['times'])})" if one.get("times") else ""
-            print(f"  {one['name']}  {number(one['value'])}{spread} {one['unit']}{count}")
+            lines.append(f"{one['name']}  {number(one['value'])}{spread} {one['unit']}{count}")
+        title = "  ".join(filter(None, [*words, document.get("library")]))
+        blocks.append(Lines(lines, listed=True, title=title))
+    return blocks
 
 
-def _checks(run: Loaded) -> None:
-    """Print checks of the same step together, as the command does."""
+def _checks(run: Loaded) -> list[Block]:
+    """Return checks of the same step together, as the command does."""
     import json
 
     from pydlbench.records.check import CheckResult
@@ -454,19 +479,19 @@ def _checks(run: Loaded) -> None:
         steps.setdefault(step, []).append(entry.document)
     rows = [Measurement.from_dict(entry.document) for entry in run.table("layer")]
     native = [row for row in rows if row.backend == "native"]
-    for number, documents in enumerate(steps.values()):
-        if number:
-            print()
-        results = list(map(CheckResult.from_dict, documents))
-        report = check_report(run.record, results, native)
-        print_report(report)
+    return [
+        block
+        for documents in steps.values()
+        for block in check_report(run.record, list(map(CheckResult.from_dict, documents)), native)
+    ]
 
 
-def _findings(run: Loaded) -> None:
+def _findings(run: Loaded) -> list[Block]:
     from pydlbench.records.diagnosis import Diagnosis
     from pydlbench.report.diagnose import diagnosis_report
 
-    for entry in run.table("findings"):
-        found = Diagnosis.from_dict(entry.document)
-        report = diagnosis_report(run.record, found)
-        print_report(report)
+    return [
+        block
+        for entry in run.table("findings")
+        for block in diagnosis_report(run.record, Diagnosis.from_dict(entry.document))
+    ]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import argparse
 
     from pydlbench.ops.op import Layer
-    from pydlbench.report.text import Block
+    from pydlbench.report.blocks import Block
 
 _ITEMSIZE = 4  # fp32
 _ALL = "*/*"
@@ -72,7 +72,7 @@ def _summary(layers: list[Layer]) -> list[Block]:
     """Return a line per model: what its layers are called and what they compute together."""
     from pydlbench.models.catalog import load_entry
     from pydlbench.records.metrics import Column
-    from pydlbench.report.text import Lines, Table
+    from pydlbench.report.blocks import Lines, Table
     from pydlbench.units import format_flops
 
     models: dict[str, list[Layer]] = {}
@@ -121,7 +121,7 @@ def _pooling(layer: Layer) -> str | None:
 def _table(layers: list[Layer]) -> list[Block]:
     """Return a line per layer, below what its columns mean."""
     from pydlbench.records.metrics import Column
-    from pydlbench.report.text import Lines, Table
+    from pydlbench.report.blocks import Lines, Table
     from pydlbench.units import format_bytes, format_flops
 
     def executed(layer: Layer) -> str:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from pydlbench.models.graph import Model
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepRecord, StepSpec
-    from pydlbench.report.text import Block
+    from pydlbench.report.blocks import Block
     from pydlbench.runner.execute import Results
     from pydlbench.runner.tasks import View
 
@@ -412,7 +412,7 @@ def show(
     lines = [*export.conclude(shown), *map(_agreement, agreements)]
 
     def report() -> list[Block]:
-        return export.steps_report(run, shown, lines)
+        return steps_blocks(run, rows, agreements)
 
     outputs.write(
         {
@@ -423,6 +423,22 @@ def show(
         report,
         warnings=row_warnings(rows),
     )
+
+
+def steps_blocks(
+    run: RunRecord, rows: Sequence[StepRecord], agreements: Sequence[Mapping[str, Any]]
+) -> list[Block]:
+    """Return the report on the steps of a model.
+
+    Args:
+        run: the run.
+        rows: at least one.
+        agreements: what came of ``--agree``.
+    """
+    from pydlbench.report.e2e import conclude, step_rows, steps_report
+
+    shown = step_rows(rows)
+    return steps_report(run, shown, [*conclude(shown), *map(_agreement, agreements)])
 
 
 def _agreement(found: Mapping[str, Any]) -> str:

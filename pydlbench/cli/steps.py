@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pydlbench.models.graph import Model
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepSpec
-    from pydlbench.report.text import Block
+    from pydlbench.report.blocks import Block
     from pydlbench.runner.tasks import View
 
 
@@ -220,8 +220,9 @@ def show_documents(
     Raises:
         PydlbenchError: a file could not be written after all; the report is printed before.
     """
+    from pydlbench.report.blocks import run_lines
     from pydlbench.report.json import dump
-    from pydlbench.report.text import as_markdown, run_lines
+    from pydlbench.report.text import as_markdown
 
     def document() -> str:
         head = {"kind": kind, "interrupted": early, "run": run.to_dict()}

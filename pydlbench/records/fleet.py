@@ -190,6 +190,13 @@ class FleetVerdict(Record, frozen=True, kw_only=True):
         found = [one for one in self.effects if one.verdict == "SLOW"]
         return sorted(found, key=lambda one: -(one.effect or 0.0))
 
+    @property
+    def whole(self) -> list[FleetEffect]:
+        """The nodes' effects in all metrics together, or in the only one."""
+        groups = {one.node: one.group for one in self.nodes}
+        last: dict[int | None, str] = {one.group: one.metric for one in self.metrics}
+        return [one for one in self.effects if last.get(groups[one.node]) == one.metric]
+
 
 class FleetChange(Record, frozen=True, kw_only=True):
     """What became of a node in a metric from one fleet to another.

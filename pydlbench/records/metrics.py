@@ -54,11 +54,19 @@ class Metric(Generic[Row, Table]):
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """One column: its title, the text of a row's cell, and whether it is aligned to the right."""
+    """One column.
+
+    Attributes:
+        title: above it.
+        cell: the text of a row's cell.
+        right: whether it is aligned to the right.
+        value: what a page sorts a row by, where that is not its text.
+    """
 
     title: str
     cell: Callable[[Row], str]
     right: bool = True
+    value: Callable[[Row], float | None] | None = None
 
 
 def columns_of(metrics: Iterable[Metric[Row, Table]], table: Table) -> list[Column[Row]]:

@@ -15,6 +15,7 @@ from pydlbench.records.measurement_metrics import (
     ratio_text,
 )
 from pydlbench.records.metrics import Column, columns_of
+from pydlbench.report.blocks import Table
 from pydlbench.report.columns import (
     AXES,
     OF_BACKENDS,
@@ -23,7 +24,6 @@ from pydlbench.report.columns import (
     label,
     varying,
 )
-from pydlbench.report.text import Table
 from pydlbench.units import format_bytes, format_flops, number
 
 if TYPE_CHECKING:

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.records.breakdown import LEVELS, BreakdownRecord
 from pydlbench.records.metrics import Column
+from pydlbench.report.blocks import Heading, Lines, Table
 from pydlbench.report.columns import device_name
-from pydlbench.report.text import Heading, Lines, Table
+from pydlbench.report.context import call_tree
+from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.units import Scale, percent
 
 if TYPE_CHECKING:
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
     from pydlbench.records.breakdown import BrokenDownModule, Level, Term
     from pydlbench.records.run import RunRecord
-    from pydlbench.report.text import Block
+    from pydlbench.report.blocks import Block
 
 # Modules that are shown unless all are asked for.
 _SHOWN: Final = 8
@@ -59,8 +61,31 @@ def _blocks(run: RunRecord, record: BreakdownRecord, *, explain: bool) -> list[B
             bold=2,
         ),
         _levels(record, scale),
+        *bars(
+            "levels",
+            "From the limit to the step",
+            [
+                Bar(name.replace("_", " "), level.median, ends=_ends(level))
+                for name in LEVELS
+                if (level := _level(record, name)) is not None
+            ],
+            ordered=False,
+        ),
         Table.of(_term_columns(scale), record.terms),
         Table.of(_module_columns(scale), modules),
+        *bars(
+            "modules",
+            "Where the step goes",
+            [
+                Bar(
+                    one.module,
+                    one.seconds,
+                    {"alone": one.alone_s, "native": one.native_s, "limit": one.limit_s},
+                )
+                for one in record.modules
+            ],
+        ),
+        *call_tree(record.calls),
         Lines(_remarks(record, scale)),
     ]
     if explain:
@@ -86,6 +111,11 @@ def _levels(record: BreakdownRecord, scale: Scale) -> Table:
         Column("time", cell, right=False),
     ]
     return Table.of(columns, LEVELS)
+
+
+def _ends(level: Level) -> tuple[float, float] | None:
+    low, high = level.ci_low, level.ci_high
+    return None if low is None or high is None else (low, high)
 
 
 def _with_interval(level: Level, scale: Scale) -> str:

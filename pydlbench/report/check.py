@@ -11,8 +11,8 @@ from pydlbench.ladder.dominance import Timed, dominance
 from pydlbench.ladder.parts import parts_of
 from pydlbench.records.check import RUNGS, LedgerTerm, step_words
 from pydlbench.records.metrics import Column, cut
+from pydlbench.report.blocks import Heading, Lines, Table
 from pydlbench.report.columns import device_name
-from pydlbench.report.text import Heading, Lines, Table
 from pydlbench.report.verdicts import disturbance, dominates, share_text, sum_is_disturbed
 from pydlbench.units import Scale, format_seconds, percent
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     )
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
-    from pydlbench.report.text import Block
+    from pydlbench.report.blocks import Block
 
 # Characters of the longest bar of a ledger.
 _BAR: Final = 20

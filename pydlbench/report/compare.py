@@ -10,7 +10,7 @@ from pydlbench.compare.comparison import FASTER, SAME, SLOWER, UNCLEAR
 from pydlbench.compare.match import LAYER_KINDS, describe
 from pydlbench.compare.stored import CONTENDED
 from pydlbench.records.metrics import Column
-from pydlbench.report.text import Heading, Lines, Table, some_names
+from pydlbench.report.blocks import Heading, Lines, Table, some_names
 from pydlbench.units import number, percent, time_in, time_unit
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pydlbench.compare.comparison import ComparedRow, Comparison, Estimate
     from pydlbench.compare.rows import Row, Side
-    from pydlbench.report.text import Block
+    from pydlbench.report.blocks import Block
 
 
 # -----------------------------------------------------------------------------

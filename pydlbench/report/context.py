@@ -6,7 +6,8 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.records.check import step_words
-from pydlbench.report.text import Lines, Table
+from pydlbench.report.blocks import Details, Lines, Table
+from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.units import format_seconds, percent
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from pydlbench.records.step import StepRecord
     from pydlbench.records.trace import CallInContext, Dominant, ModuleInContext, Tracing
-    from pydlbench.report.text import Block
+    from pydlbench.report.blocks import Block
 
 #: Modules that are shown; JSON has all.
 _SHOWN: Final = 10
@@ -52,8 +53,51 @@ def context_blocks(record: StepRecord, who: str) -> list[Block]:
     return [
         Lines([f"{who}: {_dominates(record.dominant, calls)}"], bold=1),
         Table(_TITLES, cells, (False, True, True, True, False)),
+        *bars(
+            "modules",
+            f"Where a step goes: {who}",
+            [Bar(one.module, one.seconds, {"limit": one.limit_s}) for one in modules],
+        ),
+        *call_tree(calls),
         Lines(said),
     ]
+
+
+def call_tree(calls: Sequence[CallInContext]) -> list[Block]:
+    """Return modules, those in them, and their calls, each level folded below the one above.
+
+    Args:
+        calls: of a step; the dots in a module's name part it from the one that holds it.
+    """
+    tree = [(tuple(one.module.split(".")), one) for one in calls]
+    return [Details("Tree of modules and calls", _branches(tree))]
+
+
+def _branches(calls: Sequence[tuple[tuple[str, ...], CallInContext]]) -> list[Block]:
+    below: dict[str, list[tuple[tuple[str, ...], CallInContext]]] = {}
+    leaves = []
+    for path, call in calls:
+        if path:
+            below.setdefault(path[0], []).append((path[1:], call))
+        else:
+            leaves.append(call)
+    ranked = sorted(below.items(), key=lambda pair: -sum(call.share for _, call in pair[1]))
+    lines = [
+        _part(f"{_named(one)}, {one.count} times", [one])
+        for one in sorted(leaves, key=lambda one: -one.in_context_s)
+    ]
+    return [
+        *(
+            Details(_part(name, [call for _, call in some]), _branches(some))
+            for name, some in ranked
+        ),
+        Lines(lines, listed=True),
+    ]
+
+
+def _part(name: str, calls: Sequence[CallInContext]) -> str:
+    seconds, share = sum(one.in_context_s for one in calls), sum(one.share for one in calls)
+    return f"{name}: {format_seconds(seconds)}, {percent(share)}"
 
 
 def module_cells(module: ModuleInContext, calls: Sequence[CallInContext]) -> list[str]:

@@ -11,7 +11,7 @@ from pydlbench.devices.gpu.cards import find_card
 from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import accumulator, other_accumulators, theoretical_peak
 from pydlbench.records.metrics import Column
-from pydlbench.report.text import Facts, Lines, Table
+from pydlbench.report.blocks import Facts, Lines, Table
 from pydlbench.units import format_bytes, format_hz, format_seconds, percent, si
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pydlbench.devices.findings import Bandwidth, PrecisionPeak
     from pydlbench.devices.gpu.cards import KnownCard
     from pydlbench.devices.gpu.record import GpuRecord
-    from pydlbench.report.text import Block
+    from pydlbench.report.blocks import Block
 
 _CPU_LEVELS: Final = {
     "memory": "memory",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pydlbench.backends import capabilities
+from pydlbench.report.blocks import Facts, Heading, Lines
 from pydlbench.report.columns import device_name
-from pydlbench.report.text import Facts, Heading, Lines
 from pydlbench.units import format_seconds, percent
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pydlbench.records.diagnosis import Cause, Diagnosis, Finding
     from pydlbench.records.run import RunRecord
-    from pydlbench.report.text import Block
+    from pydlbench.report.blocks import Block
 
 #: Stands below the findings where two of them are about the same parts of the step.
 OVERLAPS = (

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 from pydlbench.records.measurement import MATERIAL
 from pydlbench.records.metrics import Column
 from pydlbench.records.step import framework_text, options_text
-from pydlbench.report.text import Lines, Table, Title
+from pydlbench.report.blocks import Lines, Table, Title
 from pydlbench.units import format_seconds, number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pydlbench.report.text import Block
+    from pydlbench.report.blocks import Block
 
 
 def document_tables(entries: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Block]:

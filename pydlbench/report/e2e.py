@@ -12,11 +12,14 @@ from pydlbench.models import build_model
 from pydlbench.models.counts import macs
 from pydlbench.records.metrics import Metric, columns_of
 from pydlbench.records.step import options_text
+from pydlbench.report.blocks import Heading, Lines, Table
 from pydlbench.report.columns import device_name
 from pydlbench.report.context import context_blocks
 from pydlbench.report.csv import flat_lines
+from pydlbench.report.figures.batches import Rate, batches
+from pydlbench.report.figures.samples import Sampled, samples
 from pydlbench.report.json import dump
-from pydlbench.report.text import Heading, Lines, Table, csv_text
+from pydlbench.report.text import csv_text
 from pydlbench.timing.statistics import paired_ratio
 from pydlbench.units import format_flops, format_seconds, percent
 
@@ -24,9 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pydlbench.models.graph import Model
+    from pydlbench.records.measurement import TimeSummary
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepRecord
-    from pydlbench.report.text import Block
+    from pydlbench.report.blocks import Block
     from pydlbench.timing.statistics import Ratio
 
 
@@ -187,12 +191,32 @@ def steps_report(run: RunRecord, rows: Sequence[StepRow], conclusion: Sequence[s
     return [
         Heading(heading(run, rows)),
         *first,
+        *batches(_rates(timed), "images/s"),
+        *samples([_sampled(row, time, differing) for row in timed if (time := row.record.time)]),
         *(
             Lines(_refused(rows, status, differing), alarm=status == "failed", listed=True)
             for status in ("failed", "skipped")
         ),
         Lines(list(notes)),
         Lines(conclusion),
+    ]
+
+
+def _names(row: StepRow, axes: Sequence[str]) -> list[str]:
+    """Return framework and mode, and the settings in which rows differ."""
+    return [row.who, *(f"{axis} {getattr(row.record.case, axis)}" for axis in axes)]
+
+
+def _sampled(row: StepRow, time: TimeSummary, axes: Sequence[str]) -> Sampled:
+    return Sampled(" ".join(_names(row, axes)), row.who, time, row.record.samples_s)
+
+
+def _rates(timed: Sequence[StepRow]) -> list[Rate]:
+    axes = [axis for axis in _differing(timed) if axis != "batch"]
+    return [
+        Rate(" ".join(_names(row, axes)), row.record.case.batch, row.record.images_per_s)
+        for row in timed
+        if row.record.case.batch and row.record.images_per_s
     ]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.records.metrics import Column, cut
-from pydlbench.report.text import Heading, Lines, Table, some_names
+from pydlbench.report.blocks import Heading, Lines, Table, some_names
+from pydlbench.report.figures.nodes import nodes
 from pydlbench.units import format_seconds, percent
 
 if TYPE_CHECKING:
@@ -19,22 +20,7 @@ if TYPE_CHECKING:
         FleetStep,
         FleetVerdict,
     )
-    from pydlbench.report.text import Block
-
-__all__ = [
-    "SLOW_COLUMNS",
-    "SPREAD_COLUMNS",
-    "fleet_comparison",
-    "fleet_conclusion",
-    "fleet_report",
-    "signed",
-    "slow_rows",
-    "some_metrics",
-    "title_of",
-    "unclear_rows",
-    "unknown_nodes",
-    "whole_of",
-]
+    from pydlbench.report.blocks import Block
 
 # Metrics of a slow node, metrics of the fleet, and nodes with failed rounds that are shown.
 _OF_NODE: Final = 4
@@ -56,11 +42,12 @@ def fleet_report(verdict: FleetVerdict, early: str = "") -> list[Block]:
     blocks: list[Block] = [
         Heading([_summary(verdict), _what(verdict)], bold=1),
         Lines(part, alarm=True),
-        Table.of(SLOW_COLUMNS, shown),
+        *nodes(verdict),
+        Table.of(_SLOW, shown),
         Lines([f"try: {command}  # on {node}" for node, command in reversed(commands.items())]),
         Lines(_unclear(verdict), alarm=True),
         Lines([_step(one) for one in verdict.steps]),
-        Table.of(SPREAD_COLUMNS, verdict.metrics[:_METRICS]),
+        Table.of(_SPREAD, verdict.metrics[:_METRICS]),
         Lines(_more(verdict)),
         Lines(_failed(verdict.nodes), alarm=True),
         Lines([f"note: {one}" for one in verdict.notes]),
@@ -68,27 +55,9 @@ def fleet_report(verdict: FleetVerdict, early: str = "") -> list[Block]:
     return [one for one in blocks if not isinstance(one, Table) or one.cells]
 
 
-def fleet_conclusion(verdict: FleetVerdict) -> list[str]:
-    """Return the report's sentences without its tables, the one to be remembered first."""
-    return [
-        f"{_summary(verdict)}.",
-        f"{_what(verdict)}.",
-        *(f"{one}." for one in _unclear(verdict)),
-        *(f"{_step(one)}." for one in verdict.steps),
-        *(f"{one}." for one in (*_failed(verdict.nodes), *verdict.notes)),
-    ]
-
-
-def whole_of(verdict: FleetVerdict) -> list[FleetEffect]:
-    """Return the nodes' effects in all metrics together, or in the only one."""
-    groups = {one.node: one.group for one in verdict.nodes}
-    wholes = {(one.group, one.metric) for one in _wholes(verdict)}
-    return [one for one in verdict.effects if (groups[one.node], one.metric) in wholes]
-
-
 def unclear_rows(verdict: FleetVerdict) -> list[FleetEffect]:
     """Return what might be slow: nodes that are slower than the margin, but not for certain."""
-    rows = [one for one in whole_of(verdict) if one.verdict == "UNCLEAR"]
+    rows = [one for one in verdict.whole if one.verdict == "UNCLEAR"]
     beyond = [one for one in rows if (one.effect or 0.0) > verdict.beyond]
     return sorted(beyond, key=lambda one: -(one.effect or 0.0))
 
@@ -97,24 +66,6 @@ def unknown_nodes(verdict: FleetVerdict) -> list[str]:
     """Return the nodes of which nothing is known: without a whole round, or the only ones."""
     known = {one.node for one in verdict.effects}
     return [one.node for one in verdict.nodes if one.node not in known]
-
-
-def _wholes(verdict: FleetVerdict) -> list[FleetMetric]:
-    """Return the last metric of each kind of nodes."""
-    return list({one.group: one for one in verdict.metrics}.values())
-
-
-def some_metrics(verdict: FleetVerdict) -> tuple[list[FleetMetric], int]:
-    """Return the metrics that are shown, all together first, and how many are left out."""
-    wholes = _wholes(verdict)
-    rest = [one for one in verdict.metrics if one not in wholes]
-    return [*wholes, *rest][:_METRICS], max(0, len(verdict.metrics) - _METRICS)
-
-
-def title_of(metric: FleetMetric, verdict: FleetVerdict) -> str:
-    """Return a metric's name, with the number of its kind of nodes where there are several."""
-    several = len({one.group for one in verdict.metrics}) > 1
-    return cut(metric.metric, _WIDE) + (f", kind {metric.group + 1}" if several else "")
 
 
 def _summary(verdict: FleetVerdict) -> str:
@@ -160,21 +111,21 @@ def slow_rows(verdict: FleetVerdict, most: int | None = None) -> list[FleetEffec
 def _step(one: FleetStep) -> str:
     interval = ""
     if one.ci_low is not None and one.ci_high is not None:
-        interval = f" (95 % {signed(one.ci_low)} .. {signed(one.ci_high)})"
+        interval = f" (95 % {_signed(one.ci_low)} .. {_signed(one.ci_high)})"
     text = (
         f"{one.metric}: a synchronous step on {one.nodes} nodes waits for {one.slowest}: "
-        f"{format_seconds(one.slowest_s)}, {signed(one.loss)}{interval} over the others' "
+        f"{format_seconds(one.slowest_s)}, {_signed(one.loss)}{interval} over the others' "
         f"{format_seconds(one.median_s)}, communication apart"
     )
     if one.without_slow is not None:
-        text += f"; without the SLOW nodes {signed(one.without_slow)}"
+        text += f"; without the SLOW nodes {_signed(one.without_slow)}"
     return text
 
 
 def _unclear(verdict: FleetVerdict) -> list[str]:
     rows = unclear_rows(verdict)
     lines = [
-        f"unclear: {one.node} {signed(one.effect)} in {one.metric} ({_certainty(one)}): more "
+        f"unclear: {one.node} {_signed(one.effect)} in {one.metric} ({_certainty(one)}): more "
         "--rounds would tell"
         for one in rows[:_FAILED]
     ]
@@ -203,28 +154,28 @@ def _more(verdict: FleetVerdict) -> list[str]:
     return [f"... and {left} more metrics: --json has them"] if left > 0 else []
 
 
-def signed(fraction: float | None) -> str:
+def _signed(fraction: float | None) -> str:
     """Return a fraction in percent with its sign."""
     return percent(fraction, signed=True)
 
 
 def _interval(one: FleetEffect) -> str:
-    return f"{signed(one.ci_low)} .. {signed(one.ci_high)}"
+    return f"{_signed(one.ci_low)} .. {_signed(one.ci_high)}"
 
 
 def _ends(one: FleetMetric) -> str:
-    return f"{signed(one.least)} .. {signed(one.most)}"
+    return f"{_signed(one.least)} .. {_signed(one.most)}"
 
 
-SLOW_COLUMNS: Final[tuple[Column[FleetEffect], ...]] = (
+_SLOW: Final[tuple[Column[FleetEffect], ...]] = (
     Column("slow node", lambda one: one.node, right=False),
     Column("metric", lambda one: cut(one.metric, _WIDE), right=False),
-    Column("slower by", lambda one: signed(one.effect)),
+    Column("slower by", lambda one: _signed(one.effect)),
     Column("95 % CI", _interval),
     Column("rounds", lambda one: str(one.rounds)),
     Column("read beside it", lambda one: "; ".join(x.text for x in one.evidence), right=False),
 )
-SPREAD_COLUMNS: Final[tuple[Column[FleetMetric], ...]] = (
+_SPREAD: Final[tuple[Column[FleetMetric], ...]] = (
     Column("metric", lambda one: cut(one.metric, _WIDE), right=False),
     Column("kind", lambda one: str(one.group + 1)),
     Column("nodes", lambda one: str(one.nodes)),
@@ -287,14 +238,14 @@ _CHANGES: Final[tuple[Column[FleetChange], ...]] = (
     Column("metric", lambda one: cut(one.metric, _WIDE), right=False),
     Column("before", lambda one: _time(one.before_s)),
     Column("after", lambda one: _time(one.after_s)),
-    Column("against the others", lambda one: signed(one.change)),
-    Column("95 % CI", lambda one: f"{signed(one.ci_low)} .. {signed(one.ci_high)}"),
+    Column("against the others", lambda one: _signed(one.change)),
+    Column("95 % CI", lambda one: f"{_signed(one.ci_low)} .. {_signed(one.ci_high)}"),
     Column("verdict", lambda one: one.verdict, right=False),
 )
 _COMMON: Final[tuple[Column[FleetCommon], ...]] = (
     Column("all nodes together", lambda one: cut(one.metric, _WIDE), right=False),
     Column("kind", lambda one: str(one.group + 1)),
     Column("nodes", lambda one: str(one.nodes)),
-    Column("median change", lambda one: signed(one.change)),
-    Column("least .. most", lambda one: f"{signed(one.least)} .. {signed(one.most)}"),
+    Column("median change", lambda one: _signed(one.change)),
+    Column("least .. most", lambda one: f"{_signed(one.least)} .. {_signed(one.most)}"),
 )

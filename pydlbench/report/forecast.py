@@ -9,8 +9,8 @@ from pydlbench.backends import capabilities
 from pydlbench.ladder.scores import LEAST
 from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.metrics import Column, cut
+from pydlbench.report.blocks import Heading, Lines, Table
 from pydlbench.report.columns import device_name
-from pydlbench.report.text import Heading, Lines, Table
 from pydlbench.units import Scale, percent
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pydlbench.records.forecast import ForecastTerm
     from pydlbench.records.run import RunRecord
-    from pydlbench.report.text import Block
+    from pydlbench.report.blocks import Block
 
 # Operators that are shown unless all are asked for.
 _SHOWN: Final = 12

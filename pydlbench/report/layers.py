@@ -13,8 +13,11 @@ from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.measurement_metrics import spread
 from pydlbench.records.metrics import Column
 from pydlbench.report.backends import interleaved_legend, interleaved_table
+from pydlbench.report.blocks import Heading, Lines, Table, run_lines, some_names
 from pydlbench.report.columns import by_problem, columns, heading, label, varying
-from pydlbench.report.text import Heading, Lines, Table, run_lines, some_names
+from pydlbench.report.figures.batches import Rate, batches
+from pydlbench.report.figures.roofline import roofline
+from pydlbench.report.figures.samples import Sampled, samples
 from pydlbench.units import (
     format_bytes,
     format_seconds,
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
 
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
-    from pydlbench.report.text import Block
+    from pydlbench.report.blocks import Block
 
 
 def layers_report(
@@ -66,6 +69,15 @@ def layers_report(
     blocks: list[Block] = [
         Heading(heading(run, timed or rows)),
         interleaved_table(timed) if beside else Table.of(columns(timed) if timed else (), timed),
+        *roofline(run, timed),
+        *samples(
+            [
+                Sampled(name(row), row.who, row.time, row.samples_s or ())
+                for row in timed
+                if row.time
+            ]
+        ),
+        *batches(_rates(timed), "TFLOP/s"),
         *_refused(rows, name),
         Lines([*_footnotes(timed, name), *gpu_notes(timed, name), *explanations(timed, name)]),
         *_clocks_table(timed, name),
@@ -77,6 +89,12 @@ def layers_report(
         blocks.append(Lines(list(evidence(timed, name))))
     profiled = [row for row in timed if ncu and row.device != "cpu" and row.backend == "native"]
     return [*blocks, Lines(conclusion), *(Lines(ncu_command(row)) for row in profiled)]
+
+
+def _rates(rows: Sequence[Measurement]) -> list[Rate]:
+    """Return what each layer, in each setting, reaches with its batches."""
+    axes = [axis for axis in varying(rows) if axis not in ("batch", "accumulate", "timing")]
+    return [Rate(label(row, axes), row.batch, row.tflops) for row in rows if row.tflops]
 
 
 def ncu_command(row: Measurement) -> list[str]:

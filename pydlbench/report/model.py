@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.records.measurement import fewer_flops
 from pydlbench.records.metrics import Column
+from pydlbench.report.blocks import Facts, Heading, Lines, Table, some_names
 from pydlbench.report.columns import device_name
-from pydlbench.report.text import Facts, Heading, Lines, Table, some_names
+from pydlbench.report.figures.bars import Bar, bars
+from pydlbench.report.figures.roofline import roofline
 from pydlbench.report.verdicts import disturbance, dominates, share_text, sum_is_disturbed
 from pydlbench.units import format_bytes, format_seconds, percent, si
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from pydlbench.records.estimate import Recorded
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
-    from pydlbench.report.text import Block
+    from pydlbench.report.blocks import Block
 
 _PASSES: Final = {
     "forward": "forward",
@@ -60,6 +62,8 @@ def model_report(
     blocks: list[Block] = [Heading(["  ".join(what), "  ".join(where)])]
     if estimate.layers:
         blocks.append(_table(estimate, top))
+        blocks += bars("layers", "Where the estimate goes", list(map(_bar, estimate.groups)))
+        blocks += roofline(run, rows)
         blocks.append(Facts(_sums(estimate, memory, rows)))
         blocks.append(Lines(model_conclusion(estimate, rows)))
     missing: dict[str, list[str]] = {}
@@ -99,6 +103,11 @@ def _table(estimate: Estimate, top: int | None) -> Table:
         }
         cells.append([rest.get(column.title, "") for column in columns])
     return Table([one.title for one in columns], cells, [one.right for one in columns])
+
+
+def _bar(layer: LayerShare) -> Bar:
+    ends = (layer.time.low, layer.time.high)
+    return Bar(_alike(layer), layer.time.middle, {"limit": layer.roof_s}, ends)
 
 
 # As in tables of rows.

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from pydlbench.compare.published import read_sources
 from pydlbench.records.metrics import Column
-from pydlbench.report.text import Lines, Table
+from pydlbench.report.blocks import Lines, Table
 from pydlbench.units import number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from pydlbench.compare.published import Beside, Figure
-    from pydlbench.report.text import Block
+    from pydlbench.report.blocks import Block
 
 Row = TypeVar("Row")
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.records.metrics import Column
+from pydlbench.report.blocks import Heading, Lines, Table
 from pydlbench.report.context import module_cells
-from pydlbench.report.text import Heading, Lines, Table
 from pydlbench.units import format_seconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pydlbench.records.recorded import RecordedProblem, RecordedSteps
-    from pydlbench.report.text import Block
+    from pydlbench.report.blocks import Block
 
 #: Problems and modules that are shown; JSON has all.
 _SHOWN: Final = 15

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.records.metrics import Column, cut
-from pydlbench.report.text import Table
+from pydlbench.report.blocks import Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

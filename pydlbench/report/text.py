@@ -1,8 +1,4 @@
-"""The printers of a report: plain text and Markdown of the same blocks; CSV; where results go.
-
-Each command's report says what is its own as a list of blocks: a heading, tables of declared
-columns, and lines. How a block looks in a terminal and in Markdown stands here, once.
-"""
+"""The printers of a report: plain text and Markdown of the same blocks; CSV; where results go."""
 
 from __future__ import annotations
 
@@ -16,22 +12,20 @@ import shutil
 import stat
 import sys
 import textwrap
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
 from pydlbench.errors import UsageError, nearest
 from pydlbench.records.metrics import cut
+from pydlbench.report.blocks import Details, Facts, Figure, Heading, Lines, Table, Title
 from pydlbench.store.place import user_path
 from pydlbench.units import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence, Set
+    from collections.abc import Iterable, Sequence
 
-    from pydlbench.records.metrics import Column
-    from pydlbench.records.run import RunRecord
-
-Row = TypeVar("Row")
+    from pydlbench.report.blocks import Block
 
 #: Columns of a report that goes into a pipe or a file, and the most that it takes of a terminal.
 WIDEST: Final = 150
@@ -85,92 +79,6 @@ class Style:
 PLAIN = Style()
 
 
-# -----------------------------------------------------------------------------
-# The blocks of a report.
-
-
-@dataclass(frozen=True, slots=True)
-class Heading:
-    """What was measured, and where.
-
-    Attributes:
-        lines: of text.
-        bold: how many of them are to be read first.
-    """
-
-    lines: Sequence[str]
-    bold: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table of text.
-
-    Attributes:
-        titles: of the columns; what stands under an empty one is drawn, and Markdown leaves it out.
-        cells: by row.
-        right: whether each column is aligned to the right.
-        above: lines that stand above rows, by the number of the row.
-        alarms: numbers of rows that say that something went wrong.
-    """
-
-    titles: Sequence[str]
-    cells: Sequence[Sequence[str]]
-    right: Sequence[bool]
-    above: Mapping[int, str] = field(default_factory=dict)
-    alarms: Set[int] = frozenset()
-
-    @classmethod
-    def of(cls, columns: Sequence[Column[Row]], rows: Sequence[Row], **more: Any) -> Self:
-        """Return the table of some rows under declared columns."""
-        cells = [[column.cell(row) for column in columns] for row in rows]
-        titles, right = [one.title for one in columns], [one.right for one in columns]
-        return cls(titles, cells, right, **more)
-
-
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """Sentences, notes or reasons.
-
-    Attributes:
-        lines: of text; one that is too wide is broken between words.
-        bold: how many of them are to be read first.
-        alarm: whether they say that something went wrong.
-        listed: whether they are items of a list.
-        title: of such a list; empty without one.
-    """
-
-    lines: Sequence[str]
-    bold: int = 0
-    alarm: bool = False
-    listed: bool = False
-    title: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """Labelled texts.
-
-    Attributes:
-        facts: label and text; where the label is that of the fact above, it is not repeated. What
-            is to be done ``next`` is a command.
-        title: of all of them; empty without one.
-    """
-
-    facts: Sequence[tuple[str, str]]
-    title: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Title:
-    """The title of what follows in a report of several parts."""
-
-    text: str
-
-
-Block = Heading | Table | Lines | Facts | Title
-
-
 def as_text(blocks: Iterable[Block], style: Style = PLAIN) -> str:
     """Return a report for terminals, pipes and mails; no newline at the end."""
     return "\n\n".join(filter(None, (_block_text(block, style) for block in blocks)))
@@ -179,19 +87,6 @@ def as_text(blocks: Iterable[Block], style: Style = PLAIN) -> str:
 def as_markdown(blocks: Iterable[Block]) -> str:
     """Return a report as a section that can be pasted into a page; ends in a newline."""
     return "\n\n".join(filter(None, map(_block_markdown, blocks))) + "\n"
-
-
-def run_lines(run: RunRecord) -> Lines:
-    """Return the line that names a run below its results; nothing where it has no name."""
-    return Lines([f"Run {run.id}, {run.created_utc}."] if run.id else [])
-
-
-def some_names(names: Sequence[str], most: int = 4) -> str:
-    """Name a few of several and count the others: ``conv1, conv2, conv3, conv4 and 3 more``."""
-    # "and 1 more" is no shorter than a name.
-    shown = names if len(names) <= most + 1 else names[:most]
-    more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
-    return ", ".join(shown) + more
 
 
 def wrapped(line: str, width: int = WIDEST) -> list[str]:
@@ -245,6 +140,8 @@ def _block_text(block: Block, style: Style) -> str:
         return _facts_text(block, style)
     if isinstance(block, Title):
         return style.bold(block.text)
+    if isinstance(block, (Figure, Details)):
+        return ""
     lines, printed = list(block.lines), []
     if isinstance(block, Lines) and block.title and lines:
         lines = [block.title, *(f"  {line}" for line in lines)]
@@ -266,6 +163,8 @@ def _block_markdown(block: Block) -> str:
         return markdown_table(titles, cells, right) if cells else ""
     if isinstance(block, Title):
         return f"### {markdown_text(block.text)}" if block.text else ""
+    if isinstance(block, (Figure, Details)):
+        return ""
     if isinstance(block, Facts):
         title = [f"**{markdown_text(block.title)}**"] if block.title else []
         return "\n\n".join([*title, "\n".join(map(_fact_markdown, block.facts))])

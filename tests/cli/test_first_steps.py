@@ -18,6 +18,7 @@ from pydlbench.cli.measuring import measure
 from pydlbench.cli.options import add, fail_on
 from pydlbench.cli.parser import COMMANDS, Command, command_parser
 from pydlbench.errors import UsageError
+from pydlbench.report.blocks import Lines
 from pydlbench.runner.tasks import Result, Row, Task
 
 
@@ -153,11 +154,10 @@ def test_a_command_that_stores_is_its_file_and_a_line(monkeypatch, run_record, c
         tasks = [Latency(rows=(row,))]
         return measure(args, "latency", tasks, lambda _: None, sessions=session)[0]
 
-    def show_stored(run, *, quiet):
-        assert not quiet
-        print(*(entry.document["p99_s"] for entry in run.table("latency")))
+    def stored_report(run):
+        return [Lines([str(entry.document["p99_s"]) for entry in run.table("latency")])]
 
-    module.add_parser, module.run, module.show_stored = add_parser, run, show_stored
+    module.add_parser, module.run, module.stored_report = add_parser, run, stored_report
     monkeypatch.setitem(sys.modules, "pydlbench.cli.latency", module)
     line = Command("invented", (("latency", "a"), ("latency -q", "b")), stores="latency")
     monkeypatch.setitem(COMMANDS, "latency", line)

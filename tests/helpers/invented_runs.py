@@ -9,13 +9,15 @@ import msgspec
 from check_records import make_record
 from invented_rows import time_of
 
+from pydlbench.cli.fleet import judged
+from pydlbench.cli.runs import stored_report
 from pydlbench.models import build_model
 from pydlbench.models.passes import step_passes
 from pydlbench.records.measurement import Peaks, Roofline
 from pydlbench.records.run import RunRecord
 from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.report.json import dump
-from pydlbench.report.page.runs import read_run
+from pydlbench.report.page import PageRun
 from pydlbench.store.documents import load
 
 if TYPE_CHECKING:
@@ -199,5 +201,7 @@ def read(folder: Path, *documents: dict[str, Any]) -> list[Any]:
         text = json.dumps({"schema_version": 1, **document})
         path = folder / f"run{number}.json"
         path.write_text(text, encoding="utf-8")
-        runs.append(read_run(load(str(path), None), number))
+        loaded = load(str(path), None)
+        fleet = judged(loaded) if loaded.info.kind == "fleet" else None
+        runs.append(PageRun(loaded, stored_report(loaded), fleet))
     return runs

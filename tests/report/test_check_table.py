@@ -6,8 +6,9 @@ from check_records import make_laps, make_record, tensorflow
 from said import says
 
 from pydlbench.records.check import CheckRecord, CheckResult, Unreplayed
+from pydlbench.report.blocks import run_lines
 from pydlbench.report.check import check_report, ledger_columns
-from pydlbench.report.text import Style, as_markdown, as_text, run_lines
+from pydlbench.report.text import Style, as_markdown, as_text
 from pydlbench.units import Scale, percent
 
 

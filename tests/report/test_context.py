@@ -6,8 +6,8 @@ import pytest
 
 from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.records.trace import CallInContext, Dominant, ModuleInContext, Tracing
+from pydlbench.report.blocks import Lines, Table
 from pydlbench.report.context import context_blocks
-from pydlbench.report.text import Lines, Table
 
 
 def record_of(**more):
@@ -42,8 +42,13 @@ def record_of(**more):
 
 
 def test_modules_are_shown_with_their_limit_and_slowest_call():
-    sentence, table, rest = context_blocks(record_of(), "torch eager")
+    sentence, table, figure, tree, rest = context_blocks(record_of(), "torch eager")
     assert isinstance(table, Table)
+    assert [one["name"] for one in figure.spec["data"]["values"]] == ["conv2", "act"]
+    assert [one.summary for one in tree.blocks[:-1]] == [
+        "conv2: 70.0 ms, 70 %",
+        "act: 10.0 ms, 10 %",
+    ]
     assert list(map(list, table.cells)) == [
         ["conv2", "70.0 ms", "70 %", "20 %", "convolution_backward 50.0 ms"],
         ["act", "10.0 ms", "10 %", "-", "relu 10.0 ms"],

@@ -4,8 +4,9 @@ from said import says
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving, Tried
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.step import StepRecord, StepSpec
+from pydlbench.report.blocks import run_lines
 from pydlbench.report.diagnose import OVERLAPS, diagnosis_report
-from pydlbench.report.text import PLAIN, Style, as_markdown, as_text, run_lines
+from pydlbench.report.text import PLAIN, Style, as_markdown, as_text
 
 LONG = "the kernel clears each page and maps it while the step waits for it to be done, " * 5
 

@@ -6,8 +6,9 @@ from said import says
 
 from pydlbench.cli.layers import read_request
 from pydlbench.cli.parser import command_parser
+from pydlbench.report.blocks import Table
 from pydlbench.report.layers import algorithms_report, layers_report, ncu_command
-from pydlbench.report.text import Style, Table, as_text
+from pydlbench.report.text import Style, as_text
 from pydlbench.words import PROFILED_RANGE
 
 

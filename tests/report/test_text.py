@@ -5,19 +5,8 @@ import io
 
 import pytest
 
-from pydlbench.report.text import (
-    Facts,
-    Heading,
-    Lines,
-    Style,
-    Table,
-    Title,
-    as_markdown,
-    as_text,
-    csv_text,
-    markdown_table,
-    some_names,
-)
+from pydlbench.report.blocks import Facts, Heading, Lines, Table, Title, some_names
+from pydlbench.report.text import Style, as_markdown, as_text, csv_text, markdown_table
 from pydlbench.units import printable
 
 ESCAPES = "a\x1b[31mb\x00c\x9bd\x7f"

@@ -15,6 +15,5 @@ CAPABILITIES = Capabilities(
     requires="cupy",
     modes={"cuda": (None,)},
     precisions={"cuda": ("fp32", "tf32", "fp16-tc")},
-    looks={None: ("grey", "X", "--")},
     start_s=(1.0, 15.0),
 )

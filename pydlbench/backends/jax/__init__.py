@@ -16,7 +16,6 @@ CAPABILITIES = Capabilities(
     modes={"cpu": ("xla",), "cuda": ("xla",)},
     # XLA's compiler for CPUs converts narrower operands to float32 and computes in that.
     precisions={"cpu": ("fp32",), "cuda": ("fp32", "tf32", "fp16-tc", "bf16-tc")},
-    looks={"xla": ("green", "H", "**")},
     start_s=(2.0, 15.0),
     fresh_results=True,
     settings=("XLA_FLAGS", "XLA_PYTHON_CLIENT_", "JAX_"),

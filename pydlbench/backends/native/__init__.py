@@ -18,7 +18,6 @@ CAPABILITIES = Capabilities(
         "cpu": ("fp32", "bf16", "fp16"),
         "cuda": ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc"),
     },
-    looks={None: ("blue", "o", "")},
     start_s=(1.0, 8.0),
     settings=("DNNL_", "ONEDNN_", "NVIDIA_TF32_"),
     recorded=("PYDLBENCH_GATE",),

@@ -15,7 +15,6 @@ CAPABILITIES = Capabilities(
     requires="numba",
     modes={"cpu": (None,)},
     precisions={"cpu": ("fp32",)},
-    looks={None: ("sky", "P", "||")},
     start_s=(2.0, 25.0),
     fresh_results=True,
     settings=("NUMBA_",),

@@ -16,7 +16,6 @@ CAPABILITIES = Capabilities(
     modes={"cpu": ("optimized", "unoptimized")},
     # The types of the tensors are the file's.
     precisions={"cpu": ("fp32",)},
-    looks={"optimized": ("blue", "p", "++"), "unoptimized": ("sky", "d", "OO")},
     start_s=(0.5, 5.0),
     layers=False,
     fresh_results=True,

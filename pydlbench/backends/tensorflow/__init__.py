@@ -18,7 +18,6 @@ CAPABILITIES = Capabilities(
         "cpu": ("fp32", "bf16", "fp16"),
         "cuda": ("fp32", "tf32", "fp16-tc", "bf16-tc"),
     },
-    looks={"graph": ("orange", "s", ".."), "xla": ("green", "D", "xx")},
     start_s=(4.0, 25.0),
     fresh_results=True,
     # Its oneDNN reports kernels only if it was told to when it was loaded.

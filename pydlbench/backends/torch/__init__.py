@@ -19,11 +19,6 @@ CAPABILITIES = Capabilities(
         "cpu": ("fp32", "bf16", "fp16"),
         "cuda": ("fp32", "tf32", "fp16-tc", "bf16-tc", "fp8-tc"),
     },
-    looks={
-        "eager": ("vermillion", "^", "//"),
-        "compiled": ("purple", "v", "\\\\"),
-        "frozen": ("sky", ">", "oo"),
-    },
     start_s=(2.0, 15.0),
     fresh_results=True,
     settings=(

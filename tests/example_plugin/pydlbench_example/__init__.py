@@ -14,6 +14,5 @@ CAPABILITIES = Capabilities(
     requires="numpy",
     modes={"cpu": (None,)},  # one way only, which has no name
     precisions={"cpu": ("fp32",)},
-    looks={None: ("grey", "<", "o")},  # a hue, and a marker and a hatching that no other has
     start_s=(0.5, 3.0),
 )

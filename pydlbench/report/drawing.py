@@ -1,0 +1,136 @@
+"""Draws figures with Vega-Lite, without a browser and without a network; and their colours.
+
+vl-convert holds Vega-Lite and draws a specification as SVG or PNG. Figures are drawn in the light
+theme's colours; on the page each of them becomes a CSS variable. The hues are those of M. Okabe and
+K. Ito, "Color Universal Design" (2008), which people of any colour vision can tell apart; the dark
+theme's are lighter versions of them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.errors import PydlbenchError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydlbench.report.blocks import Figure
+
+#: Of a figure between its axes, in pixels; what labels and a legend take comes on top.
+WIDTH: Final = 560
+LIGHT: Final = {
+    "paper": "#ffffff",
+    "raised": "#f4f5f7",
+    "ink": "#1b1d21",
+    "muted": "#565c66",
+    "grid": "#d8dbe1",
+    "link": "#00568a",
+    "blue": "#0072b2",
+    "orange": "#b87f00",
+    "green": "#00805c",
+    "vermillion": "#d55e00",
+    "purple": "#b5548a",
+    "sky": "#2f8fc4",
+    "grey": "#767c87",
+    "pale": "#dcf0fb",
+}
+DARK: Final = {
+    "paper": "#15171b",
+    "raised": "#1e2127",
+    "ink": "#e9ebee",
+    "muted": "#aab1bc",
+    "grid": "#383d46",
+    "link": "#7cc0ee",
+    "blue": "#56aee6",
+    "orange": "#e9b13f",
+    "green": "#3cc49c",
+    "vermillion": "#ff8b4d",
+    "purple": "#e39ac4",
+    "sky": "#9bd6f7",
+    "grey": "#9aa1ac",
+    "pale": "#244859",
+}
+#: Colours of series, in this order; the first is that of native rows.
+HUES: Final = ("blue", "vermillion", "green", "orange", "purple", "sky", "grey")
+#: Likewise their marks, so that no series is told by its colour alone.
+MARKS: Final = (
+    *("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right"),
+)
+_TEXT: Final = {"labelColor": LIGHT["ink"], "titleColor": LIGHT["ink"], "titleFontWeight": "normal"}
+_CONFIG: Final[dict[str, Any]] = {
+    "font": "DejaVu Sans, system-ui, sans-serif",
+    "axis": {
+        **_TEXT,
+        "domainColor": LIGHT["muted"],
+        "gridColor": LIGHT["grid"],
+        "labelFontSize": 11,
+        "labelLimit": 240,
+        "tickColor": LIGHT["muted"],
+        "titleFontSize": 12,
+    },
+    "legend": {**_TEXT, "labelFontSize": 11, "labelLimit": 0, "orient": "bottom", "title": None},
+    "range": {"category": [LIGHT[hue] for hue in HUES], "symbol": list(MARKS)},
+    "mark": {"color": LIGHT["blue"]},
+    "point": {"filled": True, "opacity": 1, "size": 55},
+    "rule": {"color": LIGHT["ink"]},
+    "text": {"color": LIGHT["muted"], "fontSize": 11},
+    "view": {"stroke": None},
+}
+_HEX: Final = re.compile("|".join(LIGHT.values()))
+_VARIABLES: Final = {value: f"var(--{name})" for name, value in LIGHT.items()}
+
+
+def series(names: Sequence[str]) -> dict[str, Any]:
+    """Return the encoding of rows by the field ``series``: a colour and a mark of its own each.
+
+    Args:
+        names: of the series, in their order; more than there are colours share them, with other
+            marks.
+    """
+    known = list(dict.fromkeys(names))
+    columns = 1 if max(map(len, known), default=0) > 40 else 3
+    look = {"field": "series", "type": "nominal", "sort": known, "legend": {"columns": columns}}
+    colors = [LIGHT[HUES[at % len(HUES)]] for at in range(len(known))]
+    marks = [MARKS[(at + at // len(HUES)) % len(MARKS)] for at in range(len(known))]
+    return {
+        "color": {**look, "scale": {"domain": known, "range": colors}},
+        "shape": {**look, "scale": {"domain": known, "range": marks}},
+    }
+
+
+def svg(figure: Figure, *, themed: bool = False) -> str:
+    """Return a figure as SVG: in the light theme's colours, or in those of a page's style sheet.
+
+    Raises:
+        PydlbenchError: vl-convert cannot be imported.
+    """
+    # The converter declares str and returns it.
+    text: str = _converter().vegalite_to_svg(_whole(figure, None if themed else LIGHT["paper"]))
+    return _HEX.sub(lambda match: _VARIABLES[match.group()], text) if themed else text
+
+
+def png(figure: Figure) -> bytes:
+    """Return a figure as PNG, in the light theme's colours and at twice its size.
+
+    Raises:
+        PydlbenchError: vl-convert cannot be imported.
+    """
+    drawn: bytes = _converter().vegalite_to_png(_whole(figure, LIGHT["paper"]), scale=2)
+    return drawn
+
+
+def _whole(figure: Figure, background: str | None) -> dict[str, Any]:
+    return {"width": WIDTH, "config": _CONFIG, **figure.spec, "background": background}
+
+
+def _converter() -> Any:
+    try:
+        import vl_convert
+    except ImportError as error:
+        raise PydlbenchError(
+            f"report: vl-convert cannot be imported ({error}); install it: "
+            "pip install vl-convert-python"
+        ) from error
+    return vl_convert

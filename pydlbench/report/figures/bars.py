@@ -1,0 +1,94 @@
+"""Where a time goes: a bar for each of its parts, with ticks for what the part is held against."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pydlbench.report.blocks import Figure
+from pydlbench.report.drawing import HUES, LIGHT
+from pydlbench.units import format_seconds, time_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_MOST: Final = 24
+
+
+class Bar(NamedTuple):
+    """A part of a time.
+
+    Attributes:
+        name: of the part.
+        seconds: that it takes.
+        ticks: seconds by name of what it is held against: its limit, its native layers.
+        ends: of its interval, where it has one.
+    """
+
+    name: str
+    seconds: float
+    ticks: Mapping[str, float | None] = {}
+    ends: tuple[float, float] | None = None
+
+
+def bars(kind: str, title: str, parts: Sequence[Bar], *, ordered: bool = True) -> list[Figure]:
+    """Return the figure of some parts; none where there are none.
+
+    Args:
+        kind: of the figure; see :class:`~pydlbench.report.blocks.Figure`.
+        title: of the figure.
+        parts: bars from top to bottom.
+        ordered: the longest first.
+    """
+    shown = sorted(parts, key=lambda one: -one.seconds) if ordered else list(parts)
+    shown = shown[:_MOST]
+    if not shown:
+        return []
+    factor, unit = time_unit([one.seconds for one in shown])
+    values = [
+        {"name": one.name, "time": factor * one.seconds, "words": _words(one)}
+        | ({"low": factor * one.ends[0], "high": factor * one.ends[1]} if one.ends else {})
+        for one in shown
+    ]
+    ticks = [
+        {"name": one.name, "time": factor * seconds, "what": what}
+        for one in shown
+        for what, seconds in one.ticks.items()
+        if seconds is not None
+    ]
+    y = {"field": "name", "type": "nominal", "sort": [one.name for one in shown], "title": None}
+    x: dict[str, Any] = {"field": "time", "type": "quantitative", "title": unit}
+    layers: list[dict[str, Any]] = [
+        {
+            "mark": {"type": "bar", "height": {"band": 0.7}},
+            "encoding": {"y": y, "x": x, "description": {"field": "words"}},
+        }
+    ]
+    if any(one.ends for one in shown):
+        layers.append(
+            {
+                "mark": {"type": "rule"},
+                "encoding": {"y": y, "x": {**x, "field": "low"}, "x2": {"field": "high"}},
+            }
+        )
+    if ticks:
+        what = list(dict.fromkeys(one["what"] for one in ticks))
+        colors = [LIGHT[hue] for hue in HUES[1 : 1 + len(what)]]
+        scale = {"domain": what, "range": colors}
+        layers.append(
+            {
+                "data": {"values": ticks},
+                "mark": {"type": "tick", "thickness": 4, "opacity": 1, "height": {"band": 0.95}},
+                "encoding": {"y": y, "x": x}
+                | {"color": {"field": "what", "type": "nominal", "scale": scale}},
+            }
+        )
+    more = len(parts) - len(shown)
+    caption = f"The {len(shown)} longest of {len(parts)}." if more else ""
+    text = f"Bars. {'; '.join(map(_words, shown))}."
+    spec = {"height": {"step": 20}, "data": {"values": values}, "layer": layers}
+    return [Figure(kind, title, text, caption, spec)]
+
+
+def _words(one: Bar) -> str:
+    held = [f"{name} {format_seconds(value)}" for name, value in one.ticks.items() if value]
+    return ", ".join([f"{one.name}: {format_seconds(one.seconds)}", *held])

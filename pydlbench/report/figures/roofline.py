@@ -1,0 +1,211 @@
+"""The roofline: every layer's rate over its intensity, under the roofs of its device.
+
+Source: S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model
+for multicore architectures", CACM 52(4), 2009.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.report.blocks import Figure
+from pydlbench.report.drawing import LIGHT, WIDTH, series
+from pydlbench.units import format_seconds, number, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.records.run import RunRecord
+
+_HOW: Final = (
+    "Rate of the executed FLOPs over executed FLOPs per byte moved at the least; both axes "
+    "logarithmic. A kernel cannot be above the roofs unless it computes less than a direct one. "
+    "Solid roofs were measured by probes, dashed ones derived from the device's facts."
+)
+_HEIGHT: Final = 330
+_DASHES: Final = {"domain": ["measured", "theoretical"], "range": [[1, 0], [5, 3]]}
+_MOST: Final = 300
+_NAMED: Final = 10
+_LEVELS: Final = {"llc": "last-level cache", "l2": "L2 cache"}
+
+
+def roofline(run: RunRecord, rows: Sequence[Measurement]) -> list[Figure]:
+    """Return the figure of timed rows; none where no row has FLOPs and bytes.
+
+    Args:
+        run: has the roofs: peaks and bandwidths of its device.
+        rows: timed ones; with cold caches only where there are no others.
+    """
+    hot = [row for row in rows if row.cache == "hot"] or rows
+    known = [row for row in hot if row.tflops_executed and row.bytes > 0 and row.flops_executed > 0]
+    known.sort(key=lambda row: -(row.time.median if row.time else 0.0))
+    if not known:
+        return []
+    shown = known[:_MOST]
+    points = sorted(map(_point, shown), key=lambda one: one["series"] != "native")
+    peaks = dict(_peaks(shown))
+    memories = dict(_memories(run.device_for(shown[0].threads)))
+    across, up = [one["x"] for one in points], [one["y"] for one in points]
+    ridges = [peak / rate * 1e3 for peak in peaks.values() for rate in memories.values()]
+    low_x, high_x = min([*across, *ridges]) / 8, max([*across, *ridges]) * 3
+    low_y, high_y = min(up) / 2.5, max([*up, *peaks.values()]) * 2
+    slope = (_HEIGHT / math.log(high_y / low_y)) / (WIDTH / math.log(high_x / low_x))
+    roofs = [*_flat(peaks, memories, low_x, high_x), *_slanted(memories, peaks, low_x, low_y)]
+    scales: dict[str, Any] = {
+        "x": {"field": "x", "type": "quantitative", "title": "executed FLOP per byte"}
+        | {"scale": {"type": "log", "domain": [low_x, high_x]}, "axis": _axis(low_x, high_x)},
+        "y": {"field": "y", "type": "quantitative", "title": "TFLOP/s (executed)"}
+        | {"scale": {"type": "log", "domain": [low_y, high_y]}, "axis": _axis(low_y, high_y)},
+    }
+    label = {**scales, "text": {"field": "roof"}}
+    along = {"align": "left", "dx": 8, "angle": -math.degrees(math.atan(slope))}
+    looks: dict[str, dict[str, Any]] = {
+        "above": {"align": "right", "dy": -7},
+        "below": {"align": "right", "dy": 8},
+        "along": {**along, "dy": -7},
+        "under": {**along, "dy": 8},
+    }
+    layers = [
+        {
+            "data": {"values": roofs},
+            "mark": {"type": "line", "color": LIGHT["ink"], "strokeWidth": 1.2},
+            "encoding": {
+                **scales,
+                "detail": {"field": "roof"},
+                "strokeDash": {"field": "kind", "scale": _DASHES, "legend": None},
+            },
+        },
+        *(
+            {
+                "data": {"values": [one for one in roofs if one["label"] == place]},
+                "mark": {"type": "text", **look},
+                "encoding": label,
+            }
+            for place, look in looks.items()
+        ),
+        {
+            "data": {"values": points},
+            "mark": {"type": "point", "strokeWidth": 2},
+            "encoding": {
+                **scales,
+                **series([one["series"] for one in points]),
+                "fillOpacity": {
+                    "condition": {"test": "datum.pass == 'forward'", "value": 1},
+                    "value": 0.1,
+                },
+                "description": {"field": "words"},
+            },
+        },
+        {
+            "data": {"values": _named(points, math.log(high_y / low_y))},
+            "mark": {"type": "text", "align": "left", "dx": 7, "color": LIGHT["ink"]},
+            "encoding": {**scales, "text": {"field": "name"}},
+        },
+    ]
+    notes = [_HOW]
+    if len({row.pass_ for row in shown}) > 1:
+        notes.append("Filled marks are forward, hollow ones backward.")
+    if len(known) > len(shown):
+        notes.append(f"The {len(shown)} slowest rows of {len(known)} are drawn.")
+    names = "; ".join([*peaks, *memories]) or "no roofs are known"
+    slowest = ". ".join(one["words"] for one in map(_point, shown[:12]))
+    text = f"{len(points)} marks. Roofs: {names}. {slowest}."
+    spec = {"height": _HEIGHT, "layer": layers}
+    return [Figure("roofline", "Roofline", text, " ".join(notes), spec)]
+
+
+def _axis(low: float, high: float) -> dict[str, Any]:
+    """Return an axis with lines at powers of ten, and between them where these are few."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    between = (1,) if len(decades) > 4 else (1, 2, 5)
+    ticks = [digit * 10.0**decade for decade in decades for digit in between]
+    return {"values": [tick for tick in ticks if low <= tick <= high], "format": "~g"}
+
+
+def _point(row: Measurement) -> dict[str, Any]:
+    seconds = row.time.median if row.time else 0.0
+    words = [f"{row.layer} {row.pass_} {row.who} {row.precision}: {format_seconds(seconds)}"]
+    words.append(f"{number(row.tflops_executed)} TFLOP/s")
+    words += [f"{percent(row.roofline.efficiency)} of its roof"] if row.roofline else []
+    words += ["contended"] if row.contended else []
+    return {
+        "x": row.flops_executed / row.bytes,
+        "y": row.tflops_executed,
+        "name": row.layer.partition("/")[2] or row.layer,
+        "pass": row.pass_,
+        "series": row.who,
+        "words": ", ".join(words),
+    }
+
+
+def _named(points: Sequence[dict[str, Any]], span: float) -> list[dict[str, Any]]:
+    """Return points with a name that has room: one of each layer.
+
+    Args:
+        points: of a series behind each other.
+        span: of the upright axis, as a logarithm.
+    """
+    found: list[dict[str, Any]] = []
+    for one in points:
+        crowded = any(
+            one["name"] == other["name"]
+            or (0.2 < one["x"] / other["x"] < 5 and _apart(one["y"], other["y"]) < span / 22)
+            for other in found
+        )
+        if len(found) < _NAMED and not crowded and len(one["name"]) < 24:
+            found.append(one)
+    return found
+
+
+def _apart(first: float, second: float) -> float:
+    return abs(math.log(first / second))
+
+
+def _peaks(rows: Sequence[Measurement]) -> Iterator[tuple[str, float]]:
+    """Yield name and TFLOP/s of the compute peaks that rows of each precision are held against."""
+    for precision in dict.fromkeys(row.precision for row in rows):
+        first = next(row for row in rows if row.precision == precision)
+        for which in ("theoretical", "measured"):
+            if peak := getattr(first.peak, which):
+                yield f"{which} {precision} peak {number(peak)} TFLOP/s", peak
+
+
+def _memories(device: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield name and GB/s of the bandwidths of memory and caches: the best of each level."""
+    best: dict[str, float] = {}
+    for one in device.get("bandwidths") or ():
+        best[one["level"]] = max(best.get(one["level"], 0.0), one["bytes_per_s"] / 1e9)
+    for level, rate in best.items():
+        yield f"measured {_LEVELS.get(level, level)} {number(rate)} GB/s", rate
+    facts = device.get("facts")
+    if isinstance(facts, Mapping) and (theory := facts.get("memory_bytes_per_s")):
+        yield f"theoretical memory {number(theory / 1e9)} GB/s", theory / 1e9
+
+
+def _flat(
+    peaks: Mapping[str, float], memories: Mapping[str, float], low_x: float, high_x: float
+) -> Iterator[dict[str, Any]]:
+    fastest = max(memories.values(), default=math.inf)
+    for name, peak in peaks.items():
+        kind = name.partition(" ")[0]
+        # Where a probe reaches the theory, the two lines are one: a name on either side of it.
+        label = "below" if kind == "measured" and len(peaks) == 2 else "above"
+        for x, place in ((max(low_x, peak / fastest * 1e3), ""), (high_x, label)):
+            yield {"x": x, "y": peak, "roof": name, "kind": kind, "label": place}
+
+
+def _slanted(
+    memories: Mapping[str, float], peaks: Mapping[str, float], low_x: float, low_y: float
+) -> Iterator[dict[str, Any]]:
+    top, before = max(peaks.values(), default=None), math.inf
+    for name, rate in sorted(memories.items(), key=lambda pair: -pair[1]):
+        start = max(low_x, low_y / rate * 1e3)
+        end = start * 30 if top is None else top / rate * 1e3
+        # Of two roofs that are near to each other the lower one has its name below it.
+        label, before = "under" if before < 2 * rate else "along", rate
+        for x, place in ((start, label), (end, "")) if end > start else ():
+            kind = name.partition(" ")[0]
+            yield {"x": x, "y": x * rate / 1e3, "roof": name, "kind": kind, "label": place}

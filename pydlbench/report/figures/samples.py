@@ -1,0 +1,125 @@
+"""Sample distributions: every stored sample over its row's median, in order of time.
+
+A median hides what its samples did. In each strip time runs from top to bottom, so that drift leans
+and a warm-up or a neighbour shows as a bend; two heaps side by side are two clocks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pydlbench.report.blocks import Figure
+from pydlbench.report.drawing import LIGHT, series
+from pydlbench.units import format_seconds, number
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydlbench.records.measurement import TimeSummary
+
+_HOW: Final = (
+    "In each strip time runs from top to bottom; the band behind is the confidence interval of the "
+    "median."
+)
+_STRIPS: Final = 24
+_SAMPLES: Final = 100
+_WIDEST: Final = 0.5  # of the median: farther samples are drawn at the edge
+
+
+class Sampled(NamedTuple):
+    """A row's samples in seconds, with its name and who computed it."""
+
+    name: str
+    series: str
+    time: TimeSummary
+    samples: Sequence[float]
+
+
+def samples(rows: Sequence[Sampled]) -> list[Figure]:
+    """Return the figure of the slowest rows; none where no samples were stored."""
+    known = [row for row in rows if row.samples]
+    slowest = sorted(known, key=lambda row: -row.time.median)[:_STRIPS]
+    shown = [row for row in known if row in slowest]
+    if not shown:
+        return []
+    names = [f"{row.name}  {format_seconds(row.time.median)}  n {row.time.n}" for row in shown]
+    drawn = [point for row, name in zip(shown, names, strict=True) for point in _points(row, name)]
+    usual = sorted(abs(one["off"]) for one in drawn)[int(0.93 * (len(drawn) - 1))]
+    reach = 100 * min(_WIDEST, max(0.01, 1.1 * usual / 100))
+    outside = sum(abs(one["off"]) > reach for one in drawn)
+    for one in drawn:
+        one["off"] = max(-reach, min(reach, one["off"]))
+    across: dict[str, Any] = {"type": "quantitative", "title": "% from the row's median"}
+    across |= {"scale": {"domain": [-reach, reach]}}
+    y: dict[str, Any] = {"field": "row", "type": "nominal", "sort": names, "title": None}
+    bands: list[dict[str, Any]] = [
+        {"row": name, **ends}
+        for row, name in zip(shown, names, strict=True)
+        if (ends := _ends(row.time, reach)) is not None
+    ]
+    spec: dict[str, Any] = {
+        "height": {"step": 26},
+        "layer": [
+            {
+                "data": {"values": bands},
+                "mark": {"type": "bar", "color": LIGHT["pale"], "height": {"band": 0.95}},
+                "encoding": {"x": {"field": "low", **across}, "x2": {"field": "high"}, "y": y},
+            },
+            {
+                "data": {"values": [{"zero": 0}]},
+                "mark": {"type": "rule"},
+                "encoding": {"x": {"field": "zero", **across}},
+            },
+            {
+                "data": {"values": drawn},
+                "mark": {"type": "point", "size": 9},
+                "encoding": {
+                    "x": {"field": "off", **across},
+                    "y": y,
+                    "yOffset": {"field": "at", "type": "quantitative"},
+                    **series([one["series"] for one in drawn]),
+                },
+            },
+        ],
+    }
+    notes = [_HOW]
+    if len(known) > len(shown):
+        notes.append(f"The {len(shown)} slowest rows of {len(known)} with samples are drawn.")
+    if any(len(row.samples) > _SAMPLES for row in shown):
+        notes.append(f"Of a row {_SAMPLES} samples are drawn, evenly chosen in time.")
+    if outside:
+        notes.append(f"{outside} samples lie farther than {reach:.3g} % and stand at the edge.")
+    text = f"Strips of samples. {'; '.join(map(_words, shown))}."
+    title = "Samples, each against its row's median"
+    return [Figure("samples", title, text, " ".join(notes), spec)]
+
+
+def _points(row: Sampled, name: str) -> list[dict[str, Any]]:
+    """Return at most so many samples, evenly chosen in time, the last one among them."""
+    last = len(row.samples) - 1
+    count = min(last, _SAMPLES - 1)
+    places = [round(at * last / count) for at in range(count + 1)] if count else [0]
+    return [
+        {
+            "row": name,
+            "series": row.series,
+            "at": place / max(last, 1),
+            "off": 100 * (row.samples[place] / row.time.median - 1),
+        }
+        for place in places
+    ]
+
+
+def _ends(time: TimeSummary, reach: float) -> dict[str, float] | None:
+    if time.ci_low is None or time.ci_high is None:
+        return None
+    low, high = (100 * (end / time.median - 1) for end in (time.ci_low, time.ci_high))
+    return {"low": max(-reach, low), "high": min(reach, high)}
+
+
+def _words(row: Sampled) -> str:
+    low, high = (100 * (end(row.samples) / row.time.median - 1) for end in (min, max))
+    return (
+        f"{row.name}: median {format_seconds(row.time.median)}, n {row.time.n}, samples "
+        f"{number(low, 2)} to {number(high, 2)} % from it"
+    )

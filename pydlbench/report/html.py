@@ -1,0 +1,249 @@
+"""The printer of pages: blocks as one HTML file that loads nothing.
+
+The page is a tree of elements, whose texts and attributes are escaped when it is written: nothing
+that a run holds can become markup.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections import Counter
+from importlib import resources
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Final
+from xml.etree import ElementTree as ET
+
+from pydlbench.report.blocks import Details, Facts, Figure, Heading, Lines, Table, Title
+from pydlbench.report.drawing import DARK, LIGHT, svg
+from pydlbench.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from xml.etree.ElementTree import Element
+
+    from pydlbench.report.blocks import Block
+
+#: Rows of a table that a page shows, and figures of a kind: more make a browser slow.
+MOST_ROWS: Final = 3000
+MOST_FIGURES: Final = 6
+# Control characters are no text in HTML; half of a surrogate pair cannot be written as UTF-8.
+_UNPRINTABLE: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+_COMMAND: Final = re.compile(r"(next: |try: |.*; next: )(pydlbench .*|--.*)")
+_LONG: Final = 60  # of a cell's text: it is broken over several lines
+_NAMESPACES: Final = re.compile(r' xmlns(:xlink)?="[^"]*"')
+_INLINE: Final = frozenset(("a", "button", "code", "dt", "span", "td", "th"))
+
+
+def page(title: str, subtitle: str, sections: Sequence[tuple[str, Sequence[Block]]]) -> str:
+    """Return a page, ending in a newline.
+
+    Args:
+        title: of the page.
+        subtitle: what it was made of.
+        sections: title and blocks of each; links lead to them where there are several.
+
+    Raises:
+        PydlbenchError: vl-convert, which draws figures, cannot be imported.
+    """
+    script = f"\n{_data('page.js')}"
+    # Nothing may be fetched, and no script runs but ours: not even one that a name smuggled in.
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    printer = _Printer()
+    named = [(f"section-{at}", name, blocks) for at, (name, blocks) in enumerate(sections, start=1)]
+    links = [_tag("li", _tag("a", name, href=f"#{ident}")) for ident, name, _ in named]
+    head = _tag(
+        "head",
+        _tag("meta", charset="utf-8"),
+        _tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        _tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        _tag("meta", name="color-scheme", content="light dark"),
+        _tag("title", title),
+        _raw("style", _colors() + _data("page.css")),
+    )
+    body = _tag(
+        "body",
+        _tag("a", "to the content", href="#section-1", class_="skip"),
+        _tag("header", _tag("h1", title), _tag("p", subtitle, class_="subtitle")),
+        *([_tag("nav", _tag("ul", *links), aria_label="sections")] if len(links) > 1 else []),
+        _tag(
+            "main",
+            *(
+                _tag("section", _tag("h2", name), *printer.elements(blocks), id=ident)
+                for ident, name, blocks in named
+            ),
+        ),
+        _tag("footer", _tag("p", f"made by pydlbench {__version__}; this file loads nothing else")),
+        _raw("script", script),
+    )
+    whole = ET.tostring(_tag("html", head, body, lang="en"), "unicode", method="html")
+    return f"<!DOCTYPE html>\n{whole}"
+
+
+class _Printer:
+    """Prints the blocks of one page; counts its figures."""
+
+    def __init__(self) -> None:
+        self._kinds: Counter[str] = Counter()
+
+    def elements(self, blocks: Iterable[Block]) -> Iterator[Element]:
+        """Yield what blocks become; those with nothing in them are left out."""
+        for block in blocks:
+            match block:
+                case Title(text=text):
+                    yield _tag("h3", text)
+                case Heading(lines=lines, bold=bold):
+                    parts = [" \N{MIDDLE DOT} ".join(_items(line)) for line in lines]
+                    yield from map(_heading_line, parts, range(-bold, len(parts)))
+                case Lines(lines=lines) if lines:
+                    yield _tag("div", *_lines(block), class_="lines")
+                case Facts(title=title, facts=facts) if facts:
+                    yield from [_tag("h3", title)] if title else []
+                    yield _tag("dl", *_facts(facts), class_="facts")
+                case Table(cells=cells) if cells:
+                    yield from _table(block)
+                case Figure():
+                    yield self._figure(block)
+                case Details(summary=summary, blocks=below):
+                    yield _tag("details", _tag("summary", summary), *self.elements(below))
+
+    def _figure(self, figure: Figure) -> Element:
+        self._kinds[figure.kind] += 1
+        count, title = self._kinds[figure.kind], figure.title
+        if count > MOST_FIGURES:
+            return _tag("p", f"{title}: only the first {MOST_FIGURES} figures are drawn")
+        # What the converter draws is well-formed, and no entity can be in it.
+        drawn = ET.fromstring(_NAMESPACES.sub("", svg(figure, themed=True)))  # noqa: S314
+        drawn.attrib.pop("height")
+        drawn.set("style", f"max-width:{drawn.attrib.pop('width')}px")
+        drawn.set("role", "img")
+        drawn.set("aria-label", _plain(figure.text))
+        for mark in drawn.iter("path"):
+            if (label := mark.get("aria-label")) is not None:  # shown when it is pointed at
+                mark.append(_tag("title", label))
+        return _tag(
+            "figure",
+            _tag("h3", title),
+            _tag("div", drawn, class_="chart", tabindex="0", role="region", aria_label=title),
+            _tag("figcaption", figure.caption),
+            id=f"{figure.kind}-{count}",
+        )
+
+
+def _tag(name: str, /, *children: Element | str, **attributes: str | None) -> Element:
+    """Return an element; ``class_`` is ``class``, ``aria_label`` is ``aria-label``."""
+    named = {
+        key.rstrip("_").replace("_", "-"): _plain(value)
+        for key, value in attributes.items()
+        if value is not None
+    }
+    found = ET.Element(name, named)
+    for child in children:
+        if not isinstance(child, str):
+            found.append(child)
+        elif len(found):
+            found[-1].tail = (found[-1].tail or "") + _plain(child)
+        else:
+            found.text = (found.text or "") + _plain(child)
+    found.tail = None if name in _INLINE else "\n"
+    return found
+
+
+def _raw(name: str, text: str) -> Element:
+    """Return a style sheet or a script of our own, which is written as it is."""
+    found = ET.Element(name)
+    found.text = text
+    return found
+
+
+def _plain(text: Any) -> str:
+    return " ".join(_UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", str(text)).split(" "))
+
+
+def _items(line: str) -> list[str]:
+    return [item.strip() for item in line.split("  ") if item.strip()]
+
+
+def _heading_line(text: str, place: int) -> Element:
+    return _tag("p", text, class_="first" if place < 0 else "setting")
+
+
+def _lines(block: Lines) -> Iterator[Element]:
+    if block.title:
+        yield _tag("p", block.title)
+    css = "alarm" if block.alarm else None
+    if block.listed:
+        yield _tag("ul", *(_tag("li", *_words(line), class_=css) for line in block.lines))
+        return
+    for at, line in enumerate(block.lines):
+        yield _tag("p", *_words(line), class_="first" if at < block.bold else css)
+
+
+def _words(line: str) -> list[Element | str]:
+    """Return a line, a command in it in its own type."""
+    if command := _COMMAND.fullmatch(line):
+        return [command[1], _tag("code", command[2])]
+    return [" ".join(line.split())]
+
+
+def _facts(facts: Iterable[tuple[str, str]]) -> Iterator[Element]:
+    before = None
+    for label, text in facts:
+        if label != before:
+            yield _tag("dt", label)
+        before = label
+        yield _tag("dd", _tag("code", text) if label in ("next", "command") else text)
+
+
+def _table(table: Table) -> Iterator[Element]:
+    # What is drawn under an empty title in a terminal is a figure here.
+    kept = [at for at, title in enumerate(table.titles) if title]
+    css = [("num" if table.right[at] else None) for at in range(len(table.titles))]
+    heads = [
+        _tag("th", _tag("button", table.titles[at], type="button"), scope="col", class_=css[at])
+        for at in kept
+    ]
+    rows: list[Element] = []
+    shown = zip_longest(table.cells[:MOST_ROWS], table.values[:MOST_ROWS], fillvalue=())
+    for number, (cells, values) in enumerate(shown):
+        if number in table.above:
+            across = _tag("th", table.above[number], colspan=str(len(kept)), scope="rowgroup")
+            rows.append(_tag("tr", across))
+        row = _tag("tr", class_="alarm" if number in table.alarms else None)
+        for at in kept:
+            value = values[at] if values else None
+            exact = None if value is None else repr(value)
+            text = cells[at]
+            inner = _tag("span", text) if len(text) > _LONG else text
+            name, scope = ("th", "row") if at == kept[0] else ("td", None)
+            row.append(_tag(name, inner, scope=scope, class_=css[at], data_v=exact))
+        rows.append(row)
+    whole = _tag(
+        "table",
+        _tag("thead", _tag("tr", *heads)),
+        _tag("tbody", *rows),
+        class_=None if table.above else "sortable",
+    )
+    label = f"table by {table.titles[kept[0]]}"
+    yield _tag("div", whole, class_="scroll", role="region", tabindex="0", aria_label=label)
+    if len(table.cells) > MOST_ROWS:
+        total = len(table.cells)
+        yield _tag("p", f"The first {MOST_ROWS} rows of {total}; an export has all of them.")
+
+
+def _colors() -> str:
+    """Return the style sheet's variables: light, and on a dark screen the dark ones."""
+    light, dark = (
+        "".join(f"--{name}:{value};" for name, value in theme.items()) for theme in (LIGHT, DARK)
+    )
+    # Paper is light, whatever the screen is: the dark theme is for screens only.
+    return (
+        f":root{{color-scheme:light;{light}}}\n"
+        f"@media screen and (prefers-color-scheme:dark){{:root{{color-scheme:dark;{dark}}}}}\n"
+    )
+
+
+def _data(name: str) -> str:
+    return resources.files("pydlbench.report").joinpath(name).read_text(encoding="utf-8")

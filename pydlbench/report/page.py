@@ -1,0 +1,188 @@
+"""A page of one or several runs: what their commands report, where they ran, how they differ."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.compare.match import match
+from pydlbench.compare.rows import side_of
+from pydlbench.compare.stored import compare
+from pydlbench.errors import UsageError
+from pydlbench.report.blocks import Details, Facts, Lines, Table
+from pydlbench.report.columns import device_name
+from pydlbench.report.compare import comparison_report
+from pydlbench.report.figures.nodes import node_history
+from pydlbench.report.html import page
+from pydlbench.units import format_bytes, format_hz, format_seconds, number, si
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from pydlbench.records.fleet import FleetVerdict
+    from pydlbench.report.blocks import Block
+    from pydlbench.store.documents import Loaded
+
+# Units of values by the end of their names; the first that fits.
+_UNITS: Final[Mapping[str, Callable[[float], str]]] = {
+    "flops_per_s": lambda value: si(value, "FLOP/s"),
+    "bytes_per_s": lambda value: si(value, "B/s"),
+    "_bytes": format_bytes,
+    "_hz": format_hz,
+    "_s": format_seconds,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PageRun:
+    """A run on a page.
+
+    Attributes:
+        loaded: of a store or a file.
+        blocks: what its command reports; nothing where it has no result.
+        fleet: what is said of its nodes, where it is of a fleet.
+    """
+
+    loaded: Loaded
+    blocks: Sequence[Block]
+    fleet: FleetVerdict | None = None
+
+    @property
+    def command(self) -> str:
+        """The command line as it can be pasted: its first word may be a path in a package."""
+        _, *words = self.loaded.record.command or ("",)
+        return shlex.join(["pydlbench", *words])
+
+    @property
+    def machine(self) -> str:
+        """The processor's product name."""
+        return device_name(self.loaded.record.device)
+
+
+def runs_page(runs: Sequence[PageRun], title: str | None = None) -> str:
+    """Return the page of one or several runs as HTML.
+
+    Args:
+        runs: at least one.
+        title: of the page; None names commands and machines.
+
+    Raises:
+        PydlbenchError: vl-convert, which draws figures, cannot be imported.
+    """
+    dates = sorted(str(run.loaded.info.created_utc) for run in runs)
+    which = f"{len(runs)} runs" if len(runs) > 1 else f"run {runs[0].loaded.info.id}"
+    subtitle = f"{which}, {' to '.join(dict.fromkeys((dates[0], dates[-1])))}"
+    names = [f"run {at}: {run.loaded.info.kind}" for at, run in enumerate(runs, start=1)]
+    sections: list[tuple[str, list[Block]]] = []
+    if len(runs) > 1:
+        sections.append(("What differs between the runs", _differences(runs)))
+        sections.append(("Comparison", _comparison(runs)))
+        verdicts = {name: one.fleet for name, one in zip(names, runs, strict=True) if one.fleet}
+        sections.append(("Nodes over the runs", list(node_history(verdicts))))
+    for name, run in zip(names, runs, strict=True):
+        where = [Details("Where and how it was measured", list(_surroundings(run)))]
+        sections.append((name if len(runs) > 1 else run.command, [*_run(run), *where]))
+    machines = ", ".join(dict.fromkeys(run.machine for run in runs))
+    kinds = ", ".join(dict.fromkeys(run.loaded.info.kind for run in runs))
+    shown = [section for section in sections if section[1]]
+    return page(title or f"{kinds} on {machines}", subtitle, shown)
+
+
+def _run(run: PageRun) -> Iterator[Block]:
+    info = run.loaded.info
+    if info.early:
+        yield Lines([f"this run is {info.status}: it is not all that was asked for."], alarm=True)
+    yield from run.blocks or [Lines(["nothing was measured in this run."], alarm=True)]
+
+
+def _differences(runs: Sequence[PageRun]) -> list[Block]:
+    facts = [dict(_facts_of(run)) for run in runs]
+    names = dict.fromkeys(name for one in facts for name in one)
+    cells = [[name, *(one.get(name, "-") for one in facts)] for name in names]
+    differing = [row for row in cells if len(set(row[1:])) > 1]
+    titles = ["what", *(f"run {at}" for at in range(1, len(runs) + 1))]
+    return [Table(titles, differing, [False] * len(titles)), Lines(["Everything else is alike."])]
+
+
+def _comparison(runs: Sequence[PageRun]) -> list[Block]:
+    """Return two runs row by row; nothing of three, or where they have no row in common."""
+    if len(runs) != 2:
+        return []
+    a, b = (side_of(f"run {at}", run.loaded) for at, run in enumerate(runs, start=1))
+    try:
+        found = compare(a, b, match(a, b))
+    except UsageError:
+        return []
+    return comparison_report(found) if found.rows else []
+
+
+def _surroundings(run: PageRun) -> Iterator[Block]:
+    yield Facts([("command", run.command), *_facts_of(run)])
+    device = run.loaded.record.device
+    warnings = [": ".join(map(str, one.values())) for one in device.get("warnings") or ()]
+    yield Lines(warnings, listed=True, title="warnings of the machine" if warnings else "")
+    for name in ("peaks", "bandwidths"):
+        yield _objects(device.get(name) or ())
+
+
+def _facts_of(run: PageRun) -> Iterator[tuple[str, str]]:
+    record, info = run.loaded.record, run.loaded.info
+    yield from (("run", info.id), ("status", info.status))
+    yield from [("tags", ", ".join(info.tags))] if info.tags else []
+    yield from _flat(record.device)
+    yield from _flat(record.environment)
+
+
+def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield name and text of each value of an object; of one in it all its values together."""
+    for name, value in values.items():
+        inner = value.values() if isinstance(value, Mapping) else _listed(value)
+        if name == "facts" and isinstance(value, Mapping):
+            yield from _flat(value)
+        elif value in (None, "", [], {}) or any(isinstance(one, Mapping) for one in inner):
+            continue  # nothing, or a table of its own
+        elif isinstance(value, Mapping):
+            yield _name(name), ", ".join(f"{key} {_text(key, one)}" for key, one in value.items())
+        else:
+            yield _name(name), _text(name, value)
+
+
+def _objects(objects: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a table of objects: their values by name, those of objects in them behind theirs."""
+    rows = [dict(_cells(one)) for one in objects]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [[row.get(name, "-") for name in names] for row in rows]
+    right = [name.endswith(("_s", "bytes")) for name in names]
+    return Table(list(map(_name, names)), cells, right)
+
+
+def _cells(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _cells(value, f"{before}{name} ")
+        elif isinstance(value, (list, tuple)):
+            yield f"{before}{name}", str(len(value) or "-")
+        elif value is not None:
+            yield f"{before}{name}", _text(name, value)
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else ()
+
+
+def _name(name: str) -> str:
+    """Return a name as words, without the unit that its values have."""
+    return re.sub(r"(_per_s|_bytes|_hz|_s)$", "", name).replace("_", " ")
+
+
+def _text(name: str, value: Any) -> str:
+    """Return a value in the unit that its name tells."""
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(str, value))
+    known = next((text for end, text in _UNITS.items() if f"_{name}".endswith(end)), None)
+    if known is None or not isinstance(value, (int, float)):
+        return number(value, 6) if isinstance(value, float) else str(value)
+    return known(value)

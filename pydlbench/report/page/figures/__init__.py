@@ -1,1 +1,0 @@
-"""The figures of the page, one file each, and what they are drawn with."""
