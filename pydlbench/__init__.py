@@ -13,8 +13,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from pydlbench.version import __version__
-
 
 def _find_native_modules() -> None:
     """Let the source tree use the native modules of the installed package.
@@ -51,6 +49,7 @@ if TYPE_CHECKING:
     from pydlbench.runner.options import Options
     from pydlbench.runner.session import Session
     from pydlbench.store.store import Store
+    from pydlbench.version import __version__
 
 __all__ = [
     "Options",
@@ -74,6 +73,7 @@ _HOMES = {
     "Options": "pydlbench.runner.options",
     "Session": "pydlbench.runner.session",
     "Store": "pydlbench.store.store",
+    "__version__": "pydlbench.version",
     "breakdown": "pydlbench.api",
     "check": "pydlbench.api",
     "compare_runs": "pydlbench.api",

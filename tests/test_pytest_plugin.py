@@ -91,10 +91,10 @@ def stored(tmp_path, monkeypatch):
 
 def test_a_stored_run_is_compared_with_by_its_own_scatter(run, stored, monkeypatch):
     run("--pydlbench-baseline", stored, limits="slower='50%'").assert_outcomes(passed=1)
-    invent_workers(monkeypatch, native=2e-3)
+    invent_workers(monkeypatch, native=3e-3)
     result = run("--pydlbench-baseline", stored, limits="slower='50%'")
     result.assert_outcomes(failed=1)
-    assert says(result.stdout.str(), "1 row is slower by more than 50 %", "2.0x as slow")
+    assert says(result.stdout.str(), "1 row is slower by more than 50 %", "8x8:8x8")
 
 
 @pytest.mark.parametrize(
@@ -146,5 +146,5 @@ def test_the_plugin_imports_nothing_of_what_measures():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     ours = [name for name in done.stdout.split() if name.startswith("pydlbench")]
-    assert ours == ["pydlbench", "pydlbench.pytest_plugin", "pydlbench.version"]
+    assert ours == ["pydlbench", "pydlbench.pytest_plugin"]
     assert not {"numpy", "msgspec"} & set(done.stdout.split())

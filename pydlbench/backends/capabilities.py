@@ -15,6 +15,7 @@ import importlib
 import importlib.util
 import os
 import pkgutil
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -24,7 +25,7 @@ from pydlbench.errors import BackendMissingError, UsageError, nearest
 from pydlbench.words import IMAGE_LAYOUTS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from pydlbench.backends.base import Backend
 
@@ -72,6 +73,8 @@ class Capabilities:
         title: what it is, in words.
         distributions: packages that bring it; any one of them does.
         install: the command that gets it.
+        tested: the newest series of releases that the tests have run with, such as ``2.13``; empty
+            where nobody says.
         requires: the module that must be there; None for the native modules, which say themselves
             why they are missing.
         modes: how it runs a layer or a step on each kind of device; the first is the default.
@@ -97,6 +100,7 @@ class Capabilities:
     requires: str | None
     modes: dict[str, tuple[str | None, ...]]
     precisions: dict[str, tuple[str, ...]]
+    tested: str = ""
     rank: int = 100
     start_s: tuple[float, float] = (1.0, 10.0)
     on_request: tuple[str, ...] = ()
@@ -176,6 +180,27 @@ def installed_version(one: Capabilities) -> str | None:
         except importlib.metadata.PackageNotFoundError:
             continue
     return None
+
+
+def untested(backends: Iterable[str]) -> tuple[str, ...]:
+    """Return a line for each of some backends that is newer here than what was tested.
+
+    Args:
+        backends: names; those that nobody has are passed over.
+    """
+    wanted = set(backends)
+    declared = [one for one in every() if one.name in wanted and one.tested]
+    versions = [(one, installed_version(one)) for one in declared]
+    return tuple(
+        f"{one.name} {version} is newer than what this pydlbench was tested with ({one.tested})"
+        for one, version in versions
+        if version is not None and _series(version) > _series(one.tested)
+    )
+
+
+def _series(version: str) -> tuple[int, ...]:
+    """Return the first two numbers of a version."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
 def is_there(one: Capabilities) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pydlbench.backends.capabilities import untested
 from pydlbench.cli.options import FOUND, reading_store
 from pydlbench.cli.terminal import Progress, tell
 from pydlbench.errors import StoreError, UsageError
@@ -55,12 +56,21 @@ def measure(
     Raises:
         PydlbenchError: what has ended the run early; what was finished is shown before.
     """
+    for line in untested(_backends_of(tasks)):
+        tell(f"warning: {line}")
     open_session = None if sessions is None else lambda task: sessions(**task.options)
     with recorder_of(args, kind, getattr(args, "resume", None)) as recorder:
         shown = progress or Progress.of(args)
         results = execute(tasks, open_session, recorder, progress=shown, **how)
         show(results)
     return ended(results, what, getattr(args, "fail_on", None)), results
+
+
+def _backends_of(tasks: Sequence[Task]) -> list[str]:
+    """Return the backends and frameworks of what is measured."""
+    specs = [row.case for task in tasks for row in task.rows]
+    names = ("backend", "framework")
+    return [str(getattr(spec, name)) for spec in specs for name in names if hasattr(spec, name)]
 
 
 def ended(results: Results, what: str = "rows", fail_on: tuple[str, float] | None = None) -> int:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pydlbench.errors import UsageError, nearest
-from pydlbench.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -340,6 +339,8 @@ def dispatch(arguments: Sequence[str]) -> int:
         chosen = subparsers.choices.get(command or "", parser)
         raise UsageError(_unknown(unknown[0], command, chosen))
     if args.version:
+        from pydlbench.version import __version__
+
         print(f"pydlbench {__version__}")
         return 0
     if command is None:

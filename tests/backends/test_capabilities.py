@@ -3,8 +3,10 @@
 import importlib
 import importlib.metadata
 import importlib.util
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from pydlbench.words import CPU_PRECISIONS, FRAMEWORK_MODES, GPU_PRECISIONS
 
 EVERY = capabilities.every()
 FOLDER = Path(capabilities.__file__).parent
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 def test_every_folder_with_a_backend_declares_it():
@@ -35,6 +38,28 @@ def test_declarations_are_whole(one):
 
 def test_no_two_are_in_one_place():
     assert len({one.rank for one in EVERY}) == len(EVERY)
+
+
+@pytest.mark.parametrize(
+    ("version", "newer"),
+    [("2.13.4", False), ("2.9.0+cpu", False), ("2.14.0.dev1", True), ("3.0", True), (None, False)],
+)
+def test_a_framework_that_is_newer_than_what_was_tested_is_named(monkeypatch, version, newer):
+    monkeypatch.setattr(capabilities, "installed_version", lambda _: version)
+    lines = capabilities.untested(["torch", "native", "nobody", "torch"])
+    assert len(lines) == newer
+    assert all(line.startswith(f"torch {version} is newer") for line in lines)
+
+
+@pytest.mark.skipif(not PROJECT.exists(), reason="not in a checkout")
+@pytest.mark.parametrize("one", [one for one in EVERY if one.tested], ids=lambda one: one.name)
+def test_what_is_tested_is_what_the_tests_are_installed_with(one):
+    extras = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
+    (bound,) = re.findall(rf"^{one.name}\S*<([\d.]+)", "\n".join(extras["test"]), re.MULTILINE)
+    major, minor = one.tested.split(".")
+    assert bound == f"{major}.{int(minor) + 1}"
+    name = one.install.partition("[")[2].partition("]")[0]
+    assert not any("<" in requirement for requirement in extras[name])
 
 
 def test_declarations_import_no_library():

@@ -156,7 +156,7 @@ def test_without_a_name_those_that_are_installed(session, monkeypatch):
 
 def test_without_any_framework_the_way_to_get_one(monkeypatch):
     monkeypatch.setattr("pydlbench.backends.capabilities.is_there", lambda _: False)
-    with pytest.raises(BackendMissingError, match=r"pip install '\.\[torch\]' or pip"):
+    with pytest.raises(BackendMissingError, match=r"pip install 'pydlbench\[torch\]' or pip"):
         command.run(parse("mnist"))
 
 
