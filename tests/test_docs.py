@@ -3,6 +3,7 @@
 import importlib.util
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,19 @@ def test_links_lead_somewhere(page):
         assert there.exists(), target
         if anchor:
             assert anchor in _anchors(there), target
+
+
+def test_no_link_of_the_readme_depends_on_the_repository_on_pypi():
+    """The package's page there is the README, with what the build substitutes in it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    hook = project["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    for one in hook["substitutions"]:
+        text = re.sub(one["pattern"], one["replacement"], text)
+    targets = re.findall(r"\]\(([^)]+)\)", text)
+    targets += re.findall(r'(?:src|srcset|href)="([^"]+)"', text)
+    assert len(targets) > 5
+    assert [one for one in targets if not one.startswith(("https://", "#"))] == []
 
 
 def test_every_page_is_reached_from_the_index():

@@ -1,5 +1,6 @@
 """What backends declare of themselves, and how one is found and loaded."""
 
+import ctypes
 import importlib
 import importlib.metadata
 import importlib.util
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -130,6 +132,33 @@ def test_the_native_backend_loads():
 def test_a_module_that_is_not_there_says_why():
     with pytest.raises(BackendMissingError, match=r"pydlbench\._tpu cannot be loaded: .*_tpu"):
         native.native_module("_tpu")
+
+
+def test_onednn_of_an_environment_below_is_loaded_first(monkeypatch, tmp_path):
+    library = SimpleNamespace(name="libdnnl.so.3", locate=lambda: tmp_path / "libdnnl.so.3")
+    loaded = []
+
+    def refuse(name):
+        if not loaded:
+            raise ImportError("libdnnl.so.3: cannot open shared object file")
+        return name
+
+    monkeypatch.setattr(importlib, "import_module", refuse)
+    monkeypatch.setattr(importlib.metadata, "files", lambda _: [library])
+    monkeypatch.setattr(ctypes, "CDLL", loaded.append)
+    assert native.native_module("_cpu") == "pydlbench._cpu"
+    assert loaded == [str(tmp_path / "libdnnl.so.3")]
+
+
+def test_a_system_without_an_openmp_runtime_is_told_what_to_install(monkeypatch):
+    def refuse(name):
+        if name.endswith("_build"):
+            return SimpleNamespace()
+        raise ImportError("libgomp.so.1: cannot open shared object file")
+
+    monkeypatch.setattr(importlib, "import_module", refuse)
+    with pytest.raises(BackendMissingError, match=r"libgomp\.so\.1: .*; install it .*libgomp1"):
+        native.native_module("_cpu")
 
 
 def test_the_reason_recorded_at_build_time_is_given(monkeypatch):
