@@ -445,6 +445,7 @@ def _wanted(
     """
     from pydlbench.cli import layers, step
     from pydlbench.cli.parser import command_parser
+    from pydlbench.cli.steps import ModelTask
 
     words = [
         word
@@ -457,6 +458,10 @@ def _wanted(
     if args.runs:
         given = command_parser("step").parse_args([*args.runs, *words])
         tasks, notes = step.read_tasks(given)
+        if any(isinstance(task, ModelTask) and task.guessed for task in tasks):
+            raise UsageError(
+                f"{given.model}: does not show of which framework it is; nearest: --framework torch"
+            )
         return [row.case for task in tasks for row in task.rows], given.threads, notes
     if args.of_shape is None:
         raise UsageError("--python: nothing is named to be measured; nearest: --shape conv3")

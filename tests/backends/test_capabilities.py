@@ -136,6 +136,8 @@ def test_a_module_that_is_not_there_says_why():
 
 def test_onednn_of_an_environment_below_is_loaded_first(monkeypatch, tmp_path):
     library = SimpleNamespace(name="libdnnl.so.3", locate=lambda: tmp_path / "libdnnl.so.3")
+    gone = SimpleNamespace(name="libdnnl.so.3", locate=lambda: tmp_path / "gone/libdnnl.so.3")
+    library.locate().touch()
     loaded = []
 
     def refuse(name):
@@ -144,7 +146,7 @@ def test_onednn_of_an_environment_below_is_loaded_first(monkeypatch, tmp_path):
         return name
 
     monkeypatch.setattr(importlib, "import_module", refuse)
-    monkeypatch.setattr(importlib.metadata, "files", lambda _: [library])
+    monkeypatch.setattr(importlib.metadata, "files", lambda _: [gone, library])
     monkeypatch.setattr(ctypes, "CDLL", loaded.append)
     assert native.native_module("_cpu") == "pydlbench._cpu"
     assert loaded == [str(tmp_path / "libdnnl.so.3")]

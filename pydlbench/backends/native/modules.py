@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.errors import BackendMissingError
@@ -52,7 +53,8 @@ def _of_wheel() -> str:
         files = metadata.files("onednn-cpu-gomp") or ()
     except metadata.PackageNotFoundError:
         return ""
-    return next((str(file.locate()) for file in files if file.name == _ONEDNN), "")
+    paths = (Path(str(file.locate())) for file in files if file.name == _ONEDNN)
+    return next((str(path) for path in paths if path.exists()), "")
 
 
 def _why_missing(name: str, error: ImportError) -> str:

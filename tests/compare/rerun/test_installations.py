@@ -138,6 +138,13 @@ def test_what_is_to_be_measured_is_checked_first(capsys, words, reason):
     assert "\n" not in err
 
 
+def test_a_model_that_does_not_show_its_framework_needs_its_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("def build(): ...\n")
+    assert main(["compare", "--python", "a", "--python", "b", "mine.py:build"]) == 2
+    assert "nearest: --framework torch" in capsys.readouterr().err
+
+
 def test_who_sends_other_fields_has_other_messages(monkeypatch):
     before = messages()
 
