@@ -127,7 +127,10 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
             "Did anything become slower between two runs? Verdicts row by row.",
             (
                 ("compare last~1 last", "the two newest runs"),
-                ("compare main last --fail-on slower:3%", "a gate for continuous integration"),
+                (
+                    "compare --python A/bin/python --python B/bin/python mnist --fail-on slower:3%",
+                    "a gate",
+                ),
             ),
             "1 nothing can be compared; 3 a row is slower than --fail-on allows; 4 that cannot be "
             "told",
