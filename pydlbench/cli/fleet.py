@@ -173,7 +173,9 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("RUN: none given; nearest: pydlbench fleet verdict last")
     found = reading_store(args)
     if found is None:
-        raise UsageError(f"run {args.what}: no runs are kept yet; begin with: pydlbench fleet run")
+        raise UsageError(
+            f"run {args.what}: no runs are stored yet; start with: pydlbench fleet run"
+        )
     with found, reading_runs([args.what]):
         return _verdict(args, found, _find(found, args.what).id, outputs)
 
@@ -313,7 +315,7 @@ def _resumed(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     refuse(args, [name for name in _ASKED if name != "on"], "with --resume")
     store = reading_store(args)
     if store is None:
-        raise UsageError(f"--resume {args.resume}: no runs are kept yet")
+        raise UsageError(f"--resume {args.resume}: no runs are stored yet")
     with store:
         info = _find(store, args.resume)
         if info.status == "running":

@@ -158,7 +158,7 @@ def run_to_resume(
     """
     store = reading_store(args)
     if store is None:
-        raise UsageError(f"--resume {resume}: no runs are kept yet")
+        raise UsageError(f"--resume {resume}: no runs are stored yet")
     with store:
         yield store, _find(store, resume, kind)
 

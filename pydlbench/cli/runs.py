@@ -120,7 +120,7 @@ def _list(args: argparse.Namespace) -> int:
         lambda: [runs_table(found)] if found else [],
     )
     if not found and not args.quiet:
-        tell("no runs are kept yet; begin with: pydlbench layers")
+        tell("no runs are stored yet; start with: pydlbench layers")
     return 0
 
 
@@ -148,7 +148,7 @@ def _change(
 
     store = reading_store(args)
     if store is None:
-        raise UsageError(f"runs {action}: no runs are kept yet; begin with: pydlbench layers")
+        raise UsageError(f"runs {action}: no runs are stored yet; start with: pydlbench layers")
     # Before it is opened for writing: that would make a store of an empty file.
     named = words if action == "delete" else words[:1]
     with store:

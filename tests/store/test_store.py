@@ -183,7 +183,7 @@ def test_deleting_a_run_leaves_nothing_of_it(store, store_path, run_of, entry):
     ids=["delete", "tag", "resume", "record", "add"],
 )
 def test_a_run_that_is_not_there_is_named(store, action):
-    with pytest.raises((UsageError, StoreError), match=r"nothing|run is not in it"):
+    with pytest.raises((UsageError, StoreError), match=r"nothing|run was deleted"):
         action(store, "20300102-nothing")
 
 
