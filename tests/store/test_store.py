@@ -58,10 +58,10 @@ def test_a_few_rows_are_read_by_their_lines_among_the_columns(store, run_of, beg
 
 def test_a_list_counts_what_was_measured(store, run_of, entry):
     run = run_of(device={"name": "AMD EPYC 9965 192-Core Processor"})
-    store.begin(run, "model")
+    store.begin(run, "estimate")
     store.add_all(run.id, [entry(), entry(), Entry("estimate", {})])
     (info,) = store.runs()
-    assert (info.measurements, info.machine, info.kind) == (2, "AMD EPYC 9965", "model")
+    assert (info.measurements, info.machine, info.kind) == (2, "AMD EPYC 9965", "estimate")
     assert (info.status, info.tags, info.command) == ("running", (), run.command)
 
 
