@@ -60,7 +60,7 @@ def test_the_dict_is_json(record):
     assert (found["kind"], found["name"], found["device"]) == ("cuda", "NVIDIA H200", "cuda:0")
     assert found["product"]["name"] == "H200 SXM"
     assert found["peaks"][0]["measured_flops_per_s"] == 50e12
-    assert found["peaks"][0]["theoretical"]["flop_per_clock_per_multiprocessor"] == 256
+    assert found["peaks"][0]["theoretical"]["flop_per_clock"] == 256
     assert found["launch"]["host_s"] == 3e-6
     assert found["bandwidths"][1]["bytes_per_s"] == 4.3e12
 
