@@ -46,7 +46,7 @@ REFUSED = [
         "--pass forward",
     ),
     ("layers --pool min --shape mb1ic3ih8oh4kh2sh2", "--pool min", None),
-    ("layers --pool max --shape conv3", "--pool max", "leave it out"),
+    ("layers --pool max --shape conv3", "--pool max", "omit it"),
     ("shapes mb1ic3zz", "mb1ic3zz", None),
     ("shapes ic3ih8kh2", "ic3ih8kh2", None),
     ("shapes ''", "''", None),
