@@ -1,6 +1,6 @@
 """Models of other people's libraries, built without their weights, as a user would hand them over.
 
-    pydlbench check benchmarks/zoo.py:vision --arg name=resnet50 --input 4x3x224x224
+    pydlbench breakdown benchmarks/zoo.py:vision --arg name=resnet50 --input 4x3x224x224
     pydlbench step benchmarks/zoo.py:language --arg name=gpt2 --phase training
 
 torchvision, timm and transformers are needed by what is built from them only; nothing of this

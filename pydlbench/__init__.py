@@ -39,7 +39,6 @@ _find_native_modules()
 if TYPE_CHECKING:
     from pydlbench.api import (
         breakdown,
-        check,
         compare_runs,
         diagnose_step,
         forecast,
@@ -59,7 +58,6 @@ __all__ = [
     "__version__",
     "breakdown",
     "build_layer",
-    "check",
     "compare_runs",
     "diagnose_step",
     "forecast",
@@ -75,7 +73,6 @@ _HOMES = {
     "Session": "pydlbench.runner.session",
     "Store": "pydlbench.store.store",
     "breakdown": "pydlbench.api",
-    "check": "pydlbench.api",
     "compare_runs": "pydlbench.api",
     "diagnose_step": "pydlbench.api",
     "step": "pydlbench.api",

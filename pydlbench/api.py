@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pydlbench.records.breakdown import BreakdownRecord
-    from pydlbench.records.check import CheckRecord
     from pydlbench.records.comparison import CompareDocument
     from pydlbench.records.diagnosis import Diagnosis
     from pydlbench.records.forecast import ForecastRecord
@@ -67,57 +66,6 @@ def step(model: str, *, options: Options | None = None, **step: Any) -> StepReco
         return run(spec, session)
 
 
-def check(
-    model: str,
-    *,
-    session: Session | None = None,
-    options: Options | None = None,
-    laps: int = 15,
-    stop_after_s: float = 60.0,
-    native: Mapping[KernelSpec, Measurement] | None = None,
-    checks: bool = False,
-    forecast: Callable[[StepSpec], ForecastRecord | str] = lambda _: "",
-    tell: Callable[[str], None] = lambda _: None,
-    **step: Any,
-) -> CheckRecord:
-    """Measure a framework's step rung by rung, as ``pydlbench check`` does.
-
-    Args:
-        model: as on the command line.
-        session: whose workers are used; None opens one.
-        options: of the session that is opened: threads, seed, budget.
-        laps: at the most; at least six are taken, whatever the time.
-        stop_after_s: no lap after the sixth begins after so many seconds; finding the native
-            kernels is not counted.
-        native: the native rows of the same step, where they have been found already.
-        checks: check the step (shapes, parameters, gradients, descent) before it is timed.
-        forecast: says what the step will take, or why it cannot; called before anything of it is
-            timed.
-        tell: called with what is done next.
-        step: see :func:`step`.
-
-    Raises:
-        UsageError: no such model, option or word.
-        UnsupportedError: the framework has not what is asked for.
-        WorkerError: a worker died.
-    """
-    from pydlbench.ladder.check import check_step
-
-    seed = (session.options if session else options or _SUMMANDS).seed
-    spec = _explained(model, {"seed": seed, **step})
-    with contextlib.ExitStack() as stack:
-        return check_step(
-            spec,
-            session or stack.enter_context(_session(spec, options or _SUMMANDS)),
-            laps=laps,
-            time_limit_s=stop_after_s,
-            native=native,
-            checks=checks,
-            forecast=forecast,
-            tell=tell,
-        )
-
-
 def breakdown(
     model: str,
     *,
@@ -125,6 +73,7 @@ def breakdown(
     options: Options | None = None,
     rounds: int = 6,
     native: Mapping[KernelSpec, Measurement] | None = None,
+    forecast: Callable[[StepSpec], ForecastRecord | str] = lambda _: "",
     tell: Callable[[str], None] = lambda _: None,
     **step: Any,
 ) -> BreakdownRecord:
@@ -136,6 +85,8 @@ def breakdown(
         options: of the session that is opened: threads, seed, budget.
         rounds: in each of which the step has a new process; at least six are taken.
         native: rows of native kernels that were found before.
+        forecast: says what the step will take, or why it cannot; called before anything of it is
+            timed.
         tell: called with what is done next.
         step: see :func:`step`; the device is the CPU where none is named.
 
@@ -154,6 +105,7 @@ def breakdown(
             session or stack.enter_context(_session(spec, options or _SUMMANDS)),
             rounds=rounds,
             native=native,
+            forecast=forecast,
             tell=tell,
         )
 
@@ -232,7 +184,7 @@ def forecast(
         UnsupportedError: the framework's operators cannot be listed or timed one by one.
         WorkerError: a worker died.
     """
-    from pydlbench.ladder.forecast import forecast_step
+    from pydlbench.analysis.forecast import forecast_step
 
     spec = _explained(model, step)
     with _session(spec, options or Options()) as session:
@@ -280,7 +232,7 @@ def to_dataframe(records: Iterable[Record | Mapping[str, Any]]) -> Any:
     """Return records as a table: a row each, with the fields of inner objects as ``time_s.median``.
 
     Args:
-        records: measurements, steps, checks, or the documents of a store's entries.
+        records: measurements, steps, breakdowns, or the documents of a store's entries.
 
     Returns:
         A ``pandas.DataFrame`` where pandas is installed, else a list of flat dicts.

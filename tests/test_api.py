@@ -67,7 +67,7 @@ def test_steps_are_of_the_device_that_the_commands_take(monkeypatch):
         ("some.onnx", {}, "cpu"),
     ],
 )
-@pytest.mark.parametrize("name", ["check", "forecast", "diagnose_step"])
+@pytest.mark.parametrize("name", ["forecast", "diagnose_step"])
 def test_what_is_not_explained_on_a_gpu_is_on_the_cpu(monkeypatch, name, model, step, device):
     """As the commands have it, where no device is named."""
 

@@ -157,10 +157,6 @@ def steps(device: str, out: Path, switches: Switches) -> Iterator[Step]:
 
     yield package("device", 120, "device", "--quiet")
     yield layers("products", 150, "--shape", _PRODUCT, "--precision", *_MODES, *backends)
-    yield package(
-        *("check alexnet-owt", 240, "check", "alexnet-owt", "--framework", "torch"),
-        *("--phase", "training", "--laps", "6", "--stop-after", "60", "--quiet"),
-    )
     yield layers(
         *("conv3", 150, "--shape", "alexnet/conv3", "--precision", "bf16-tc", "--algorithms")
     )
@@ -199,10 +195,6 @@ def steps(device: str, out: Path, switches: Switches) -> Iterator[Step]:
         *("vgg16", 300),
         *(("--shape", *_VGG, "--pass", "all", "--precision", one) for one in _COMMON),
     )
-    yield package(
-        *("check resnet50", 300, "check", "resnet50", "--framework", "torch"),
-        *("--phase", "training", "--laps", "6", "--stop-after", "60", "--quiet"),
-    )
     checker = "compute-sanitizer"
     found = shutil.which(checker) or shutil.which(checker, path="/usr/local/cuda/bin") or checker
     memory = tests("memcheck", 300, *_MEMCHECK)
@@ -224,11 +216,7 @@ def _tests(name: str, timeout_s: float, *words: str) -> Step:
 
 # Exit codes of the package after which there is a document: 3 is a finding, 4 an undecided one.
 _DOCUMENTED = (0, 3, 4)
-# A check of one framework is a single object, without a list of its own.
-_OF_DOCUMENT = (
-    *("steps", "estimate", "dominant", "checks"),
-    *("rungs", "ledger", "unexplained", "measured_s"),
-)
+_OF_DOCUMENT = ("steps", "estimate", "dominant")
 _LAST_LINES = 12
 # pytest's exit code where it had nothing to run.
 _NO_TESTS = 5

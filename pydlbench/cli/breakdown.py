@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pydlbench.cli.options import FAILED, add, one_of, taking, whole_number
 from pydlbench.cli.steps import (
+    EXPECTED_NODES,
     ModelTask,
     add_own,
     frameworks_of,
@@ -14,8 +15,9 @@ from pydlbench.cli.steps import (
     show_documents,
     summands,
 )
-from pydlbench.errors import PydlbenchError
+from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.runner.tasks import Result, Task
+from pydlbench.timing.policy import STEP_BUDGET_S
 from pydlbench.words import PRECISIONS
 
 if TYPE_CHECKING:
@@ -23,7 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pydlbench.cli.output import Outputs
+    from pydlbench.models.graph import Model
+    from pydlbench.records.forecast import ForecastRecord
     from pydlbench.records.run import RunRecord
+    from pydlbench.records.step import StepSpec
     from pydlbench.report.blocks import Block
     from pydlbench.runner.tasks import View
     from pydlbench.store.documents import Loaded
@@ -34,6 +39,8 @@ __all__ = ["add_parser", "read_tasks", "run", "stored_report"]
 _ROUNDS: Final = 6
 # Before the rounds.
 _STAGES: Final = 4
+# That take as long as a step or longer: the step, it traced, its calls alone and their log.
+_SUBJECTS: Final = 4
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -68,7 +75,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     )
     add(
         how,
-        *("threads", "budget", "seed"),
+        *("device", "threads", "budget", "seed"),
+        device={"default": "cpu", "help": "cpu: steps are traced there only"},
         budget={"default": 0.25, "help": "seconds of sampling per native kernel (0.25)"},
     )
     add(
@@ -76,7 +84,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         *("explain", "json", "md", "fail-on", "quiet", "verbose", "store"),
         fail_on=FAILED | {"help": "failed: end with exit code 3 if a breakdown has failed"},
     )
-    parser.set_defaults(device="cpu", feed="resident")
 
 
 def run(
@@ -101,6 +108,8 @@ def run(
     from pydlbench.cli.output import Outputs
 
     tasks, notes = read_tasks(args, measurer)
+    for task in tasks:
+        task.check(None)
     outputs = Outputs.from_args(args)
     outputs.note(*notes)
 
@@ -126,13 +135,18 @@ def read_tasks(
         UsageError: a value is bad.
         BackendMissingError: no framework is named and none is installed.
     """
-    _, rows, notes = read_steps(args)
+    if args.device not in (None, "cpu"):
+        raise UsageError(
+            f"--device {args.device}: steps are traced on a CPU only; nearest: --device cpu"
+        )
+    graph, rows, notes = read_steps(args)
     _, guessed = frameworks_of(args)
     tasks: list[Task] = [
         BreakdownTask(
             rows=(row,),
             guessed=guessed,
             options=summands(args),
+            graph=graph,
             rounds=args.rounds,
             measurer=measurer,
         )
@@ -146,6 +160,7 @@ class BreakdownTask(ModelTask):
     """The breakdown of one framework and mode; what fails costs itself only.
 
     Attributes:
+        graph: the step's, with its batch; None of a model of the user's own.
         rounds: to take.
         measurer: takes the place of ``pydlbench.analysis.step.break_down_step``.
     """
@@ -153,8 +168,24 @@ class BreakdownTask(ModelTask):
     kind: ClassVar[str] = "breakdown"
     # Not with other tasks: it opens workers with several allocators.
     opens: ClassVar[str] = "breakdown"
+    graph: Model | None
     rounds: int
     measurer: Callable[..., Any] | None = None
+
+    def seconds(self) -> float:
+        """Return the sampling that is allowed for, of steps, their calls and native kernels."""
+        nodes = EXPECTED_NODES if self.graph is None else len(self.graph.nodes)
+        return nodes * float(self.options["budget_s"]) + _SUBJECTS * STEP_BUDGET_S
+
+    def check(self, session: Any) -> None:
+        """Make sure that the step has room where it runs."""
+        from pydlbench.devices.cpu.facts import read_cpu_facts
+        from pydlbench.steps.run import check_memory_of_parts
+
+        del session
+        case = self.rows[0].case
+        if self.graph is not None and not case.on_gpu:  # another's needs nobody knows yet
+            check_memory_of_parts(self.graph, case, read_cpu_facts().memory_available_bytes)
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
         """Yield the breakdown, or why there is none."""
@@ -170,13 +201,38 @@ class BreakdownTask(ModelTask):
             view.advance(len(begun) - 1, self.rounds + _STAGES, label)
 
         try:
+            self.check(session)
             record = (self.measurer or break_down_step)(
-                step, session, rounds=self.rounds, tell=tell
+                step,
+                session,
+                rounds=self.rounds,
+                forecast=lambda case: self._forecast(case, session, view),
+                tell=tell,
             )
         except PydlbenchError as error:
             yield self.without_numbers(row, error)
             return
         yield Result("breakdown", {"status": "ok", **record.to_dict()}, row, detail=record)
+
+    def _forecast(self, case: StepSpec, session: Any, view: View) -> ForecastRecord | str:
+        """Return what stored rows say of a step, and keep that before anything of it is timed.
+
+        Why there is nothing, where some are missing, or nothing is kept.
+        """
+        from pydlbench.analysis.forecast import forecast_step
+        from pydlbench.runner.execute import row_key
+
+        if view.store is None:
+            return "there is no store"
+        try:
+            found = forecast_step(case, session, view.store, measures=False)
+        except PydlbenchError as error:  # it would cost the breakdown, which has its own numbers
+            return " ".join(str(error).split())
+        if found.status != "ok":
+            return found.reason or "stored rows are missing"
+        key = f"{row_key(self, self.rows[0])}/forecast"
+        view.keep(Result("forecast", found.to_dict(), key=key))
+        return found
 
 
 # -----------------------------------------------------------------------------

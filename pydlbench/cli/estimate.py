@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Mapping
 
+    from pydlbench.analysis.estimate import Estimate, Plan
     from pydlbench.cli.output import Outputs
-    from pydlbench.ladder.estimate import Estimate, Plan
     from pydlbench.models.graph import Model
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
@@ -237,9 +237,9 @@ class EstimateTask(ModelTask):
 
     def _plan(self, session: Any) -> Plan:
         """Return the step's work; that of the user's own model is recorded for it."""
-        from pydlbench.ladder.estimate import plan
-        from pydlbench.ladder.mapped import recorded_plan
-        from pydlbench.ladder.operators import listed
+        from pydlbench.analysis.estimate import plan
+        from pydlbench.analysis.mapped import recorded_plan
+        from pydlbench.analysis.operators import listed
 
         step, cache_bytes = self.step, session.cache_bytes(self.step.device)
         if self.model is not None:
@@ -267,7 +267,7 @@ class EstimateTask(ModelTask):
             rows: a measurement for each of the plan's cases.
             cache_bytes: of the device's last cache, as the plan was made with.
         """
-        from pydlbench.ladder.estimate import estimate
+        from pydlbench.analysis.estimate import estimate
         from pydlbench.models.counts import memory
 
         step, found = self.step, estimate(wanted, rows)

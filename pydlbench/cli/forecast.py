@@ -92,7 +92,7 @@ def run(
     Args:
         args: the command's options.
         session_factory: gives a session for the options of ``session.Options`` as keywords.
-        forecaster: takes the place of ``pydlbench.ladder.forecast.forecasting``.
+        forecaster: takes the place of ``pydlbench.analysis.forecast.forecasting``.
 
     Returns:
         0; 1 if no forecast is whole; 130 after Ctrl-C, with what was finished.
@@ -127,7 +127,7 @@ def read_tasks(
 
     Args:
         args: the command's options.
-        forecaster: takes the place of ``pydlbench.ladder.forecast.forecasting``.
+        forecaster: takes the place of ``pydlbench.analysis.forecast.forecasting``.
 
     Raises:
         UsageError: a value is bad.
@@ -156,7 +156,7 @@ class ForecastTask(ModelTask):
     Attributes:
         measures: measure the operators that the store lacks.
         visits: processes that each of them is timed in.
-        forecaster: takes the place of ``pydlbench.ladder.forecast.forecasting``.
+        forecaster: takes the place of ``pydlbench.analysis.forecast.forecasting``.
     """
 
     kind: ClassVar[str] = "forecast"
@@ -168,7 +168,7 @@ class ForecastTask(ModelTask):
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
         """Yield the operators that are measured, then the forecast."""
-        from pydlbench.ladder.forecast import forecasting, table_of
+        from pydlbench.analysis.forecast import forecasting, table_of
 
         (row,) = self.rows
         step: StepSpec = row.case

@@ -77,16 +77,6 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
             sweeps=True,
             stores="estimate",
         ),
-        "check": Command(
-            "where a step's time goes in PyTorch, TensorFlow, JAX or onnxruntime, rung by rung",
-            (
-                ("check alexnet-owt --batch 16", "where a step's milliseconds go"),
-                ("check mnist --framework torch --explain", "how each term was measured"),
-            ),
-            "1 an error, or no check is ok; 3 a check has failed, under --fail-on",
-            sweeps=True,
-            stores="check",
-        ),
         "breakdown": Command(
             "Where does a real step's time go, from the hardware's limit to the step?",
             (
@@ -94,6 +84,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
                 ("breakdown mnist --framework torch --explain", "how each term was measured"),
             ),
             "1 an error, or no breakdown is ok; 3 a breakdown has failed, under --fail-on",
+            sweeps=True,
             stores="breakdown",
         ),
         "forecast": Command(
@@ -198,7 +189,7 @@ _GUESSES: Final = {
     **dict.fromkeys(("e2e", "train", "time", "profile"), "step"),
     **dict.fromkeys(("model", "predict"), "estimate"),
     **dict.fromkeys(("layer", "bench", "benchmark", "measure"), "layers"),
-    "explain": "breakdown",
+    **dict.fromkeys(("explain", "check"), "breakdown"),
 }
 
 _DESCRIPTION = "Time deep-learning kernels and hold them against what the hardware could do."

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from pydlbench.ladder.estimate import Estimate, Plan
+    from pydlbench.analysis.estimate import Estimate, Plan
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunInfo
     from pydlbench.records.specs import KernelSpec
@@ -243,7 +243,7 @@ def summed_again(
     Returns:
         What was wanted, what it came to, and the rows that are in the sum.
     """
-    from pydlbench.ladder.estimate import estimate
+    from pydlbench.analysis.estimate import estimate
 
     wanted = _plan(document)
     # A file has null where there is no number.
@@ -258,8 +258,8 @@ def summed_again(
 
 
 def _plan(document: Mapping[str, Any]) -> Plan | None:
-    from pydlbench.ladder.estimate import plan
-    from pydlbench.ladder.mapped import recorded_plan
+    from pydlbench.analysis.estimate import plan
+    from pydlbench.analysis.mapped import recorded_plan
     from pydlbench.models import build_model
     from pydlbench.records.estimate import Recorded
 
@@ -365,20 +365,19 @@ def _sections(run: Loaded) -> dict[str, Callable[[Loaded], list[Block]]]:
     """Return what reports each table of a run that has results in it."""
     tables = {entry.table for entry in run.table(None)}
     # Of the other commands they are kernels behind a sum, which is shown if it came to that.
-    summed = {"estimate": "estimate", "check": "check"}.get(run.info.kind)
+    summed = {"estimate": "estimate"}.get(run.info.kind)
     sections: dict[str, Callable[[Loaded], list[Block]]] = {
         "layer": _layers,
         "estimate": _estimates,
         "step": _steps,
         "protocol": _protocols,
-        "check": _checks,
         "findings": _findings,
     }
     sections |= _others(sections)
     sections["fleet"] = sections["fleet-visit"]  # a file has the verdict
     if run.info.kind == "diagnose" or summed in tables or not _asked_for(run):
         del sections["layer"]
-    if "check" in tables:  # it prints the forecast that it was held against
+    if "breakdown" in tables:  # it prints the forecast that it was held against
         del sections["forecast"]
     return {name: report for name, report in sections.items() if name in tables}
 
@@ -459,31 +458,6 @@ def _protocols(run: Loaded) -> list[Block]:
         title = "  ".join(filter(None, [*words, document.get("library")]))
         blocks.append(Lines(lines, listed=True, title=title))
     return blocks
-
-
-def _checks(run: Loaded) -> list[Block]:
-    """Return checks of the same step together, as the command does."""
-    import json
-
-    from pydlbench.records.check import CheckResult
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.report.check import check_report
-
-    # One command checks one step; a sweep any number of them.
-    several = run.info.kind == "sweep"
-    step_names = ("model", "options", "batch", "phase", "precision", "layout", "feed")
-    of = step_names if several else ()
-    steps: dict[str, list[dict[str, Any]]] = {}
-    for entry in run.table("check"):
-        step = json.dumps([entry.document.get(name) for name in of])
-        steps.setdefault(step, []).append(entry.document)
-    rows = [Measurement.from_dict(entry.document) for entry in run.table("layer")]
-    native = [row for row in rows if row.backend == "native"]
-    return [
-        block
-        for documents in steps.values()
-        for block in check_report(run.record, list(map(CheckResult.from_dict, documents)), native)
-    ]
 
 
 def _findings(run: Loaded) -> list[Block]:

@@ -221,12 +221,13 @@ def show_documents(
         PydlbenchError: a file could not be written after all; the report is printed before.
     """
     from pydlbench.report.blocks import run_lines
-    from pydlbench.report.json import dump
+    from pydlbench.report.json import dump, run_document
     from pydlbench.report.text import as_markdown
+    from pydlbench.store.entry import Entry
 
     def document() -> str:
-        head = {"kind": kind, "interrupted": early, "run": run.to_dict()}
-        return dump({**head, f"{kind}s": documents})
+        entries = [Entry.from_document(kind, one) for one in documents]
+        return dump(run_document(kind, run, entries, interrupted=early))
 
     outputs.write(
         {"json": document, "md": lambda: as_markdown([*report(), run_lines(run)])}, report

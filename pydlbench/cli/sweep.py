@@ -59,14 +59,14 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
 def run(
     args: argparse.Namespace,
     session_factory: Callable[..., Any] | None = None,
-    checker: Callable[..., Any] | None = None,
+    measurer: Callable[..., Any] | None = None,
 ) -> int:
     """Measure what a file asks for, or what is missing of it.
 
     Args:
         args: the command's options.
         session_factory: gives a session for the options of ``session.Options`` as keywords.
-        checker: takes the place of ``pydlbench.ladder.check.check_step``.
+        measurer: takes the place of ``pydlbench.analysis.step.break_down_step``.
 
     Returns:
         0; 1 if no row is ok; 3 under ``--fail-on``; 130 after Ctrl-C, with what was finished.
@@ -74,7 +74,7 @@ def run(
     Raises:
         UsageError: bad input; nothing was measured and nothing written.
     """
-    from pydlbench.cli.check import CheckTask
+    from pydlbench.cli.breakdown import BreakdownTask
     from pydlbench.cli.output import Outputs
     from pydlbench.cli.terminal import tell
 
@@ -90,9 +90,11 @@ def run(
         outputs.note(*notes)
         return 0
     outputs.note(*notes)
-    if checker is not None:
+    if measurer is not None:
         tasks = [
-            dataclasses.replace(task, checker=checker) if isinstance(task, CheckTask) else task
+            dataclasses.replace(task, measurer=measurer)
+            if isinstance(task, BreakdownTask)
+            else task
             for task in tasks
         ]
     from pydlbench.cli.measuring import measure
@@ -532,7 +534,7 @@ def _step(document: Mapping[str, Any]) -> str:
     return words + (", contended" if document.get("contended") else "")
 
 
-def _check(document: Mapping[str, Any]) -> str:
+def _breakdown(document: Mapping[str, Any]) -> str:
     from pydlbench.report.documents import time_text
 
     words = f"measured {time_text(document['measured_s'])}"
@@ -556,6 +558,6 @@ def _nothing(_: Mapping[str, Any]) -> str:
 _LINES: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "estimate": _estimate,
     "step": _step,
-    "check": _check,
+    "breakdown": _breakdown,
     "diagnose": _findings,
 }

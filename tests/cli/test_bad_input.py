@@ -107,7 +107,7 @@ REFUSED = [
     ("estimate mnist --summary --top 3", "--top 3", "leave it out"),
     ("estimate mnist --summary --store mine", "--store mine", "leave it out"),
     ("estimate mnist --summary --fail-on failed", "--fail-on", "leave it out"),
-    ("check mnist --stop-after 0", "--stop-after 0", "0.1"),
+    ("breakdown mnist --rounds 5", "--rounds 5", "6"),
     ("estimate mnist --option lrn", "--option lrn", "--option classes=1001"),
     (
         "estimate mnist --option classes=11 --option classes=12",
@@ -122,10 +122,10 @@ REFUSED = [
     ("step mnist --framework torch --agree", "--agree", "--framework all"),
     ("step mnist --steps 5", "--steps 5", "--protocol NAME"),
     ("step mnist --cast mixed,whole", "--cast mixed,whole", "--cast mixed"),
-    ("check mnist --framework torch --mode xla", "--mode xla", "compiled"),
-    ("check mnist --framework tensorflow --mode eager", "--mode eager", "graph"),
-    ("check mnist --layout nchw --framework tensorflow", "--layout nchw", "--layout nhwc"),
-    ("check vgg11 --batch 1000000 --framework torch", "vgg11 at batch 1000000", ...),
+    ("breakdown mnist --framework torch --mode xla", "--mode xla", "compiled"),
+    ("breakdown mnist --framework tensorflow --mode eager", "--mode eager", "graph"),
+    ("breakdown mnist --layout nchw --framework tensorflow", "--layout nchw", "--layout nhwc"),
+    ("breakdown vgg11 --batch 1000000 --framework torch", "vgg11 at batch 1000000", ...),
     ("diagnose mnist --mode xla", "--mode xla", "compiled"),
     ("diagnose vgg11 --batch 1000000", "vgg11 at batch 1000000", ...),
     ("diagnose mnist --fail-on ''", "--fail-on ''", "saves:3%"),
@@ -181,7 +181,7 @@ REFUSED = [
     ("--quiet", "--quiet", None),
     ("layers --thread=2", "--thread=2", "--threads, --store"),
     ("report run.json --pdf x", "--pdf", "--png, --help"),
-    ("check mnist alexnet", "alexnet", None),
+    ("breakdown mnist alexnet", "alexnet", None),
 ]
 
 

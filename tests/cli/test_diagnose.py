@@ -44,7 +44,7 @@ def asked(monkeypatch):
             evidence=("in turn",),
             causes=(Cause(name=FRESH, meaning="the allocator"),),
             saving=saving,
-            next="pydlbench check mnist --framework torch",
+            next="pydlbench breakdown mnist --framework torch",
             parts=frozenset({"allocation"}),
         )
         return Diagnosis(step=StepRecord(case=case, status="ok", time=time), findings=(one,))
@@ -110,7 +110,7 @@ def test_documents(session, asked, tmp_path, capsys):
     assert document["run"]["id"]
     out = capsys.readouterr().out
     assert says(out, FRESH)
-    assert "- next: `pydlbench check mnist" in out  # as in Markdown
+    assert "- next: `pydlbench breakdown mnist" in out  # as in Markdown
 
 
 def test_a_full_disk_costs_the_file_and_not_the_report(

@@ -140,7 +140,7 @@ def own(tmp_path, monkeypatch):
         asked.append(case)
         return OperatorsFacts(calls=CALLS, batch=2, notes=("loss: invented",))
 
-    monkeypatch.setattr("pydlbench.ladder.operators.listed", listed)
+    monkeypatch.setattr("pydlbench.analysis.operators.listed", listed)
     return asked
 
 
@@ -188,6 +188,6 @@ def test_the_types_of_an_onnx_file_are_its_own(session, tmp_path, monkeypatch, c
         assert (case.framework, case.mode) == ("onnxruntime", "optimized")
         return OperatorsFacts(calls=CALLS, batch=2, types="fp16")
 
-    monkeypatch.setattr("pydlbench.ladder.operators.listed", listed)
+    monkeypatch.setattr("pydlbench.analysis.operators.listed", listed)
     assert run(session, "net.onnx", "--device", "cpu") == 0
     assert says(capsys.readouterr().out.splitlines()[0], "net.onnx", "batch 2", "fp16")

@@ -9,12 +9,12 @@ import pytest
 from invented_session import InventedSession
 from said import says
 
+from pydlbench.analysis.forecast import conclude, forecasting
+from pydlbench.analysis.rows import FAULT, Rows
 from pydlbench.cli import forecast as command
 from pydlbench.cli import main
 from pydlbench.cli.parser import Parser
 from pydlbench.errors import UnsupportedError, UsageError
-from pydlbench.ladder.forecast import conclude, forecasting
-from pydlbench.ladder.rows import FAULT, Rows
 from pydlbench.records.forecast import ForecastTerm, OperatorTime, Place, StepFaults
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.report.forecast import dominating

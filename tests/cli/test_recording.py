@@ -82,7 +82,7 @@ def test_nothing_is_kept_without_a_store(store_path, run_record, measurement, ca
 )
 def test_what_ends_a_run_early_is_kept(store_path, run_record, measurement, error, expected):
     def command():
-        with recorder_of(options(), "check") as recorder:
+        with recorder_of(options(), "breakdown") as recorder:
             recorder.start(run_record)
             layer(recorder, measurement())
             raise error

@@ -6,7 +6,7 @@ import shlex
 import pytest
 from planted import World, run
 
-from pydlbench.cli import check, diagnose, layers, step
+from pydlbench.cli import breakdown, diagnose, layers, step
 from pydlbench.cli.parser import command_parser
 from pydlbench.diagnose.rules import again, faults_command, layer_command
 from pydlbench.ops.table import build_layer
@@ -14,7 +14,7 @@ from pydlbench.records.own import OwnSpec
 from pydlbench.records.specs import KernelSpec
 from pydlbench.records.step import StepSpec
 
-COMMANDS = {"layers": layers, "diagnose": diagnose, "check": check, "step": step}
+COMMANDS = {"layers": layers, "diagnose": diagnose, "breakdown": breakdown, "step": step}
 # What is planted, and how it is run.
 PLANTED = {
     "unpacked weights": (World(unpacked_s={"fc1": 0.02, "fc2": 0.03}), {}),

@@ -7,7 +7,7 @@ import shlex
 
 import msgspec
 import pytest
-from check_records import make_record
+from breakdown_records import document_of, make_record
 from invented_fleet import write_store
 from invented_rows import measurement, time_of
 from invented_runs import RUN, step_record
@@ -128,8 +128,8 @@ OWN = {"model": "net.py:build", "layout": "nchw", "phase": "training"}
             "step --input 8x3x32x32 --optimizer adam",
         ),
         (
-            Entry.from_document("check", {**make_record().to_dict(), "feed": "host"}),
-            "check --feed host --device cpu",
+            Entry.from_document("breakdown", document_of(make_record(phase="training"))),
+            "breakdown --phase training --device cpu",
         ),
     ],
 )

@@ -20,7 +20,7 @@ KEYS = {
         Key(name="option", takes="again"),
     ),
     "step": (Key(name="model", takes="one", positional=True),),
-    "check": (),
+    "breakdown": (),
 }
 
 

@@ -244,3 +244,15 @@ def prepare_lifetimes(backend: Backend, blocks: list[int], freed: int = 0) -> Op
 
     del backend
     return lifetimes(blocks, freed)
+
+
+def prepare_wakeups(backend: Backend) -> OperatorsKernel:
+    """Make the waking of a sleeping thread ready, in any process.
+
+    Args:
+        backend: not asked.
+    """
+    from pydlbench.backends.steps.operators import wakeups
+
+    del backend
+    return wakeups()

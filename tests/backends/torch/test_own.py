@@ -8,10 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from pydlbench.analysis.mapped import map_calls  # noqa: E402
 from pydlbench.backends.steps import operations  # noqa: E402
 from pydlbench.backends.torch.backend import create  # noqa: E402 - not installed everywhere
 from pydlbench.errors import ModelError, UsageError  # noqa: E402
-from pydlbench.ladder.mapped import map_calls  # noqa: E402
 from pydlbench.records.own import OwnInput, OwnSpec  # noqa: E402
 from pydlbench.records.step import StepSpec  # noqa: E402
 from pydlbench.timing.chunk import Request  # noqa: E402

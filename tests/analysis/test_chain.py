@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from pydlbench.analysis.chain import choices_of, prepare_native_chain
 from pydlbench.backends.steps import operations
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError
-from pydlbench.ladder.chain import choices_of, prepare_native_chain
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.records.chain import ChainFacts, ChainStep
 from pydlbench.records.own import OwnSpec

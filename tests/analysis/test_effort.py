@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from invented_evidence import row
 
-from pydlbench.ladder.effort import half_width_s, sharing
+from pydlbench.analysis.effort import half_width_s, sharing
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 

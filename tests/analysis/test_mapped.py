@@ -1,26 +1,15 @@
-"""What stands for recorded calls: native kernels, their seconds, and the share that is known."""
+"""What stands for recorded calls: native kernels, or the reason for none."""
 
 import dataclasses
 from collections import Counter
 
-import msgspec
 import pytest
 from invented_calls import CALLS
-from invented_evidence import row
 
+from pydlbench.analysis.estimate import plan
+from pydlbench.analysis.mapped import kernels_of, map_calls, recorded_plan
 from pydlbench.backends.steps.groups import CallGroup
-from pydlbench.ladder.estimate import nameless, plan
-from pydlbench.ladder.mapped import (
-    computes_together,
-    kernels_of,
-    known,
-    layerless,
-    map_calls,
-    module_parts,
-    recorded_plan,
-)
 from pydlbench.models import build_model
-from pydlbench.records.check import OperatorRow
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.step import StepSpec
 
@@ -30,39 +19,11 @@ def mapped():
     return map_calls(CALLS, "forward", "fp32", "cpu", None)
 
 
-def rows(mapped):
-    """Each call takes a second, its native kernels 0.25 with hot and 0.75 with cold caches."""
-    native = {
-        nameless(case): row(case, 0.25 if case.cache == "hot" else 0.75)
-        for case in kernels_of(mapped).cases
-    }
-    found = [
-        OperatorRow(
-            **msgspec.structs.asdict(one),
-            kind="layer",
-            seconds=1.0,
-            native_s=mapped[one.signature, one.direction].native_s(native),
-        )
-        for one in CALLS
-    ]
-    return tuple(found), native
-
-
 def test_native_kernels_are_measured_once_and_summed_as_often_as_they_are_called(mapped):
     kernels = kernels_of(mapped)
     assert len(kernels.terms) == 3
     assert {one.work.layer.kind for one in kernels.terms} == {"conv2d"}
     assert len(kernels.cases) == 2
-    found, native = rows(mapped)
-    assert [one.native_s for one in found] == [0.5, 0.0, None]
-    failed = {case: msgspec.structs.replace(one, status="failed") for case, one in native.items()}
-    assert next(iter(mapped.values())).native_s(failed) is None
-    # What is smaller than any cache has no time with cold ones.
-    warm = {
-        case: msgspec.structs.replace(one, status="failed") if case.cache != "hot" else one
-        for case, one in native.items()
-    }
-    assert next(iter(mapped.values())).native_s(warm) == 0.25
 
 
 def test_the_work_of_a_recorded_step_is_that_of_its_modules():
@@ -88,41 +49,6 @@ def test_an_operator_lacks_layers_for_all_of_its_reasons():
     assert found == {"aten.clone": f"{alone[0]}; {alone[1]}"}
 
 
-HEADS = "float32[2, 4, 8, 16](512, 128, 16, 1)"
-
-
-GROUP = CallGroup(calls=("a", "b")).text
-
-
-@pytest.mark.parametrize(
-    ("where", "calls", "expected"),
-    [
-        (("torch", "eager"), CALLS, False),
-        (("torch", "compiled"), (), True),
-        (("onnxruntime", "optimized"), CALLS, True),
-        # Recorded once TensorFlow has rewritten the function.
-        (("tensorflow", "graph"), CALLS, True),
-        (("torch", "compiled"), (RecordedCall(signature=GROUP, operator="a+b"),), True),
-        (
-            ("torch", "eager"),
-            (
-                RecordedCall(
-                    signature="aten._scaled_dot_product_flash_attention_for_cpu.default("
-                    f"{HEADS}, {HEADS}, {HEADS})",
-                    operator="aten._scaled_dot_product_flash_attention_for_cpu",
-                ),
-            ),
-            True,
-        ),
-    ],
-)
-def test_a_step_computes_layers_together_where_a_kernel_stands_for_several(where, calls, expected):
-    model = "net.onnx" if where[0] == "onnxruntime" else "mnist"
-    case = StepSpec(model=model, framework=where[0], mode=where[1])
-    mapped = map_calls(calls, "forward", "fp32", "cpu", None)
-    assert computes_together(case, calls, mapped) is expected
-
-
 def test_a_group_has_what_its_calls_have_and_lacks_what_one_of_them_lacks():
     first, second = product("float32", "float32"), product("float32", "float32")
     group = CallGroup(calls=(first.signature, second.signature), links=((1, 0, 0, 0),))
@@ -138,40 +64,9 @@ def test_a_group_has_what_its_calls_have_and_lacks_what_one_of_them_lacks():
     assert "no.such" in found.lacks
     assert found.work.flops is None
     assert len(found.terms) == len(alone.terms)
-    assert found.native_s({}) is None
     equation = RecordedCall(signature="jax.add[](float32[2])", operator="add")
     (found,) = map_calls([equation], "forward", "fp32", "cpu", None).values()
     assert (found.terms, "JAX" in found.lacks) == ((), True)
-
-
-def test_a_module_is_known_where_all_of_its_calls_are(mapped):
-    found, _ = rows(mapped)
-    assert module_parts(found) == {"a": 1.0}
-
-
-def test_what_is_known_is_told_in_calls_bytes_and_time_without_views(mapped):
-    found, _ = rows(mapped)
-    share = known(found, mapped)
-    conv, _, custom = CALLS
-    assert share.native_calls == share.formula_calls == 3 / 4
-    assert share.native_time == 3.0 / 4.0
-    assert share.native_bytes == pytest.approx(3 * conv.bytes / (3 * conv.bytes + custom.bytes))
-    (lacking,) = share.unmapped
-    assert (lacking.operator, lacking.seconds) == ("my.op", 1.0)
-    assert known((), mapped) is None
-
-
-def test_a_call_whose_native_rows_failed_is_not_known_but_has_its_formula(mapped):
-    found, native = rows(mapped)
-    timeless = [msgspec.structs.replace(one, native_s=None) for one in found]
-    share = known(timeless, mapped)
-    assert (share.native_calls, share.native_bytes, share.native_time) == (0, 0, 0)
-    assert share.formula_calls == 3 / 4
-    assert layerless(mapped, native) == (1, 4)  # views are none of them
-    assert layerless(mapped, {}) == (4, 4)
-    reasons = {one.operator: one.reason for one in share.unmapped}
-    assert reasons.keys() == {"aten.convolution", "my.op"}
-    assert len(set(reasons.values())) == 2
 
 
 def product(left, right):

@@ -21,7 +21,7 @@ ASSUMED: Final = 0.17
 LEAST: Final = 9
 # Documents of each table that are read for scores.
 _READ: Final = 200
-# What tells one step from another in the documents of forecasts, steps and checks.
+# What tells one step from another in the documents of forecasts, steps and breakdowns.
 _STEP: Final = ("model", "options", "own", "batch", "phase", "layout", "feed")
 _PLACE: Final = ("framework", "mode", "precision", "device", "threads", "library")
 
@@ -50,7 +50,7 @@ def interval(errors: list[float]) -> Interval:
 
 
 def scored(store: Reader | None, place: Place) -> list[float]:
-    """Return the errors of forecasts of a place whose step was timed later, or with a check.
+    """Return the errors of forecasts of a place whose step was timed later, or broken down.
 
     Args:
         store: None has none.
@@ -70,7 +70,7 @@ def scored(store: Reader | None, place: Place) -> list[float]:
         return [str(document.get(name)) for name in names] == wanted
 
     errors: dict[str, float] = {}
-    for _, document in store.documents("check", _READ):
+    for _, document in store.documents("breakdown", _READ):
         error = document.get("forecast_error")
         if here(document) and error is not None and error > -1.0:
             errors.setdefault(_key(document), math.log1p(error))

@@ -1,4 +1,4 @@
-"""The native layers that stand for recorded calls, and how much of a step has one."""
+"""The native layers that stand for recorded calls."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pydlbench.backends import capabilities
+from pydlbench.analysis.estimate import Kernels, Plan, Term, nameless, terms_of
+from pydlbench.analysis.operators import listed
 from pydlbench.backends.steps.groups import EQUATION, CallGroup, is_group
-from pydlbench.ladder.estimate import Kernels, Plan, Term, nameless, terms_of
-from pydlbench.ladder.operators import listed
-from pydlbench.ladder.parts import MODEL
 from pydlbench.models.passes import StepPass
 from pydlbench.ops.meaning import Meaning
 from pydlbench.ops.seen import meaning_of
-from pydlbench.records.check import Known, OperatorRow, Unmapped
 from pydlbench.records.estimate import Recorded
 from pydlbench.records.operator import RecordedCall
 from pydlbench.words import CPU_PRECISIONS, FRAMEWORK_MODES, GPU_PRECISIONS, ONNX_FRAMEWORK
@@ -24,11 +21,12 @@ from pydlbench.words import CPU_PRECISIONS, FRAMEWORK_MODES, GPU_PRECISIONS, ONN
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
 
+#: What calls outside of any module are of.
+MODEL: Final = "(model)"
 # Parts of calls are fractions.
 _ROUNDING: Final = 1e-6
 #: The precisions that keep elements in a type of PyTorch's, by its name; those of tensor cores
@@ -57,33 +55,6 @@ class MappedCall:
     terms: tuple[Term, ...]
     lacks: str = ""
 
-    def native_s(self, rows: Mapping[KernelSpec, Measurement]) -> float | None:
-        """Return the seconds of its native layers, halfway between hot and cold caches.
-
-        Args:
-            rows: by case, its layer without a name.
-
-        Returns:
-            0 of a view; None without a layer, or where one has no row with a time. As in sums, the
-            row with hot caches stands for both where the other has none: what is smaller than any
-            cache cannot be kept out of it.
-        """
-        if self.work.kind == "view":
-            return 0.0
-        if self.lacks:
-            return None
-        total = 0.0
-        for term in self.terms:
-            hot, cold = (_median(rows.get(nameless(one))) for one in (term.hot, term.cold))
-            if hot is None:
-                return None
-            total += (hot + (hot if cold is None else cold)) / 2
-        return total if self.terms else None
-
-
-def _median(row: Measurement | None) -> float | None:
-    return row.time.median if row is not None and row.ok and row.time is not None else None
-
 
 def map_calls(
     calls: Iterable[RecordedCall], phase: str, precision: str, device: str, cache_bytes: int | None
@@ -96,7 +67,7 @@ def map_calls(
         precision: of the step; a call whose operands are of another type (which autocast has left
             alone, say) has layers in the precision of its own.
         device: that they run on.
-        cache_bytes: see :func:`~pydlbench.ladder.estimate.plan`.
+        cache_bytes: see :func:`~pydlbench.analysis.estimate.plan`.
     """
     propagation = "inference" if phase == "forward" else "training"
 
@@ -247,7 +218,7 @@ def recorded_plan(
         phase: of the step.
         precision: of all layers.
         device: that they run on.
-        cache_bytes: see :func:`~pydlbench.ladder.estimate.plan`.
+        cache_bytes: see :func:`~pydlbench.analysis.estimate.plan`.
         notes: what a reader has to know of the recording.
         types: that an ONNX file computes in.
     """
@@ -307,128 +278,3 @@ def _owners(call: RecordedCall) -> list[str]:
         for _ in range(int(share + _ROUNDING))
     ]
     return found + names[:1] * (call.count - len(found))
-
-
-def known(
-    rows: Sequence[OperatorRow], mapped: Mapping[tuple[str, str], MappedCall]
-) -> Known | None:
-    """Return how much of a step has native layers and formulas; None without calls.
-
-    Args:
-        rows: the operators that were timed, with the time of their native layers.
-        mapped: what stands for them.
-    """
-    own = [(one, mapped[one.signature, one.direction]) for one in rows if one.kind != "feed"]
-    own = [(one, call) for one, call in own if call.work.kind != "view"]
-    if not own:
-        return None
-    native = [one for one, _ in own if one.native_s is not None]
-    formula = [one for one, call in own if call.work.flops is not None]
-
-    def shares(which: Sequence[OperatorRow]) -> tuple[float, float, float]:
-        found = []
-        for of in (_calls, _bytes, _seconds):
-            whole = sum(of(one) for one, _ in own)
-            found.append(sum(map(of, which)) / whole if whole else 0.0)
-        return found[0], found[1], found[2]
-
-    lacking: dict[tuple[str, str], float] = {}
-    for one, call in own:
-        if one.native_s is None:
-            key = one.operator, call.lacks or "its native layers have no time"
-            lacking[key] = lacking.get(key, 0.0) + _seconds(one)
-    by_native, by_formula = shares(native), shares(formula)
-    return Known(
-        native_calls=by_native[0],
-        native_bytes=by_native[1],
-        native_time=by_native[2],
-        formula_calls=by_formula[0],
-        formula_bytes=by_formula[1],
-        formula_time=by_formula[2],
-        unmapped=tuple(
-            Unmapped(operator=operator, reason=reason, seconds=seconds)
-            for (operator, reason), seconds in sorted(lacking.items(), key=lambda one: -one[1])
-        ),
-    )
-
-
-def computes_together(
-    case: StepSpec,
-    calls: Sequence[RecordedCall],
-    mapped: Mapping[tuple[str, str], MappedCall],
-) -> bool:
-    """Whether a step computes layers together, so that it may take less than they do one by one.
-
-    Args:
-        case: the step.
-        calls: its own; none where nobody can list what a compiler made of it.
-        mapped: what stands for the calls of its framework's first mode.
-    """
-    # What onnxruntime makes of a file, and TensorFlow of a function, are fused nodes.
-    rewritten = case.mode in capabilities.of(case.framework).steps.joined
-    # An attention is one kernel for two products and the softmax between them.
-    attends = any(one.work.kind == "attention" for one in mapped.values())
-    joined = any(is_group(one.signature) for one in calls)
-    return not calls or rewritten or attends or joined
-
-
-def compute_bound(
-    mapped: Mapping[tuple[str, str], MappedCall], rows: Mapping[KernelSpec, Measurement]
-) -> set[tuple[str, str]]:
-    """Return which calls have native kernels that are bound by compute, all of them.
-
-    Args:
-        mapped: what stands for the calls.
-        rows: the native ones.
-    """
-    roofs = {nameless(case): row.roofline for case, row in rows.items()}
-
-    def bound(one: MappedCall) -> bool:
-        own = [roofs.get(nameless(term.hot)) for term in one.terms]
-        return bool(own) and all(roof is not None and roof.bound == "compute" for roof in own)
-
-    return {key for key, one in mapped.items() if bound(one)}
-
-
-def layerless(
-    mapped: Mapping[tuple[str, str], MappedCall], rows: Mapping[KernelSpec, Measurement]
-) -> tuple[int, int]:
-    """Return how many calls of a step no native layer with a time stands for, and how many it has.
-
-    Args:
-        mapped: what stands for the calls; views are left out.
-        rows: the native ones.
-    """
-    known = {nameless(case): row for case, row in rows.items()}
-    calls = [one for one in mapped.values() if one.work.kind != "view"]
-    lost = sum(one.count for one in calls if one.native_s(known) is None)
-    return lost, sum(one.count for one in calls)
-
-
-def _calls(one: OperatorRow) -> float:
-    return one.count
-
-
-def _bytes(one: OperatorRow) -> float:
-    return one.count * one.bytes
-
-
-def _seconds(one: OperatorRow) -> float:
-    return one.count * one.seconds
-
-
-def module_parts(rows: Sequence[OperatorRow]) -> dict[str, float]:
-    """Return the seconds of the native layers by module; of what is not known completely nothing.
-
-    Args:
-        rows: with their native seconds.
-    """
-    found: dict[str, float] = {}
-    unknown = set()
-    for row in rows:
-        for name, share in row.owners().items():
-            if row.native_s is None:
-                unknown.add(name)
-            else:
-                found[name] = found.get(name, 0.0) + share * row.native_s
-    return {name: seconds for name, seconds in found.items() if name not in unknown}

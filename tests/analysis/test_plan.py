@@ -2,8 +2,8 @@
 
 import pytest
 
+from pydlbench.analysis.estimate import plan
 from pydlbench.errors import UsageError
-from pydlbench.ladder.estimate import plan
 from pydlbench.models import build_model
 from pydlbench.models.passes import step_passes
 

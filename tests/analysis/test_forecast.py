@@ -5,10 +5,10 @@ import math
 import msgspec
 import pytest
 
-from pydlbench.ladder import forecast
-from pydlbench.ladder.forecast import conclude, forecast_step
-from pydlbench.ladder.rows import FAULT, Rows, batches, stored_rows
-from pydlbench.ladder.scores import ASSUMED, LEAST, Interval, interval, scored
+from pydlbench.analysis import forecast
+from pydlbench.analysis.forecast import conclude, forecast_step
+from pydlbench.analysis.rows import FAULT, Rows, batches, stored_rows
+from pydlbench.analysis.scores import ASSUMED, LEAST, Interval, interval, scored
 from pydlbench.records.forecast import ForecastRecord, OperatorTime, Place, StepFaults
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepSpec
@@ -262,11 +262,11 @@ def test_a_step_scores_its_newest_forecast_once(store_path, run_record):
             ("step", step_document(1.0)),
             ("step", step_document(9.0, batch=8, threads=1)),
             ("step", step_document(9.0, mode="compiled")),
-            ("check", check),
-            ("check", {**check, "model": "exact", "forecast_error": 0.0}),
-            ("check", {**check, "device": "cuda:0"}),
-            ("check", {**check, "library": "torch 1.0"}),
-            ("check", {**check, "forecast_error": None}),
+            ("breakdown", check),
+            ("breakdown", {**check, "model": "exact", "forecast_error": 0.0}),
+            ("breakdown", {**check, "device": "cuda:0"}),
+            ("breakdown", {**check, "library": "torch 1.0"}),
+            ("breakdown", {**check, "forecast_error": None}),
         ):
             store.add(run_record.id, Entry.from_document(table, document))
         wanted = [math.log(0.8), 0.0, math.log(1.1)]

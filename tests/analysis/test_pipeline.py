@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydlbench.ladder.pipeline import Enqueued, enqueued, makespan, period
+from pydlbench.analysis.pipeline import Enqueued, enqueued, makespan, period
 from pydlbench.records.operator import RecordedCall
 
 seconds = st.floats(0, 1e-2)

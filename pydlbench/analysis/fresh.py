@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pydlbench.analysis.rows import undisturbed
 from pydlbench.backends.steps.device import WAYS
-from pydlbench.ladder.rows import undisturbed
 from pydlbench.records.step import StepPreparation
 from pydlbench.steps.prepare import prepare_step
 from pydlbench.timing.chunk import Request

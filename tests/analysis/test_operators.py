@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from pydlbench.analysis.operators import kind_of, listed
 from pydlbench.backends.steps.groups import CallGroup
-from pydlbench.ladder.operators import kind_of, listed
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepSpec
 

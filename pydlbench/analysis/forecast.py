@@ -4,14 +4,14 @@
 
 The operators come from recording a step (PyTorch's eager mode, users' models in TensorFlow), or are
 cut from the model's graph; their times come from the store, or are measured alone (see
-:mod:`pydlbench.ladder.rows`). A machine is not as fast today as when a row was stored: a few of
+:mod:`pydlbench.analysis.rows`). A machine is not as fast today as when a row was stored: a few of
 them are timed again, and all rows of their class are scaled by what these have changed. Page faults
 are counted where the step runs, untimed; what one costs is measured once.
 
 On a GPU each operator has two times, the host's and the device's, and the step is the makespan of
-both (:mod:`pydlbench.ladder.pipeline`).
+both (:mod:`pydlbench.analysis.pipeline`).
 
-The interval is what earlier forecasts were off by (:mod:`pydlbench.ladder.scores`).
+The interval is what earlier forecasts were off by (:mod:`pydlbench.analysis.scores`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from pydlbench.analysis.fresh import counted_faults
+from pydlbench.analysis.operators import listed
+from pydlbench.analysis.pipeline import enqueued, period
+from pydlbench.analysis.rows import FAULT, Rows, measure_rows, now_utc, stored_rows
+from pydlbench.analysis.scores import Interval, interval, scored
 from pydlbench.errors import UnsupportedError
-from pydlbench.ladder.fresh import counted_faults
-from pydlbench.ladder.operators import listed
-from pydlbench.ladder.pipeline import enqueued, period
-from pydlbench.ladder.rows import FAULT, Rows, measure_rows, now_utc, stored_rows
-from pydlbench.ladder.scores import Interval, interval, scored
 from pydlbench.records.forecast import ForecastRecord, ForecastTerm, Place, StepFaults
 from pydlbench.timing.statistics import median
 from pydlbench.words import FRAMEWORK_MODES, GPU_FRAMEWORK

@@ -8,7 +8,7 @@ are and some are not, so that the two sums are the ends of an interval::
 A kernel without a cold row counts with its hot time in both; how many these are is told.
 
 The statistical interval is kept apart: that of the sums of the laps in which the rows were visited
-(:mod:`pydlbench.ladder.effort`).
+(:mod:`pydlbench.analysis.effort`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from pydlbench.ladder.dominance import Dominance, Timed, dominance
-from pydlbench.ladder.effort import half_width_s, sharing
+from pydlbench.analysis.dominance import Dominance, Timed, dominance
+from pydlbench.analysis.effort import half_width_s, sharing
 from pydlbench.models.passes import LOSS, step_passes
 from pydlbench.ops.table import ITEM_BYTES, MEMORY_BOUND
 from pydlbench.records.measurement import MATERIAL, disturbed_share

@@ -5,7 +5,7 @@ import math
 import pytest
 from invented_evidence import row
 
-from pydlbench.ladder.estimate import estimate, plan
+from pydlbench.analysis.estimate import estimate, plan
 from pydlbench.models import build_model
 
 

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from invented_evidence import row
 
-from pydlbench.ladder.dominance import Timed, dominance
-from pydlbench.ladder.estimate import estimate, plan
+from pydlbench.analysis.dominance import Timed, dominance
+from pydlbench.analysis.estimate import estimate, plan
 from pydlbench.models import build_model
 from pydlbench.records.measurement import time_summary
 from pydlbench.report.verdicts import share_text
