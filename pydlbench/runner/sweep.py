@@ -7,7 +7,7 @@
     [defaults]            # for every table that knows the key
     batch = [1, 16]
 
-    [[layers]]            # as `pydlbench layers`; likewise [[estimate]], [[step]] and [[check]]
+    [[layers]]            # as `pydlbench layers`; likewise [[estimate]], [[step]] and [[breakdown]]
     shape = "alexnet/*"
     precision = ["fp32", "bf16"]
     exclude = [{ precision = "bf16", batch = 1 }]
