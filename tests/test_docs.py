@@ -200,7 +200,7 @@ def test_the_messages_on_sweeps_are_real():
     (text,) = blocks(DOCS / "sweeps.md", "toml")
     (shown,) = [one for one in blocks(DOCS / "sweeps.md", "text") if "a.toml" in one]
     for old, new, line in zip(
-        ('"bf16"]', "stop-after = 20", '"backward-*"'),
+        ('"bf16"]', "rounds = 6", '"backward-*"'),
         ('"bf17"]', 'modes = "x"', '"backwrd"'),
         shown.splitlines(),
         strict=True,
