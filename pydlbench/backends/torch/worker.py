@@ -290,10 +290,3 @@ def _waiting(case: StepSpec) -> Callable[[], None]:
     if not case.on_gpu:
         return lambda: None
     return lambda: torch.cuda.synchronize(case.device)
-
-
-def prepare_allocation(backend: FrameworkBackend, size: int) -> OperatorsKernel:
-    """Make a call ready; see ``operations.prepare_allocation``."""
-    source = torch.ones(size // 4)
-    call = TimedCall(lambda: torch.add(source, 1.0))
-    return OperatorsKernel([call], OperatorsFacts(names=("call",)), backend.cpus)
