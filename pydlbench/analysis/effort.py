@@ -1,13 +1,13 @@
 """How sure a sum of rows is, and which of them are visited again for its sake.
 
-A lap visits every row once, so the rows' times of one lap make one sum: drift that all rows had in
-common is in it. The sum's interval is that of the median of these sums. It is no sum of the rows'
-own half-widths, which would take a machine that is slow for a minute for as many independent errors
-as there are rows.
+A round visits every row once, so the rows' times of one round make one sum: drift that all rows had
+in common is in it. The sum's interval is that of the median of these sums. It is no sum of the
+rows' own half-widths, which would take a machine that is slow for a minute for as many independent
+errors as there are rows.
 
 Rows that hardly move the sum are visited less: the error that a row adds is its weight (how often
 it is in the sum) times the deviation of its visits, and the best use of the same number of visits
-gives each row a number in proportion to that (Neyman, J. R. Stat. Soc. 97, 1934). After the laps
+gives each row a number in proportion to that (Neyman, J. R. Stat. Soc. 97, 1934). After the rounds
 that all rows share, those at the end of that list, which together make a twentieth of the sum's
 variance, have visits enough.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pydlbench.records.specs import KernelSpec
     from pydlbench.runner.laps import Effort
 
-# Laps that all rows share: fewer visits have no deviation to speak of.
+# Rounds that all rows share: fewer visits have no deviation to speak of.
 _SHARED: Final = 3
 # Of the variance of the sum: what may be left to the rows that are visited no more.
 _TAIL: Final = 0.05
@@ -40,12 +40,12 @@ def half_width_s(
 ) -> float:
     """Return half of the width of the interval of a weighted sum of rows, in seconds.
 
-    It is that of the laps' sums, of the rows that have visits enough for an interval; a row with
+    It is that of the rounds' sums, of the rows that have visits enough for an interval; a row with
     more visits than another counts with its first ones. To this the other rows are added as
     independent errors (root of the sum of squares): those of some visits with half of the range of
     these, those of a single visit with the half-width of their own interval (the quartiles where
-    there is none). A disturbed visit that was left out moves its row's later ones by a lap, and
-    rows that an earlier task of a sweep has measured have laps of their own time.
+    there is none). A disturbed visit that was left out moves its row's later ones by a round, and
+    rows that an earlier task of a sweep has measured have rounds of their own time.
 
     Args:
         weights: how often each row is in the sum.
@@ -53,14 +53,14 @@ def half_width_s(
     """
     times = {case: time for case in weights if (time := rows[case].time) is not None}
     complete = {case: one for case, one in times.items() if len(one.visit_s) >= LEAST_ROUNDS}
-    laps = min((len(one.visit_s) for one in complete.values()), default=0)
+    rounds = min((len(one.visit_s) for one in complete.values()), default=0)
     sums = [
-        sum(weights[case] * one.visit_s[lap] for case, one in complete.items())
-        for lap in range(laps)
+        sum(weights[case] * one.visit_s[number] for case, one in complete.items())
+        for number in range(rounds)
     ]
     confidence = next(iter(times.values())).confidence if times else 0.95
     interval = median_interval(sums, confidence) if sums else None
-    if interval is None:  # at a level that so few laps have none for
+    if interval is None:  # at a level that so few rounds have none for
         complete = {}
     squares = 0.0 if interval is None else ((interval.high - interval.low) / 2) ** 2
     for case, one in times.items():

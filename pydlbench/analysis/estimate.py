@@ -7,8 +7,8 @@ are and some are not, so that the two sums are the ends of an interval::
 
 A kernel without a cold row counts with its hot time in both; how many these are is told.
 
-The statistical interval is kept apart: that of the sums of the laps in which the rows were visited
-(:mod:`pydlbench.analysis.effort`).
+The statistical interval is kept apart: that of the sums of the rounds in which the rows were
+visited (:mod:`pydlbench.analysis.effort`).
 """
 
 from __future__ import annotations

@@ -75,6 +75,12 @@ _KERNEL_BUDGET_S: Final = 0.25
 # round only: preparing them takes longer than what is gained by it.
 _TAIL: Final = 0.25
 _EVERY: Final = 3
+# A batch normalisation by itself, in PyTorch's words.
+_NORM: Final = "batch_norm"
+_UNFUSED: Final = (
+    "fused batch norm and activations: no step with them ran beside this one (native layers are "
+    "not fused either, so that no difference depends on it; diagnose measures modes that fuse)"
+)
 # Calls alone run so often in a row: behind others, and with their operands in caches.
 _REPEATS: Final = 2
 
@@ -459,6 +465,8 @@ class _Measured:
             self._missing,
             confidence=self._session.options.confidence,
         )
+        if any(_NORM in call.operator for call in self._calls):
+            found = msgspec.structs.replace(found, not_measured=(*found.not_measured, _UNFUSED))
         return BreakdownRecord(
             **msgspec.structs.asdict(found),
             measured=found.levels.step,
