@@ -3,7 +3,9 @@
 import inspect
 import json
 
+import msgspec
 import pytest
+from breakdown_records import forecast_of
 from invented_session import InventedSession
 from said import says
 
@@ -21,6 +23,7 @@ from pydlbench.records.breakdown import (
     Term,
 )
 from pydlbench.records.trace import Tracing
+from pydlbench.store.store import Store
 
 MS = 1e-3
 
@@ -136,3 +139,31 @@ def test_a_step_without_a_trace_is_skipped_and_costs_no_other(session, capsys):
 def test_rounds_below_an_interval_are_refused(capsys):
     assert main(["breakdown", "mnist", "--rounds", "5"]) == 2
     assert "6" in capsys.readouterr().err
+
+
+def test_a_forecast_is_made_and_kept_before_the_step_is_timed(session, monkeypatch, capsys):
+    forecast = forecast_of("mnist", 0.042)
+    monkeypatch.setattr("pydlbench.analysis.forecast.forecast_step", lambda *_, **__: forecast)
+
+    def measured(case, session, **settings):
+        found = settings["forecast"](case)
+        record = invented(case, session, **settings)
+        return msgspec.structs.replace(record, forecast_s=found.seconds)
+
+    words = ("mnist", "--batch", "4", "--framework", "torch")
+    assert command.run(parse(*words), session.open, measured) == 0
+    assert "forecast made before: 42.00 ms (+5.0 %)" in capsys.readouterr().out
+    with Store.open(readonly=True) as store:
+        ((made, kept),) = store.documents("forecast", 9)
+        ((measured_later, _),) = store.documents("breakdown", 9)
+    assert kept["forecast_s"] == 0.042
+    assert made < measured_later
+
+
+def test_steps_of_several_modes_stand_in_one_table(session, capsys):
+    words = ("mnist", "--batch", "4", "--framework", "torch", "--mode", "eager", "compiled")
+    assert command.run(parse(*words), session.open, invented) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    rows = [line for line in lines if line[:1] == ["torch"]]
+    assert [row[1] for row in rows] == ["eager", "compiled"]
+    assert rows[0][2:] == ["-", "-", "32.00", "ms", "38.00", "ms", "40.00", "ms", "+2.5", "%"]
