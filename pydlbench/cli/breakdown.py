@@ -222,6 +222,8 @@ class BreakdownTask(ModelTask):
         from pydlbench.analysis.forecast import forecast_step
         from pydlbench.runner.execute import row_key
 
+        # The store is there once the run has begun.
+        view.advance(0, self.rounds + _STAGES, f"{case.framework} {case.mode}: forecast")
         if view.store is None:
             return "there is no store"
         try:
