@@ -42,6 +42,8 @@ WAKEUPS: Final = "wake-up of threads"
 #: Those that a log tells.
 LOG_TERMS: Final = (ANOTHER_KERNEL, REORDERS, CREATION)
 
+# Of a step: an upper bound below this explains nothing that matters.
+_NEGLIGIBLE: Final = 0.01
 # Page faults of such a block; with fewer nobody has counted them.
 _FEW_FAULTS: Final = 1.0
 
@@ -170,42 +172,35 @@ def fresh_memory(table: Table) -> Experiment | None:
     )
 
 
-def wakeups(table: Table, parts: StepParts) -> Experiment | None:
-    """Return what it costs at most that threads of a step sleep more often than in calls alone.
+def wakeups(table: Table) -> Experiment | str:
+    """Return what it costs at most that threads of a step fall asleep, where that hardly matters.
+
+    A thread that is woken is not always waited for: what all of them cost together is an upper
+    bound, which explains something only where it is small.
 
     Args:
-        table: with visits of steps, calls alone and :data:`WAKEUP`.
-        parts: of the step.
+        table: with visits of steps and of :data:`WAKEUP`.
 
     Returns:
-        None where the times that threads fell asleep were not counted, or not what waking one
-        costs.
+        Why it is not known, where sleeping threads or what waking one costs were not counted, or
+        they may cost more.
     """
-    if WAKEUP not in table or ALONE not in table:
-        return None
-    calls = sum(call.signature in parts.alone for call in parts.calls)
-    step, alone = _asleep(table.of(STEP), 1), _asleep(table.of(ALONE), calls)
-    width = parts.repeats * len(parts.alone)
-    shared = step.keys() & alone.keys()
-    if not shared:
-        return None
-    cost = table.of(WAKEUP).by_round()
-    more = {number: step[number] - alone[number] / width for number in shared}
+    counted = {
+        one.round: one.voluntary / (len(one.seconds) * one.inner)
+        for one in table.of(STEP)
+        if one.voluntary is not None
+    }
+    if WAKEUP not in table or not counted:
+        return "sleeping threads, or what waking one costs, were not counted"
+    cost, step_s = table.of(WAKEUP).by_round(), table.of(STEP).median
+    seconds = {number: count * in_round(cost, number) for number, count in counted.items()}
+    each = f"{1e6 * median(cost.values()):.1f} us each: a byte to a sleeping thread"
+    asleep = f"threads fall asleep {median(counted.values()):.1f} times in a step"
+    if median(seconds.values()) > _NEGLIGIBLE * step_s:
+        return f"{asleep}, which may cost up to {each}; who waits for them is not known"
     return Experiment(
         term=WAKEUPS,
         level="in_context",
-        seconds={number: count * in_round(cost, number) for number, count in more.items()},
-        how=f"threads of a step fall asleep {median(step.values()):.1f} times, "
-        f"{median(more.values()):+.1f} times more often than in as many calls alone, by the "
-        f"kernel's count, at {1e6 * median(cost.values()):.1f} us each at most: a byte to a "
-        "sleeping thread",
+        seconds=seconds,
+        how=f"{asleep}, by the kernel's count, at {each}",
     )
-
-
-def _asleep(series: Series, times: int) -> dict[int, float]:
-    """Return how often threads fell asleep in so many executions, by round."""
-    return {
-        one.round: times * one.voluntary / (len(one.seconds) * one.inner)
-        for one in series
-        if one.voluntary is not None
-    }

@@ -457,7 +457,7 @@ class _Measured:
             native=native,
             lacks=lacks,
         )
-        experiments = [*self._log_experiments(table, parts), *self._counted(table, parts)]
+        experiments = [*self._log_experiments(table, parts), *self._counted(table)]
         found = break_down(
             table,
             parts,
@@ -525,15 +525,16 @@ class _Measured:
             self._no_log("no library logs a call that a native layer stands for")
         return found
 
-    def _counted(self, table: Table, parts: StepParts) -> list[Experiment]:
+    def _counted(self, table: Table) -> list[Experiment]:
         """Return what counters tell of the step: page faults, and threads that fell asleep."""
+        uncounted = "page faults, or what one costs, were not counted"
         found = []
-        for name, experiment, what in (
-            (FRESH_MEMORY, fresh_memory(table), "page faults, or what one costs,"),
-            (WAKEUPS, wakeups(table, parts), "sleeping threads, or what waking one costs,"),
+        for name, experiment in (
+            (FRESH_MEMORY, fresh_memory(table) or uncounted),
+            (WAKEUPS, wakeups(table)),
         ):
-            if experiment is None:
-                self._missing["in_context"][name] = f"{what} were not counted"
+            if isinstance(experiment, str):
+                self._missing["in_context"][name] = experiment
             else:
                 found.append(experiment)
         return found
