@@ -132,7 +132,7 @@ class _Gate:
         return self._judged(lambda: [step_spec(model, {"device": "cpu", **step})])
 
     def _judged(self, specs: Callable[[], list[KernelSpec | StepSpec]]) -> CompareDocument:
-        from pydlbench.cli.options import percentage
+        from pydlbench.cli.values import percentage
         from pydlbench.errors import PydlbenchError, UsageError
         from pydlbench.report.compare import judge
 

@@ -7,7 +7,7 @@ import pytest
 import pydlbench
 from pydlbench import api
 from pydlbench.cli import layers, step
-from pydlbench.cli.parser import command_parser
+from pydlbench.cli.parser import read
 from pydlbench.runner import measure
 from pydlbench.runner.options import Options
 from pydlbench.study.loop import LEAST_ROUNDS
@@ -46,7 +46,7 @@ def opened(monkeypatch):
 )
 def test_a_function_visits_and_samples_as_its_command_does(opened, call, read_tasks, words):
     command, *arguments = words
-    tasks, _ = read_tasks(command_parser(command).parse_args([*arguments, "--device", "cpu"]))
+    tasks, _ = read_tasks(read([command, *arguments, "--device", "cpu"])[0])
     own = Options(**tasks[0].options)
     assert opened(call, words[-1]) == (own.budget_s, own.visits or LEAST_ROUNDS)
 

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pydlbench.cli.options import FAILED, add, one_of, taking, whole_number
+from pydlbench.cli.options import (
+    BUDGET,
+    DEVICE,
+    EXPLAIN,
+    FAIL_ON,
+    REPETITIONS,
+    ExplainedStep,
+)
 from pydlbench.cli.steps import (
     EXPECTED_NODES,
     ModelTask,
-    add_own,
     frameworks_of,
     read_steps,
     show_documents,
     summands,
 )
-from pydlbench.errors import PydlbenchError, UsageError
+from pydlbench.cli.values import one_of, whole_number
+from pydlbench.errors import PydlbenchError
 from pydlbench.runner.tasks import Result, Task
 from pydlbench.timing.policy import STEP_BUDGET_S
-from pydlbench.words import PRECISIONS
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Iterator, Sequence
 
     from pydlbench.cli.output import Outputs
@@ -33,7 +39,7 @@ if TYPE_CHECKING:
     from pydlbench.runner.tasks import View
     from pydlbench.store.documents import Loaded
 
-__all__ = ["add_parser", "read_tasks", "run", "stored_report"]
+__all__ = ["Options", "read_tasks", "run", "stored_report"]
 
 # Fewer rounds have no interval at 95 %.
 _ROUNDS: Final = 6
@@ -43,51 +49,32 @@ _STAGES: Final = 4
 _SUBJECTS: Final = 4
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "breakdown",
-        description="Measure a framework's step on a CPU, its calls within a traced step and "
-        "alone, and the native layers that stand for them, round by round; and say where the "
-        "step's time goes, from the hardware's limit to the step.",
+class Options(ExplainedStep):
+    """The command's options."""
+
+    description = (
+        "Measure a framework's step on a CPU, its calls within a traced step and alone, and the "
+        "native layers that stand for them, round by round; and say where the step's time goes, "
+        "from the hardware's limit to the step."
     )
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        help="alexnet-owt, vgg16, resnet50...; FILE.py:CALLABLE; FILE.onnx",
+    device: str | None = DEVICE(
+        help="cpu: steps are traced there only",
+        read=partial(one_of, allowed=("cpu",)),
+        default="cpu",
     )
-    add(
-        parser.add_argument_group("what is broken down"),
-        *("framework", "mode", "phase", "batch", "precision", "layout", "option"),
-        many=("framework", "mode"),
-        framework={"help": "torch, tensorflow, jax, or all: the first two, if installed (default)"},
-        precision={"type": (one_of, PRECISIONS), "default": "fp32"},
-    )
-    add_own(parser)
-    how = parser.add_argument_group("how it is timed")
-    how.add_argument(
-        "--rounds",
-        metavar="N",
+    budget: float = BUDGET(help="sampling time per native kernel in seconds (0.25)", default=0.25)
+    repetitions: int = REPETITIONS(
+        help=f"repetitions of all parts, in each of which the step has a new process ({_ROUNDS}, "
+        "which is the least)",
+        read=partial(whole_number, least=_ROUNDS),
         default=_ROUNDS,
-        type=taking("--rounds", whole_number, _ROUNDS),
-        help=f"rounds, in each of which the step has a new process; {_ROUNDS} at the least "
-        f"({_ROUNDS})",
     )
-    add(
-        how,
-        *("device", "threads", "budget", "seed"),
-        device={"default": "cpu", "help": "cpu: steps are traced there only"},
-        budget={"default": 0.25, "help": "seconds of sampling per native kernel (0.25)"},
-    )
-    add(
-        parser.add_argument_group("what is shown"),
-        *("explain", "json", "md", "fail-on", "quiet", "verbose", "store"),
-        fail_on=FAILED | {"help": "failed: end with exit code 3 if a breakdown has failed"},
-    )
+    explain: bool = EXPLAIN()
+    fail_on: tuple[str, float] | None = FAIL_ON(help="exit with code 3 if a breakdown has failed")
 
 
 def run(
-    args: argparse.Namespace,
+    args: Options,
     session_factory: Callable[..., Any] | None = None,
     measurer: Callable[..., Any] | None = None,
 ) -> int:
@@ -110,7 +97,7 @@ def run(
     tasks, notes = read_tasks(args, measurer)
     for task in tasks:
         task.check(None)
-    outputs = Outputs.from_args(args)
+    outputs = Outputs.of(args)
     outputs.note(*notes)
 
     def shown(results: Any) -> None:
@@ -123,7 +110,7 @@ def run(
 
 
 def read_tasks(
-    args: argparse.Namespace, measurer: Callable[..., Any] | None = None
+    args: Options, measurer: Callable[..., Any] | None = None
 ) -> tuple[list[Task], tuple[str, ...]]:
     """Return a task for each framework and mode; and notes on them.
 
@@ -135,19 +122,15 @@ def read_tasks(
         UsageError: a value is bad.
         BackendMissingError: no framework is named and none is installed.
     """
-    if args.device not in (None, "cpu"):
-        raise UsageError(
-            f"--device {args.device}: steps are traced on a CPU only; nearest: --device cpu"
-        )
     graph, rows, notes = read_steps(args)
-    _, guessed = frameworks_of(args)
+    _, guessed = frameworks_of(args.model, args.framework)
     tasks: list[Task] = [
         BreakdownTask(
             rows=(row,),
             guessed=guessed,
-            options=summands(args),
+            options=summands(args, args.budget),
             graph=graph,
-            rounds=args.rounds,
+            rounds=args.repetitions,
             measurer=measurer,
         )
         for row in rows

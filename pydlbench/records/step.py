@@ -155,7 +155,7 @@ class StepSpec(Record, frozen=True, kw_only=True):
             ("--loss", own.loss, None),
             ("--optimizer", own.optimizer, OPTIMIZERS[0]),
             ("--train-mode or --eval-mode", own.train, None),
-            ("--arg", options_text(self.options), ""),
+            ("--set", options_text(self.options), ""),
         ):
             if given != only:
                 word = "" if isinstance(given, bool) else f" {given}"
@@ -226,7 +226,7 @@ def step_words(step: StepSpec | BreakdownRecord) -> list[str]:
         words += [f"--{name}", value] if value != usual else []
     for name, value in step.options.items():
         plain = f"{name.replace('_', '-')}={value}"
-        words += ["--option", plain] if own is None else ["--arg", f"{name}={value}"]
+        words += ["--set", plain if own is None else f"{name}={value}"]
     words += own.words() if own is not None else []
     words += ["--framework", step.framework]
     words += ["--device", step.device] if step.device != "cpu" else []

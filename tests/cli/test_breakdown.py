@@ -12,7 +12,7 @@ from said import says
 from pydlbench.analysis.step import break_down_step
 from pydlbench.cli import breakdown as command
 from pydlbench.cli import main
-from pydlbench.cli.parser import Parser
+from pydlbench.cli.parser import read
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.breakdown import (
     BreakdownRecord,
@@ -29,9 +29,7 @@ MS = 1e-3
 
 
 def parse(*words):
-    parser = Parser(prog="pydlbench")
-    command.add_parser(parser.add_subparsers())
-    return parser.parse_args(["breakdown", *words])
+    return read(["breakdown", *words])[0]
 
 
 def level(ms):
@@ -129,7 +127,7 @@ def test_a_breakdown_is_printed_kept_and_shown_again(session, tmp_path, capsys):
 
 
 def test_a_step_without_a_trace_is_skipped_and_costs_no_other(session, capsys):
-    words = ("mnist", "--batch", "4", "--framework", "torch", "tensorflow", "--json", "-")
+    words = ("mnist", "--batch", "4", "--framework", "torch,tensorflow", "--json", "-")
     assert command.run(parse(*words), session.open, invented) == 0
     first, second = json.loads(capsys.readouterr().out)["breakdowns"]
     assert first["status"] == "ok"
@@ -137,7 +135,7 @@ def test_a_step_without_a_trace_is_skipped_and_costs_no_other(session, capsys):
 
 
 def test_rounds_below_an_interval_are_refused(capsys):
-    assert main(["breakdown", "mnist", "--rounds", "5"]) == 2
+    assert main(["breakdown", "mnist", "--repetitions", "5"]) == 2
     assert "6" in capsys.readouterr().err
 
 

@@ -9,7 +9,7 @@ from said import says
 
 from pydlbench.cli import diagnose as command
 from pydlbench.cli import main
-from pydlbench.cli.parser import command_parser
+from pydlbench.cli.parser import read
 from pydlbench.diagnose import run as package
 from pydlbench.errors import PydlbenchError
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving
@@ -54,11 +54,11 @@ def asked(monkeypatch):
 
 
 def parse(*words):
-    return command_parser("diagnose").parse_args(words)
+    return read(["diagnose", *words])[0]
 
 
 def test_what_is_asked_for_arrives(session, asked, capsys):
-    words = ("--phase", "training", "--batch", "4", "--option", "decay=0", "--stop-after", "9")
+    words = ("--phase", "training", "--batch", "4", "--set", "decay=0", "--stop-after", "9")
     assert command.run(parse("mnist", *words, "--layout", "nchw"), session.open) == 0
     ((case, _, limit),) = asked
     assert (case.model, case.phase, case.batch, limit) == ("mnist", "training", 4, 9.0)

@@ -103,7 +103,7 @@ sys.exit(main())
 @pytest.mark.parametrize("finished", [0, 1])
 def test_ctrl_c_prints_what_is_finished(finished):
     problems = [f"mb1ic8ih{size}oc8oh{size}kh3ph1" for size in (8, 6, 7)]
-    words = ("--shape", *problems, "--budget", "0.2", "--json", "-")
+    words = ("--shape", ",".join(problems), "--budget", "0.2", "--json", "-")
     process = subprocess.Popen(
         [sys.executable, "-c", TELLING, "layers", *words, "--quiet"],
         stdout=subprocess.PIPE,

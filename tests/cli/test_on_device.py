@@ -6,7 +6,7 @@ import pytest
 from invented_gpu import Gpu, GpuSession, convolution
 
 from pydlbench.cli import breakdown, diagnose, forecast, main
-from pydlbench.cli.parser import command_parser
+from pydlbench.cli.parser import read
 from pydlbench.errors import UsageError
 
 BRIEF = ("mnist", "--framework", "torch", "--device", "cuda:0")
@@ -20,7 +20,7 @@ def session(run_record):
 
 
 def run(command, session, name, *words):
-    return command.run(command_parser(name).parse_args(words), session.open)
+    return command.run(read([name, *words])[0], session.open)
 
 
 def test_a_forecast_on_a_gpu_is_the_makespan_of_host_and_device(session, capsys):
@@ -35,7 +35,7 @@ def test_a_forecast_on_a_gpu_is_the_makespan_of_host_and_device(session, capsys)
 
 
 def test_a_breakdown_on_a_gpu_is_refused_in_one_line(session):
-    with pytest.raises(UsageError, match="nearest: --device cpu"):
+    with pytest.raises(UsageError, match="nearest: cpu"):
         run(breakdown, session, "breakdown", *BRIEF)
 
 
@@ -67,7 +67,7 @@ def test_what_a_gpu_does_not_have_is_one_line(session, words, near):
 def test_by_default_steps_run_where_they_can_be_explained(framework, device, monkeypatch):
     monkeypatch.setattr("pydlbench.backends.capabilities.default_device", lambda: ("cuda:0", ()))
     words = ["mnist", *(("--framework", *framework) if framework else ())]
-    tasks, notes = forecast.read_tasks(command_parser("forecast").parse_args(words))
+    tasks, notes = forecast.read_tasks(read(["forecast", *words])[0])
     assert [row.case.device for task in tasks for row in task.rows] == [device]
     assert any("on the CPU" in one for one in notes) is (device == "cpu")
 

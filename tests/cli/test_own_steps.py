@@ -3,7 +3,7 @@
 import pytest
 
 from pydlbench.cli import breakdown, diagnose, estimate, forecast
-from pydlbench.cli.parser import command_parser
+from pydlbench.cli.parser import read
 from pydlbench.errors import UsageError
 
 COMMANDS = {
@@ -29,7 +29,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def tasks_of(name, *words):
-    return COMMANDS[name].read_tasks(command_parser(name).parse_args(words))[0]
+    return COMMANDS[name].read_tasks(read([name, *words])[0])[0]
 
 
 def steps_of(tasks):

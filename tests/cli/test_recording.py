@@ -6,8 +6,8 @@ import sqlite3
 import pytest
 from said import says
 
+from pydlbench.cli.machine import reading_store
 from pydlbench.cli.measuring import recorder_of
-from pydlbench.cli.options import reading_store
 from pydlbench.errors import StoreError, UsageError
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
@@ -271,13 +271,13 @@ def test_a_transaction_that_is_interrupted_is_rolled_back(store_path, run_record
 
 
 def test_readers_open_what_is_there(store_path, tmp_path):
-    assert reading_store(options()) is None
-    assert reading_store(options(store="none")) is None
+    assert reading_store(None) is None
+    assert reading_store("none") is None
     with pytest.raises(UsageError, match=r"no such file; nearest: leave it out"):
-        reading_store(options(store=str(tmp_path / "a.sqlite")))
+        reading_store(str(tmp_path / "a.sqlite"))
     Store.open(store_path).close()
-    with reading_store(options()) as store:
+    with reading_store(None) as store:
         assert store.runs() == []
     sqlite3.connect(store_path).execute("PRAGMA user_version = 99").connection.close()
     with pytest.raises(StoreError, match="its schema is version 99"):
-        reading_store(options())
+        reading_store(None)

@@ -26,7 +26,6 @@ def file(tmp_path):
         ('[[step]]\nframework = "torch"', "model: not given"),
         ('[[breakdown]]\nmodel = "--help"', "model: not given"),
         ('[[step]]\nmodel = "mnist"\nprotocol = "x"', "protocol: is for published scripts"),
-        ('[[step]]\nmodel = "mnist"\nsweep = "x"', "nearest: batch = "),
         ('[[breakdown]]\nmodel = "mnist"\nmodes = "x"', "modes: no such key; nearest: mode"),
     ],
 )

@@ -153,7 +153,7 @@ def test_a_fused_optimizer_and_a_larger_batch_are_changes_of_the_user_s_step(loo
     assert dict(fused.changes)["own"].optimizer == "adam-fused"
     assert because.next.startswith("pydlbench diagnose my_model.py:build")
     assert "--optimizer adam-fused" in because.next
-    assert "--arg width=3" in because.next
+    assert "--set width=3" in because.next
     larger, because = by_what["batch 4"]
     assert [one.text for one in dict(larger.changes)["own"].inputs] == ["4x8x6x6"]
     assert dict(larger.changes)["batch"] is None  # that of the inputs

@@ -150,7 +150,7 @@ def test_an_optimizer_as_fast_as_native_kernels_is_none():
 def test_l2_terms_in_the_loss():
     found = run(World(decay_s=0.02), phase="training")
     assert named(found) == {"L2 terms in the loss": pytest.approx(0.02, rel=0.05)}
-    assert found.findings[0].next.endswith("--option decay=0 --framework torch")
+    assert found.findings[0].next.endswith("--set decay=0 --framework torch")
 
 
 def test_ragged_channels():

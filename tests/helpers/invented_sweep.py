@@ -9,7 +9,7 @@ from invented_rows import row_of, time_of
 from invented_session import InventedSession
 
 from pydlbench.cli import sweep as command
-from pydlbench.cli.parser import command_parser
+from pydlbench.cli.parser import read
 from pydlbench.devices.cpu.affinity import choose_cpus
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.devices.cpu.record import start_record
@@ -18,7 +18,6 @@ from pydlbench.records.step import StepRecord
 from pydlbench.store.store import Store
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable
 
     from pydlbench.records.measurement import Measurement
@@ -107,8 +106,8 @@ class Sessions(InventedSession):
         return record_of(case)
 
 
-def parse(*words: Any) -> argparse.Namespace:
-    return command_parser("sweep").parse_args([*map(str, words)])
+def parse(*words: Any) -> Any:
+    return read(["sweep", *map(str, words)])[0]
 
 
 def sweep(sessions: Sessions, *words: Any) -> int:

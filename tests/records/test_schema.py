@@ -11,7 +11,7 @@ import pytest
 from breakdown_records import document_of, make_record
 
 from pydlbench.cli import main
-from pydlbench.cli.parser import command_parser
+from pydlbench.cli.parser import read
 from pydlbench.errors import UsageError
 from pydlbench.records.documents import DOCUMENTS
 from pydlbench.records.measurement import Measurement
@@ -110,7 +110,7 @@ def test_a_device_is_valid(capsys):
 
     facts = read_cpu_facts()
     words = ["--device", "cpu", "--json", "-", "--quiet"]
-    args = command_parser("device").parse_args(words)
+    args = read(["device", *words])[0]
     record = start_record(facts, choose_cpus(facts, None))
     assert command.run(args, lambda **_: record) == 0
     assert errors("device", json.loads(capsys.readouterr().out)) == []
@@ -189,7 +189,7 @@ def test_a_diagnosis_is_valid(run_record, capsys, monkeypatch):
         yield Session()
 
     monkeypatch.setattr(package, "diagnose", found)
-    args = command_parser("diagnose").parse_args(["mnist", "--json", "-", "--quiet"])
+    args = read(["diagnose", "mnist", "--json", "-", "--quiet"])[0]
     assert command.run(args, session) == 0
     assert errors("diagnose", json.loads(capsys.readouterr().out)) == []
 

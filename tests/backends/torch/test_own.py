@@ -385,8 +385,8 @@ def test_what_is_raised_while_the_clock_runs_is_told_likewise(own, backend):
             {},
             "returns MSELoss as third; nearest: a function of the output alone",
         ),
-        ("def build(size): pass", {}, "nearest: --arg size=VALUE"),
-        ("def build(size=1): pass", {"options": {"sise": "2"}}, "nearest: --arg size=VALUE"),
+        ("def build(size): pass", {}, "nearest: --set size=VALUE"),
+        ("def build(size=1): pass", {"options": {"sise": "2"}}, "nearest: --set size=VALUE"),
         ("build = 3", {}, "of type int"),
         (
             "def build(): return nn.Linear(2, 2)",
