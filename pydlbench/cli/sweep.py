@@ -21,8 +21,8 @@ from pydlbench.cli.options import (
 )
 from pydlbench.cli.parser import COMMANDS, command_parser, records
 from pydlbench.cli.values import assignment
-from pydlbench.errors import UsageError
-from pydlbench.runner.sweep import Key, apply_rules, parse_sweep
+from pydlbench.errors import UsageError, nearest
+from pydlbench.runner.sweep import Key, apply_rules, key_words, parse_sweep
 from pydlbench.units import format_seconds, percent
 
 if TYPE_CHECKING:
@@ -149,7 +149,6 @@ def read_text(name: str) -> tuple[str, str]:
     Raises:
         UsageError: it cannot be read.
     """
-    from pydlbench.errors import nearest
     from pydlbench.store.place import user_path
 
     path = user_path(name)
@@ -194,6 +193,40 @@ def _takes(one: Option) -> str:
     if one.read is assignment:
         return "pairs"
     return "many" if one.many else "one" if one.metavar else "flag"
+
+
+def words_of(place: str, kind: type[CommandOptions], values: Mapping[str, Any]) -> list[str]:
+    """Return the words of a command line that stand for values of Python.
+
+    Args:
+        place: whose values they are, for messages.
+        kind: the command's record.
+        values: by name: texts, numbers, booleans, lists of them, mappings for ``NAME=VALUE``; None
+            is as if it were not given.
+
+    Raises:
+        UsageError: the command has no such option, or several values of one that takes one.
+    """
+    keys = {
+        key.name.replace("-", "_"): dataclasses.replace(key, refused="") for key in keys_of(kind)
+    }
+    words: list[str] = []
+    arguments: list[str] = []
+    for name, value in values.items():
+        if value is None:
+            continue
+        key = keys.get(name.rstrip("_"))
+        if key is None:
+            near = ", ".join(nearest(name, keys, 1)) or "a name without dashes"
+            raise UsageError(f"{place}: {name}: no such option; nearest: {near}")
+        chosen, *others = key_words(place, key, value)
+        if others:
+            raise UsageError(f"{place}: {name}: takes one value; nearest: {value[0]}")
+        if key.positional:
+            arguments += chosen
+        else:
+            words += chosen
+    return [*words, "--", *arguments]
 
 
 def table_keys() -> dict[str, tuple[Key, ...]]:

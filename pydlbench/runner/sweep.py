@@ -150,7 +150,7 @@ def _defaults(
         raise UsageError(f"{path}: defaults: not a table; nearest: [defaults]")
     known = [one for kind in kinds for one in keys[kind]]
     for name in found:
-        check_name(place, name, known)
+        _check_name(place, name, known)
     return dict(found)
 
 
@@ -162,16 +162,11 @@ def _taken(place: str, values: Mapping[str, Any], keys: Sequence[Key]) -> set[st
     if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
         raise UsageError(f'{place}: defaults: not a list of names; nearest: defaults = ["budget"]')
     for name in names:
-        check_name(f"{place}: defaults", name, keys)
+        _check_name(f"{place}: defaults", name, keys)
     return {*names}
 
 
-def check_name(place: str, name: str, known: Sequence[Key]) -> None:
-    """Make sure that a key is known.
-
-    Raises:
-        UsageError: it is not; with the nearest that is.
-    """
+def _check_name(place: str, name: str, known: Sequence[Key]) -> None:
     found = [one for one in known if one.name == name]
     if found and not found[0].refused:
         return
@@ -197,7 +192,7 @@ def _table(
     for name, value in values.items():
         if name in ("exclude", "defaults"):
             continue
-        check_name(place, name, keys)
+        _check_name(place, name, keys)
         axes.append(key_words(place, by_name[name], value))
     # Arguments come last, behind "--": a name may begin with a dash.
     axes.sort(key=lambda axis: bool(axis[0]) and not axis[0][0].startswith("--"))
