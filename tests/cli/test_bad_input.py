@@ -75,6 +75,9 @@ REFUSED = [
     ("device --throughput T4=1", "--throughput T4=1", "--known"),
     # Where to.
     ("layers --samples", "--samples", "--samples --json -"),
+    ("shapes conv3 --format json --json a", "--format json", "leave one out"),
+    ("shapes conv3 --format csv", "--format csv", "json"),
+    ("layers --format md --json -", "--md -", "--md results.md"),
     ("layers --json - --csv -", "--csv -", "--csv results.csv"),
     ("layers --json a --md ./a", "--md ./a", "--md results.md"),
     ("layers --json ''", "--json ''", None),

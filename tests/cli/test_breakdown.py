@@ -159,7 +159,7 @@ def test_a_forecast_is_made_and_kept_before_the_step_is_timed(session, monkeypat
 
 
 def test_steps_of_several_modes_stand_in_one_table(session, capsys):
-    words = ("mnist", "--batch", "4", "--framework", "torch", "--mode", "eager", "compiled")
+    words = ("mnist", "--batch", "4", "--framework", "torch", "--mode", "eager,compiled")
     assert command.run(parse(*words), session.open, invented) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     rows = [line for line in lines if line[:1] == ["torch"]]

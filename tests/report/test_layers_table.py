@@ -122,8 +122,10 @@ def test_colour_only_on_terminals_that_want_it(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     assert Style.of(Terminal()).bold("x") == "\033[1mx\033[0m"
     assert Style.of(io.StringIO()).bold("x") == "x"
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert Style.of(io.StringIO()).bold("x") == "\033[1mx\033[0m"
     monkeypatch.setenv("NO_COLOR", "1")
-    assert Style.of(Terminal()).alarm("x") == "x"
+    assert Style.of(Terminal()).alarm("x") == Style.of(io.StringIO()).alarm("x") == "x"
 
 
 @pytest.mark.parametrize(
