@@ -26,16 +26,16 @@ _TELLING = {
     "findings": "diagnose",
     "protocol": "step",
     "steps": "step",
-    "checks": "check",
     "forecasts": "forecast",
     "breakdowns": "breakdown",
     "estimate": "estimate",
-    "framework": "check",
+    "levels": "breakdown",
+    "framework": "breakdown",
 }
 
 
 # Commands that write a list, with the field of that list.
-_SEVERAL = {"check": "checks", "forecast": "forecasts", "breakdown": "breakdowns"}
+_SEVERAL = {"forecast": "forecasts", "breakdown": "breakdowns"}
 # Commands whose document is a single entry, with its table; for others it is ``findings``.
 _ALONE = {"estimate": "estimate", "fleet": "fleet"}
 
@@ -192,7 +192,7 @@ def _entries(document: Mapping[str, Any]) -> Iterator[Entry]:
     if kind == "sweep":
         yield from _swept(document)
         return
-    shared = {"schema_version", "kind", "run", "interrupted", "measurements", "checks"}
+    shared = {"schema_version", "kind", "run", "interrupted", "measurements"}
     rest = {name: value for name, value in document.items() if name not in shared}
     if kind == "step" and "protocol" in document:
         yield Entry.from_document("protocol", rest)
@@ -215,7 +215,7 @@ def _swept(document: Mapping[str, Any]) -> Iterator[Entry]:
         ("estimates", "estimate"),
         ("agreements", "agreement"),
         ("protocols", "protocol"),
-        ("checks", "check"),
+        ("breakdowns", "breakdown"),
         ("findings", "findings"),
     ):
         for plain in document.get(name, ()):

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 #: Kinds of entries: a timed layer; the estimate of a step (computed, not measured); a timed
-#: framework step, the comparison of two frameworks' results, the numbers of a published script; a
-#: check; findings of ``diagnose``; a forecast (computed), the operators timed for it, and counts of
+#: framework step, the comparison of two frameworks' results, the numbers of a published script;
+#: findings of ``diagnose``; a forecast (computed), the operators timed for it, and counts of
 #: page faults of a step; a breakdown. Other commands may add tables.
 TABLES: Final = (
-    *("layer", "estimate", "step", "agreement", "protocol", "check", "findings"),
+    *("layer", "estimate", "step", "agreement", "protocol", "findings"),
     *("forecast", "operator", "faults", "breakdown"),
 )
 #: Tables of entries that were not timed.

@@ -87,7 +87,7 @@ def test_newest_runs_come_first_and_as_many_as_asked_for(store, run_of):
 
 def test_columns_are_those_of_the_documents(store, begun, entry):
     store.add(begun.id, entry(contended=True))
-    store.add(begun.id, Entry("check", {"layer": "no layer"}))
+    store.add(begun.id, Entry("breakdown", {"layer": "no layer"}))
     columns = columns_of(store, begun)
     document = store.entries(begun.id, "layer")[0].document
     times = {name: document["time_s"][name] for name in ("median", "ci_low", "ci_high", "n")}
