@@ -1,11 +1,9 @@
-"""What the commands do, from Python: records of steps and comparisons, and tables of them."""
+"""What the commands do, from Python: records of steps and comparisons."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
-from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.backends.capabilities import default_device
@@ -19,7 +17,7 @@ from pydlbench.timing.policy import STEP_BUDGET_S
 from pydlbench.words import CODE_LIMIT_S, FRAMEWORKS, GPU_FRAMEWORK, ONNX_FRAMEWORK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pydlbench.records.breakdown import BreakdownRecord
     from pydlbench.records.check import CheckRecord
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from pydlbench.records.diagnosis import Diagnosis
     from pydlbench.records.forecast import ForecastRecord
     from pydlbench.records.measurement import Measurement
-    from pydlbench.records.record import Record
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepRecord
     from pydlbench.store.reader import Reader
@@ -274,30 +271,3 @@ def _session(step: StepSpec, options: Options) -> Session:
     if step.own is not None and options.code_limit_s is None:
         options = dataclasses.replace(options, code_limit_s=CODE_LIMIT_S)
     return Session(options)
-
-
-def to_dataframe(records: Iterable[Record | Mapping[str, Any]]) -> Any:
-    """Return records as a table: a row each, with the fields of inner objects as ``time_s.median``.
-
-    Args:
-        records: measurements, steps, checks, or the documents of a store's entries.
-
-    Returns:
-        A ``pandas.DataFrame`` where pandas is installed, else a list of flat dicts.
-    """
-    rows = [_flat(one if isinstance(one, Mapping) else one.to_dict()) for one in records]
-    if importlib.util.find_spec("pandas") is None:
-        return rows
-    import pandas as pd
-
-    return pd.DataFrame(rows)
-
-
-def _flat(document: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in document.items():
-        if isinstance(value, Mapping):
-            found |= _flat(value, f"{path}{name}.")
-        else:
-            found[f"{path}{name}"] = value
-    return found
