@@ -48,6 +48,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def _repr_markdown_(self) -> str | None:
         return type(self).notebook(self, "markdown")
 
+    def _repr_html_(self) -> str | None:
+        return type(self).notebook(self, "html")
+
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object."""
         found: dict[str, Any] = {}

@@ -12,19 +12,21 @@ from pydlbench.records.measurement import Measurement
 from pydlbench.records.peaks import DevicePeaks
 from pydlbench.records.run import RunRecord
 from pydlbench.records.step import StepRecord
+from pydlbench.report.blocks import Facts, Table
 from pydlbench.report.breakdown import breakdown_report
 from pydlbench.report.diagnose import diagnosis_report
 from pydlbench.report.e2e import conclude, step_rows, steps_report
 from pydlbench.report.forecast import forecast_report
+from pydlbench.report.html import fragment
 from pydlbench.report.layers import layers_report
-from pydlbench.report.text import Facts, Table, as_markdown
+from pydlbench.report.text import as_markdown
 from pydlbench.units import format_hz, number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pydlbench.records.record import Record
-    from pydlbench.report.text import Block
+    from pydlbench.report.blocks import Block
 
 #: Of a record alone nobody knows the run.
 _RUN: Final = RunRecord(id="", created_utc="", device={"name": "machine not recorded"})
@@ -40,6 +42,12 @@ def markdown(record: Record) -> str | None:
     """Return the report on a record as Markdown; see :func:`blocks_of`."""
     blocks = blocks_of(record)
     return None if blocks is None else as_markdown(blocks)
+
+
+def html(record: Record) -> str | None:
+    """Return the report on a record as HTML without styles of its own; see :func:`blocks_of`."""
+    blocks = blocks_of(record)
+    return None if blocks is None else fragment(blocks)
 
 
 def _steps(record: Any) -> list[Block]:

@@ -69,7 +69,17 @@ def test_notebooks_show_what_the_commands_print():
     steps = record(StepRecord, "step.json", "steps")._repr_markdown_()
     assert "mnist" in steps
     assert "| torch eager |" in steps
-    assert RecordedCall(signature="", operator="")._repr_markdown_() is None
+    page = record(StepRecord, "step.json", "steps")._repr_html_()
+    assert page.startswith("<div>")
+    assert '<th scope="row">conv2</th>' in page
+    call = RecordedCall(signature="", operator="")
+    assert (call._repr_markdown_(), call._repr_html_()) == (None, None)
+
+
+def test_nothing_that_a_record_holds_becomes_markup():
+    assert callable(pydlbench.step)
+    document = {**documents("step.json", "steps")[0], "notes": ["<script>alert(1)</script>"]}
+    assert "<script" not in StepRecord.from_dict(document)._repr_html_()
 
 
 def test_peaks_are_those_of_the_probe(monkeypatch):
