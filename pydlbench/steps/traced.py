@@ -351,9 +351,9 @@ def _executed(meaning: Meaning) -> float | None:
 
 
 def _moved(meaning: Meaning) -> int | None:
-    """Return least bytes; where a trace has no sizes of results, as far as layers tell."""
+    """Return least bytes; without sizes of results what is read, and what layers tell."""
     if meaning.bytes is not None or not meaning.layers or meaning.reads is None:
-        return meaning.bytes
+        return meaning.reads if meaning.bytes is None else meaning.bytes
     itemsize = bytes_of_type(next(iter(meaning.dtypes), "float32"))
     layers = [(each.layer, each.pass_) for each in meaning.layers]
     # Of layers one after the other only the last one's result is the call's.

@@ -270,6 +270,12 @@ def test_a_circle_of_nodes_and_torn_lines_are_told(tmp_path):
     assert "1 torn lines were passed over" in recorded.notes
 
 
+def test_events_within_each_other_are_bounded(tmp_path):
+    deep = [event("aten::new", place, 10_000 - 2 * place, **PRODUCT) for place in range(1500)]
+    with pytest.raises(UsageError, match=r"trace.json: 'aten::new': more than 1,000 events around"):
+        read(written(tmp_path, deep))
+
+
 def test_steps_whose_calls_differ_are_summed(tmp_path):
     def step(number, begin, calls):
         return [
