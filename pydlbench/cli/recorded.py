@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 # ``step --trace FILE``: the calls of somebody's step, held against this machine's limits.
 
 #: Options of the command that a trace has a meaning with.
-_WITH_A_TRACE = (
-    *("command", "trace", "json", "md", "quiet", "verbose", "threads", "seed", "store", "no_trace"),
-    *("version", "device"),
-)
+_WITH_A_TRACE = (*("command", "version", "trace", "json", "md", "quiet", "verbose", "threads"),)
 
 
 def run_trace(args: argparse.Namespace, session_factory: Callable[..., Any] | None = None) -> int:
