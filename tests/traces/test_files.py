@@ -298,6 +298,14 @@ def test_a_profile_without_tensors_is_counted(tmp_path):
     assert (problem.call.operator, problem.meaning.layers) == ("onnx.Conv", ())
 
 
+def test_wide_types_have_no_layer(tmp_path):
+    double = {**PRODUCT, "Input type": ["double", "double"]}
+    recorded = read(written(tmp_path, [event("aten::mm", 0, 5, **double)]))
+    (described,) = describe(recorded, "x", distinct_problems(recorded)).problems
+    assert (described.precision, described.problem) == ("float64", "4x8 8x2")
+    assert described.no_layer == "no layer computes in float64"
+
+
 def test_a_log_of_a_gpu_has_no_limits_here(tmp_path):
     recorded = read(written(tmp_path, LINE.replace(",exec,cpu,", ",exec,gpu:0,")))
     assert recorded.on_gpu
