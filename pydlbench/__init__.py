@@ -39,9 +39,9 @@ _find_native_modules()
 if TYPE_CHECKING:
     from pydlbench.api import (
         breakdown,
-        check,
         compare_runs,
         diagnose_step,
+        estimate,
         forecast,
         step,
     )
@@ -60,9 +60,9 @@ __all__ = [
     "__version__",
     "breakdown",
     "build_layer",
-    "check",
     "compare_runs",
     "diagnose_step",
+    "estimate",
     "forecast",
     "measure",
     "peaks",
@@ -79,9 +79,9 @@ _HOMES = {
     "Session": "pydlbench.runner.session",
     "Store": "pydlbench.store.store",
     "breakdown": "pydlbench.api",
-    "check": "pydlbench.api",
     "compare_runs": "pydlbench.api",
     "diagnose_step": "pydlbench.api",
+    "estimate": "pydlbench.api",
     "step": "pydlbench.api",
     "forecast": "pydlbench.api",
     "measure": "pydlbench.runner.measure",

@@ -28,7 +28,7 @@ def test_product(pydlbench_layer):
     assert row.layer == "8x8:8x8"
     print(found.to_dict()["counts"])
 """
-QUICK = "slower='3%', passes=5, budget=0.02"
+QUICK = "slower='3%', repetitions=5, budget=0.02"
 
 
 @pytest.fixture
@@ -73,9 +73,9 @@ def test_a_layer_that_is_slower_than_in_the_other_installation_fails(
 
 def test_what_cannot_be_told_is_skipped_with_what_would_decide(run, baseline, monkeypatch):
     invent_workers(monkeypatch)
-    result = run("--pydlbench-python", baseline, limits="passes=2, budget=0.01")
+    result = run("--pydlbench-python", baseline, limits="repetitions=2, budget=0.01")
     result.assert_outcomes(skipped=1)
-    assert says(result.stdout.str(), "cannot tell 5 %", "2 passes", "more --passes")
+    assert says(result.stdout.str(), "cannot tell 5 %", "2 repetitions", "more --repetitions")
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def stored(tmp_path, monkeypatch):
     """A file that ``layers`` has written."""
     invent_workers(monkeypatch)
     path = tmp_path / "baseline.json"
-    words = ["layers", "--shape", "8x8:8x8", "--budget", "0.05", "--visits", "6", "--quiet"]
+    words = ["layers", "--shape", "8x8:8x8", "--budget", "0.05", "--repetitions", "6", "--quiet"]
     assert main([*words, "--json", str(path)]) == 0
     assert json.loads(path.read_text())["measurements"][0]["status"] == "ok"
     return str(path)

@@ -22,21 +22,26 @@ from pydlbench.analysis.breakdown import (
     StepParts,
     break_down,
 )
+from pydlbench.analysis.calls import CallLog, ReadyCalls
+from pydlbench.analysis.estimate import nameless
 from pydlbench.analysis.experiments import (
+    FRESH_MEMORY,
     LOG,
+    LOG_TERMS,
     LOGGED,
     PAGES,
     PAGES_KEPT,
+    WAKEUP,
+    WAKEUPS,
     fresh_memory,
     log_experiments,
+    wakeups,
 )
+from pydlbench.analysis.mapped import map_calls
+from pydlbench.analysis.operators import kind_of, listed
 from pydlbench.backends import capabilities
 from pydlbench.backends.steps import operations
 from pydlbench.errors import PydlbenchError, UnsupportedError
-from pydlbench.ladder.calls import CallLog, ReadyCalls
-from pydlbench.ladder.estimate import nameless
-from pydlbench.ladder.mapped import map_calls
-from pydlbench.ladder.operators import kind_of, listed
 from pydlbench.records.breakdown import BreakdownRecord
 from pydlbench.records.operator import OperatorsFacts
 from pydlbench.records.step import StepPreparation
@@ -51,9 +56,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from pydlbench.analysis.breakdown import Experiment
-    from pydlbench.ladder.mapped import MappedCall
+    from pydlbench.analysis.mapped import MappedCall
+    from pydlbench.records.forecast import ForecastRecord
     from pydlbench.records.measurement import Measurement
-    from pydlbench.records.operator import RecordedCall
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepFacts, StepSpec
     from pydlbench.records.trace import Tracing
@@ -70,6 +75,12 @@ _KERNEL_BUDGET_S: Final = 0.25
 # round only: preparing them takes longer than what is gained by it.
 _TAIL: Final = 0.25
 _EVERY: Final = 3
+# A batch normalisation by itself, in PyTorch's words.
+_NORM: Final = "batch_norm"
+_UNFUSED: Final = (
+    "fused batch norm and activations: no step with them ran beside this one (native layers are "
+    "not fused either, so that no difference depends on it; diagnose measures modes that fuse)"
+)
 # Calls alone run so often in a row: behind others, and with their operands in caches.
 _REPEATS: Final = 2
 
@@ -80,6 +91,7 @@ def break_down_step(
     *,
     rounds: int = LEAST_ROUNDS,
     native: Mapping[KernelSpec, Measurement] | None = None,
+    forecast: Callable[[StepSpec], ForecastRecord | str] = lambda _: "",
     tell: Callable[[str], None] = lambda _: None,
 ) -> BreakdownRecord:
     """Measure a step and its parts, and say where its time goes.
@@ -89,6 +101,8 @@ def break_down_step(
         session: whose workers are used.
         rounds: in each of which the step has a new process; six at least.
         native: rows of native kernels that were found before.
+        forecast: says what the step will take from what is stored, or why it cannot; called before
+            anything of the step is timed.
         tell: called with what is done next.
 
     Raises:
@@ -98,7 +112,12 @@ def break_down_step(
     """
     if case.on_gpu:
         raise UnsupportedError(f"{case.framework} on {case.device}: a step is traced on a CPU only")
+    predicted = forecast(case)
     measured = _Measured(case, session, max(LEAST_ROUNDS, rounds), native or {}, tell)
+    if not isinstance(predicted, str):
+        measured.forecast_s = predicted.seconds
+    elif predicted:
+        measured.notes.append(f"no forecast: {predicted}")
     try:
         measured.prepare()
         measured.take()
@@ -154,9 +173,10 @@ class CallsAlone:
         names: list[str] = []
         row: list[float] = []
         rows: list[tuple[float, ...]] = []
-        chunk: Chunk | None = None
+        chunks: list[Chunk] = []
         request = msgspec.structs.replace(request, inner=self.repeats)
         for some, chunk in self.ready.visit(request):
+            chunks.append(chunk)
             names += some
             width = self.width * len(some)
             rows = [
@@ -164,11 +184,13 @@ class CallsAlone:
                 for begin in range(0, len(chunk.seconds), width)
             ]
             row += middle_rounds(chunk.seconds, width)
-        if chunk is None:
+        if not chunks:
             raise UnsupportedError("no call could be made ready to be run alone")
         self.names[:] = names
-        if len(row) > len(rows[0]):  # of several batches, each of which had rounds of its own
+        chunk = chunks[0]
+        if len(chunks) > 1:  # each of them had rounds of its own, and counters
             rows = [tuple(row)]
+            chunk = msgspec.structs.replace(chunk, faults=None, voluntary=None)
         return with_parts(chunk, [sum(one[:: self.width]) for one in rows], rows)
 
 
@@ -222,8 +244,9 @@ class _Measured:
         self._subjects: list[Subject] = []
         self._step_size: Size | None = None
         self._missing: dict[str, dict[str, str]] = {"alone": {}, "in_context": {}}
-        self._notes: list[str] = []
-        self._recorded: tuple[RecordedCall, ...] = ()
+        self.notes: list[str] = []
+        self.forecast_s: float | None = None
+        self._listed = OperatorsFacts()
         self._mapped: dict[tuple[str, str], MappedCall] = {}
         self._seldom: frozenset[KernelSpec] = frozenset()
         self._alone: CallsAlone | None = None
@@ -255,7 +278,7 @@ class _Measured:
         self._find_native()
         self._tell("calls alone")
         self._make_calls()
-        self._make_pages()
+        self._make_probes()
 
     def _step_policy(self) -> Policy:
         return step_policy(Policy(budget_s=STEP_BUDGET_S, visits=self._rounds))
@@ -279,12 +302,12 @@ class _Measured:
     def _list_calls(self) -> None:
         case, session = self._case, self._session
         try:
-            self._recorded = listed(case, session).calls
+            self._listed = listed(case, session)
         except UnsupportedError as error:
-            self._notes.append(f"no calls alone: {error}")
+            self.notes.append(f"no calls alone: {error}")
             return
         cache = session.cache_bytes(case.device)
-        self._mapped = map_calls(self._recorded, case.phase, case.precision, case.device, cache)
+        self._mapped = map_calls(self._listed.calls, case.phase, case.precision, case.device, cache)
 
     def _find_native(self) -> None:
         """Find the fastest native kernel of each layer that was not found before."""
@@ -307,7 +330,7 @@ class _Measured:
                 size = Size(execution_s=row.time.median, wall_s=row.time.median)
                 self._add(spec, self._native_sampler(spec, row), self._kernel_policy(), size)
             else:
-                self._notes.append(f"no native row: {spec.label}: {row.reason or row.status}")
+                self.notes.append(f"no native row: {spec.label}: {row.reason or row.status}")
 
     def _native_seconds(self) -> dict[KernelSpec, float]:
         """Return what each native kernel takes in a step, all of its executions together."""
@@ -334,27 +357,37 @@ class _Measured:
     def _make_calls(self) -> None:
         """Make distinct calls ready, each alone, and once more where their libraries log."""
         case, session = self._case, self._session
-        own = [one for one in self._recorded if kind_of(one) != "feed"]
+        own = [one for one in self._listed.calls if kind_of(one) != "feed"]
         if not own:
             return
-        ready = ReadyCalls(case, session, own, warm=True)
+        ready = ReadyCalls(case, session, own)
         self._kernels.append(ready.kernel)
         self._alone = CallsAlone(ready, [], width=_REPEATS, repeats=_REPEATS)
         self._add(ALONE, self._alone.sample, self._parts_policy())
         if not capabilities.of(case.framework).steps.logs_calls or case.mode != "eager":
             reason = f"nothing logs what {case.framework} {case.mode} executes in each call"
-            self._missing["alone"]["another kernel, reorders"] = reason
+            self._no_log(reason)
             return
         try:
             self._log = CallLog(case, session, own)
         except PydlbenchError as error:
-            self._missing["alone"]["another kernel, reorders"] = " ".join(str(error).split())
+            self._no_log(" ".join(str(error).split()))
             return
         self._kernels.append(self._log.kernel)
         self._logged = CallsAlone(self._log, [], width=LOGGED)
         self._add(LOG, self._logged.sample, self._parts_policy())
 
-    def _make_pages(self) -> None:
+    def _no_log(self, reason: str) -> None:
+        """Say why nothing is known of what only a log tells."""
+        self._missing["alone"][", ".join(LOG_TERMS)] = reason
+
+    def _make_probes(self) -> None:
+        """Make ready what new pages cost, and waking a thread."""
+        kernel = self._session.worker("native", "cpu").build(
+            operations.prepare_wakeups, OperatorsFacts
+        )
+        self._kernels.append(kernel)
+        self._add(WAKEUP, kernel.sample, self._kernel_policy())
         for name, warm in ((PAGES, False), (PAGES_KEPT, True)):
             worker = self._session.worker("native", "cpu", warm=warm)
             kernel = worker.build(operations.prepare_lifetimes, OperatorsFacts, blocks=list(_BLOCK))
@@ -386,7 +419,7 @@ class _Measured:
                 if key in errors:
                     raise errors[key]
             for subject, error in errors.items():
-                self._notes.append(f"{subject}: {' '.join(str(error).split())}")
+                self.notes.append(f"{subject}: {' '.join(str(error).split())}")
             self._subjects = [one for one in self._subjects if one.key not in errors]
 
     def _is_due(self, key: Hashable, number: int) -> bool:
@@ -406,7 +439,7 @@ class _Measured:
         case, table = self._case, self._study.table
         native: dict[tuple[str, str], Sequence[NativeKernel]] = {}
         lacks: dict[str, str] = {}
-        operators = {(one.signature, one.direction): one.operator for one in self._recorded}
+        operators = {(one.signature, one.direction): one.operator for one in self._listed.calls}
         for key, one in self._mapped.items():
             kernels = self._native_kernels(one, table)
             if kernels is None:
@@ -414,7 +447,7 @@ class _Measured:
             else:
                 native[key] = kernels
         if self._alone is not None:
-            for call in self._recorded:
+            for call in self._listed.calls:
                 if why := self._alone.ready.refused.get(call.signature):
                     lacks[call.operator] = why
         parts = StepParts(
@@ -424,7 +457,7 @@ class _Measured:
             native=native,
             lacks=lacks,
         )
-        experiments = [*self._log_experiments(table, parts), *self._fresh_memory(table)]
+        experiments = [*self._log_experiments(table, parts), *self._counted(table)]
         found = break_down(
             table,
             parts,
@@ -432,6 +465,8 @@ class _Measured:
             self._missing,
             confidence=self._session.options.confidence,
         )
+        if any(_NORM in call.operator for call in self._calls):
+            found = msgspec.structs.replace(found, not_measured=(*found.not_measured, _UNFUSED))
         return BreakdownRecord(
             **msgspec.structs.asdict(found),
             measured=found.levels.step,
@@ -448,7 +483,10 @@ class _Measured:
             threads=len(self._session.cpus),
             processes=table.of(STEP).processes,
             trace=self._tracing,
-            notes=(*self._facts.notes, *self._notes),
+            forecast_s=self.forecast_s,
+            lines=self._listed.lines,
+            types=self._facts.types or None,
+            notes=tuple(dict.fromkeys((*self._facts.notes, *self._listed.notes, *self.notes))),
             seconds=time.monotonic() - self._begin,
         )
 
@@ -479,18 +517,24 @@ class _Measured:
         log, logged = self._log, self._logged
         if log is None or logged is None or self._alone is None or LOG not in table:
             return []
-        executing = [name for name in logged.names if log.libraries(name)]
+        executing = [name for name in logged.names if log.logs(name)]
         found = log_experiments(
             table, parts, logged.names, executing, self._alone.ready.facts.dispatch_s
         )
         if not found:
-            self._missing["alone"]["another kernel, reorders"] = "no library logs a call"
+            self._no_log("no library logs a call that a native layer stands for")
         return found
 
-    def _fresh_memory(self, table: Table) -> list[Experiment]:
-        found = fresh_memory(table)
-        if found is None:
-            reason = "page faults, or what one costs, were not measured"
-            self._missing["in_context"]["fresh memory"] = reason
-            return []
-        return [found]
+    def _counted(self, table: Table) -> list[Experiment]:
+        """Return what counters tell of the step: page faults, and threads that fell asleep."""
+        uncounted = "page faults, or what one costs, were not counted"
+        found = []
+        for name, experiment in (
+            (FRESH_MEMORY, fresh_memory(table) or uncounted),
+            (WAKEUPS, wakeups(table)),
+        ):
+            if isinstance(experiment, str):
+                self._missing["in_context"][name] = experiment
+            else:
+                found.append(experiment)
+        return found

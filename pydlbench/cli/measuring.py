@@ -6,8 +6,9 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.cli.options import FOUND, reading_store
+from pydlbench.cli.machine import reading_store
 from pydlbench.cli.terminal import Progress, tell
+from pydlbench.cli.values import FOUND
 from pydlbench.errors import StoreError, UsageError
 from pydlbench.report.text import check_writable
 from pydlbench.runner.execute import execute
@@ -17,16 +18,16 @@ from pydlbench.store.place import chosen_path
 from pydlbench.store.store import Store
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Iterator, Sequence
 
+    from pydlbench.cli.options import Measuring
     from pydlbench.records.run import RunInfo
     from pydlbench.runner.execute import Results
     from pydlbench.runner.tasks import Task
 
 
 def measure(
-    args: argparse.Namespace,
+    args: Measuring,
     kind: str,
     tasks: Sequence[Task],
     show: Callable[[Results], None],
@@ -69,7 +70,7 @@ def ended(results: Results, what: str = "rows", fail_on: tuple[str, float] | Non
     Args:
         results: of the run.
         what: its rows are called.
-        fail_on: see :func:`pydlbench.cli.options.fail_on`; only ``failed`` is looked at.
+        fail_on: see :func:`pydlbench.cli.values.fail_on`; only ``failed`` is looked at.
 
     Raises:
         PydlbenchError: what has ended the run early.
@@ -92,7 +93,7 @@ def ended(results: Results, what: str = "rows", fail_on: tuple[str, float] | Non
 # The store that ``--store`` names, for keeping a run in it, and the run that ``--resume`` names.
 
 
-def recorder_of(args: argparse.Namespace, kind: str, resume: str | None = None) -> Recorder:
+def recorder_of(args: Measuring, kind: str, resume: str | None = None) -> Recorder:
     """Return what keeps a run in the store that a command's options name.
 
     Args:
@@ -143,9 +144,7 @@ def _resumable(store: Store, text: str, kind: str) -> Resumed:
 
 
 @contextlib.contextmanager
-def run_to_resume(
-    args: argparse.Namespace, resume: str, kind: str
-) -> Iterator[tuple[Store, RunInfo]]:
+def run_to_resume(args: Measuring, resume: str, kind: str) -> Iterator[tuple[Store, RunInfo]]:
     """Open the store for reading, and find the run that ``--resume`` names.
 
     Args:
@@ -156,7 +155,7 @@ def run_to_resume(
     Raises:
         UsageError: there is no such run, or it is another command's.
     """
-    store = reading_store(args)
+    store = reading_store(args.store)
     if store is None:
         raise UsageError(f"--resume {resume}: no runs are kept yet")
     with store:

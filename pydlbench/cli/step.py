@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.cli.options import (
-    FAILED,
-    Several,
-    add,
-    batches,
-    choices,
-    one_of,
-    real,
-    taking,
-    whole_number,
+    BATCH,
+    BUDGET,
+    DEVICE,
+    FAIL_ON,
+    FEED,
+    FRAMEWORK,
+    HOW,
+    LAYOUT,
+    MODE,
+    MODEL,
+    PHASE,
+    PRECISION,
+    REPETITIONS,
+    SCRIPT,
+    WHAT,
+    ModelOptions,
+    TableOutput,
+    flag,
+    option,
 )
 from pydlbench.cli.steps import (
     ModelTask,
     StepsTask,
-    add_own,
     check_phase,
     code_limit,
     devices,
@@ -29,6 +39,15 @@ from pydlbench.cli.steps import (
     read_model,
     subjects_of,
     values_of,
+)
+from pydlbench.cli.values import (
+    choices,
+    device_names,
+    one_of,
+    real,
+    splits,
+    whole_number,
+    wholes,
 )
 from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.runner.tasks import Result, Row, Task
@@ -44,7 +63,6 @@ from pydlbench.words import (
 )
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pydlbench.cli.output import Outputs
@@ -55,106 +73,101 @@ if TYPE_CHECKING:
     from pydlbench.runner.execute import Results
     from pydlbench.runner.tasks import View
 
-__all__ = ["add_parser", "read_tasks", "run", "show"]
+__all__ = ["Options", "read_tasks", "run", "show"]
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "step",
-        description="Check that the steps of PyTorch, TensorFlow and JAX are the model, then time "
-        "them interleaved, or onnxruntime's of an ONNX file; or run a published benchmark's own "
-        "protocol and print what its script prints.",
+def _count(least: int) -> Callable[[str, str], int]:
+    return partial(whole_number, least=least)
+
+
+class Options(ModelOptions, TableOutput):
+    """The command's options."""
+
+    description = (
+        "Check that the steps of PyTorch, TensorFlow and JAX compute the model, then time them "
+        "interleaved, or onnxruntime's of an ONNX file; or run a published benchmark's own "
+        "protocol and print what its script prints."
     )
-    parser.add_argument(
-        "model",
-        nargs="?",
-        metavar="MODEL",
-        help="alexnet-owt, vgg16, resnet50, mnist...; FILE.py:CALLABLE; FILE.onnx",
+    model: str = MODEL(argument="?", default="")
+    framework: tuple[str, ...] | None = FRAMEWORK(
+        help="torch, tensorflow, jax, or all: the first two (default)"
     )
-    what = parser.add_argument_group("what is timed")
-    several = ("framework", "mode", "phase", "batch", "precision")
-    add(what, *several, many=several)
-    what.add_argument(
-        "--sweep",
-        dest="batch",
-        metavar="batch=N,N",
-        action=Several,
-        type=taking("--sweep", batches, "batch="),
-        help="the same as --batch N N",
+    mode: tuple[str, ...] | None = MODE()
+    phase: tuple[str, ...] = PHASE(
+        help=f"{PHASE.help}, or all",
+        many=True,
+        read=partial(choices, allowed=PHASES, every="all"),
+        default=PHASES[:1],
     )
-    what.add_argument(
-        "--cast",
-        metavar="HOW",
-        type=taking("--cast", one_of, CASTS),
-        help="below fp32: mixed (weights stay in fp32: autocast; default) or whole",
+    batch: tuple[int, ...] = BATCH(many=True, read=wholes, default=())
+    precision: tuple[str, ...] = PRECISION(
+        help=f"{PRECISION.help}, or all", many=True, read=splits, default=("fp32",)
     )
+    cast: str | None = option(
+        "HOW",
+        "below fp32: mixed (weights stay in fp32: autocast; default) or whole",
+        group=WHAT,
+        read=partial(one_of, allowed=CASTS),
+    )
+    layout: str | None = LAYOUT()
     # A published script says itself what it is fed: without a default.
-    add(what, "layout", "option", "feed", feed={"default": None})
-    add_own(parser)
-
-    how = parser.add_argument_group("how it is timed")
-    add(
-        how,
-        *("device", "threads", "budget", "visits", "seed"),
-        many=("device",),
-        device={"help": "cpu, cuda:N, or both for their ratio; default: the GPU if there is one"},
-        budget={"help": "seconds of sampling per step, all its visits together (10)"},
-        visits={
-            "help": "make the steps ready and time them so often, each time in new processes; from "
-            "6 on there is an interval (6)"
-        },
+    feed: str | None = FEED(default=None)
+    device: tuple[str, ...] = DEVICE(
+        help="cpu, cuda:N, or both for their ratio; default: the GPU if there is one",
+        many=True,
+        read=device_names,
+        default=(),
     )
-    how.add_argument("--no-checks", action="store_true", help="time without checking first")
-    how.add_argument(
-        "--trace",
-        metavar="FILE",
-        help="no step is run: read one that was recorded, a trace of PyTorch's profiler or of "
+    budget: float | None = BUDGET(
+        help="sampling time per step in seconds, over all repetitions (10)"
+    )
+    repetitions: int | None = REPETITIONS()
+    no_checks: bool = flag("time without checking first", group=HOW)
+    trace: str | None = option(
+        "FILE",
+        "run no step: read one that was recorded, a trace of PyTorch's profiler or of "
         "onnxruntime's, an execution trace, or a log of ONEDNN_VERBOSE=1; .gz or not",
+        group=HOW,
+        not_in_sweeps="reads a recorded step, it times nothing; nearest: pydlbench step --trace",
     )
-    how.add_argument(
-        "--no-trace", action="store_true", help="do not trace steps: no modules and calls"
+    no_trace: bool = flag("do not trace steps: no modules and calls", group=HOW)
+    agree: bool = flag(
+        "compare the numbers of the two frameworks",
+        group=HOW,
+        not_in_sweeps="compares numbers, it times nothing; nearest: pydlbench step MODEL --agree",
     )
-    how.add_argument(
-        "--agree", action="store_true", help="hold the two frameworks' numbers against each other"
-    )
-
-    script = parser.add_argument_group("as a published script")
-    script.add_argument(
-        "--protocol",
-        metavar="NAME",
-        help="alexnet-tutorial, mnist-tutorial, cifar10-tutorial, tf-cnn-benchmarks, "
+    protocol: str | None = option(
+        "NAME",
+        "alexnet-tutorial, mnist-tutorial, cifar10-tutorial, tf-cnn-benchmarks, "
         "deep-learning-benchmark, convnet-benchmarks, convnet-benchmarks-tf",
+        group=SCRIPT,
     )
-    for name, least, text in (
-        ("--steps", 1, "steps that count; default: the script's"),
-        ("--warmup", 0, "steps before them"),
-        ("--every", 1, "steps between two lines"),
-    ):
-        script.add_argument(name, metavar="N", type=taking(name, whole_number, least), help=text)
-    script.add_argument(
-        "--epochs",
-        metavar="X",
-        type=taking("--epochs", real, "10"),
-        help="of mnist-tutorial, instead of --steps (10)",
+    steps: int | None = option(
+        "N", "steps that count; default: the script's", group=SCRIPT, read=_count(1)
     )
-    script.add_argument(
-        "--quirk",
-        action="append",
-        metavar="NAME[=off]",
-        help="switch one of the script's oddities on or off",
+    warmup: int | None = option("N", "steps before them", group=SCRIPT, read=_count(0))
+    every: int | None = option("N", "steps between two lines", group=SCRIPT, read=_count(1))
+    epochs: float | None = option(
+        "X",
+        "epochs of mnist-tutorial, instead of --steps (10)",
+        group=SCRIPT,
+        read=partial(real, near="10"),
     )
-    script.add_argument(
-        "--data", metavar="DIR", help="MNIST's or CIFAR-10's files; default: generated images"
+    quirk: tuple[str, ...] = option(
+        "NAME[=off]",
+        "switch a known oddity of the script on or off",
+        group=SCRIPT,
+        many=True,
+        read=splits,
+        default=(),
     )
-    add(
-        parser.add_argument_group("what is shown"),
-        *("json", "csv", "md", "fail-on", "quiet", "verbose", "store"),
-        fail_on=FAILED,
+    data: str | None = option(
+        "DIR", "folder of MNIST's or CIFAR-10's files; default: generated images", group=SCRIPT
     )
+    fail_on: tuple[str, float] | None = FAIL_ON()
 
 
-def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = None) -> int:
+def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int:
     """Time steps, or run a published protocol.
 
     Args:
@@ -180,7 +193,7 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
     from pydlbench.cli.output import Outputs
     from pydlbench.records.step import StepRecord
 
-    outputs = Outputs.from_args(args)
+    outputs = Outputs.of(args)
     tasks, notes = read_tasks(args)
     outputs.note(*notes)
 
@@ -206,7 +219,7 @@ _PROTOCOL_ONLY: Final = ("steps", "warmup", "every", "epochs", "quirk", "data")
 _MODES: Final = tuple(dict.fromkeys(mode for modes in FRAMEWORK_MODES.values() for mode in modes))
 
 
-def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
+def read_tasks(args: Options) -> tuple[list[Task], tuple[str, ...]]:
     """Return a task for each batch and phase, a sweep's table of steps likewise; and notes on them.
 
     Raises:
@@ -217,14 +230,8 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
     from pydlbench.study.loop import LEAST_ROUNDS
     from pydlbench.timing.policy import STEP_BUDGET_S
 
-    for name in _PROTOCOL_ONLY:
-        value = getattr(args, name)
-        if value is not None:
-            text = value[0] if isinstance(value, list) else value
-            raise UsageError(
-                f"--{name} {text}: for published scripts only; nearest: --protocol NAME"
-            )
-    if args.model is None:
+    args.refuse(_PROTOCOL_ONLY, "without --protocol", "--protocol NAME")
+    if not args.model:
         raise UsageError("MODEL: none given; nearest: pydlbench step alexnet-owt --batch 16")
     ways, notes, guessed = _ways(args)
     on, more = devices(args)
@@ -237,7 +244,7 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
     if args.agree and len({framework for framework, _ in ways}) != 2:
         raise UsageError("--agree: needs two frameworks; nearest: --framework all")
     tasks: list[Task] = []
-    for batch, phase in product(args.batch or [None], args.phase or PHASES[:1]):
+    for batch, phase in product(args.batch or [None], args.phase):
         model, named = read_model(args, batch)
         check_phase(model, phase)
         steps = [
@@ -267,7 +274,7 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
                 ),
                 options={
                     "budget_s": args.budget or STEP_BUDGET_S,
-                    "visits": args.visits or LEAST_ROUNDS,
+                    "visits": args.repetitions or LEAST_ROUNDS,
                     "threads": args.threads,
                     "seed": args.seed,
                     **code_limit(args),
@@ -282,16 +289,16 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
     return tasks, (*notes, *more)
 
 
-def _ways(args: argparse.Namespace) -> tuple[list[tuple[str, str]], tuple[str, ...], bool]:
+def _ways(args: Options) -> tuple[list[tuple[str, str]], tuple[str, ...], bool]:
     """Return frameworks with their modes, notes on what was left out, and if all is a guess."""
-    frameworks, guessed = frameworks_of(args)
+    frameworks, guessed = frameworks_of(args.model, args.framework)
     if guessed:
         ways, notes = subjects_of(frameworks, args.mode, guessed=True)
         return [*ways], notes, True
     frameworks = frameworks or [*FRAMEWORKS]
     if not args.mode:
         return [(one, FRAMEWORK_MODES[one][0]) for one in frameworks], (), False
-    modes = choices("--mode", args.mode, _MODES, "all")
+    modes = choices("--mode", ",".join(args.mode), _MODES, "all")
     found = [(one, mode) for one in frameworks for mode in modes if mode in FRAMEWORK_MODES[one]]
     if not found:
         known = ", ".join(mode for one in frameworks for mode in FRAMEWORK_MODES[one])
@@ -303,7 +310,7 @@ def _ways(args: argparse.Namespace) -> tuple[list[tuple[str, str]], tuple[str, .
     return found, notes, False
 
 
-def _precisions(given: Sequence[str] | None, on: Sequence[str]) -> list[str]:
+def _precisions(given: Sequence[str], on: Sequence[str]) -> list[str]:
     cpu, gpu = "cpu" in on, any(device != "cpu" for device in on)
     here = [
         one
@@ -311,10 +318,10 @@ def _precisions(given: Sequence[str] | None, on: Sequence[str]) -> list[str]:
         if (cpu and one in CPU_PRECISIONS) or (gpu and one in GPU_PRECISIONS)
     ]
     if cpu and not gpu:
-        for one in (part.strip() for word in given or () for part in word.split(",")):
+        for one in given:
             if one in GPU_PRECISIONS and one not in CPU_PRECISIONS:
                 raise UsageError(f"--precision {one}: for GPUs only; nearest: --device cuda:0")
-    return choices("--precision", given or ["fp32"], here, "all")
+    return choices("--precision", ",".join(given), here, "all")
 
 
 # -----------------------------------------------------------------------------

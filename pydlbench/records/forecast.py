@@ -185,7 +185,7 @@ class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "fore
         created_utc: when the forecast was made, in ISO 8601.
         seconds: of a step (JSON: ``forecast_s``).
         ci_low: lower end of its 90 % interval: by so much were earlier forecasts off, or where
-            fewer than nine were scored, :data:`pydlbench.ladder.scores.ASSUMED`.
+            fewer than nine were scored, :data:`pydlbench.analysis.scores.ASSUMED`.
         ci_high: upper end.
         operators_s: sum of the operators.
         host_s: on a GPU, what the host needs to enqueue a step; the step is the makespan of host

@@ -18,7 +18,7 @@ import msgspec
 #: Of a document that a command writes.
 SCHEMA_VERSION: Final = 1
 #: Of those whose fields mean something else than they once did, by the command.
-SCHEMA_VERSIONS: Final[Mapping[str, int]] = {"check": 2, "sweep": 2}
+SCHEMA_VERSIONS: Final[Mapping[str, int]] = {"sweep": 2}
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):

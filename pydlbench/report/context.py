@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.records.check import step_words
+from pydlbench.records.step import step_words
 from pydlbench.report.blocks import Details, Lines, Table
 from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.units import format_seconds, percent

@@ -139,19 +139,6 @@ _TABLES: Final[Mapping[str, tuple[str, tuple[Column[Mapping[str, Any]], ...]]]] 
             _text("note", lambda one: "contended" if one.get("contended") else ""),
         ),
     ),
-    "check": (
-        "Checks",
-        (
-            *_STEP,
-            *_WHO,
-            *_THREADS,
-            _text("measured", lambda one: time_text(one.get("measured_s"))),
-            _text("forecast", lambda one: _seconds(one.get("forecast_s"))),
-            _text("error", lambda one: _signed(one.get("forecast_error"))),
-            _text("additivity", lambda one: _signed(one.get("additivity_error"))),
-            _text("unexplained", lambda one: _signed(one.get("unexplained"))),
-        ),
-    ),
     "breakdown": (
         "Breakdowns",
         (
@@ -159,6 +146,8 @@ _TABLES: Final[Mapping[str, tuple[str, tuple[Column[Mapping[str, Any]], ...]]]] 
             *_WHO,
             *_THREADS,
             _text("measured", lambda one: time_text(one.get("measured_s"))),
+            _text("forecast", lambda one: _seconds(one.get("forecast_s"))),
+            _text("error", lambda one: _signed(one.get("forecast_error"))),
             _text("additivity", lambda one: _signed(one.get("additivity_error"))),
             _text("unexplained", lambda one: _signed(one.get("unexplained"))),
         ),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.analysis.scores import LEAST
 from pydlbench.backends import capabilities
-from pydlbench.ladder.scores import LEAST
 from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.metrics import Column, cut
 from pydlbench.report.blocks import Heading, Lines, Table

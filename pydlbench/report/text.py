@@ -60,12 +60,13 @@ class Style:
 
     @classmethod
     def of(cls, stream: TextIO) -> Self:
-        """Return the style that suits ``stream`` (https://no-color.org)."""
+        """Return the style that suits ``stream`` (https://no-color.org, https://force-color.org)."""
+        forced = bool(os.environ.get("FORCE_COLOR")) and not os.environ.get("NO_COLOR")
         if not stream.isatty():
-            return cls()
+            return cls(forced)
         plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
         columns = shutil.get_terminal_size((WIDEST, 24)).columns
-        return cls(not plain, min(WIDEST, columns), terminal=True)
+        return cls(forced or not plain, min(WIDEST, columns), terminal=True)
 
     def bold(self, text: str) -> str:
         """Mark what is to be read first."""

@@ -26,16 +26,16 @@ _TELLING = {
     "findings": "diagnose",
     "protocol": "step",
     "steps": "step",
-    "checks": "check",
     "forecasts": "forecast",
     "breakdowns": "breakdown",
     "estimate": "estimate",
-    "framework": "check",
+    "levels": "breakdown",
+    "framework": "breakdown",
 }
 
 
 # Commands that write a list of what their tables are called by.
-_SEVERAL = {"check": "checks", "forecast": "forecasts", "breakdown": "breakdowns"}
+_SEVERAL = {"forecast": "forecasts", "breakdown": "breakdowns"}
 # Commands whose document is one entry, and its table; of all others it is ``findings``.
 _ALONE = {"estimate": "estimate", "fleet": "fleet"}
 
@@ -149,7 +149,7 @@ def _from_file(path: Path, text: str) -> Loaded:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UsageError(
             f"{text}: is no results of a run ({_lacking(document, error)}); give what layers, "
-            "estimate, step, check, diagnose or forecast wrote with --json"
+            "estimate, step, breakdown, diagnose or forecast wrote with --json"
         ) from error
     info = RunInfo(
         id=record.id,
@@ -190,7 +190,7 @@ def _entries(document: Mapping[str, Any]) -> Iterator[Entry]:
     if kind == "sweep":
         yield from _swept(document)
         return
-    shared = {"schema_version", "kind", "run", "interrupted", "measurements", "checks"}
+    shared = {"schema_version", "kind", "run", "interrupted", "measurements"}
     rest = {name: value for name, value in document.items() if name not in shared}
     if kind == "step" and "protocol" in document:
         yield Entry.from_document("protocol", rest)
@@ -213,7 +213,7 @@ def _swept(document: Mapping[str, Any]) -> Iterator[Entry]:
         ("estimates", "estimate"),
         ("agreements", "agreement"),
         ("protocols", "protocol"),
-        ("checks", "check"),
+        ("breakdowns", "breakdown"),
         ("findings", "findings"),
     ):
         for plain in document.get(name, ()):

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 #: Kinds of entries: a timed layer; the estimate of a step (computed, not measured); a timed
 #: framework step, two frameworks' results held against each other, a published script's numbers;
-#: a check; what ``diagnose`` found; a forecast (computed), the operators timed for it, and counts
+#: what ``diagnose`` found; a forecast (computed), the operators timed for it, and counts
 #: of page faults of a step; a breakdown. Another command may have a table of its own.
 TABLES: Final = (
-    *("layer", "estimate", "step", "agreement", "protocol", "check", "findings"),
+    *("layer", "estimate", "step", "agreement", "protocol", "findings"),
     *("forecast", "operator", "faults", "breakdown"),
 )
 #: Those that were not timed.

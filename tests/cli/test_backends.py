@@ -5,14 +5,14 @@ from said import says
 
 from pydlbench.backends import capabilities
 from pydlbench.cli import backends as command
-from pydlbench.cli.parser import command_parser
+from pydlbench.cli.parser import read
 from pydlbench.errors import BackendMissingError, UnsupportedError, WorkerError
 
 pytestmark = pytest.mark.usefixtures("installed")
 
 
 def parse(*words):
-    return command_parser("backends").parse_args(words)
+    return read(["backends", *words])[0]
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ import json
 from said import says
 
 from pydlbench.cli import device
-from pydlbench.cli.parser import command_parser
+from pydlbench.cli.parser import read
 from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import accumulator, theoretical_peak
 from pydlbench.devices.gpu.record import extend_record, start_record
@@ -59,7 +59,7 @@ def record(device, precisions):
 
 
 def run(*words, probe=record):
-    return device.run(command_parser("device").parse_args(["--device", "cuda:1", *words]), probe)
+    return device.run(read(["device", "--device", "cuda:1", *words])[0], probe)
 
 
 def line(text, start):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pydlbench.cli import layers, step
-from pydlbench.cli.parser import command_parser
+from pydlbench.cli.parser import read
 from pydlbench.devices.roofline import Level
 from pydlbench.errors import UsageError
 from pydlbench.records.run import RunRecord
@@ -38,8 +38,7 @@ class Machine:
 
 
 def traced(capsys, name, *more):
-    args = command_parser("step").parse_args(["--trace", str(DATA / name), *more])
-    args.command = "step"
+    args = read(["step", "--trace", str(DATA / name), *more])[0]
     assert step.run(args, Machine) == 0
     return capsys.readouterr().out
 
@@ -80,7 +79,7 @@ def test_options_that_a_trace_ignores_are_refused(capsys, arguments, part):
 
 
 def request(*arguments):
-    return layers.read_request(command_parser("layers").parse_args([*arguments, "--device", "cpu"]))
+    return layers.read_request(read(["layers", *arguments, "--device", "cpu"])[0])
 
 
 def test_layers_of_a_log_have_its_passes_and_precisions():
@@ -107,7 +106,7 @@ def test_layers_of_a_log_have_its_passes_and_precisions():
 
 def test_a_log_goes_alone(tmp_path):
     log = f"@{DATA / 'tensorflow.log.gz'}"
-    for more in (["conv3"], ["--model", "alexnet"], ["--batch", "4"], ["--pool", "max"]):
+    for more in (["--shape", "conv3"], ["--model", "alexnet"], ["--batch", "4"], ["--pool", "max"]):
         with pytest.raises(UsageError, match="nearest"):
             request("--shape", log, *more)
     path = tmp_path / "reorders.log"

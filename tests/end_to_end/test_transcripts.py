@@ -60,8 +60,8 @@ VARIABLE = {
     "environment.variables",
     "findings",
     "geomean_in",
-    # Of a check, in which a rung that somebody disturbed is refused.
-    *("ledger", "native_cold", "native_hot", "reasons", "rungs"),
+    # Of a breakdown, of which a level may not be known.
+    *("levels", "reasons", "terms"),
     "measurements.candidates.reorder_s",
     "measurements.causes",
     "measurements.reorder_s",

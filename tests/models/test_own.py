@@ -119,9 +119,11 @@ def test_the_framework_of_a_model_is_likely_the_one_that_its_file_imports(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.py").write_text(f"{text}\nmodel = None\n")
     assert likely_framework("net.py:model") == expected
-    assert api._spec("net.py:model", {}).framework == (expected or "torch")
-    assert api._spec("net.py:model", {"framework": "torch"}).framework == "torch"
+    assert api.step_spec("net.py:model", {}).framework == (expected or "torch")
+    assert api.step_spec("net.py:model", {"framework": "torch"}).framework == "torch"
 
 
-def test_an_onnx_file_from_python_runs_in_onnxruntime():
-    assert api._spec("net.onnx", {}).framework == "onnxruntime"
+def test_an_onnx_file_from_python_runs_in_onnxruntime(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.onnx").write_bytes(b"no ONNX")
+    assert api.step_spec("net.onnx", {}).framework == "onnxruntime"

@@ -56,7 +56,7 @@ def test_a_clock_that_was_once_set_ahead_does_not_keep_its_run_the_last(store, r
     assert [info.id for info in store.runs()] == ["20300102-bbbb2222", "20991231-aaaa1111"]
 
 
-@pytest.mark.parametrize("table", ["layer", "step", "check"])
+@pytest.mark.parametrize("table", ["layer", "step", "breakdown"])
 @pytest.mark.parametrize("status", ["done", "failed"])
 def test_a_run_in_which_nothing_was_measured_is_not_the_last(store, run_of, table, status):
     for name, row in (("20300102-aaaa0000", "ok"), ("20300103-bbbb0000", "skipped")):

@@ -47,9 +47,9 @@ def test_a_file_of_layers_is_like_the_run_in_the_store(store, run_record, measur
         ({"estimate": {"low": 1}, "measurements": [{}]}, "estimate", ["layer", "estimate"], 1),
         ({"steps": [{"samples_s": [1.0]}], "agreements": [{}]}, "step", ["step", "agreement"], 1),
         ({"protocol": "mnist-tutorial", "framework": "torch"}, "step", ["protocol"], 1),
-        ({"framework": "torch", "measurements": [{}]}, "check", ["layer", "check"], 2),
-        ({"checks": [{"framework": "torch"}] * 2}, "check", ["check", "check"], 2),
-        ({"findings": [], "framework": "torch", "ledger": []}, "diagnose", ["findings"], 1),
+        ({"framework": "torch", "levels": {}}, "breakdown", ["breakdown"], 1),
+        ({"breakdowns": [{"levels": {}}] * 2}, "breakdown", ["breakdown", "breakdown"], 2),
+        ({"findings": [], "framework": "torch", "terms": []}, "diagnose", ["findings"], 1),
     ],
 )
 def test_every_commands_document_is_known(document, values, kind, tables, measurements):
@@ -59,7 +59,7 @@ def test_every_commands_document_is_known(document, values, kind, tables, measur
     assert found.info.measurements == measurements
 
 
-def test_a_single_checks_document_is_its_object(document):
+def test_a_single_breakdowns_document_is_its_object(document):
     one = {"framework": "torch", "mode": "eager", "error": 0.1}
     (entry,) = load(document(interrupted=False, measurements=[], **one), None).entries
     assert entry.document == one

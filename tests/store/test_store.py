@@ -98,7 +98,7 @@ def test_columns_are_those_of_the_documents(store, run_of, entry):
     run = run_of()
     store.begin(run, "layers")
     store.add(run.id, entry(contended=True))
-    store.add(run.id, Entry("check", {"layer": "no layer"}))
+    store.add(run.id, Entry("breakdown", {"layer": "no layer"}))
     (row,) = store.columns(run.id)
     found = dict(zip(LAYER_COLUMNS, row, strict=True))
     document = store.entries(run.id, "layer")[0].document

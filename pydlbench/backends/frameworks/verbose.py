@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _MKL = re.compile(r"MKL_VERBOSE (\w+)\(([^)]*)\) ([\d.]+)(ns|us|ms|s)\b(?:.*\bNThr:(\d+))?")
+_CREATED = re.compile(
+    r"^(?:onednn|dnnl)_verbose,(?:\w+,)*create:.*,([\d.]+(?:e-?\d+)?)$", re.MULTILINE
+)
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _DESCRIPTOR = re.compile(r"(\w+?)[_:](?:[a-z]+[0-9]+\w*|undef):[^:]*:[^:]*:(\w*)")
 #: What begins a line that :func:`parse` reads.
@@ -66,6 +69,19 @@ def parse(text: str) -> list[Execution]:
 def parse_line(line: str) -> Execution | None:
     """Read the execution of one line; None where it is none's."""
     return _onednn(line) or _mkl(line)
+
+
+def creation_s(text: str) -> float:
+    """Return the seconds of making oneDNN's primitives, those that its cache already has included.
+
+    Their lines stand in the log of the level that prints creation too::
+
+        onednn_verbose,v1,primitive,create:cache_miss,cpu,convolution,...,0.281
+
+    Args:
+        text: that was printed.
+    """
+    return sum(map(float, _CREATED.findall(text))) / 1e3
 
 
 def _onednn(line: str) -> Execution | None:

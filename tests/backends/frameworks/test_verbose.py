@@ -5,6 +5,7 @@ import pytest
 from pydlbench.backends.frameworks.verbose import (
     Execution,
     Turn,
+    creation_s,
     evidence,
     kernels,
     last_call,
@@ -47,6 +48,15 @@ SGEMM = (
     "MKL_VERBOSE SGEMM(T,N,48,64,32,0x7fff6e2b0420,0x556d373c4b80,32,0x556d373c2b40,32,"
     "0x7fff6e2b0440,0x556d373c8a00,48) 12.50us CNR:OFF Dyn:0 FastMM:1 TID:0  NThr:1"
 )
+
+
+def test_creation_of_primitives_is_summed_but_not_what_they_create_themselves():
+    missed = NESTED.replace("create_nested", "create").replace(",0.08", ",0.28")
+    hit = missed.replace("cache_miss", "cache_hit").replace(",0.28", ",1.5e-3")
+    text = f"{HEADER}{NESTED}\n{missed}\n{CONVOLUTION}\n{hit}\n{OLD}\n{SGEMM}\n"
+    assert creation_s(text) == pytest.approx(0.2815e-3)
+    assert [one.primitive for one in parse(text)] == ["convolution", "matmul", "SGEMM"]
+    assert creation_s(HEADER) == 0
 
 
 def test_an_execution_is_read_and_everything_else_passed_over():

@@ -14,7 +14,7 @@ from pydlbench.backends import base
 from pydlbench.cli import main
 from pydlbench.workers.installation import messages, read_installation
 
-MEASURED = ["--shape", "8x8:8x8", "--passes", "5", "--budget", "0.02", "--quiet"]
+MEASURED = ["--shape", "8x8:8x8", "--repetitions", "5", "--budget", "0.02", "--quiet"]
 
 
 @pytest.fixture(scope="module")
