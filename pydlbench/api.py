@@ -1,4 +1,4 @@
-"""What the commands do, from Python: records of steps and comparisons, and tables of them.
+"""What the commands do, from Python: records of steps and comparisons.
 
 A function takes the options of its command as keywords, under the same names and with the same
 meaning (``pydlbench COMMAND --help``): ``batch=16``, ``precision="bf16"``, ``set={"lrn": False}``,
@@ -8,8 +8,6 @@ meaning (``pydlbench COMMAND --help``): ``batch=16``, ``precision="bf16"``, ``se
 from __future__ import annotations
 
 import importlib
-import importlib.util
-from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.cli.measuring import recorder_of
@@ -22,12 +20,13 @@ from pydlbench.runner.execute import execute
 from pydlbench.words import FRAMEWORKS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pydlbench.records.breakdown import BreakdownRecord
     from pydlbench.records.comparison import CompareDocument
     from pydlbench.records.diagnosis import Diagnosis
     from pydlbench.records.estimate import StepEstimate
     from pydlbench.records.forecast import ForecastRecord
-    from pydlbench.records.record import Record
     from pydlbench.records.step import StepRecord, StepSpec
     from pydlbench.runner.tasks import Task
     from pydlbench.store.reader import Reader
@@ -180,30 +179,3 @@ def compare_runs(
 
     settings = Settings() if same is None else Settings(margin=same)
     return compare_named(a, b, store, settings).document()
-
-
-def to_dataframe(records: Iterable[Record | Mapping[str, Any]]) -> Any:
-    """Return records as a table: a row each, with the fields of inner objects as ``time_s.median``.
-
-    Args:
-        records: measurements, steps, breakdowns, or the documents of a store's entries.
-
-    Returns:
-        A ``pandas.DataFrame`` where pandas is installed, else a list of flat dicts.
-    """
-    rows = [_flat(one if isinstance(one, Mapping) else one.to_dict()) for one in records]
-    if importlib.util.find_spec("pandas") is None:
-        return rows
-    import pandas as pd
-
-    return pd.DataFrame(rows)
-
-
-def _flat(document: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in document.items():
-        if isinstance(value, Mapping):
-            found |= _flat(value, f"{path}{name}.")
-        else:
-            found[f"{path}{name}"] = value
-    return found

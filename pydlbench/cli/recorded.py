@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 # ``step --trace FILE``: the calls of somebody's step, held against this machine's limits.
 
 #: Options of the command that a trace has a meaning with.
-_WITH_A_TRACE = (
-    *("trace", "json", "md", "format", "quiet", "verbose", "threads", "seed", "store", "no_trace"),
-    "device",
-)
+_WITH_A_TRACE = ("trace", "json", "md", "format", "quiet", "verbose", "threads")
 
 
 def run_trace(args: StepOptions, session_factory: Callable[..., Any] | None = None) -> int:
@@ -131,12 +128,15 @@ class Log:
             roofs = [row.roofline for row in native(problem)]
             return sum(roof.time_s for roof in roofs if roof) if roofs and all(roofs) else None
 
-        limits = {problem.call: limit_s(problem) for problem in self.problems}
+        limits = {
+            (problem.call.signature, problem.call.direction): limit_s(problem)
+            for problem in self.problems
+        }
         return describe(
             self.recorded,
             self.file,
             self.problems,
-            limit_s=limits.get,
+            limit_s=lambda call: limits.get((call.signature, call.direction)),
             native_s=native_s,
             limits_of="the machine above",
         )

@@ -82,6 +82,12 @@ def page(title: str, subtitle: str, sections: Sequence[tuple[str, Sequence[Block
     return f"<!DOCTYPE html>\n{whole}"
 
 
+def fragment(blocks: Iterable[Block]) -> str:
+    """Return blocks as HTML that can stand in a page of others: a notebook's, for example."""
+    whole = _tag("div", *_Printer().elements(blocks))
+    return ET.tostring(whole, "unicode", method="html")
+
+
 class _Printer:
     """Prints the blocks of one page; counts its figures."""
 

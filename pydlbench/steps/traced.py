@@ -36,7 +36,7 @@ _COST: Final = 1.03
 #: Calls without a known roofline may take this share of a module that has one.
 _UNKNOWN: Final = 0.1
 #: The precision of a peak by the type of operands.
-_PRECISIONS: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+PRECISIONS: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 #: What a module's roofline reads: these are measured in every run.
 _LEVELS: Final = ("memory", "llc")
 
@@ -351,9 +351,9 @@ def _executed(meaning: Meaning) -> float | None:
 
 
 def _moved(meaning: Meaning) -> int | None:
-    """Return least bytes; where a trace has no sizes of results, as far as layers tell."""
+    """Return least bytes; without sizes of results what is read, and what layers tell."""
     if meaning.bytes is not None or not meaning.layers or meaning.reads is None:
-        return meaning.bytes
+        return meaning.reads if meaning.bytes is None else meaning.bytes
     itemsize = bytes_of_type(next(iter(meaning.dtypes), "float32"))
     layers = [(each.layer, each.pass_) for each in meaning.layers]
     # Of layers one after the other only the last one's result is the call's.
@@ -365,4 +365,4 @@ def _moved(meaning: Meaning) -> int | None:
 
 def precision_of(meaning: Meaning) -> str:
     """Return the precision of the peak that a call is held against."""
-    return next((_PRECISIONS[one] for one in meaning.dtypes if one in _PRECISIONS), "fp32")
+    return next((PRECISIONS[one] for one in meaning.dtypes if one in PRECISIONS), "fp32")

@@ -116,3 +116,25 @@ def test_a_log_goes_alone(tmp_path):
     )
     with pytest.raises(UsageError, match="none of its 1 problems has a native layer"):
         request("--shape", f"@{path}")
+
+
+def test_rows_stand_for_the_calls_of_all_modules():
+    log = request("--shape", f"@{DATA / 'modules.json.gz'}").log
+    rows = [
+        SimpleNamespace(
+            problem=each.layer.problem,
+            pass_=each.pass_,
+            status="ok",
+            propagation=each.propagation,
+            backend="native",
+            time=SimpleNamespace(median=3e-6),
+            roofline=SimpleNamespace(time_s=1e-6),
+        )
+        for each in log.layers
+    ]
+    found = log.described(rows)
+    timed = {one.operator: one for one in found.problems if one.native_s is not None}
+    gradient = timed["aten.convolution_backward"]
+    assert (gradient.limit_s, gradient.native_s) == (2e-6, 6e-6)  # of data and of weights
+    (module,) = (one for one in found.modules if one.module == "Conv2d_1")
+    assert module.limit_s == pytest.approx(3e-6)

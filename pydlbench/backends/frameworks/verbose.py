@@ -88,6 +88,8 @@ def _onednn(line: str) -> Execution | None:
     fields = line.strip().split(",")
     if fields[0] not in ("onednn_verbose", "dnnl_verbose") or "exec" not in fields[:5]:
         return None
+    if "graph" in fields[:4]:  # a partition, whose primitives have lines of their own
+        return None
     # engine, primitive, implementation, propagation, descriptors, attributes, algorithm, problem,
     # milliseconds
     rest = fields[fields.index("exec") + 1 :]

@@ -99,6 +99,7 @@ def test_mkl():
         CONVOLUTION.rpartition(",")[0] + ",soon",
         "MKL_VERBOSE SGEMM(T,N",
         "someone_verbose,v1,primitive,exec,cpu,convolution,a,b,c,d,e,f,1",
+        "onednn_verbose,v1,graph,exec,cpu,100002,matmul_post_ops,a,b,c,d,e,dnnl_backend,1",
     ],
 )
 def test_a_torn_line_is_no_execution(line):
