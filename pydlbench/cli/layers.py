@@ -471,7 +471,7 @@ def read_request(args: Options, *, several: bool = False) -> Request:
     if args.workspace_limit is not None:
         options["workspace_bytes"] = args.workspace_limit
     threads = _threads(args.threads)
-    log = read_log(args)
+    log = read_log(args, args.shape, args.model)
     if log is not None:
         layers = list(dict.fromkeys(each.layer for each in log.layers))
         wanted = _recorded(args, log, passes, precisions, kinds, on_gpu)

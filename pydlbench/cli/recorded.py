@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pydlbench.analysis.recorded import Problem
-    from pydlbench.cli.layers import Options as LayersOptions
-    from pydlbench.cli.step import Options as StepOptions
+    from pydlbench.cli.options import CommandOptions
+    from pydlbench.cli.step_options import Options as StepOptions
     from pydlbench.ops.meaning import LayerPass
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.recorded import RecordedSteps
@@ -142,8 +142,13 @@ class Log:
         )
 
 
-def read_log(args: LayersOptions) -> Log | None:
+def read_log(args: CommandOptions, shapes: Sequence[str], models: Sequence[str]) -> Log | None:
     """Return the log or trace that ``--shape`` names; None where it names none.
+
+    Args:
+        args: the command's options.
+        shapes: values of ``--shape``.
+        models: values of ``--model``.
 
     Raises:
         UsageError: a file that is damaged or has no layers, or an option beside it that would
@@ -152,13 +157,12 @@ def read_log(args: LayersOptions) -> Log | None:
     from pydlbench.analysis.recorded import distinct_problems, layers_to_time
     from pydlbench.traces.files import is_recorded, read
 
-    shapes = args.shape
     logs = [shape for shape in shapes if shape.startswith("@") and is_recorded(shape[1:])]
     if not logs:
         return None
     given, name = logs[0], logs[0][1:]
-    if len(shapes) > 1 or args.model:
-        other = args.model[0] if args.model else next(each for each in shapes if each != given)
+    if len(shapes) > 1 or models:
+        other = models[0] if models else next(each for each in shapes if each != given)
         raise UsageError(
             f"--shape {given}: a log goes alone, without {other}; nearest: leave it out"
         )

@@ -18,7 +18,7 @@ from pydlbench.words import FRAMEWORKS, IMAGE_LAYOUTS, PRECISIONS, check_word
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from pydlbench.cli.step import Options
+    from pydlbench.cli.step_options import Options
     from pydlbench.protocols.protocol import Protocol
     from pydlbench.protocols.runner import ProtocolSpec
     from pydlbench.records.run import RunRecord

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pydlbench.cli.options import ExplainedStep
     from pydlbench.cli.output import Outputs
-    from pydlbench.cli.step import Options as StepOptions
+    from pydlbench.cli.step_options import Options as StepOptions
     from pydlbench.models.graph import Model
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepSpec
