@@ -44,16 +44,28 @@ def test_whoever_dies_costs_itself_only(machine, study, dies_at):
     assert study.table.rounds("b") < LEAST_ROUNDS
 
 
-def test_whenever_it_is_interrupted_there_is_a_table(machine, study):
+def test_an_interrupted_round_keeps_the_visits_that_were_made(machine):
     host = machine()
-    subjects = [host.subject("a", 1e-3), host.subject("b", 2e-3)]
-    for number in range(3):
-        study.take(subjects, first=number)
-    assert study.table.of("b").median == pytest.approx(2e-3)
-    assert len(study.table.of("a")) == 3
-    assert "c" not in study.table
+
+    def interrupt(_request):
+        raise KeyboardInterrupt
+
+    subjects = {name: host.subject(name, seconds) for name, seconds in (("a", 1e-3), ("b", 2e-3))}
+    seen = Interference(fma=0.9)
+    study = Study(random.Random(0), lambda: seen)
+    study.take(list(subjects.values()), rounds=3)
+    *_, (last, _) = host.requests  # whoever is the last one of the round that follows
+    stopped = Study(random.Random(0), lambda: seen)
+    stopped.take(list(subjects.values()), rounds=2)
+    subjects[last].sample = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        stopped.take(list(subjects.values()), first=2, rounds=20)
+    (other,) = set(subjects) - {last}
+    assert stopped.table.rounds(last) == 2
+    assert stopped.table.rounds(other) >= 2
+    assert all(one.interference == seen for one in stopped.table.of(other))
     with pytest.raises(ValueError, match="no visits"):
-        study.table.of("c")
+        stopped.table.of("c")
 
 
 @pytest.mark.parametrize(
