@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -209,14 +210,36 @@ def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int
     Raises:
         UsageError: Bad input; nothing was measured and nothing written.
     """
-    from pydlbench.cli.measuring import measure
     from pydlbench.cli.output import Outputs
-    from pydlbench.records.measurement import Measurement
 
     outputs = Outputs.of(args)
     if args.samples and args.json is None and args.format != "json":
         raise UsageError("--samples: raw samples are in JSON only; nearest: --samples --json -")
     args = with_options(args)
+    with contextlib.ExitStack() as stack:
+        if session_factory is None:
+            stack.enter_context(_native_ahead(args))
+        return _measure(args, outputs, session_factory)
+
+
+def _native_ahead(args: Options) -> contextlib.AbstractContextManager[None]:
+    """Start the process that most requests need first, while this one is read further."""
+    from pydlbench.devices.cpu.affinity import choose_cpus
+    from pydlbench.devices.cpu.facts import read_cpu_facts
+    from pydlbench.workers.host import launched_ahead
+
+    device, _ = device_of(args)
+    threads = args.threads or [None]
+    native = not args.backend or {"native", "all"} & set(split_patterns(args.backend))
+    if device != "cpu" or len(threads) > 1 or not native:
+        return contextlib.nullcontext()
+    return launched_ahead("native", device, choose_cpus(read_cpu_facts(), threads[0]))
+
+
+def _measure(args: Options, outputs: Outputs, session_factory: Callable[..., Any] | None) -> int:
+    from pydlbench.cli.measuring import measure
+    from pydlbench.records.measurement import Measurement
+
     request = read_request(args)
     outputs.note(*request.notes)
 

@@ -149,10 +149,13 @@ def read_log(args: LayersOptions) -> Log | None:
         UsageError: a file that is damaged or has no layers, or an option beside it that would
             change what it says.
     """
+    shapes = args.shape
+    if not any(shape.startswith("@") for shape in shapes):
+        return None
+    # All that recognises calls: a third of what a command imports.
     from pydlbench.analysis.recorded import distinct_problems, layers_to_time
     from pydlbench.traces.files import is_recorded, read
 
-    shapes = args.shape
     logs = [shape for shape in shapes if shape.startswith("@") and is_recorded(shape[1:])]
     if not logs:
         return None

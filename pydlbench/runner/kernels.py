@@ -113,6 +113,8 @@ class Kernels:
         self._described: dict[tuple[KernelSpec, str, bool], KernelFacts] = {}
         # By worker, what it was told to make ready.
         self._kept: dict[KernelSpec, KeptKernel | None] = {}
+        # What the last preparation has run, in seconds.
+        self._ran_s: dict[KernelSpec, float | None] = {}
         self._begun: dict[Worker, tuple[KernelSpec, Preparation]] = {}
         self._without_empty_call: set[tuple[str, str, str | None]] = set()
 
@@ -210,6 +212,7 @@ class Kernels:
         variant: str | None = None,
         alone: bool = False,
         finals: bool = True,
+        unchecked: bool = False,
     ) -> RemoteKernel[KernelFacts]:
         """Have a case made ready in its worker; raises what the backend raises.
 
@@ -220,15 +223,22 @@ class Kernels:
             alone: it competes with nobody: for an estimate's sum a short search will do, and with
                 cold caches the kernel of the hot row, where that was measured before.
             finals: see ``Preparation``.
+            unchecked: take a variant that was not verified yet as it is: whoever asks has it
+                verified before its time is shown.
         """
         worker = self._workers.get(case.backend, case.device, warm=warm)
         plan = self._plan(case, variant, warm=warm, alone=alone, finals=finals)
+        if unchecked:
+            plan = plan._replace(preparation=dataclasses.replace(plan.preparation, verified=True))
         if self._begun.get(worker) == (case, plan.preparation):
             del self._begun[worker]
             kernel = worker.prepared()
         else:
             kernel = worker.prepare(case, plan.preparation)
         known = plan.known
+        chosen = (one["seconds"] for one in kernel.facts.candidates if one.get("chosen"))
+        seconds = next(chosen, None) or ()
+        self._ran_s[case] = min(seconds) if len(seconds) > 1 else None
         if plan.found is not None:
             kernel.facts = plan.found
         elif plan.seen is not None:
@@ -276,6 +286,14 @@ class Kernels:
         )
         found = None if variant is None else found
         return _Plan(preparation, summand, problem, found, known, seen)
+
+    def ran_s(self, case: KernelSpec) -> float | None:
+        """Return what an execution took while a kernel was last searched for, the fastest one.
+
+        None where it was not executed more than once: then nothing is known of its size, and it is
+        not warm.
+        """
+        return self._ran_s.get(case)
 
     def kept(self, case: KernelSpec) -> KeptKernel | None:
         """Return the kernel that an earlier run has found for a native case on a CPU, if any."""

@@ -13,7 +13,7 @@ from pydlbench.runner.attribution import explained
 from pydlbench.runner.backend_run import BackendRun
 from pydlbench.runner.kernels import NEAR, variant_of
 from pydlbench.runner.rows import empty_row
-from pydlbench.study.loop import ROUNDS, Study, Subject, random_order
+from pydlbench.study.loop import ROUNDS, Size, Study, Subject, random_order
 from pydlbench.study.ranking import clock_beside, ratio, ratios
 from pydlbench.workers.host import releasing
 
@@ -295,8 +295,11 @@ class Problem:
             if beyond_doubt and not (found.above(1.0) or back.above(1.0)):
                 return
             near = max(found.median, back.median) <= NEAR
-            run.second = (run.variant if found.median < 1 else rival.variant) if near else None
-            if found.median < 1:
+            faster = found.median < 1
+            if faster and not _verified(self._kernels, rival):
+                faster = near = False
+            run.second = (run.variant if faster else rival.variant) if near else None
+            if faster:
                 table.replace(_key(run), _key(rival))
                 run.facts, run.variant = _chosen(rival, run), rival.variant
                 run.kernel, rival.kernel = rival.kernel, run.kernel
@@ -470,6 +473,9 @@ def _prepare_default(kernels: Kernels, run: BackendRun, *, alone: bool = False) 
     if run.facts is None:
         run.facts = run.kernel.facts
         run.variant = variant_of(run.case, run.facts)
+        if (seconds := kernels.ran_s(run.case)) is not None:
+            size = Size(execution_s=seconds, wall_s=seconds, process=run.kernel.generation)
+            run.size[False] = size
         if (variant := kernels.rival_of(run.case, run.facts)) is not None:
             run.rival = BackendRun(run.case, variant=variant)
     return False
@@ -481,17 +487,28 @@ def _prepare_rival(kernels: Kernels, run: BackendRun, *, alone: bool) -> None:
     assert rival is not None, "there is one"
     rival.kernel = None
     try:
-        rival.kernel = kernels.prepare(run.case, variant=rival.variant, alone=alone, finals=False)
+        rival.kernel = kernels.prepare(
+            run.case, variant=rival.variant, alone=alone, finals=False, unchecked=True
+        )
     except WorkerError:
         run.rival = None
         _prepare_default(kernels, run, alone=alone)
         return
-    except PydlbenchError:  # wrong, say: what the search has chosen is right
+    except PydlbenchError:  # what the search has chosen is right
         run.rival = None
         return
     rival.facts = rival.facts or rival.kernel.facts
-    if rival.facts.correct.status == "failed":
-        run.rival = None
+
+
+def _verified(kernels: Kernels, rival: BackendRun) -> bool:
+    """Whether a rival gives a right result: nothing that it is faster is believed before."""
+    try:
+        kernel = kernels.prepare(rival.case, variant=rival.variant, finals=False)
+    except PydlbenchError:
+        return False
+    with releasing([kernel]):
+        rival.facts = kernel.facts
+    return rival.facts.correct.status == "ok"
 
 
 def _prepare_warm(kernels: Kernels, run: BackendRun) -> bool:

@@ -96,6 +96,9 @@ _REST_S = 0.012
 # All workers of this process, so that one can have the machine for itself.
 _workers: Final[weakref.WeakSet[Worker]] = weakref.WeakSet()
 
+# Processes that were started before anybody has asked for them, see :func:`launched_ahead`.
+_ahead: Final[list[Worker]] = []
+
 # The worker sees the module path that the host sees, wherever the host was started from; one of
 # another installation has its own.
 _BOOTSTRAP = (
@@ -466,6 +469,42 @@ class Worker:
         self._stderr.seek(self._said)
         said = self._stderr.read().decode(errors="replace")
         return WorkerError(f"the {self.backend} worker {exit_status(code, said)}")
+
+
+@contextlib.contextmanager
+def launched_ahead(backend: str, device: str, cpus: Sequence[int]) -> Iterator[None]:
+    """Start a process while this one still imports and reads what is asked for.
+
+    It ends with the context, unless somebody has taken it (:func:`take_ahead`).
+
+    Args:
+        backend: see :class:`Worker`; so are the others.
+        device: likewise.
+        cpus: likewise.
+    """
+    worker = Worker(backend, device, cpus)
+    worker.launch()
+    _ahead.append(worker)
+    try:
+        yield
+    finally:
+        if worker in _ahead:
+            _ahead.remove(worker)
+            worker.discard()
+
+
+def ahead() -> int:
+    """Return how many processes were started that nobody has taken yet."""
+    return len(_ahead)
+
+
+def take_ahead(backend: str, device: str, cpus: Sequence[int]) -> Worker | None:
+    """Return the worker that was started ahead for these; None where none was."""
+    for worker in _ahead:
+        if (worker.backend, worker.device, worker.cpus) == (backend, device, tuple(cpus)):
+            _ahead.remove(worker)
+            return worker
+    return None
 
 
 def _stop_all_but(worker: Worker) -> None:

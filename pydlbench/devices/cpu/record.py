@@ -120,7 +120,7 @@ def precision_peak(
 _FMA_SECONDS = 0.03
 
 
-def start_record(facts: CpuFacts, cpus: Sequence[int]) -> DeviceRecord:
+def start_record(facts: CpuFacts, cpus: Sequence[int], own: int = 0) -> DeviceRecord:
     """Return the record of a device on which nothing was probed yet.
 
     Taken before any worker starts: later, our own threads would look like other load.
@@ -128,8 +128,9 @@ def start_record(facts: CpuFacts, cpus: Sequence[int]) -> DeviceRecord:
     Args:
         facts: of the CPU.
         cpus: the logical CPUs in use, one pinned thread each.
+        own: processes of ours that are starting.
     """
-    return DeviceRecord(facts=facts, cpus=tuple(cpus), warnings=cpu_advice(facts, cpus))
+    return DeviceRecord(facts=facts, cpus=tuple(cpus), warnings=cpu_advice(facts, cpus, own=own))
 
 
 def extend_record(
