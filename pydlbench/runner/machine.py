@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
@@ -139,12 +138,11 @@ class Workers:
             wanted: backend and device of each.
             warm: of each such a process; see :meth:`get`.
         """
-        workers = [self.get(*one, warm=each) for one in dict.fromkeys(wanted) for each in warm]
-        for worker in workers:
-            worker.launch()
-        for worker in workers:
-            with contextlib.suppress(PydlbenchError):
-                worker.describe()
+        from pydlbench.workers.host import start_together
+
+        start_together(
+            [self.get(*one, warm=each) for one in dict.fromkeys(wanted) for each in warm]
+        )
 
     def renew(self, *, everything: bool) -> None:
         """End processes; the next request to each starts a new one, with other addresses.

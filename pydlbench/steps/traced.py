@@ -148,7 +148,7 @@ def traced_rounds(
     try:
         rounds = _sampled(kernel, facts, way, briefly=briefly)
         if not rounds.dear:
-            return rounds, _tracing(facts, way, rounds)
+            return rounds, tracing_of(facts, way, rounds)
         notes.append(
             f"{facts.sources[way]} makes the step {median(rounds.ratios):.2f} times as long"
         )
@@ -165,11 +165,11 @@ def traced_rounds(
                     "the calls take longer one after another than the step: what is between them "
                     "cannot be told, and is below zero"
                 )
-            return _of_steps(stamped), _tracing(facts, "stamps", stamped, notes)
+            return _of_steps(stamped), tracing_of(facts, "stamps", stamped, notes)
     if rounds is None:
         raise UnsupportedError("; ".join(notes))
     notes.append("seconds are scaled to the step without a trace")
-    return _scaled(rounds), _tracing(facts, way, rounds, notes)
+    return _scaled(rounds), tracing_of(facts, way, rounds, notes)
 
 
 def _sampled(
@@ -215,7 +215,15 @@ def _scaled(rounds: Rounds) -> Rounds:
     return Rounds(rounds.plain_s, rounds.plain_s, calls_s)
 
 
-def _tracing(facts: TraceFacts, way: str, rounds: Rounds, notes: Sequence[str] = ()) -> Tracing:
+def tracing_of(facts: TraceFacts, way: str, rounds: Rounds, notes: Sequence[str] = ()) -> Tracing:
+    """Return what there is to say of how calls were timed.
+
+    Args:
+        facts: of the traced step.
+        way: in which it was traced.
+        rounds: that were taken so.
+        notes: what was not as usual.
+    """
     return Tracing(
         source=facts.sources[way],
         way=way,

@@ -471,6 +471,18 @@ class Worker:
         return WorkerError(f"the {self.backend} worker {exit_status(code, said)}")
 
 
+def start_together(workers: Sequence[Worker]) -> None:
+    """Start processes side by side, and wait until all are ready: nobody is timed meanwhile.
+
+    What cannot be started says so when it is first needed.
+    """
+    for worker in workers:
+        worker.launch()
+    for worker in workers:
+        with contextlib.suppress(PydlbenchError):
+            worker.describe()
+
+
 @contextlib.contextmanager
 def launched_ahead(backend: str, device: str, cpus: Sequence[int]) -> Iterator[None]:
     """Start a process while this one still imports and reads what is asked for.
