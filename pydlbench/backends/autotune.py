@@ -309,7 +309,7 @@ class Autotuner(abc.ABC):
                     if before == 0.0 and not self._first(one, best):
                         going.remove(one)
                     else:
-                        self._probe(one, stage.share - before, least=before == 0.0)
+                        self._probe(one, stage.share)
                     if self.thorough:
                         self._is_right(one)
                 except DeviceLostError:
@@ -339,14 +339,15 @@ class Autotuner(abc.ABC):
         candidate.times = [candidate.first]
         return False
 
-    def _probe(self, candidate: Candidate, share: float, *, least: bool) -> None:
-        """Take a share of the samples of a candidate's probe, one at least in its first stage."""
+    def _probe(self, candidate: Candidate, share: float) -> None:
+        """Take samples until there is a share of those of a candidate's probe, one at least."""
         execution_s = min(candidate.time, candidate.first)
         wanted = share * self.effort.probe_s / max(execution_s, _LEAST_S)
-        fewest = _THOROUGH_SAMPLES if self.thorough else int(least)
+        least = _THOROUGH_SAMPLES if self.thorough else 1
         most = max(1, round(share * self.effort.probe_samples))
-        if samples := _count(wanted, fewest, most):
-            candidate.times += self.runnable(candidate).seconds(samples)
+        more = _count(wanted, least, most) - len(candidate.times)
+        if more > 0:
+            candidate.times += self.runnable(candidate).seconds(more)
 
     def _finals(self, finalists: Sequence[Candidate], best: float) -> None:
         """Sample the finalists in turn; these times replace those of their probes."""

@@ -19,6 +19,7 @@ from pydlbench.devices.kept import KeptKernel
 from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.ops.table import ITEM_BYTES
 from pydlbench.runner.rows import measured_row
+from pydlbench.study.loop import Size
 from pydlbench.study.plan import planned, scatter
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.policy import Policy, gpu_policy
@@ -113,8 +114,8 @@ class Kernels:
         self._described: dict[tuple[KernelSpec, str, bool], KernelFacts] = {}
         # By worker, what it was told to make ready.
         self._kept: dict[KernelSpec, KeptKernel | None] = {}
-        # What the last preparation has run, in seconds.
-        self._ran_s: dict[KernelSpec, float | None] = {}
+        # By problem and variant, the seconds of what searches have tried.
+        self._tried_s: dict[tuple[KernelSpec, str], float] = {}
         self._begun: dict[Worker, tuple[KernelSpec, Preparation]] = {}
         self._without_empty_call: set[tuple[str, str, str | None]] = set()
 
@@ -236,9 +237,7 @@ class Kernels:
         else:
             kernel = worker.prepare(case, plan.preparation)
         known = plan.known
-        chosen = (one["seconds"] for one in kernel.facts.candidates if one.get("chosen"))
-        seconds = next(chosen, None) or ()
-        self._ran_s[case] = min(seconds) if len(seconds) > 1 else None
+        self._keep_tried(case, kernel.facts)
         if plan.found is not None:
             kernel.facts = plan.found
         elif plan.seen is not None:
@@ -287,13 +286,31 @@ class Kernels:
         found = None if variant is None else found
         return _Plan(preparation, summand, problem, found, known, seen)
 
-    def ran_s(self, case: KernelSpec) -> float | None:
-        """Return what an execution took while a kernel was last searched for, the fastest one.
+    def _keep_tried(self, case: KernelSpec, facts: KernelFacts) -> None:
+        """Keep what a search has timed; of one kernel alone it is a first execution."""
+        if case.backend == "native" and len(facts.candidates) > 1:
+            times = _times(facts.candidates)
+            self._tried_s |= {(_nameless(case), name): times[name] for name in times}
 
-        None where it was not executed more than once: then nothing is known of its size, and it is
-        not warm.
+    def known_size(self, case: KernelSpec, variant: str | None, process: int) -> Size | None:
+        """Return how long a native kernel runs, as its search or an earlier run has found.
+
+        Args:
+            case: what it computes.
+            variant: its name.
+            process: that holds it, in which what is short and was not searched for is warmed up.
         """
-        return self._ran_s.get(case)
+        if variant is None or case.backend != "native":
+            return None
+        seconds = self._tried_s.get((_nameless(case), variant))
+        warm = seconds is not None
+        kept = self.kept(case)
+        if seconds is None and kept is not None and variant in (kept.variant, kept.rival):
+            seconds = kept.seconds
+        if seconds is None:
+            return None
+        warm = warm or seconds >= self._policy.warm_limit_s
+        return Size(execution_s=seconds, wall_s=seconds, process=process if warm else 0)
 
     def kept(self, case: KernelSpec) -> KeptKernel | None:
         """Return the kernel that an earlier run has found for a native case on a CPU, if any."""
@@ -377,8 +394,7 @@ class Kernels:
         if kept is not None and kept.variant == variant_of(case, facts):
             return kept.rival
         margin = _RIVAL_OF_SUMMAND if self._options.estimate else _RIVAL
-        tried = [one for one in facts.candidates if one["status"] == "ok" and one["seconds"]]
-        times = {f"{one['algorithm']} {one['layout']}": min(one["seconds"]) for one in tried}
+        times = _times(facts.candidates)
         own = times.pop(f"{facts.algorithm} {facts.layout}", None)
         if own is None or not times:
             return None
@@ -454,6 +470,12 @@ class Kernels:
             keep_candidates=self._options.algorithms,
         )
         return self._devices.limited(row, case)
+
+
+def _times(candidates: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Return the seconds of candidates that ran, by the names that they are asked for by."""
+    tried = [one for one in candidates if one["status"] == "ok" and one["seconds"]]
+    return {f"{one['algorithm']} {one['layout']}": min(one["seconds"]) for one in tried}
 
 
 def variant_of(case: KernelSpec, facts: KernelFacts) -> str | None:

@@ -171,6 +171,10 @@ _ROOF_PATTERNS = ("read", "copy", "triad")
 _REVISIT_S = 30.0
 # Arithmetic that takes so many times as long as memory would: see :meth:`Devices._believe`.
 _FAR_FROM_MEMORY = 2.0
+# Bytes per second that any machine's memory moves.
+_ANY_MEMORY = 5e9
+# What stands in a row that memory cannot be the limit of: one window of each level.
+_ROUGH_PATTERN = "triad"
 
 
 class Devices:
@@ -317,53 +321,66 @@ class Devices:
             near = cached_bytes(case) <= 2 * private
             levels = ("memory", "llc", "l2") if near else ("memory", "llc")
         try:
-            if not case.on_gpu:
-                self._believe(row, case, levels)
-            held = with_limits(row, case, self._probed(case, precisions, levels), levels)
+            believed = not case.on_gpu and self._believe(row, case, levels)
+            lacking = () if believed else levels
+            held = with_limits(row, case, self._probed(case, precisions, lacking), levels)
             over = held.roofline
             # Only a kernel that is near its roof is told what another precision would bring.
             near_roof = over and (over.bound == "memory" or over.efficiency >= NEAR_ROOF)
             if near_roof and not case.on_gpu:
-                self._probed(case, ("fp32", "bf16"), levels)
+                self._probed(case, ("fp32", "bf16"), lacking)
             return held
         except PydlbenchError as error:  # the time stands without a peak beside it
             return msgspec.structs.replace(row, warnings=(*row.warnings, str(error)))
 
-    def _believe(self, row: Measurement, case: KernelSpec, levels: Sequence[str]) -> None:
-        """Take kept bandwidths over as they are where they cannot matter to a row's roof.
+    def _believe(self, row: Measurement, case: KernelSpec, levels: Sequence[str]) -> bool:
+        """Take bandwidths as they are where they cannot matter to a row's roof.
 
         A window of memory maps and fills three times the last-level cache. Where arithmetic takes
         more than twice what the kept bandwidth says, no window would make memory the limit. Who
-        is nearer to it has them confirmed.
+        is nearer to it has them confirmed. Where nothing is kept, and even slow memory would not be
+        the limit, one window of each level will do.
+
+        Returns:
+            Whether they are there, and no more is to be probed for this row.
         """
-        from pydlbench.devices.cpu.record import probed_sizes
+        from pydlbench.devices.bandwidths import extend_bandwidths
+        from pydlbench.devices.cpu.record import probe_bandwidths, probed_sizes
 
         if not self._keep_probes or self._cpu.bandwidth_reason is not None:
-            return
+            return False
         known = {one.level for one in self._cpu.bandwidths} - self._unconfirmed
         if known >= set(levels):
-            return
+            return False
         kept = [one for one in self.kept().read() if one.pattern in _ROOF_PATTERNS]
         self._probed(case, (case.precision,), ())
         record = self._cpu
         sizes = probed_sizes(record)
-        there = {
-            (one.level, one.pattern) for one in kept if one.working_set_bytes == sizes[one.level]
-        }
+        kept = [one for one in kept if one.working_set_bytes == sizes[one.level]]
         wanted = [level for level in levels if sizes[level] is not None]
-        slowest = [one.bytes_per_s for one in kept if one.level == "memory"]
-        whole = all((level, pattern) in there for level in wanted for pattern in _ROOF_PATTERNS)
-        if whole and slowest:
-            compute_s = row.flops_executed / record.limits(case.precision, row.clock_hz).measured
-            if compute_s > _FAR_FROM_MEMORY * row.bytes / max(slowest):
-                new = [one for one in kept if one.level in wanted and one.level not in known]
-                old = [one for one in record.bandwidths if one.level in known]
-                self._cpu = dataclasses.replace(record, bandwidths=(*old, *new))
-                self._unconfirmed |= {one.level for one in new}
-                return
+        whole = {one.level for one in kept} >= set(wanted)
+        compute_s = row.flops_executed / record.limits(case.precision, row.clock_hz).measured
+        memory = [one.bytes_per_s for one in kept if one.level == "memory"]
+        rate = max(memory) if whole and memory else _ANY_MEMORY
+        if compute_s > _FAR_FROM_MEMORY * row.bytes / rate:
+            lacking = [one for one in wanted if one not in known | self._unconfirmed]
+            new = tuple(one for one in kept if one.level in lacking)
+            if not whole:
+                probe = self._workers.get("native", "cpu").probe
+                bare = dataclasses.replace(record, bandwidths=())
+                rough, _ = extend_bandwidths(
+                    bare,
+                    lambda: probe_bandwidths(bare, (_ROUGH_PATTERN,), lacking, probe, windows=1),
+                )
+                new = rough.bandwidths
+                self.kept().write([one for one in new if one.disturbance is None])
+            self._cpu = dataclasses.replace(record, bandwidths=(*record.bandwidths, *new))
+            self._unconfirmed |= {one.level for one in new}
+            return {one.level for one in self._cpu.bandwidths} >= set(wanted)
         old = [one for one in record.bandwidths if one.level not in self._unconfirmed]
         self._cpu = dataclasses.replace(record, bandwidths=tuple(old))
         self._unconfirmed.clear()
+        return False
 
     def _revisited(self, device: str, record: DeviceRecord | GpuRecord) -> DeviceRecord | GpuRecord:
         """The device, with further windows of its roofs where the last ones are some time ago."""

@@ -13,7 +13,7 @@ from pydlbench.runner.attribution import explained
 from pydlbench.runner.backend_run import BackendRun
 from pydlbench.runner.kernels import NEAR, variant_of
 from pydlbench.runner.rows import empty_row
-from pydlbench.study.loop import ROUNDS, Size, Study, Subject, random_order
+from pydlbench.study.loop import ROUNDS, Study, Subject, random_order
 from pydlbench.study.ranking import clock_beside, ratio, ratios
 from pydlbench.workers.host import releasing
 
@@ -37,6 +37,8 @@ _WARM_VISITS: Final = 2
 # Visits after which a backend that is so much slower than the fastest, beyond doubt, has enough of
 # them; and a second kernel that is slower than the first one.
 _FEW: Final = 2
+# Of two kernels that so many visits in turn cannot tell apart either one will do.
+_RIVAL_VISITS: Final = 3
 _FAR: Final = 1.5
 
 
@@ -274,7 +276,7 @@ class Problem:
             return
         timed = [run for run in runs if self._count(run) >= _FEW and run.row is None]
         for run in timed:
-            self._settle_rival(run, beyond_doubt=True)
+            self._settle_rival(run, beyond_doubt=self._count(run) < _RIVAL_VISITS)
         series = {index: self._study.table.of(_key(run)) for index, run in enumerate(timed)}
         if len(series) < 2:
             return
@@ -473,9 +475,7 @@ def _prepare_default(kernels: Kernels, run: BackendRun, *, alone: bool = False) 
     if run.facts is None:
         run.facts = run.kernel.facts
         run.variant = variant_of(run.case, run.facts)
-        if (seconds := kernels.ran_s(run.case)) is not None:
-            size = Size(execution_s=seconds, wall_s=seconds, process=run.kernel.generation)
-            run.size[False] = size
+        _size(kernels, run)
         if (variant := kernels.rival_of(run.case, run.facts)) is not None:
             run.rival = BackendRun(run.case, variant=variant)
     return False
@@ -497,7 +497,17 @@ def _prepare_rival(kernels: Kernels, run: BackendRun, *, alone: bool) -> None:
     except PydlbenchError:  # what the search has chosen is right
         run.rival = None
         return
-    rival.facts = rival.facts or rival.kernel.facts
+    if rival.facts is None:
+        rival.facts = rival.kernel.facts
+        _size(kernels, rival)
+
+
+def _size(kernels: Kernels, run: BackendRun) -> None:
+    """Take what is known of how long a kernel runs, before it is first sampled."""
+    assert run.kernel is not None, "it was made ready"
+    size = kernels.known_size(run.case, run.variant, run.kernel.generation)
+    if size is not None:
+        run.size[False] = size
 
 
 def _verified(kernels: Kernels, rival: BackendRun) -> bool:

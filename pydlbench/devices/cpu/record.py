@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydlbench.devices.bandwidths import (
     LEVELS,
     PATTERNS,
+    ROUNDS,
     Probe,
     add_windows,
     extend_bandwidths,
@@ -298,6 +299,7 @@ def probe_bandwidths(
     levels: Sequence[str],
     probe: Probe,
     kept: Sequence[Bandwidth] = (),
+    windows: int = ROUNDS,
 ) -> tuple[tuple[Bandwidth, ...], tuple[Advice, ...]]:
     """Return all bandwidths of a CPU's record and those it lacks; see :func:`probe_levels`.
 
@@ -307,12 +309,14 @@ def probe_bandwidths(
         levels: of which levels; one that the machine lacks is left out.
         probe: runs a native probe.
         kept: what an earlier run has probed; believed where one reading of the level agrees.
+        windows: of each reading at least.
 
     Raises:
         UnsupportedError: the probe cannot run on this machine.
     """
     ask = _ask_of(record, probe)
-    return probe_levels(record.bandwidths, probed_sizes(record), patterns, levels, ask, kept)
+    sizes = probed_sizes(record)
+    return probe_levels(record.bandwidths, sizes, patterns, levels, ask, kept, windows)
 
 
 def probe_once_more(record: DeviceRecord, probe: Probe) -> tuple[Bandwidth, ...]:
