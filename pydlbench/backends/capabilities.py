@@ -17,7 +17,7 @@ import os
 import pkgutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydlbench.errors import BackendMissingError, UsageError, nearest
 from pydlbench.words import IMAGE_LAYOUTS
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pydlbench.backends.base import Backend
+
+#: Names a folder for what a worker writes, which the host removes once the process has ended,
+#: however that was.
+FOLDER_VARIABLE: Final = "PYDLBENCH_WORKER_FOLDER"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

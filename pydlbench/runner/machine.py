@@ -144,14 +144,15 @@ class Workers:
             [self.get(*one, warm=each) for one in dict.fromkeys(wanted) for each in warm]
         )
 
-    def renew(self, *, everything: bool) -> None:
+    def renew(self, *, native: bool = True, others: bool = True) -> None:
         """End processes; the next request to each starts a new one, with other addresses.
 
         Args:
-            everything: those of frameworks and GPUs, too, which take seconds to start.
+            native: those of native kernels on a CPU.
+            others: those of frameworks and GPUs, which take seconds to start.
         """
         for (backend, device, *_), worker in self._found.items():
-            if everything or (backend, device) == ("native", "cpu"):
+            if native if (backend, device) == ("native", "cpu") else others:
                 worker.close(kill=True)
 
     def close(self) -> None:

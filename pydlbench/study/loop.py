@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.errors import PydlbenchError
@@ -201,7 +201,9 @@ def _warm_up(subject: Subject) -> None:
         request = Request(samples=1, inner=inner)
     assert subject.size is not None, "sampled at least once"
     if subject.size.execution_s < policy.warm_limit_s:
-        request = request_for(subject)
+        # As long as a visit, but of what is longer than that one more sample will do.
+        policy = replace(policy, least_samples=1)
+        request = request_for(replace(subject, policy=policy))
         subject.size = _sized(subject, request, subject.sample(request))
 
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import msgspec
 
 from pydlbench.backends.base import KernelFacts
+from pydlbench.backends.capabilities import FOLDER_VARIABLE
 from pydlbench.errors import PydlbenchError, WorkerError
 from pydlbench.timing.chunk import Chunk
 from pydlbench.workers.channel import (
@@ -154,6 +156,7 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._replies: ReplyReader | None = None
         self._ready = False
+        self._folder = ""
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         self._said = 0  # bytes of standard error that belong to earlier requests
         self._description: dict[str, Any] = {}
@@ -364,6 +367,8 @@ class Worker:
             os.killpg(process.pid, signal.SIGKILL)
         if process.stdout is not None:
             process.stdout.close()
+        # What it could not remove by itself, as it was killed.
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def discard(self) -> None:
         """Close the worker for good."""
@@ -381,13 +386,15 @@ class Worker:
         self._stderr.seek(0)
         self._stderr.truncate()
         self._said = 0
+        self._folder = tempfile.mkdtemp(prefix="pydlbench-worker-")
+        folder = {FOLDER_VARIABLE: self._folder}
         self._process = subprocess.Popen(
             # -P: a json.py in the working directory is not the library's.
             [self._python or sys.executable, "-P", "-c", _BOOTSTRAP, setup_line, path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
-            env={**worker_environment(inherited, self.cpus), **self._environment},
+            env={**worker_environment(inherited, self.cpus), **self._environment, **folder},
             # Ctrl-C in the terminal is the host's to handle.
             start_new_session=True,
         )

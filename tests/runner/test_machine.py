@@ -72,6 +72,26 @@ def test_processes_start_side_by_side_and_all_are_waited_for(monkeypatch):
     assert seen == [("launched", "torch", False), ("ready", "torch", False)]
 
 
+@pytest.mark.parametrize(
+    ("which", "ended"),
+    [
+        ({}, ["native", "torch"]),
+        ({"others": False}, ["native"]),
+        ({"native": False}, ["torch"]),
+    ],
+)
+def test_processes_are_renewed_by_what_they_hold(monkeypatch, which, ended):
+    closed = []
+    workers = Workers((0,), None)
+    for name in ("native", "torch"):
+        worker = workers.get(name, "cpu")
+        monkeypatch.setattr(worker, "close", lambda kill, name=name: closed.append((name, kill)))
+    workers.renew(**which)
+    assert closed == [(name, True) for name in ended]
+    monkeypatch.undo()
+    workers.close()
+
+
 def test_a_roof_survives_the_death_of_who_looks_at_it_again(monkeypatch):
     def dies(*_, **__):
         raise WorkerError("killed")

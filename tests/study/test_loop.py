@@ -8,7 +8,7 @@ from pydlbench.errors import WorkerError
 from pydlbench.study.loop import LEAST_ROUNDS, Size, Study, Subject, request_for
 from pydlbench.study.table import Interference
 from pydlbench.timing.chunk import Chunk
-from pydlbench.timing.policy import Policy, gpu_policy
+from pydlbench.timing.policy import Policy, gpu_policy, step_policy
 
 
 def test_every_round_has_all_subjects_in_a_new_order(machine, study):
@@ -188,3 +188,13 @@ def test_visits_beside_others_have_as_many_samples_as_those_without(machine, stu
     found = study.table.of("a")
     assert max(one.median for one in found) > 7 * min(one.median for one in found)
     assert {len(one.seconds) for one in found} == {15}
+
+
+def test_a_long_step_has_one_sample_that_does_not_count_in_a_new_process(machine, study):
+    host = machine()
+    policy = step_policy(Policy(budget_s=10.0))
+    size = Size(execution_s=0.4, wall_s=0.4, process=1)
+    study.take([host.subject("step", 0.4, policy=policy, process=2, size=size)])
+    requests = [request for _, request in host.requests]
+    assert [(one.samples, one.untimed) for one in requests] == [(1, 1), (1, 0), (3, 0)]
+    assert len(study.table.of("step").seconds) == 3

@@ -374,3 +374,16 @@ def test_a_process_that_nobody_has_taken_ends(make_worker, cpus):
         pid = worker.pid
     assert host.ahead() == 0
     assert gone(pid)
+
+
+@linux
+def test_its_folder_goes_with_it_however_it_ends(worker, prepare):
+    worker.describe()
+    environment = Path(f"/proc/{worker.pid}/environ").read_bytes().decode().split("\0")
+    named = dict(one.partition("=")[::2] for one in environment)
+    folder = Path(named["PYDLBENCH_WORKER_FOLDER"])
+    (folder / "trace").mkdir()
+    os.kill(worker.pid, signal.SIGKILL)
+    with pytest.raises(WorkerError, match="SIGKILL"):
+        prepare()
+    assert not folder.exists()
