@@ -216,56 +216,52 @@ def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int
     if args.samples and args.json is None and args.format != "json":
         raise UsageError("--samples: raw samples are in JSON only; nearest: --samples --json -")
     args = with_options(args)
-    with contextlib.ExitStack() as stack:
-        if session_factory is None:
-            stack.enter_context(_native_ahead(args))
-        return _measure(args, outputs, session_factory)
+    request = read_request(args)
+    outputs.note(*request.notes)
+    ahead = session_factory is None and _wants_native(request)
+    with _native_ahead(request) if ahead else contextlib.nullcontext():
+        from pydlbench.cli.measuring import measure
+        from pydlbench.records.measurement import Measurement
+
+        def shown(results: Results) -> None:
+            rows = [one.record(Measurement) for one in results.outcomes]
+            show(
+                results.run,
+                rows,
+                outputs,
+                early=results.early,
+                algorithms=args.algorithms,
+                explain=args.explain,
+                ncu=args.ncu,
+                log=request.log,
+            )
+
+        code, _ = measure(
+            args,
+            "layers",
+            tasks(request),
+            shown,
+            sessions=session_factory,
+            request=asked_for(request),
+            samples=args.samples,
+        )
+    return code
 
 
-def _native_ahead(args: Options) -> contextlib.AbstractContextManager[None]:
-    """Start the process that most requests need first, while this one is read further."""
+def _wants_native(request: Request) -> bool:
+    """Whether a native process on the CPU is the first that is needed."""
+    native = any(case.backend == "native" and not case.on_gpu for case in request.cases)
+    return native and len(request.threads) == 1
+
+
+def _native_ahead(request: Request) -> contextlib.AbstractContextManager[None]:
+    """Start the native process while all that measures is imported."""
     from pydlbench.devices.cpu.affinity import choose_cpus
     from pydlbench.devices.cpu.facts import read_cpu_facts
     from pydlbench.workers.host import launched_ahead
 
-    device, _ = device_of(args)
-    threads = args.threads or [None]
-    native = not args.backend or {"native", "all"} & set(split_patterns(args.backend))
-    if device != "cpu" or len(threads) > 1 or not native:
-        return contextlib.nullcontext()
-    return launched_ahead("native", device, choose_cpus(read_cpu_facts(), threads[0]))
-
-
-def _measure(args: Options, outputs: Outputs, session_factory: Callable[..., Any] | None) -> int:
-    from pydlbench.cli.measuring import measure
-    from pydlbench.records.measurement import Measurement
-
-    request = read_request(args)
-    outputs.note(*request.notes)
-
-    def shown(results: Results) -> None:
-        rows = [one.record(Measurement) for one in results.outcomes]
-        show(
-            results.run,
-            rows,
-            outputs,
-            early=results.early,
-            algorithms=args.algorithms,
-            explain=args.explain,
-            ncu=args.ncu,
-            log=request.log,
-        )
-
-    code, _ = measure(
-        args,
-        "layers",
-        tasks(request),
-        shown,
-        sessions=session_factory,
-        request=asked_for(request),
-        samples=args.samples,
-    )
-    return code
+    (threads,) = request.threads
+    return launched_ahead("native", "cpu", choose_cpus(read_cpu_facts(), threads))
 
 
 # -----------------------------------------------------------------------------

@@ -492,7 +492,7 @@ def start_together(workers: Sequence[Worker]) -> None:
 
 @contextlib.contextmanager
 def launched_ahead(backend: str, device: str, cpus: Sequence[int]) -> Iterator[None]:
-    """Start a process while this one still imports and reads what is asked for.
+    """Start a process while this one still imports.
 
     It ends with the context, unless somebody has taken it (:func:`take_ahead`).
 
