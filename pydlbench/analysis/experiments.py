@@ -103,7 +103,7 @@ def log_experiments(
         creation[visit.round] = created_s
     calls = sum(own.values())
     signatures = frozenset(key[0] for key in own)
-    log = "by the log of oneDNN and MKL of each call in each round, as a share of the call"
+    log = "by the log of oneDNN and MKL of each call, as a share of the call"
 
     def explained(term: str, seconds: Mapping[int, float], how: str) -> Experiment:
         return Experiment(term=term, level="alone", seconds=seconds, how=how, signatures=signatures)

@@ -16,6 +16,7 @@ The interval is what earlier forecasts were off by (:mod:`pydlbench.analysis.sco
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from typing import TYPE_CHECKING, Any, Final
@@ -45,8 +46,10 @@ __all__ = ["VISITS", "conclude", "forecast_step", "forecasting", "table_of"]
 
 #: Processes that a missing operator is timed in, where nobody says otherwise.
 VISITS: Final = 3
-#: Stored rows of a step that are timed again before a forecast.
+#: Stored rows of a step that are timed again before a forecast, and how few of a class tell nothing
+#: of the others in it.
 _AGAIN: Final = 10
+_FEW: Final = 2
 
 
 def forecast_step(
@@ -110,13 +113,14 @@ def forecasting(
     made = _Forecaster(case, session, store, measures, visits, tell)
     steps = listed(case, session)
     rows = yield from made.rows(steps.calls)
-    factors = made.factors(steps.calls, rows)
-    faults = None if case.on_gpu else (yield from made.faults())
+    factors, untold = made.factors(steps.calls, rows)
+    faults = None if case.on_gpu else (yield from made.faults(program_of(steps)))
     if faults is not None and faults.counts:
         cost = yield from made.rows([FAULT])
         rows.times |= cost.times
         rows.fresh |= cost.fresh
     known = interval(scored(store, made.place))
+    known = known._replace(reach=known.reach + untold)
     return conclude(case, made.place, steps, rows, faults, factors=factors, known=known)
 
 
@@ -128,6 +132,36 @@ def class_of(call: RecordedCall, cache_bytes: int) -> str:
         cache_bytes: of the last-level cache.
     """
     return "cache" if call.bytes <= cache_bytes / 2 else "memory"
+
+
+def program_of(steps: OperatorsFacts) -> str:
+    """Return a hash of a step's recorded calls: which, how often, and in which direction."""
+    calls = [(call.signature, call.direction, call.count) for call in steps.calls]
+    return hashlib.sha256(json.dumps(calls).encode()).hexdigest()[:16]
+
+
+def believed(
+    ratios: Mapping[str, Sequence[float]], shares: Mapping[str, float]
+) -> tuple[dict[str, float], float]:
+    """Return by class what rows are multiplied by, and how much farther off the sum may be.
+
+    One call or two may be what has changed, rather than their class: this is not scaled then, and
+    what they have changed widens the interval instead.
+
+    Args:
+        ratios: by class, of calls that were timed again: seconds now over those stored.
+        shares: of the step that stored rows of each class make.
+
+    Returns:
+        Factors, and what is added to half of the interval, as the logarithm of a ratio.
+    """
+    factors = {name: median(values) for name, values in ratios.items() if len(values) > _FEW}
+    untold = sum(
+        shares[name] * max(abs(math.log(ratio)) for ratio in values)
+        for name, values in ratios.items()
+        if name not in factors
+    )
+    return factors, untold
 
 
 class _Forecaster:
@@ -167,10 +201,10 @@ class _Forecaster:
             )
         return rows
 
-    def factors(self, calls: Sequence[RecordedCall], rows: Rows) -> dict[str, float]:
-        """Time some stored rows again, and return by class what they take now over what is stored.
+    def factors(self, calls: Sequence[RecordedCall], rows: Rows) -> tuple[dict[str, float], float]:
+        """Time some stored rows again, and scale all by what they take now over what is stored.
 
-        Those are taken that make up most of the step.
+        Those are taken that make up most of the step; see :func:`believed`.
         """
         stored = [
             call
@@ -179,7 +213,7 @@ class _Forecaster:
         ]
         stored.sort(key=lambda call: -call.count * rows.times[call.signature].seconds)
         if not stored or not self._measures:
-            return {}
+            return {}, 0.0
         self._tell("stored operators again")
         again = Rows()
         chosen = stored[:_AGAIN]
@@ -193,18 +227,29 @@ class _Forecaster:
                 now, then = again.times[call.signature], rows.times[call.signature]
                 name = class_of(call, cache_bytes)
                 ratios.setdefault(name, []).append(now.seconds / then.seconds)
-        factors = {name: median(values) for name, values in ratios.items()}
+        whole_s = sum(
+            call.count * rows.times[call.signature].seconds
+            for call in calls
+            if call.signature in rows.times
+        )
+        shares = dict.fromkeys(ratios, 0.0)
+        for call in stored:
+            if (name := class_of(call, cache_bytes)) in shares:
+                shares[name] += call.count * rows.times[call.signature].seconds / whole_s
+        factors, untold = believed(ratios, shares)
         for call in stored:
             if factor := factors.get(class_of(call, cache_bytes)):
                 row = rows.times[call.signature]
                 visits = tuple(factor * seconds for seconds in row.visits_s)
                 rows.times[call.signature] = msgspec.structs.replace(row, visits_s=visits)
-        return factors
+        return factors, untold
 
-    def faults(self) -> Generator[StepFaults, None, StepFaults | None]:
+    def faults(self, program: str) -> Generator[StepFaults, None, StepFaults | None]:
         """Look the step's page faults up, or count them in processes of their own."""
         step = json.dumps(self._case.to_dict(), sort_keys=True)
-        record = StepFaults(place=self.place, step=step, created_utc=now_utc(), counts=())
+        record = StepFaults(
+            place=self.place, step=step, program=program, created_utc=now_utc(), counts=()
+        )
         known = self._store.newest([record.key]) if self._store else {}
         if known:
             return StepFaults.from_dict(known[record.key])

@@ -9,7 +9,7 @@ for them, each prepared anew; and pages touched for the first time.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -46,11 +46,11 @@ from pydlbench.records.breakdown import BreakdownRecord
 from pydlbench.records.operator import OperatorsFacts
 from pydlbench.records.step import StepPreparation
 from pydlbench.steps.prepare import prepare_step
-from pydlbench.steps.traced import Rounds, traced_rounds
+from pydlbench.steps.traced import Rounds, traced_rounds, tracing_of
 from pydlbench.study.loop import LEAST_ROUNDS, Size, Study, Subject, random_order
 from pydlbench.timing.policy import STEP_BUDGET_S, Policy, step_policy
 from pydlbench.timing.statistics import middle_rounds
-from pydlbench.workers.host import releasing
+from pydlbench.workers.host import releasing, start_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -81,6 +81,8 @@ _UNFUSED: Final = (
     "fused batch norm and activations: no step with them ran beside this one (native layers are "
     "not fused either, so that no difference depends on it; diagnose measures modes that fuse)"
 )
+# What libraries execute is the same in each round, and a log is long: it is read in every other.
+_EVERY_LOG: Final = 2
 # Calls alone run so often in a row: behind others, and with their operands in caches.
 _REPEATS: Final = 2
 
@@ -112,13 +114,14 @@ def break_down_step(
     """
     if case.on_gpu:
         raise UnsupportedError(f"{case.framework} on {case.device}: a step is traced on a CPU only")
-    predicted = forecast(case)
     measured = _Measured(case, session, max(LEAST_ROUNDS, rounds), native or {}, tell)
-    if not isinstance(predicted, str):
-        measured.forecast_s = predicted.seconds
-    elif predicted:
-        measured.notes.append(f"no forecast: {predicted}")
     try:
+        measured.start()
+        predicted = forecast(case)
+        if not isinstance(predicted, str):
+            measured.forecast_s = predicted.seconds
+        elif predicted:
+            measured.notes.append(f"no forecast: {predicted}")
         measured.prepare()
         measured.take()
         return measured.record()
@@ -134,11 +137,13 @@ class TracedStep:
         kernel: runs the step traced and untraced in turn.
         way: it is traced, see :data:`~pydlbench.records.trace.TRACES`.
         calls: in a step.
+        rounds: all that were sampled, each with the step beside it: what tracing costs.
     """
 
     kernel: RemoteKernel[StepFacts]
     way: str
     calls: int
+    rounds: list[Rounds] = field(default_factory=list)
 
     def sample(self, request: Request) -> Chunk:
         """Run the requested steps; a sample is the step that its calls' seconds are of."""
@@ -146,6 +151,7 @@ class TracedStep:
             msgspec.structs.replace(request, timing=self.way, inner=1, touch=False)
         )
         rounds = Rounds.of_seconds(chunk.seconds, self.calls)
+        self.rounds.append(rounds)
         # Time stamps time a chain of the same calls, which is not the step: that ran beside it.
         steps_s = rounds.plain_s if self.way == "stamps" else rounds.traced_s
         return with_parts(chunk, steps_s, rounds.calls_s)
@@ -237,8 +243,9 @@ class _Measured:
         self._case, self._session, self._rounds, self._tell = case, session, rounds, tell
         self._begin = time.monotonic()
         self._rows = dict(native)
-        # New processes in each round are beside the session's, which stay.
-        self._fresh = session.beside()
+        # New processes in each round are beside the session's, which stay; those of two rounds
+        # start at a time.
+        self._fresh = (session.beside(), session.beside())
         self._study = Study(random_order(session.options.seed), session.interference)
         self._kernels: list[RemoteKernel[OperatorsFacts] | RemoteKernel[StepFacts] | None] = []
         self._subjects: list[Subject] = []
@@ -254,8 +261,27 @@ class _Measured:
         self._log: CallLog | None = None
         self._facts: StepFacts
         self._tracing: Tracing
+        self._traced: TracedStep
 
     # --- subjects -----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the processes that stay side by side: each imports for seconds on one core."""
+        case, session = self._case, self._session
+        self._tell("processes")
+        workers = [
+            session.worker(case.framework, case.device),
+            session.worker(case.framework, case.device, warm=True),
+            session.worker(),
+            session.worker(warm=True),
+        ]
+        if self._logs_calls():
+            workers.append(session.worker(case.framework, case.device, warm=True, logging=True))
+        start_together(workers)
+
+    def _logs_calls(self) -> bool:
+        case = self._case
+        return capabilities.of(case.framework).steps.logs_calls and case.mode == "eager"
 
     def prepare(self) -> None:
         """Make all ready that stays over the rounds."""
@@ -267,11 +293,10 @@ class _Measured:
         self._facts = kernel.facts
         if kernel.facts.trace is None:
             raise UnsupportedError(kernel.facts.untraced)
-        _, self._tracing = traced_rounds(kernel, kernel.facts.trace)
-        sources = kernel.facts.trace.sources
-        way = next(one for one, source in sources.items() if source == self._tracing.source)
+        _, self._tracing = traced_rounds(kernel, kernel.facts.trace, briefly=True)
         self._calls = kernel.facts.trace.calls
-        self._add(TRACED, TracedStep(kernel, way, len(self._calls)).sample, self._parts_policy())
+        self._traced = TracedStep(kernel, self._tracing.way, len(self._calls))
+        self._add(TRACED, self._traced.sample, self._parts_policy())
         self._tell("calls")
         self._list_calls()
         self._tell("native layers")
@@ -364,7 +389,7 @@ class _Measured:
         self._kernels.append(ready.kernel)
         self._alone = CallsAlone(ready, [], width=_REPEATS, repeats=_REPEATS)
         self._add(ALONE, self._alone.sample, self._parts_policy())
-        if not capabilities.of(case.framework).steps.logs_calls or case.mode != "eager":
+        if not self._logs_calls():
             reason = f"nothing logs what {case.framework} {case.mode} executes in each call"
             self._no_log(reason)
             return
@@ -398,10 +423,14 @@ class _Measured:
 
     def take(self) -> None:
         """Take the rounds, with a new process for the step in each."""
-        case, fresh = self._case, self._fresh
+        case = self._case
         how = StepPreparation(checks=False)
         for number in range(self._rounds):
             self._tell(f"round {number + 1} of {self._rounds}")
+            fresh = self._fresh[number % 2]
+            if number % 2 == 0:  # the other one waits, stopped while anybody is timed
+                ahead = self._fresh[: self._rounds - number]
+                start_together([one.worker(case.framework, case.device) for one in ahead])
             kernel = prepare_step(case, fresh, preparation=how)
             step = Subject(
                 key=STEP,
@@ -424,13 +453,16 @@ class _Measured:
 
     def _is_due(self, key: Hashable, number: int) -> bool:
         """Whether a subject is visited in a round; in others its median stands for it."""
+        if key == LOG:
+            return number % _EVERY_LOG == 0
         return number % _EVERY == 0 or key not in self._seldom
 
     def close(self) -> None:
         """Free what workers hold."""
         with releasing(self._kernels):
             pass
-        self._fresh.close()
+        for one in self._fresh:
+            one.close()
 
     # --- the record ---------------------------------------------------------------------------
 
@@ -482,13 +514,21 @@ class _Measured:
             library=self._facts.library,
             threads=len(self._session.cpus),
             processes=table.of(STEP).processes,
-            trace=self._tracing,
+            trace=self._tracing_of_rounds(),
             forecast_s=self.forecast_s,
             lines=self._listed.lines,
             types=self._facts.types or None,
             notes=tuple(dict.fromkeys((*self._facts.notes, *self._listed.notes, *self.notes))),
             seconds=time.monotonic() - self._begin,
         )
+
+    def _tracing_of_rounds(self) -> Tracing:
+        """Return how calls were timed, and what that costs by all rounds."""
+        facts = self._facts.trace
+        assert facts is not None, "nothing is broken down without it"
+        first, *others = self._traced.rounds
+        rounds = sum(others, first)
+        return tracing_of(facts, self._traced.way, rounds, self._tracing.notes)
 
     def _native_kernels(self, call: MappedCall, table: Table) -> tuple[NativeKernel, ...] | None:
         """Return the native kernels of a call; none of a view, None where one has no time."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -209,9 +210,7 @@ def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int
     Raises:
         UsageError: Bad input; nothing was measured and nothing written.
     """
-    from pydlbench.cli.measuring import measure
     from pydlbench.cli.output import Outputs
-    from pydlbench.records.measurement import Measurement
 
     outputs = Outputs.of(args)
     if args.samples and args.json is None and args.format != "json":
@@ -219,30 +218,50 @@ def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int
     args = with_options(args)
     request = read_request(args)
     outputs.note(*request.notes)
+    ahead = session_factory is None and _wants_native(request)
+    with _native_ahead(request) if ahead else contextlib.nullcontext():
+        from pydlbench.cli.measuring import measure
+        from pydlbench.records.measurement import Measurement
 
-    def shown(results: Results) -> None:
-        rows = [one.record(Measurement) for one in results.outcomes]
-        show(
-            results.run,
-            rows,
-            outputs,
-            early=results.early,
-            algorithms=args.algorithms,
-            explain=args.explain,
-            ncu=args.ncu,
-            log=request.log,
+        def shown(results: Results) -> None:
+            rows = [one.record(Measurement) for one in results.outcomes]
+            show(
+                results.run,
+                rows,
+                outputs,
+                early=results.early,
+                algorithms=args.algorithms,
+                explain=args.explain,
+                ncu=args.ncu,
+                log=request.log,
+            )
+
+        code, _ = measure(
+            args,
+            "layers",
+            tasks(request),
+            shown,
+            sessions=session_factory,
+            request=asked_for(request),
+            samples=args.samples,
         )
-
-    code, _ = measure(
-        args,
-        "layers",
-        tasks(request),
-        shown,
-        sessions=session_factory,
-        request=asked_for(request),
-        samples=args.samples,
-    )
     return code
+
+
+def _wants_native(request: Request) -> bool:
+    """Whether a native process on the CPU is the first that is needed."""
+    native = any(case.backend == "native" and not case.on_gpu for case in request.cases)
+    return native and len(request.threads) == 1
+
+
+def _native_ahead(request: Request) -> contextlib.AbstractContextManager[None]:
+    """Start the native process while all that measures is imported."""
+    from pydlbench.devices.cpu.affinity import choose_cpus
+    from pydlbench.devices.cpu.facts import read_cpu_facts
+    from pydlbench.workers.host import launched_ahead
+
+    (threads,) = request.threads
+    return launched_ahead("native", "cpu", choose_cpus(read_cpu_facts(), threads))
 
 
 # -----------------------------------------------------------------------------

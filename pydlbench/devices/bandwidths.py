@@ -25,9 +25,9 @@ PATTERNS = ("read", "write", "copy", "triad")
 #: From the farthest to the nearest.
 LEVELS = ("memory", "llc", "l2")
 
-# Windows of each reading. Windows of different readings alternate, so that those of one are spread
-# over time: other load on the memory bus comes and goes.
-_ROUNDS = 3
+#: Windows of each reading. Windows of different readings alternate, so that those of one are spread
+#: over time: other load on the memory bus comes and goes.
+ROUNDS = 3
 # Rounds on an idle machine agree within a few per cent. If the best round of a window exceeds the
 # median by this factor, the window was disturbed, and its best round may be, too.
 _UNSTEADY = 1.25
@@ -45,7 +45,9 @@ class _Prober:
         sizes: Mapping[str, int | None],
         ask: Callable[[str, str, int], Mapping[str, Any]],
         kept: Sequence[Bandwidth] = (),
+        windows: int = ROUNDS,
     ) -> None:
+        self._windows = windows
         self._sizes = sizes
         self._kept = {(item.level, item.pattern): item for item in kept}
         self._agrees: dict[str, bool] = {}
@@ -64,7 +66,7 @@ class _Prober:
         ]
         self.new.update(wanted)
         unknown = [key for key in wanted if not self._take_over(*key)]
-        for _ in range(_ROUNDS):
+        for _ in range(self._windows):
             for level, pattern in unknown:
                 self.take(level, pattern)
         for level, pattern in unknown:
@@ -81,7 +83,8 @@ class _Prober:
         The new window is added to the reading that it belongs to.
         """
         kept = self._kept.get((level, pattern))
-        if kept is None:
+        # A single window was taken for a row that cannot be bound by memory.
+        if kept is None or len(kept.windows) < self._windows:
             return False
         if level not in self._agrees:
             agrees = self._sizes.get(level) == kept.working_set_bytes
@@ -162,6 +165,7 @@ def probe_levels(
     levels: Sequence[str],
     ask: Callable[[str, str, int], Mapping[str, Any]],
     kept: Sequence[Bandwidth] = (),
+    windows: int = ROUNDS,
 ) -> tuple[tuple[Bandwidth, ...], tuple[Advice, ...]]:
     """Return the known bandwidths with the missing ones probed, and warnings about the new ones.
 
@@ -178,8 +182,9 @@ def probe_levels(
         levels: the levels needed; levels that the device lacks are skipped.
         ask: runs a native probe of a level and a pattern on a number of bytes.
         kept: bandwidths of an earlier run, used if one new reading of the level agrees.
+        windows: the fewest windows of each reading.
     """
-    prober = _Prober(known, sizes, ask, kept)
+    prober = _Prober(known, sizes, ask, kept, windows)
     prober.extend(levels, patterns)
     for _ in range(_REPEATS):
         for near in dict.fromkeys(near for near, _ in prober.mistaken()):

@@ -120,19 +120,21 @@ class StepFaults(Record, frozen=True, kw_only=True):
     Attributes:
         place: where it ran.
         step: the step, as JSON.
+        program: a hash of its recorded calls: a user's file may be another one today.
         created_utc: when, in ISO 8601.
         counts: page faults of a step, one of each process.
     """
 
     place: Place
     step: str
+    program: str
     created_utc: str
     counts: tuple[float, ...]
 
     @property
     def key(self) -> str:
         """What it is found by in a store."""
-        return self.place.key("faults", self.step)
+        return self.place.key("faults", f"{self.step} {self.program}")
 
 
 class ForecastTerm(Record, frozen=True, kw_only=True):

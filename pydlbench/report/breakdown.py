@@ -261,8 +261,9 @@ def _remarks(record: BreakdownRecord, scale: Scale) -> list[str]:
         error = percent(record.forecast_error, signed=True)
         lines.append(f"forecast made before: {scale.text(record.forecast_s)} ({error})")
     trace = record.trace
+    traced = "the chain of calls" if trace.way == "stamps" else "a traced step"
     lines.append(
-        f"calls are timed by {trace.source} in {trace.rounds} steps and more: a traced step takes "
+        f"calls are timed by {trace.source} in {trace.rounds} steps: {traced} takes "
         f"{trace.cost:.2f} times as long as one beside it ({scale.text(trace.untraced_s)})"
     )
     lines += [f"note: {one}" for one in (*trace.notes, *record.notes)]

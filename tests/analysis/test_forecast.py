@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from pydlbench.analysis import forecast
-from pydlbench.analysis.forecast import conclude, forecast_step
+from pydlbench.analysis.forecast import believed, conclude, forecast_step
 from pydlbench.analysis.rows import FAULT, Rows, batches, stored_rows
 from pydlbench.analysis.scores import ASSUMED, LEAST, Interval, interval, scored
 from pydlbench.records.forecast import ForecastRecord, OperatorTime, Place, StepFaults
@@ -115,7 +115,9 @@ def test_a_forecast_is_the_sum_of_its_rows_and_faults():
         fresh={"b"},
     )
     calls = (call("a", 3, size=10), call("b", 7, size=10))
-    faults = StepFaults(place=PLACE, step="{}", created_utc=WHEN, counts=(3000.0, 1000.0, 2500.0))
+    faults = StepFaults(
+        place=PLACE, step="{}", program="f3", created_utc=WHEN, counts=(3000.0, 1000.0, 2500.0)
+    )
     found = conclude(CASE, PLACE, listed_as(calls), rows, faults, known=Interval(0.1, 12))
     assert found.operators_s == pytest.approx(3 * 0.011 + 7 * 0.001)
     assert found.faults == 2500
@@ -184,7 +186,11 @@ def invented(monkeypatch):
             rows.fresh.add(one.signature)
             yield rows.times[one.signature]
 
-    calls = (call("small", 2, size=400), call("large", 1, size=4000))
+    now |= {"larger": 1e-5, "largest": 1e-5}
+    calls = (
+        call("small", 2, size=400),
+        *(call(name, 1, size=4000) for name in ("large", "larger", "largest")),
+    )
     monkeypatch.setattr(forecast, "measure_rows", measured)
     monkeypatch.setattr(forecast, "listed", lambda *_: listed_as(calls))
     monkeypatch.setattr(forecast, "counted_faults", lambda *_: 5000.0)
@@ -202,17 +208,22 @@ def test_what_the_store_has_is_not_measured_but_timed_again_and_scaled_by_class(
             store.add(run_record.id, Entry.from_document(table, document, key))
 
         first = forecast_step(CASE, Session(), store, keep=keep)
-        assert asked == ["small", "large", FAULT.signature]
-        assert first.seconds == pytest.approx(2e-3 + 2e-3 + 5e-3)
-        assert (first.measured, first.factors) == (2, {})
-        # An hour later the memory is slower by half, and nothing else.
-        now["large"] *= 1.5
+        assert asked == ["small", "large", "larger", "largest", FAULT.signature]
+        assert first.seconds == pytest.approx(2e-3 + 2.02e-3 + 5e-3)
+        assert (first.measured, first.factors) == (4, {})
+        # An hour later the memory is slower by half, and one call of the other class by a tenth.
+        for name in ("large", "larger", "largest"):
+            now[name] *= 1.5
+        now["small"] *= 1.1
         asked.clear()
         again = forecast_step(CASE, Session(), store, keep=keep)
-        assert sorted(asked) == ["large", "small"]
-        assert again.factors == pytest.approx({"cache": 1.0, "memory": 1.5})
-        assert again.seconds == pytest.approx(2e-3 + 3e-3 + 5e-3)
-        assert (again.stored, again.measured) == (2, 0)
+        assert sorted(asked) == ["large", "larger", "largest", "small"]
+        assert again.factors == pytest.approx({"memory": 1.5})
+        assert again.seconds == pytest.approx(2e-3 + 3.03e-3 + 5e-3)
+        share = 2e-3 / 4.02e-3
+        wider = math.log(again.ci_high / again.seconds) - math.log(first.ci_high / first.seconds)
+        assert wider == pytest.approx(share * math.log(1.1))
+        assert (again.stored, again.measured) == (4, 0)
         # What was timed again is not kept, and nothing is timed where that is not wanted.
         asked.clear()
         known = forecast_step(CASE, Session(), store, measures=False)
@@ -221,11 +232,43 @@ def test_what_the_store_has_is_not_measured_but_timed_again_and_scaled_by_class(
 
 
 @pytest.mark.usefixtures("invented")
+def test_page_faults_of_other_calls_are_counted_anew(store_path, run_record, monkeypatch):
+    counts = iter([5000.0] * 3 + [7000.0] * 3)
+    monkeypatch.setattr(forecast, "counted_faults", lambda *_: next(counts))
+    with Store.open(store_path) as store:
+        store.begin(run_record, "forecast")
+
+        def keep(table, document, key):
+            store.add(run_record.id, Entry.from_document(table, document, key))
+
+        assert forecast_step(CASE, Session(), store, keep=keep).faults == 5000
+        assert forecast_step(CASE, Session(), store, keep=keep).faults == 5000
+        # The user's file has one call more today; the command line is the same.
+        edited = (call("small", 3, size=400), call("large", 1, size=4000))
+        monkeypatch.setattr(forecast, "listed", lambda *_: listed_as(edited))
+        assert forecast_step(CASE, Session(), store, keep=keep).faults == 7000
+
+
+@pytest.mark.parametrize(
+    ("ratios", "factors", "untold"),
+    [
+        ({}, {}, 0.0),
+        ({"cache": [1.2, 1.4, 1.3]}, {"cache": 1.3}, 0.0),
+        ({"cache": [1.2, 1.1]}, {}, 0.5 * math.log(1.2)),
+        ({"memory": [0.5], "cache": [1.0, 1.1, 1.2]}, {"cache": 1.1}, 0.25 * math.log(2)),
+    ],
+)
+def test_three_calls_tell_of_their_class_and_fewer_widen_the_interval(ratios, factors, untold):
+    found = believed(ratios, {"cache": 0.5, "memory": 0.25})
+    assert found == (factors, pytest.approx(untold))
+
+
+@pytest.mark.usefixtures("invented")
 def test_nothing_is_kept_of_faults_that_nobody_can_count(monkeypatch):
     monkeypatch.setattr(forecast, "counted_faults", lambda *_: None)
     kept = []
     found = forecast_step(CASE, Session(), None, keep=lambda table, *_: kept.append(table))
-    assert kept == ["operator", "operator"]
+    assert kept == ["operator"] * 4
     assert (found.faults, found.faults_s, found.status) == (None, None, "ok")
 
 

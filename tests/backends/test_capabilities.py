@@ -199,3 +199,12 @@ def test_a_layout_is_named_where_a_framework_lets_its_users_choose_one():
     assert capabilities.of("torch").steps.layout_text("nhwc") == ", channels_last"
     assert capabilities.of("torch").steps.layout_text("nchw") == ", nchw"
     assert capabilities.of("tensorflow").steps.layout_text("nhwc") == ""
+
+
+def test_a_backend_of_ours_is_found_without_looking_for_packages_of_others():
+    code = (
+        "import sys; from pydlbench.backends import capabilities; capabilities.of('native'); "
+        "print('importlib.metadata' in sys.modules, len(capabilities.every()) > 1)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]

@@ -4,6 +4,7 @@ What a message says word for word is in ``end_to_end/transcripts/bad_input.txt``
 the command line has its place once, however many commands have the option.
 """
 
+import contextlib
 import re
 import shlex
 
@@ -189,9 +190,14 @@ REFUSED = [
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """A working directory with a file in it, and a machine on which no process can be started."""
+    """A working directory with a file in it, and a machine on which no process can be started.
+
+    The one that starts while ``layers`` imports is asked for nothing, and is left out.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run.json").write_text("{}", encoding="utf-8")
+    ahead = "pydlbench.workers.host.launched_ahead"
+    monkeypatch.setattr(ahead, lambda *_: contextlib.nullcontext())
     monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("a process was started"))
     return tmp_path
 

@@ -38,7 +38,7 @@ def invented(case, session, store, **settings):
         signature="{}", operator="conv", place=place, created_utc=WHEN, visits_s=(0.010, 0.014)
     )
     yield row
-    faults = StepFaults(place=place, step="{}", created_utc=WHEN, counts=(1000.0,))
+    faults = StepFaults(place=place, step="{}", program="f3", created_utc=WHEN, counts=(1000.0,))
     yield faults
     calls = [RecordedCall(signature="{}", operator="conv", count=5, names=("conv1", "conv2"))]
     if not settings["measures"]:

@@ -1,5 +1,6 @@
 """Bandwidths that are kept between runs: believed where a reading agrees, probed anew elsewhere."""
 
+import dataclasses
 import json
 
 import pytest
@@ -20,6 +21,7 @@ def bandwidth(level, pattern, rate, size=None):
         bytes_per_s=rate,
         median_bytes_per_s=rate,
         working_set_bytes=SIZES[level] if size is None else size,
+        windows=(rate,) * 3,
         kernel="avx512",
     )
 
@@ -64,6 +66,12 @@ def test_a_level_that_disagrees_is_probed_anew(factor):
     assert rates["llc", "copy"] == 4e10
     assert ("memory", "copy") in calls
     assert ("llc", "copy") not in calls
+
+
+def test_a_reading_of_one_window_is_probed_anew():
+    rough = [dataclasses.replace(one, windows=one.windows[:1]) for one in KEPT]
+    _, asked = probed(rough)
+    assert asked.count(("memory", "copy")) == 3
 
 
 def test_another_working_set_is_another_reading():

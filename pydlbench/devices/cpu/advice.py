@@ -19,15 +19,18 @@ if TYPE_CHECKING:
 _EXPECTED_SHARE = 0.90
 
 
-def cpu_advice(facts: CpuFacts, cpus: Sequence[int], root: str | Path = "/") -> tuple[Advice, ...]:
+def cpu_advice(
+    facts: CpuFacts, cpus: Sequence[int], root: str | Path = "/", own: int = 0
+) -> tuple[Advice, ...]:
     """Return the reasons why timings on ``cpus`` may be unreliable.
 
     Args:
         facts: facts of the CPU.
         cpus: the logical CPUs in use.
         root: folder that holds ``proc`` and ``sys``.
+        own: number of processes that this one started, which are not other load.
     """
-    return (*_settings(facts, cpus), *_surroundings(facts, cpus, Path(root)))
+    return (*_settings(facts, cpus), *_surroundings(facts, cpus, Path(root), own))
 
 
 def peak_advice(precision: str, measured: float, theoretical: float) -> Advice | None:
@@ -106,10 +109,10 @@ def _settings(facts: CpuFacts, cpus: Sequence[int]) -> Iterator[Advice]:
         )
 
 
-def _surroundings(facts: CpuFacts, cpus: Sequence[int], root: Path) -> Iterator[Advice]:
-    # Tasks that are runnable now, without this one: the load average includes earlier runs.
+def _surroundings(facts: CpuFacts, cpus: Sequence[int], root: Path, own: int) -> Iterator[Advice]:
+    # Tasks that are runnable now, without ours: the load average includes earlier runs.
     match = re.search(r"\s([0-9]+)/[0-9]+\s", read_text(root / "proc/loadavg") or "")
-    others = int(match[1]) - 1 if match else 0
+    others = int(match[1]) - 1 - own if match else 0
     if others >= 1 and facts.logical_cpus - others < len(cpus):
         busy = "another task is" if others == 1 else f"{others} other tasks are"
         yield Advice(
