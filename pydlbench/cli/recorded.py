@@ -154,7 +154,6 @@ def read_log(args: CommandOptions, shapes: Sequence[str], models: Sequence[str])
         UsageError: a file that is damaged or has no layers, or an option beside it that would
             change what it says.
     """
-    shapes = args.shape
     if not any(shape.startswith("@") for shape in shapes):
         return None
     # All that recognises calls: a third of what a command imports.
