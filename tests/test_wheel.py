@@ -52,7 +52,7 @@ def run(tmp_path):
 
 @pytest.mark.deep
 def test_the_main_job_runs_without_a_compiler(run):
-    words = ["layers", "--shape", "mb1ic16ih8oc16kh3ph1", "--budget", "0.05", "--visits", "1"]
+    words = ["layers", "--shape", "mb1ic16ih8oc16kh3ph1", "--budget", "0.05", "--repetitions", "1"]
     (row,) = json.loads(run("-m", "pydlbench", *words, "--quiet", "--json", "-"))["measurements"]
     assert (row["status"], row["correct"]["status"]) == ("ok", "ok")
     assert row["library"].startswith("oneDNN 3.")

@@ -436,7 +436,7 @@ class _Measured:
                 key=STEP,
                 sample=kernel.sample,
                 policy=self._step_policy(),
-                process=kernel.generation,
+                process=number + 1,
                 preparation=number,
                 size=self._step_size,
             )

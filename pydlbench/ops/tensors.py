@@ -200,7 +200,7 @@ def _settle_reduction(values: dict[str, Any]) -> None:
     fits = len(src) == len(dst) and src != dst
     if not fits or any(kept not in (1, size) for size, kept in zip(src, dst, strict=True)):
         total = "x".join("1" for _ in src) or "1"
-        raise UsageError(f"dst={dst}: not a reduction of {src}; nearest: {total}")
+        raise UsageError(f"dst={dst}: no reduction of {src}; nearest: {total}")
 
 
 def _reduction(name: str, flops: int, reference: Callable[..., Any]) -> Op:

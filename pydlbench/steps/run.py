@@ -204,7 +204,7 @@ class _Turns:
                     key=index,
                     sample=kernel.sample,
                     policy=dataclasses.replace(policy, visits=max(rounds, self._visits)),
-                    process=kernel.generation,
+                    process=self._lap + 1,
                     preparation=self._lap,
                     size=self._sizes.get(index),
                 )
