@@ -121,7 +121,7 @@ class _Printer:
         if count > MOST_FIGURES:
             return _tag("p", f"{title}: only the first {MOST_FIGURES} figures are drawn")
         # What the converter draws is well-formed, and no entity can be in it.
-        drawn = ET.fromstring(_NAMESPACES.sub("", svg(figure, themed=True)))  # noqa: S314
+        drawn = ET.fromstring(_NAMESPACES.sub("", svg(figure, themed=True)))  # noqa: S314 - ours
         drawn.attrib.pop("height")
         drawn.set("style", f"max-width:{drawn.attrib.pop('width')}px")
         drawn.set("role", "img")
