@@ -204,7 +204,7 @@ def test_a_layout_is_named_where_a_framework_lets_its_users_choose_one():
 def test_a_backend_of_ours_is_found_without_looking_for_packages_of_others():
     code = (
         "import sys; from pydlbench.backends import capabilities; capabilities.of('native'); "
-        "print('importlib.metadata' in sys.modules, len(capabilities.every()) > 1)"
+        "print('pydlbench.plugins' in sys.modules, len(capabilities.every()) > 1)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True"]
