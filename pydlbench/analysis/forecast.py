@@ -16,7 +16,6 @@ The interval is what earlier forecasts were off by (:mod:`pydlbench.analysis.sco
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from typing import TYPE_CHECKING, Any, Final
@@ -24,12 +23,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from pydlbench.analysis.fresh import counted_faults
-from pydlbench.analysis.operators import listed
+from pydlbench.analysis.operators import kind_of, listed
 from pydlbench.analysis.pipeline import enqueued, period
 from pydlbench.analysis.rows import FAULT, Rows, measure_rows, now_utc, stored_rows
 from pydlbench.analysis.scores import Interval, interval, scored
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.forecast import ForecastRecord, ForecastTerm, Place, StepFaults
+from pydlbench.records.trace import program_hash
 from pydlbench.timing.statistics import median
 from pydlbench.words import FRAMEWORK_MODES, GPU_FRAMEWORK
 
@@ -135,9 +135,9 @@ def class_of(call: RecordedCall, cache_bytes: int) -> str:
 
 
 def program_of(steps: OperatorsFacts) -> str:
-    """Return a hash of a step's recorded calls: which, how often, and in which direction."""
-    calls = [(call.signature, call.direction, call.count) for call in steps.calls]
-    return hashlib.sha256(json.dumps(calls).encode()).hexdigest()[:16]
+    """Return the hash of a step's recorded calls, without what is fed to it."""
+    own = (call for call in steps.calls if kind_of(call) != "feed")
+    return program_hash((call.signature, call.direction) for call in own for _ in range(call.count))
 
 
 def believed(
@@ -319,6 +319,7 @@ def conclude(
         layout=case.layout,
         feed=case.feed,
         place=place,
+        program=program_of(step),
         created_utc=now_utc(),
         seconds=seconds,
         ci_low=seconds * math.exp(-known.reach),
