@@ -22,14 +22,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from pydlbench.analysis.fresh import counted_faults
 from pydlbench.analysis.operators import kind_of, listed
 from pydlbench.analysis.pipeline import enqueued, period
 from pydlbench.analysis.rows import FAULT, Rows, measure_rows, now_utc, stored_rows
 from pydlbench.analysis.scores import Interval, interval, scored
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.forecast import ForecastRecord, ForecastTerm, Place, StepFaults
+from pydlbench.records.step import StepPreparation
 from pydlbench.records.trace import program_hash
+from pydlbench.steps.prepare import prepare_step
+from pydlbench.timing.chunk import Request
 from pydlbench.timing.statistics import median
 from pydlbench.words import FRAMEWORK_MODES, GPU_FRAMEWORK
 
@@ -50,6 +52,9 @@ VISITS: Final = 3
 #: of the others in it.
 _AGAIN: Final = 10
 _FEW: Final = 2
+# Steps in which page faults are counted, and those before by which the allocator learns what it
+# gives back.
+_COUNTED: Final = 2
 
 
 def forecast_step(
@@ -162,6 +167,32 @@ def believed(
         if name not in factors
     )
     return factors, untold
+
+
+def counted_faults(case: StepSpec, session: Session) -> float | None:
+    """Run a step in a process of its own, and count the page faults that it has there.
+
+    How many of its blocks are fresh depends on all that the process has given back before, so that
+    it is made ready as one that is timed. What the step takes is not looked at.
+
+    Args:
+        case: the step, on a CPU.
+        session: whose worker is ended before and after.
+
+    Returns:
+        Page faults of a step; None where nobody counts them.
+
+    Raises:
+        UnsupportedError: the framework has not what is asked for.
+        WorkerError: the worker died.
+    """
+    worker = session.worker(case.framework, case.device)
+    worker.close()
+    try:
+        kernel = prepare_step(case, session, preparation=StepPreparation(checks=False))
+        return kernel.sample(Request(samples=_COUNTED, untimed=_COUNTED)).faults
+    finally:
+        worker.close()
 
 
 class _Forecaster:

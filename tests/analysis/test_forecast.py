@@ -323,12 +323,13 @@ def test_a_user_s_file_that_was_edited_scores_no_forecast_of_the_earlier_one(
 ):
     case = msgspec.structs.replace(CASE, model="a.py:build", own=OwnSpec(), layout="nchw")
     made = conclude(case, PLACE, listed_as((call("a"),)), Rows(times={"a": row("a", 2.0)}))
-    edited = {**step_document(1.0), **case.to_dict(), "program": "another"}
+    same = {**step_document(1.0), **case.to_dict(), "batch": made.batch}
+    edited = {**same, "program": "another"}
     with Store.open(store_path) as store:
         store.begin(run_record, "forecast")
         for table, document in (("forecast", made.to_dict()), ("step", edited)):
             store.add(run_record.id, Entry.from_document(table, document))
         assert scored(store, PLACE) == []
-        same = Entry.from_document("step", {**edited, "program": made.program})
-        store.add(run_record.id, same)
+        entry = Entry.from_document("step", {**same, "program": made.program})
+        store.add(run_record.id, entry)
         assert scored(store, PLACE) == pytest.approx([math.log(2)])
