@@ -12,7 +12,7 @@ from pydlbench.timing.statistics import median, median_interval
     ("known", "count"), [(None, 6), (0.0, 6), (0.01, 6), (0.033, 8), (1, MOST)]
 )
 def test_repetitions_follow_the_scatter_that_is_known(known, count):
-    assert repetitions(known, 0.03) == count
+    assert repetitions(known) == count
 
 
 def test_the_planned_width_is_reached():
