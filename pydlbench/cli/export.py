@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
+    from pydlbench.records.step import StepRow
     from pydlbench.report.blocks import Block
-    from pydlbench.report.e2e import StepRow
     from pydlbench.store.documents import Loaded
     from pydlbench.store.entry import Entry
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.records.breakdown import LEVELS, BreakdownRecord
-from pydlbench.records.metrics import Column
+from pydlbench.records.fields import Column
 from pydlbench.report.blocks import Heading, Lines, Table
 from pydlbench.report.columns import device_name
 from pydlbench.report.context import call_tree

@@ -10,7 +10,7 @@ from pydlbench.backends import capabilities
 from pydlbench.ladder.dominance import Timed, dominance
 from pydlbench.ladder.parts import parts_of
 from pydlbench.records.check import RUNGS, LedgerTerm, step_words
-from pydlbench.records.metrics import Column, cut
+from pydlbench.records.fields import Column, cut
 from pydlbench.report.blocks import Heading, Lines, Table
 from pydlbench.report.columns import device_name
 from pydlbench.report.verdicts import disturbance, dominates, share_text, sum_is_disturbed

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.records.fields import Column
 from pydlbench.records.measurement import MATERIAL
-from pydlbench.records.metrics import Column
 from pydlbench.records.step import framework_text, options_text
 from pydlbench.report.blocks import Lines, Table, Title
 from pydlbench.units import format_seconds, number, percent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.records.metrics import Column, cut
+from pydlbench.records.fields import Column, cut
 from pydlbench.report.blocks import Heading, Lines, Table, some_names
 from pydlbench.report.figures.nodes import nodes
 from pydlbench.units import format_seconds, percent

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.backends import capabilities
 from pydlbench.ladder.scores import LEAST
+from pydlbench.records.fields import Column, cut
 from pydlbench.records.forecast import ForecastRecord
-from pydlbench.records.metrics import Column, cut
 from pydlbench.report.blocks import Heading, Lines, Table
 from pydlbench.report.columns import device_name
 from pydlbench.units import Scale, percent

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.ops.table import without_sides
+from pydlbench.records.fields import Column
 from pydlbench.records.measurement import TimeSummary
-from pydlbench.records.measurement_metrics import spread
-from pydlbench.records.metrics import Column
 from pydlbench.report.backends import interleaved_legend, interleaved_table
 from pydlbench.report.blocks import Heading, Lines, Table, run_lines, some_names
 from pydlbench.report.columns import by_problem, columns, heading, label, varying
@@ -306,7 +305,7 @@ def _candidate_columns(candidates: Sequence[_Candidate]) -> list[Column[_Candida
         Column("algorithm", text("algorithm"), right=False),
         Column("layout", text("layout"), right=False),
         Column("median", of_time(lambda time: time_in(unit, time.median))),
-        Column("CI", of_time(spread)),
+        Column("CI", of_time(lambda time: time.spread)),
         Column("n", of_time(lambda time: str(time.n))),
         Column("ratio", of_time(ratio)),
     ]

@@ -7,7 +7,7 @@ import shlex
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.records.metrics import Column, cut
+from pydlbench.records.fields import Column, cut
 from pydlbench.report.blocks import Table
 
 if TYPE_CHECKING:
