@@ -419,7 +419,6 @@ class StepRow(Record, frozen=True, kw_only=True):
     )
     derived = ("tflops",)
     embedded = ("record",)
-    promised = ("flops", "tflops")
     unlisted = ("title",)
 
     @property
