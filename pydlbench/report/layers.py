@@ -12,7 +12,7 @@ from pydlbench.ops.table import without_sides
 from pydlbench.records.fields import Column
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.report.backends import interleaved_legend, interleaved_table
-from pydlbench.report.blocks import Heading, Lines, Table, run_lines, some_names
+from pydlbench.report.blocks import Heading, Lines, Table, some_names
 from pydlbench.report.columns import by_problem, columns, heading, label, varying
 from pydlbench.report.figures.batches import Rate, batches
 from pydlbench.report.figures.roofline import roofline
@@ -117,21 +117,6 @@ def ncu_command(row: Measurement) -> list[str]:
         f"PYDLBENCH_GATE=0 {first} \\",
         *(f"  {one} \\" for one in others[:-1]),
         f"  {others[-1]}",
-    ]
-
-
-def layers_page(
-    run: RunRecord, rows: Sequence[Measurement], conclusion: Sequence[str] = ()
-) -> list[Block]:
-    """Return what a page in Markdown has room for: one table of all rows, and what follows."""
-    timed = [row for row in rows if row.ok]
-    axes = varying(rows)
-    return [
-        Heading(heading(run, timed or rows)),
-        Table.of(columns(timed) if timed else (), timed),
-        *_refused(rows, lambda row: label(row, axes)),
-        Lines(conclusion),
-        run_lines(run),
     ]
 
 
