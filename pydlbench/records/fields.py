@@ -96,7 +96,8 @@ def columns_of(
     Args:
         rows: records of one type.
         names: of fields and properties, parted by blanks: ``layer time.median tflops``; with
-            another header behind ``=`` where a table has less room: ``of_theoretical=theory``.
+            another header behind ``=`` where a table has less room: ``of_theoretical=theory``. Two
+            fields are the ends of what the first one's header says: ``ci_low..ci_high``.
         seconds: formats fields whose unit is ``s``, so that a table has one unit of time; None
             leaves each to its own format.
     """
@@ -104,7 +105,7 @@ def columns_of(
     found = []
     for word in names.split() if rows else ():
         name, _, header = word.partition("=")
-        field = declared(record, name)
+        field = declared(record, name.partition("..")[0])
         if header:
             field = replace(field, header=header)
         if field.when(rows) if field.when is not None else _needed(name, rows, field.varies):
@@ -113,7 +114,8 @@ def columns_of(
 
 
 def _needed(path: str, rows: Sequence[Any], varies: bool) -> bool:
-    known = {str(value) for row in rows if (value := value_of(row, path)) not in (None, "")}
+    first = path.partition("..")[0]
+    known = {str(value) for row in rows if (value := value_of(row, first)) not in (None, "")}
     return len(known) > varies
 
 
@@ -129,12 +131,14 @@ def _column(
 ) -> Column[Any]:
     text = seconds if seconds is not None and field.unit == "s" else field.text
 
+    first, *last = path.split("..")
+
     def cell(row: Any) -> str:
-        value = value_of(row, path)
-        return "-" if value is None else text(value)
+        values = [value_of(row, one) for one in (first, *last)]
+        return "-" if None in values else " .. ".join(map(text, values))
 
     def number(row: Any) -> float | None:
-        value = value_of(row, path)
+        value = value_of(row, first)
         return value if isinstance(value, (int, float)) else None
 
     header = field.header if isinstance(field.header, str) else field.header(rows)
