@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 FILE = """
 [defaults]
-visits = 1
+repetitions = 1
 budget = {budget}
 
 [[layers]]

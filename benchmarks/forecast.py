@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 
 from journal import Journal
 
+from pydlbench.analysis.forecast import forecast_step
+from pydlbench.analysis.fresh import visited_step
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import PydlbenchError
-from pydlbench.ladder.forecast import forecast_step
-from pydlbench.ladder.fresh import visited_step
 from pydlbench.models import build_model
 from pydlbench.records.step import StepSpec
 from pydlbench.report.text import markdown_table

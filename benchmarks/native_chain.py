@@ -24,11 +24,11 @@ from typing import Any
 
 from journal import Journal
 
+from pydlbench.analysis.chain import prepare_native_chain
+from pydlbench.analysis.estimate import plan
+from pydlbench.analysis.native import native_sum
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import PydlbenchError
-from pydlbench.ladder.chain import prepare_native_chain
-from pydlbench.ladder.estimate import plan
-from pydlbench.ladder.native import native_sum
 from pydlbench.models import build_model
 from pydlbench.records.chain import ChainFacts
 from pydlbench.records.measurement import Measurement

@@ -1,6 +1,6 @@
 """pydlbench's native rows against torch.utils.benchmark on the same problems, interleaved.
 
-    python benchmarks/native_vs_torch.py --shape 'alexnet-owt/*' 'vgg16/*' --batch 16 --pass all
+    python benchmarks/native_vs_torch.py --shape 'alexnet-owt/*','vgg16/*' --batch 16 --pass all
 
 Each layer and pass is sampled in turn with pydlbench (fastest verified candidate) and PyTorch in
 both memory formats, round by round in random order, so that all of them see the same machine. The

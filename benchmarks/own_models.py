@@ -10,8 +10,8 @@ run alone on operands made up from its signature, in a process of its own with a
 time is taken.
 
 ``measure`` takes 20 of them at the size of their papers, forward and training: the step's forecast,
-from operators that are measured apart; then the step, in a process of its own; then its check. It
-wants the machine for itself.
+from operators that are measured apart; then the step, in a process of its own; then its breakdown.
+It wants the machine for itself.
 
 What is finished is a line of the journal at once; the same command goes on there. Models are built
 by ``benchmarks/zoo.py``, which needs the three libraries.
@@ -32,13 +32,13 @@ from typing import Any, Final, NamedTuple
 
 from journal import Journal
 
+from pydlbench.analysis.forecast import forecast_step
+from pydlbench.analysis.fresh import visited_step
+from pydlbench.analysis.operators import listed
+from pydlbench.analysis.rows import batches, now_utc
+from pydlbench.analysis.step import break_down_step
 from pydlbench.backends.steps import operations
 from pydlbench.errors import PydlbenchError
-from pydlbench.ladder.check import check_step
-from pydlbench.ladder.forecast import forecast_step
-from pydlbench.ladder.fresh import visited_step
-from pydlbench.ladder.operators import listed
-from pydlbench.ladder.rows import batches, now_utc
 from pydlbench.ops.seen import meaning_of
 from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
@@ -53,18 +53,14 @@ from pydlbench.units import Scale, percent
 
 PHASES = ("forward", "training")
 #: What the stage ``measure`` takes of a step, each in processes of its own.
-PARTS = ("forecast", "step", "check")
+PARTS = ("forecast", "step", "breakdown")
 _ZOO: Final = os.path.relpath(Path(__file__).with_name("zoo.py"))
 # Seconds that a worker may be busy with one request.
 _PATIENCE_S: Final = 280.0
 # Seconds of sampling of a step.
 _STEP_S: Final = 5.0
-# No lap of a check after the sixth begins after so many seconds of laps.
-_LAPS_S: Final = 30.0
-# Operators that a check's entry names, those first that are the furthest above their native layers.
-_NAMED: Final = 8
-#: Seconds to a ledger that are aimed at, by model and phase.
-_LEDGERS: Final = {("resnet50", "forward"): 60.0, ("bert", "training"): 180.0}
+#: Seconds to a breakdown that are aimed at, by model and phase.
+_AIMS: Final = {("resnet50", "forward"): 60.0, ("bert", "training"): 150.0}
 
 #: Builder and name, its arguments, its input (none: the builder's own), and its optimizer, at the
 #: size of the paper; batches so that a training step takes a second or two on two cores.
@@ -292,7 +288,7 @@ def tally(calls: Iterable[RecordedCall]) -> dict[str, Any]:
 
 
 # -----------------------------------------------------------------------------
-# Forecast, run and checked.
+# Forecast, run and broken down.
 
 
 def kept_forecast(step: StepSpec, session: Session, store: Store, visits: int) -> ForecastRecord:
@@ -313,7 +309,7 @@ def kept_forecast(step: StepSpec, session: Session, store: Store, visits: int) -
 
 
 class Measure(Stage):
-    """Forecasts a step, runs it, and checks it."""
+    """Forecasts a step, runs it, and breaks it down."""
 
     def done(self, case: Case) -> bool:
         """Whether all parts that are asked for are there."""
@@ -330,9 +326,9 @@ class Measure(Stage):
             if "step" in missing:
                 seconds, ours = visited_step(step, session, _STEP_S)
                 self.add("step", case, seconds=seconds, undisturbed=ours)
-        if "check" in missing:
+        if "breakdown" in missing:
             with Session(options) as session:
-                self.add("check", case, **checked(step, session))
+                self.add("breakdown", case, **broken_down(step, session))
         return None
 
 
@@ -344,32 +340,23 @@ def forecast(step: StepSpec, session: Session, store: Store, visits: int) -> dic
     return {**told, "took_s": time.monotonic() - begin}
 
 
-def checked(step: StepSpec, session: Session) -> dict[str, Any]:
-    """Check a step as the command does; return the numbers that are judged."""
+def broken_down(step: StepSpec, session: Session) -> dict[str, Any]:
+    """Break a step down as the command does; return the numbers that are judged."""
     begin = time.monotonic()
     moments: list[tuple[float, str]] = []
 
     def tell(what: str) -> None:
-        moments.append((time.monotonic(), what.rpartition(": ")[2]))
+        moments.append((time.monotonic(), what))
 
-    found = check_step(step, session, time_limit_s=_LAPS_S, tell=tell)
+    found = break_down_step(step, session, tell=tell).to_dict()
     tell("end")
     parts: dict[str, float] = {}
     for (start, what), (end, _) in pairwise(moments):
         parts[what] = parts.get(what, 0.0) + end - start
-    told = found.to_dict()
-    beside: dict[str, tuple[float, float]] = {}
-    for one in found.operators:
-        taken, native = beside.get(one.operator, (0.0, 0.0))
-        native += one.count * (one.native_s or 0.0)
-        beside[one.operator] = (taken + one.count * one.seconds, native)
-    above = sorted(beside, key=lambda name: beside[name][1] - beside[name][0])
-    kept = ("measured_s", "rungs", "reasons", "additivity_error", "unexplained", "known", "ledger")
-    more = ("unreplayed", "contradictions", "disturbed", "notes", "batch")
+    kept = ("measured_s", "levels", "terms", "additivity_error", "unexplained", "unexplained_low")
+    more = ("unexplained_high", "not_measured", "contradictions", "disturbed", "notes", "batch")
     return {
-        **{name: told.get(name) for name in (*kept, *more)},
-        "laps": len(found.laps),
-        "operators": {name: beside[name] for name in above[:_NAMED]},
+        **{name: found[name] for name in (*kept, *more)},
         "took_s": time.monotonic() - begin,
         "parts_s": {name: round(seconds, 1) for name, seconds in parts.items()},
     }
@@ -460,54 +447,57 @@ def import_table(journal: Journal) -> list[str]:
 
 def measure_table(journal: Journal) -> list[str]:
     """Return a line for each step, and all held against the aims."""
-    rows, judged, missing, ledgers = [], [], [], []
+    rows, judged, missing, durations = [], [], [], []
     for case in measured():
-        told, step, check = (journal.get(f"{part} {case.name}") for part in PARTS)
+        told, step, found = (journal.get(f"{part} {case.name}") for part in PARTS)
         name = f"{case.model} {case.phases[0]}"
         if lacking := [part for part in PARTS if journal.get(f"{part} {case.name}") is None]:
             missing.append(name if len(lacking) == len(PARTS) else f"{name} ({', '.join(lacking)})")
         if step is not None:
             seconds, disturbed = step["seconds"], not step["undisturbed"]
-        elif check is not None:
-            seconds, disturbed = check["measured_s"]["median"], check["disturbed"]
+        elif found is not None:
+            seconds, disturbed = found["measured_s"]["median"], found["disturbed"]
         else:
             continue
         number: dict[str, float | None] = dict.fromkeys(
-            ("forecast", "inside", "again", *_SIGNED, *_SHARES)
+            ("forecast", "inside", "again", *_SIGNED, "half")
         )
         if told is not None and step is not None and made_before(told, step):
             number["forecast"] = told["forecast_s"] / seconds - 1
             number["inside"] = float(told["ci_low"] <= seconds <= told["ci_high"])
-        if check is not None:
+        if found is not None:
+            known = None not in (found["unexplained_low"], found["unexplained_high"])
+            ends = found["unexplained_high"] - found["unexplained_low"] if known else None
             number |= {
-                "again": None if step is None else check["measured_s"]["median"] / seconds - 1,
-                "additivity": check["additivity_error"],
-                "unexplained": check["unexplained"],
-                **{one: (check["known"] or {}).get(f"{one}_time") for one in _SHARES},
+                "again": None if step is None else found["measured_s"]["median"] / seconds - 1,
+                "additivity": found["additivity_error"],
+                "unexplained": found["unexplained"],
+                "half": None if ends is None else ends / 2,
             }
-            if aim_s := _LEDGERS.get((case.model, case.phases[0])):
-                ledgers.append(f"ledger of {name}: {check['took_s']:.0f} s (aim {aim_s:.0f} s)")
+            if aim_s := _AIMS.get((case.model, case.phases[0])):
+                took = f"{found['took_s']:.0f} s (aim {aim_s:.0f} s)"
+                durations.append(f"breakdown of {name}: {took}")
         judged.append((case, number))
         rows.append(
             [
                 case.model,
-                str((check or told or {}).get("batch", "-")),
+                str((found or told or {}).get("batch", "-")),
                 case.phases[0],
                 Scale.fit(seconds).text(seconds) + (" *" if disturbed else ""),
                 percent(number["forecast"], decimal=True, signed=True)
                 + reach(told, number["forecast"]),
                 *(percent(number[one], decimal=True, signed=True) for one in ("again", *_SIGNED)),
-                *(percent(number[one]) for one in _SHARES),
-                *("-" if one is None else f"{one['took_s']:.0f} s" for one in (told, check)),
+                percent(number["half"], decimal=True),
+                *("-" if one is None else f"{one['took_s']:.0f} s" for one in (told, found)),
             ]
         )
     if not rows:
         return []
     titles = ("model", "batch", "phase", "step", "forecast", "step again")
     middle = ("additivity", "unexplained")
-    ends = ("native time", "FLOP time", "forecast took", "ledger took")
-    table = markdown_table([*titles, *middle, *ends], rows, [n > 2 for n in range(12)])
-    said = [*verdict(judged), *ledgers]
+    ends = ("half-width", "forecast took", "breakdown took")
+    table = markdown_table([*titles, *middle, *ends], rows, [n > 2 for n in range(11)])
+    said = [*verdict(judged), *durations]
     if missing:
         said.append(f"not measured yet: {', '.join(missing)}")
     return [_LEGEND, table, "\n".join(f"- {one}" for one in said)]
@@ -531,24 +521,21 @@ def reach(told: Mapping[str, Any] | None, error: float | None) -> str:
 
 
 _SIGNED: Final = ("additivity", "unexplained")
-_SHARES: Final = ("native", "formula")
 _LEGEND: Final = (
     "`python benchmarks/own_models.py --stage measure`: steps at the size of their papers. "
     "`forecast`: error of the forecast, made before the step ran (and the half width of its own "
-    "interval); `step again`: how much longer the same step took in the check, at another time in "
-    "another process, which no forecast can know; `additivity`: error of the sum of the operators "
-    "within the check. Errors are (predicted - measured) / measured. `native time` and `FLOP "
-    "time`: shares of the operators' time that have native layers and a FLOP formula; `ledger "
-    "took`: all of a check in new processes, the search for native kernels in it, with no lap "
-    f"after the sixth begun later than {_LAPS_S:.0f} s. `*`: somebody else used the cores."
+    "interval); `step again`: how much longer the same step took in the breakdown, at another time "
+    "in other processes, which no forecast can know; `additivity`: error of the sum of the calls "
+    "alone within the breakdown. Errors are (predicted - measured) / measured. `half-width`: of "
+    "the 95 % interval of what is unexplained; `breakdown took`: all of it in new processes, with "
+    "the search for native kernels. `*`: somebody else used the cores."
 )
 
 
-_OF_LEDGERS: Final = {
+_JUDGED: Final = {
     "additivity": "no aim",
-    "unexplained": "aim: at most 2 %",
-    "native": "aim: at least 90 %",
-    "formula": "no aim",
+    "unexplained": "no aim",
+    "half": "aim: at most 2 %",
 }
 
 
@@ -574,7 +561,7 @@ def verdict(judged: Sequence[tuple[Case, Mapping[str, float | None]]]) -> list[s
             f"{percent(median(again), decimal=True)} apart in the median, "
             f"{percent(max(again), decimal=True)} at the most"
         )
-    for name, aim in _OF_LEDGERS.items():
+    for name, aim in _JUDGED.items():
         if found := known(name):
             middle = percent(median(found), decimal=True)
             lines.append(f"{name}: {middle} in the median of {len(found)} ({aim})")

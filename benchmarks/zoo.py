@@ -1,7 +1,7 @@
 """Models of other people's libraries, built without their weights, as a user would hand them over.
 
-    pydlbench check benchmarks/zoo.py:vision --arg name=resnet50 --input 4x3x224x224
-    pydlbench step benchmarks/zoo.py:language --arg name=gpt2 --phase training
+    pydlbench breakdown benchmarks/zoo.py:vision --set name=resnet50 --input 4x3x224x224
+    pydlbench step benchmarks/zoo.py:language --set name=gpt2 --phase training
 
 torchvision, timm and transformers are needed by what is built from them only; nothing of this
 project depends on them. Their weights are random, and nothing is downloaded.

@@ -1,4 +1,4 @@
-"""Writes docs/commands.md from the commands' own parsers: python docs/write_commands.py.
+"""Writes docs/commands.md from the commands' records of options: python docs/write_commands.py.
 
 A test compares the page with what this writes.
 """
@@ -6,69 +6,79 @@ A test compares the page with what this writes.
 from __future__ import annotations
 
 import argparse
+import itertools
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pydlbench.cli.parser import COMMANDS, command_parser
+from pydlbench.cli.options import flag_of
+from pydlbench.cli.parser import GROUPS, command_parser, records
+
+if TYPE_CHECKING:
+    from pydlbench.cli.options import CommandOptions, Option
 
 PAGE = Path(__file__).with_name("commands.md")
 
 _HEAD = """\
 # Commands
 
-Written by `python docs/write_commands.py` from the commands' own parsers.
+Written by `python docs/write_commands.py` from the commands' own declarations.
 
-`pydlbench` and `python -m pydlbench` are the same. Lists are separated by blanks or commas. Results
-go to standard output, progress and warnings to standard error; `-` in the place of a file is
-standard output. `NO_COLOR` in the environment switches colours off; see
-[exit codes](exit-codes.md) for what a command ends with.
+`pydlbench` and `python -m pydlbench` are the same. Several values of an option are separated by
+commas, or the option is repeated. Results go to standard output, progress and warnings to standard
+error; `-` in the place of a file is standard output. See [environment variables](environment.md)
+and [exit codes](exit-codes.md).
 
-| command | what it does |
-| :--- | :--- |
+A slow model? Start with `pydlbench step MODEL`.
+
 """
 
 
 def page() -> str:
     """Return the whole page."""
-    lines = [f"| [`{name}`](#{name}) | {_cell(one.help)} |" for name, one in COMMANDS.items()]
-    return _HEAD + "\n".join(lines) + "\n" + "".join(map(_section, COMMANDS))
+    lines = []
+    for group, commands in GROUPS.items():
+        lines += [f"| {group} | |", "| :--- | :--- |"]
+        lines += [f"| [`{name}`](#{name}) | {_cell(one.help)} |" for name, one in commands.items()]
+        lines.append("")
+    names = [name for commands in GROUPS.values() for name in commands]
+    return _HEAD + "\n".join(lines) + "".join(map(_section, names))
 
 
 def _section(name: str) -> str:
-    parser = command_parser(name)
-    lines = ["", f"## {name}", "", str(parser.description), ""]
-    for group in parser._action_groups:  # noqa: SLF001 - argparse has no other way to list them
-        actions = group._group_actions  # noqa: SLF001 - likewise
-        rows = [_row(action) for action in actions if action.dest != "help"]
-        if not rows:
-            continue
-        if group.title not in ("positional arguments", "options"):
-            title = str(group.title)
-            lines += [f"**{title[:1].upper()}{title[1:]}**", ""]
-        lines += ["| option | meaning |", "| :--- | :--- |", *rows, ""]
-    # Prose, then examples as they are, then exit codes.
-    prose, _, rest = str(parser.epilog).rpartition("examples:\n")
+    lines = ["", f"## {name}", ""]
+    for sub, (kind, _) in records(name).items():
+        lines += [f"### {name} {sub}", ""] if sub else []
+        lines += _options(kind)
+    # Examples as they are, then exit codes.
+    _, _, rest = str(command_parser(name).epilog).rpartition("examples:\n")
     examples, _, codes = rest.partition("\n\n")
-    lines += [prose.strip(), ""] if prose.strip() else []
     lines += ["```bash", *(line.strip() for line in examples.splitlines()), "```", ""]
     lines += [f"{codes[:1].upper()}{codes[1:]}.", ""]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _row(action: argparse.Action) -> str:
-    value = action.metavar or ""
-    if not action.option_strings:
-        names = f"`{value}`" + (" ..." if action.nargs in ("*", "+") else "")
-    else:
-        shown = f" {value}" + (" ..." if action.nargs == "+" else "") if value else ""
-        names = ", ".join(f"`{one}{shown}`" for one in action.option_strings)
-    return f"| {names} | {_cell(action.help or '')} |"
+def _options(kind: type[CommandOptions]) -> list[str]:
+    lines = [kind.description, ""]
+    declared = kind.declared().items()
+    for group, found in itertools.groupby(declared, lambda item: item[1].group):
+        lines += [f"**{group[:1].upper()}{group[1:]}**", ""] if group else []
+        lines += ["| option | meaning |", "| :--- | :--- |"]
+        lines += [f"| {_names(name, one)} | {_cell(one.help)} |" for name, one in found]
+        lines.append("")
+    return [*lines, kind.epilog, ""] if kind.epilog else lines
+
+
+def _names(name: str, one: Option) -> str:
+    if one.argument:
+        return f"`{one.metavar}`" + (" ..." if one.many else "")
+    shown = f" {one.metavar}" + (",..." if one.many else "") if one.metavar else ""
+    return ", ".join(f"`{word}{shown}`" for word in (one.short, flag_of(name)) if word)
 
 
 def _cell(text: str) -> str:
-    plain = text.replace("%%", "%")
     for character in "|*<":
-        plain = plain.replace(character, f"\\{character}")
-    return plain
+        text = text.replace(character, f"\\{character}")
+    return text
 
 
 if __name__ == "__main__":

@@ -13,8 +13,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from pydlbench.version import __version__
-
 
 def _find_native_modules() -> None:
     """Let the source tree use the native modules of the installed package.
@@ -39,18 +37,20 @@ _find_native_modules()
 if TYPE_CHECKING:
     from pydlbench.api import (
         breakdown,
-        check,
         compare_runs,
         diagnose_step,
+        estimate,
         forecast,
         step,
-        to_dataframe,
     )
     from pydlbench.ops.table import build_layer
-    from pydlbench.runner.measure import measure
+    from pydlbench.records.record import Record
+    from pydlbench.report.frames import to_arrow, to_pandas, to_polars
+    from pydlbench.runner.measure import measure, peaks
     from pydlbench.runner.options import Options
     from pydlbench.runner.session import Session
     from pydlbench.store.store import Store
+    from pydlbench.version import __version__
 
 __all__ = [
     "Options",
@@ -59,13 +59,16 @@ __all__ = [
     "__version__",
     "breakdown",
     "build_layer",
-    "check",
     "compare_runs",
     "diagnose_step",
+    "estimate",
     "forecast",
     "measure",
+    "peaks",
     "step",
-    "to_dataframe",
+    "to_arrow",
+    "to_pandas",
+    "to_polars",
 ]
 
 # Imported when first used: the command line starts faster, and --help needs none of it.
@@ -74,14 +77,18 @@ _HOMES = {
     "Options": "pydlbench.runner.options",
     "Session": "pydlbench.runner.session",
     "Store": "pydlbench.store.store",
+    "__version__": "pydlbench.version",
     "breakdown": "pydlbench.api",
-    "check": "pydlbench.api",
     "compare_runs": "pydlbench.api",
     "diagnose_step": "pydlbench.api",
+    "estimate": "pydlbench.api",
     "step": "pydlbench.api",
     "forecast": "pydlbench.api",
-    "to_dataframe": "pydlbench.api",
     "measure": "pydlbench.runner.measure",
+    "peaks": "pydlbench.runner.measure",
+    "to_arrow": "pydlbench.report.frames",
+    "to_pandas": "pydlbench.report.frames",
+    "to_polars": "pydlbench.report.frames",
 }
 
 
@@ -91,8 +98,18 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     value = getattr(import_module(_HOMES[name]), name)
+    # Who has a record in a notebook has it from one of these.
+    import_module("pydlbench.records.record").Record.notebook = _notebook
     globals()[name] = value
     return value
+
+
+def _notebook(record: Record, form: str) -> str | None:
+    """Return how a notebook shows a record; see ``Record.notebook``."""
+    from importlib import import_module
+
+    text: str | None = getattr(import_module("pydlbench.report.notebook"), form)(record)
+    return text
 
 
 def __dir__() -> list[str]:

@@ -1,161 +1,160 @@
-"""What the commands do, from Python: records of steps and comparisons, and tables of them."""
+"""What the commands do, from Python: records of steps and comparisons.
+
+A function takes the options of its command as keywords, under the same names and with the same
+meaning (``pydlbench COMMAND --help``): ``batch=16``, ``precision="bf16"``, ``set={"lrn": False}``,
+``input=["8x3x224x224"]``, ``train_mode=True``. Nothing is stored unless ``store`` names a file.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import importlib.util
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from pydlbench.backends.capabilities import default_device
-from pydlbench.errors import UsageError
-from pydlbench.models.own import is_onnx, is_own, likely_framework
-from pydlbench.records.own import OwnInput, OwnSpec
-from pydlbench.records.step import StepSpec
-from pydlbench.runner.options import Options
-from pydlbench.runner.session import Session
-from pydlbench.timing.policy import STEP_BUDGET_S
-from pydlbench.words import CODE_LIMIT_S, FRAMEWORKS, GPU_FRAMEWORK, ONNX_FRAMEWORK
+from pydlbench.cli.measuring import recorder_of
+from pydlbench.cli.parser import records
+from pydlbench.cli.sweep import words_of
+from pydlbench.cli.terminal import Progress
+from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
+from pydlbench.models.own import is_own
+from pydlbench.runner.execute import execute
+from pydlbench.words import FRAMEWORKS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
 
     from pydlbench.records.breakdown import BreakdownRecord
-    from pydlbench.records.check import CheckRecord
     from pydlbench.records.comparison import CompareDocument
     from pydlbench.records.diagnosis import Diagnosis
+    from pydlbench.records.estimate import StepEstimate
     from pydlbench.records.forecast import ForecastRecord
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.records.record import Record
-    from pydlbench.records.specs import KernelSpec
-    from pydlbench.records.step import StepRecord
+    from pydlbench.records.step import StepRecord, StepSpec
+    from pydlbench.runner.tasks import Task
     from pydlbench.store.reader import Reader
 
-# Keywords of models of the user's own.
-_OWN: Final = ("inputs", "loss", "optimizer", "train")
 
-
-def step(model: str, *, options: Options | None = None, **step: Any) -> StepRecord:
+def step(model: str, **options: Any) -> StepRecord:
     """Time a real step of a framework, as ``pydlbench step`` does.
 
     Args:
         model: as on the command line: ``alexnet-owt``, ``my_model.py:build``.
-        options: threads, seed, budget; None is as on the command line: six visits, in new
-            processes, in ten seconds of sampling.
-        step: what of the step is not as usual: ``batch``, ``phase``, ``framework``, ``mode``,
-            ``precision``, ``layout``, ``device`` (the GPU if there is one); see
-            :class:`pydlbench.records.step.StepSpec`.
-            The framework of a model of the user's own is the one that its file imports.
-            ``arguments`` is the model's variant, ``{"lrn": "off"}``, or what the user's callable
-            is called with, ``{"width": 64}``. Of a model of the user's own also ``inputs`` (texts
-            as ``--input`` takes them), ``loss``, ``optimizer`` and ``train``; see
-            :class:`pydlbench.records.own.OwnSpec`.
+        options: of the command, by name; of ``framework``, ``mode``, ``batch``, ``phase``,
+            ``precision`` and ``device`` one value each. The framework is PyTorch where none is
+            named, or that of the user's own model.
 
     Returns:
         The record; its ``status`` is ``skipped`` or ``failed``, with a ``reason``, where the step
         cannot be timed. Times in seconds.
 
     Raises:
-        UsageError: no such model, or a word that is none.
+        UsageError: no such model or option, or a bad value.
+        WorkerError: a worker died.
     """
-    from pydlbench.steps.run import run
-
-    spec = step_spec(model, step)
-    usual = Options(budget_s=STEP_BUDGET_S, visits=None)
-    with _session(spec, options or usual) as session:
-        return run(spec, session)
+    record: StepRecord = _measured("step", model, options)
+    return record
 
 
-def check(
-    model: str,
-    *,
-    session: Session | None = None,
-    options: Options | None = None,
-    laps: int = 15,
-    stop_after_s: float = 60.0,
-    native: Mapping[KernelSpec, Measurement] | None = None,
-    checks: bool = False,
-    forecast: Callable[[StepSpec], ForecastRecord | str] = lambda _: "",
-    tell: Callable[[str], None] = lambda _: None,
-    **step: Any,
-) -> CheckRecord:
-    """Measure a framework's step rung by rung, as ``pydlbench check`` does.
+def estimate(model: str, **options: Any) -> StepEstimate:
+    """Sum measured layers into the estimate of a step, as ``pydlbench estimate`` does.
 
     Args:
         model: as on the command line.
-        session: whose workers are used; None opens one.
-        options: of the session that is opened: threads, seed, budget.
-        laps: at the most; at least six are taken, whatever the time.
-        stop_after_s: no lap after the sixth begins after so many seconds; finding the native
-            kernels is not counted.
-        native: the native rows of the same step, where they have been found already.
-        checks: check the step (shapes, parameters, gradients, descent) before it is timed.
-        forecast: says what the step will take, or why it cannot; called before anything of it is
-            timed.
-        tell: called with what is done next.
-        step: see :func:`step`.
+        options: of the command, by name.
 
     Raises:
-        UsageError: no such model, option or word.
-        UnsupportedError: the framework has not what is asked for.
-        WorkerError: a worker died.
+        UsageError: no such model or option, or a bad value.
+        PydlbenchError: no layer could be measured.
     """
-    from pydlbench.ladder.check import check_step
+    from pydlbench.records.estimate import StepEstimate
 
-    seed = (session.options if session else options or _SUMMANDS).seed
-    spec = _explained(model, {"seed": seed, **step})
-    with contextlib.ExitStack() as stack:
-        return check_step(
-            spec,
-            session or stack.enter_context(_session(spec, options or _SUMMANDS)),
-            laps=laps,
-            time_limit_s=stop_after_s,
-            native=native,
-            checks=checks,
-            forecast=forecast,
-            tell=tell,
-        )
+    return StepEstimate.from_dict(_measured("estimate", model, options).document)
 
 
-def breakdown(
-    model: str,
-    *,
-    session: Session | None = None,
-    options: Options | None = None,
-    rounds: int = 6,
-    native: Mapping[KernelSpec, Measurement] | None = None,
-    tell: Callable[[str], None] = lambda _: None,
-    **step: Any,
-) -> BreakdownRecord:
+def breakdown(model: str, **options: Any) -> BreakdownRecord:
     """Say where the time of a step on a CPU goes, as ``pydlbench breakdown`` does.
 
     Args:
         model: as on the command line.
-        session: whose workers are used; None opens one.
-        options: of the session that is opened: threads, seed, budget.
-        rounds: in each of which the step has a new process; at least six are taken.
-        native: rows of native kernels that were found before.
-        tell: called with what is done next.
-        step: see :func:`step`; the device is the CPU where none is named.
+        options: of the command, by name; see :func:`step`.
 
     Raises:
-        UsageError: no such model, option or word.
+        UsageError: no such model or option, or a bad value.
         UnsupportedError: the step cannot be traced.
-        WorkerError: a worker died.
+        PydlbenchError: a worker died.
     """
-    from pydlbench.analysis.step import break_down_step
+    record: BreakdownRecord = _measured("breakdown", model, options)
+    return record
 
-    seed = (session.options if session else options or _SUMMANDS).seed
-    spec = _explained(model, {"seed": seed, "device": "cpu", **step})
-    with contextlib.ExitStack() as stack:
-        return break_down_step(
-            spec,
-            session or stack.enter_context(_session(spec, options or _SUMMANDS)),
-            rounds=rounds,
-            native=native,
-            tell=tell,
+
+def diagnose_step(model: str, **options: Any) -> Diagnosis:
+    """Say what costs a step its time and what would save it, as ``pydlbench diagnose`` does.
+
+    Args:
+        model: as on the command line.
+        options: of the command, by name; see :func:`step`.
+
+    Raises:
+        UsageError: no such model or option, or a bad value.
+        PydlbenchError: the framework cannot run this step, or it is wrong.
+    """
+    record: Diagnosis = _measured("diagnose", model, options)
+    return record
+
+
+def forecast(model: str, **options: Any) -> ForecastRecord:
+    """Sum the times of a step's operators without timing it, as ``pydlbench forecast`` does.
+
+    Args:
+        model: as on the command line.
+        options: of the command, by name; see :func:`step`. Operators that were timed before are
+            those of ``store``, and those that are timed now are kept in it.
+
+    Raises:
+        UsageError: no such model or option, or a bad value.
+        UnsupportedError: the framework's operators cannot be listed or timed one by one.
+        PydlbenchError: a worker died.
+    """
+    record: ForecastRecord = _measured("forecast", model, options)
+    return record
+
+
+def step_spec(model: str, options: Mapping[str, Any]) -> StepSpec:
+    """Return the step that options of :func:`step` name."""
+    _, tasks = _read("step", model, options)
+    spec: StepSpec = tasks[0].rows[0].case
+    return spec
+
+
+def _read(command: str, model: str, options: Mapping[str, Any]) -> tuple[Any, list[Task]]:
+    """Return a command's options as a record, and its tasks, which have one row together."""
+    kind, _ = records(command)[""]
+    usual = {"model": model, "store": "none", "quiet": True}
+    if "framework" in kind.declared() and not is_own(model):
+        usual["framework"] = FRAMEWORKS[0]
+    given = kind.parse(words_of(f"pydlbench.{command}", kind, {**usual, **options}))
+    tasks, _ = importlib.import_module(f"pydlbench.cli.{command}").read_tasks(given)
+    labels = [row.label for task in tasks for row in task.rows]
+    if len(labels) != 1:
+        raise UsageError(
+            f"pydlbench.{command}: one row is returned, these are {len(labels)}: "
+            f"{', '.join(labels)}; nearest: one value of each option"
         )
+    return given, tasks
+
+
+def _measured(command: str, model: str, options: Mapping[str, Any]) -> Any:
+    """Run the one row of a command, and return what came of it."""
+    given, tasks = _read(command, model, options)
+    with recorder_of(given, command) as recorder:
+        results = execute(tasks, None, recorder, progress=Progress(None))
+    if results.trouble is not None:
+        raise results.trouble
+    if results.interrupted:
+        raise KeyboardInterrupt
+    (outcome,) = results.outcomes
+    if outcome.result.detail is None:
+        kind = UnsupportedError if outcome.status == "skipped" else PydlbenchError
+        raise kind(outcome.reason or outcome.status)
+    return outcome.result.detail
 
 
 def compare_runs(
@@ -180,124 +179,3 @@ def compare_runs(
 
     settings = Settings() if same is None else Settings(margin=same)
     return compare_named(a, b, store, settings).document()
-
-
-def diagnose_step(
-    model: str, *, stop_after_s: float = 300.0, options: Options | None = None, **step: Any
-) -> Diagnosis:
-    """Say what costs a step its time and what would save it, as ``pydlbench diagnose`` does.
-
-    Args:
-        model: as on the command line.
-        stop_after_s: no experiment begins later, in seconds.
-        options: threads, seed, budget.
-        step: see :func:`step`.
-
-    Raises:
-        UsageError: no such model, or a word that is none.
-        UnsupportedError: the framework cannot run this step.
-        PrimitiveError: the step is wrong, or died.
-    """
-    from pydlbench.diagnose.run import diagnose
-
-    spec = _explained(model, step)
-    with _session(spec, options or _SUMMANDS) as session:
-        return diagnose(spec, session, stop_after_s)
-
-
-def forecast(
-    model: str,
-    *,
-    store: Reader | None = None,
-    measures: bool = True,
-    visits: int = 3,
-    keep: Callable[[str, dict[str, Any], str], None] = lambda *_: None,
-    options: Options | None = None,
-    **step: Any,
-) -> ForecastRecord:
-    """Sum the times of a step's operators without timing it, as ``pydlbench forecast`` does.
-
-    Args:
-        model: as on the command line.
-        store: of operators that were timed before; None knows none.
-        measures: measure what the store lacks; else it is missing in the sum.
-        visits: processes that a missing operator is timed in.
-        keep: called with table, document and key of each row that was measured, as
-            ``Store.add`` takes them in an ``Entry``.
-        options: threads and seed.
-        step: see :func:`step`.
-
-    Raises:
-        UsageError: no such model, or a word that is none.
-        UnsupportedError: the framework's operators cannot be listed or timed one by one.
-        WorkerError: a worker died.
-    """
-    from pydlbench.ladder.forecast import forecast_step
-
-    spec = _explained(model, step)
-    with _session(spec, options or Options()) as session:
-        return forecast_step(spec, session, store, measures=measures, visits=visits, keep=keep)
-
-
-# Of native rows that are summed into a step.
-_SUMMANDS: Final = Options(budget_s=0.25, estimate=True)
-
-
-def step_spec(model: str, step: Mapping[str, Any]) -> StepSpec:
-    """Return a step from keywords; see :func:`step`.
-
-    Raises:
-        UsageError: a word that is none.
-    """
-    words = {"device": default_device()[0], **step}
-    own = {name: words.pop(name) for name in _OWN if name in words}
-    if own and not is_own(model):
-        raise UsageError(f"{next(iter(own))}: has no meaning with {model}; nearest: leave it out")
-    if is_own(model):
-        likely = ONNX_FRAMEWORK if is_onnx(model) else likely_framework(model)
-        words.setdefault("framework", likely or FRAMEWORKS[0])
-        own["inputs"] = tuple(map(OwnInput.of, own.get("inputs", ())))
-        words["own"] = OwnSpec(**own)
-    return StepSpec(model=model, options=dict(words.pop("arguments", {})), **words)
-
-
-def _explained(model: str, step: Mapping[str, Any]) -> StepSpec:
-    """Return a step that is taken apart; on a GPU PyTorch's are, and others go to the CPU."""
-    found = step_spec(model, step)
-    if "device" in step or found.device == "cpu" or found.framework == GPU_FRAMEWORK:
-        return found
-    return step_spec(model, {**step, "device": "cpu"})
-
-
-def _session(step: StepSpec, options: Options) -> Session:
-    """Open a session; the user's own code has no more time than on the command line."""
-    if step.own is not None and options.code_limit_s is None:
-        options = dataclasses.replace(options, code_limit_s=CODE_LIMIT_S)
-    return Session(options)
-
-
-def to_dataframe(records: Iterable[Record | Mapping[str, Any]]) -> Any:
-    """Return records as a table: a row each, with the fields of inner objects as ``time_s.median``.
-
-    Args:
-        records: measurements, steps, checks, or the documents of a store's entries.
-
-    Returns:
-        A ``pandas.DataFrame`` where pandas is installed, else a list of flat dicts.
-    """
-    rows = [_flat(one if isinstance(one, Mapping) else one.to_dict()) for one in records]
-    if importlib.util.find_spec("pandas") is None:
-        return rows
-    import pandas as pd
-
-    return pd.DataFrame(rows)
-
-
-def _flat(document: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in document.items():
-        if isinstance(value, Mapping):
-            found |= _flat(value, f"{path}{name}.")
-        else:
-            found[f"{path}{name}"] = value
-    return found

@@ -1,7 +1,7 @@
-"""Exceptions of pydlbench. Each is also a builtin's subclass, so callers can catch either.
+"""Exceptions of pydlbench. Each is also a subclass of a builtin one, so callers can catch either.
 
-What the command line does with them: ``UsageError`` ends with exit code 2 before anything is
-measured; ``UnsupportedError`` makes a row ``skipped``; every other one makes a row ``failed``.
+The command line ends with exit code 2 on a ``UsageError``, before anything is measured. An
+``UnsupportedError`` makes a row ``skipped``, every other exception makes it ``failed``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class UsageError(PydlbenchError, ValueError):
 
 
 class UnsupportedError(PydlbenchError, NotImplementedError):
-    """The library or the hardware cannot do this case (a precision it lacks, for example)."""
+    """The library or the hardware cannot compute this, for lack of a precision for example."""
 
 
 class PrimitiveError(PydlbenchError, RuntimeError):
@@ -30,31 +30,31 @@ class PrimitiveError(PydlbenchError, RuntimeError):
 
 
 class ModelError(PydlbenchError, RuntimeError):
-    """A model of the user's own has raised; the message names file, line and what was raised."""
+    """The user's own model raised an exception; the message names file, line and exception."""
 
 
 class InsufficientMemoryError(PydlbenchError, MemoryError):
-    """A case needs more memory than is available; asked before anything is allocated."""
+    """More memory is needed than is available; checked before anything is allocated."""
 
 
 class BackendMissingError(PydlbenchError, ImportError):
-    """A backend is not installed; the message says why and which command installs it."""
+    """A backend is not installed; the message names the reason and the command that installs it."""
 
 
 class WorkerError(PydlbenchError, RuntimeError):
-    """A worker process died, hung or broke the protocol; costs its row, not the run."""
+    """A worker process died, hung or broke the protocol. Its row fails, the run goes on."""
 
 
 class DeviceLostError(WorkerError):
-    """A kernel's fault has made a GPU's context useless; its worker ends and a new one starts."""
+    """A faulty kernel made the GPU's context unusable; the worker ends and a new one starts."""
 
 
 class StoreError(PydlbenchError, OSError):
-    """Results cannot be kept or read back; one line that names the file and says what to do."""
+    """Results cannot be stored or read back; one line with the file and a remedy."""
 
 
 def nearest(word: str, choices: Iterable[str], count: int = 3) -> list[str]:
-    """Return up to ``count`` of ``choices`` that look most like ``word``, best first."""
+    """Return up to ``count`` of the ``choices`` that resemble ``word`` most, the closest first."""
     folded = {choice.lower(): choice for choice in choices}
     alike = difflib.get_close_matches(word.lower(), folded, n=count, cutoff=0.5)
     return [folded[name] for name in alike]

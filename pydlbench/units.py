@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# C0, DEL and C1, but what whitespace there is among them.
+# C0, DEL and C1 without the whitespace among them.
 _CONTROLS: Final = dict.fromkeys({*range(32), *range(0x7F, 0xA0)} - {9, 10, 13})
 
 _PREFIXES = (
@@ -29,7 +29,7 @@ _PREFIXES = (
 def si(value: float, unit: str) -> str:
     """Format ``value`` with an SI prefix and three significant digits: ``28.7 GFLOP``.
 
-    ``nan`` and infinities are printed as such, never as a number.
+    NaN and infinities are printed as such.
     """
     if not math.isfinite(value):
         return f"{value} {unit}"
@@ -82,12 +82,12 @@ def scientific(value: float) -> str:
 
 
 def percent(fraction: float | None, *, decimal: bool = False, signed: bool = False) -> str:
-    """Format a fraction: ``93 %``, ``0.3 %``, ``<0.1 %``; a dash for what is no number.
+    """Format a fraction: ``93 %``, ``0.3 %``, ``<0.1 %``; a dash if it is not a number.
 
     Args:
-        fraction: of one.
-        decimal: keep a decimal up to 100 %, as columns need that are added up by eye: ``71.9 %``.
-        signed: an error or a difference, which has its sign and a decimal: ``+0.2 %``.
+        fraction: 1 is 100 %.
+        decimal: keep a decimal up to 100 %, for columns that readers add up: ``71.9 %``.
+        signed: print sign and decimal, for an error or a difference: ``+0.2 %``.
     """
     if fraction is None or not math.isfinite(fraction):
         return "-"
@@ -103,7 +103,7 @@ def percent(fraction: float | None, *, decimal: bool = False, signed: bool = Fal
 def time_unit(seconds: Sequence[float]) -> tuple[float, str]:
     """Choose one unit for a whole column, so that its numbers can be compared at a glance.
 
-    It is the one that fits most of them, or a larger one where the longest would have five digits.
+    It fits most of the times; it is a larger unit if the longest time had five digits otherwise.
     """
     logs = [math.log10(value) for value in seconds if value > 0 and math.isfinite(value)]
     middle = max(sum(logs) / len(logs), max(logs) - 1) if logs else 0.0
@@ -120,12 +120,12 @@ def time_in(unit: tuple[float, str], seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """One unit for all times of a table, so that its column can be added up by eye.
+    """One unit for all times of a table, so that readers can add up its column.
 
     Attributes:
         unit: ``s``, ``ms`` or ``us``.
-        factor: seconds in a unit.
-        decimals: behind the point.
+        factor: seconds per unit.
+        decimals: digits after the point.
     """
 
     unit: str
@@ -160,10 +160,15 @@ def _with_sign(text: str) -> str:
 
 
 def _unsigned_zero(text: str) -> str:
-    """Nothing is below zero by nothing."""
+    """Return the text without a minus sign before zero."""
     return text.removeprefix("-") if not text.strip("-0. %") else text
 
 
 def printable(text: str) -> str:
     """Return a text without characters that steer a terminal; tabs and line ends stay."""
     return text.translate(_CONTROLS)
+
+
+def cut(text: str, width: int) -> str:
+    """Return the beginning of a text that is longer than that many characters."""
+    return text if len(text) <= width else f"{text[: width - 3].rstrip(' ,{(')}..."

@@ -1,3 +1,8 @@
-"""The version of the package."""
+"""The version of the package: that of the tag that it was built from, or of what follows one."""
 
-__version__ = "0.1.0"
+from importlib.metadata import PackageNotFoundError, version
+
+try:
+    __version__ = version("pydlbench")
+except PackageNotFoundError:  # a source tree that nobody has installed
+    __version__ = "0+uninstalled"

@@ -1,6 +1,6 @@
-"""The words that name what is measured, in options, records and documents alike.
+"""The words that options, records and documents share for what is measured.
 
-Whatever reads a command line needs them, so this module imports next to nothing. Backends, modes
+The command line's parser needs them, so this module imports next to nothing. Backends, modes
 and models are declared where they are: in :mod:`pydlbench.backends.capabilities` and
 :mod:`pydlbench.models`.
 """
@@ -17,7 +17,7 @@ from pydlbench.errors import UsageError, nearest
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-#: Seconds that a request may take in which the user's own code runs, unless told otherwise.
+#: Default time limit, in seconds, of a request that runs the user's own code.
 CODE_LIMIT_S: Final = 600.0
 
 # -----------------------------------------------------------------------------
@@ -34,25 +34,25 @@ CACHES: Final = ("hot", "weights-cold", "all-cold")
 LAYOUTS: Final = ("best", "any", "nchw", "nhwc", "blocked")
 #: How samples are taken on a GPU; ``auto`` is what suits the cache state.
 TIMINGS: Final = ("auto", "events", "cuda-graph")
-#: What is computed in the same call: a bias (or its gradient), or a bias and a ReLU.
+#: What is fused with a layer: a bias (or its gradient), or a bias and a ReLU.
 FUSIONS: Final = ("none", "bias-relu", "bias")
 
 # -----------------------------------------------------------------------------
 # Of a model's step; the first of each is the default.
 
-#: The images' way through; and back to each weight; and the weights' update.
+#: Forward pass; with the gradients of all weights; with loss and optimizer as well.
 PHASES: Final = ("forward", "forward-backward", "training")
-#: Where in a step a call is made.
+#: The part of a step that a call belongs to.
 DIRECTIONS: Final = ("forward", "loss", "backward", "optimizer")
-#: The backends that run whole steps of the catalogue's models where none is named.
+#: The backends that run whole steps of catalogue models by default.
 FRAMEWORKS: Final = ("torch", "tensorflow")
-#: That of them whose steps on a GPU are recorded and timed call by call.
+#: The framework whose steps on a GPU are recorded and timed call by call.
 GPU_FRAMEWORK: Final = "torch"
-#: That of them whose recorded steps say what reads what.
+#: The framework whose recorded steps contain the data flow between calls.
 RECORDED_FRAMEWORK: Final = "torch"
-#: The backend that runs ``FILE.onnx``, and nothing else does.
+#: The only backend that runs ``FILE.onnx``.
 ONNX_FRAMEWORK: Final = "onnxruntime"
-#: The ways in which each of them runs a step.
+#: The modes in which each framework runs a step.
 FRAMEWORK_MODES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "torch": ("eager", "compiled"),
@@ -61,22 +61,22 @@ FRAMEWORK_MODES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         ONNX_FRAMEWORK: ("optimized", "unoptimized"),
     }
 )
-#: Below fp32: weights stay in float32, or the whole model is narrow.
+#: Below fp32: weights stay in float32, or the whole model is cast.
 CASTS: Final = ("mixed", "whole")
 IMAGE_LAYOUTS: Final = ("nhwc", "nchw")
 FEEDS: Final = ("resident", "host")
 
 
 def check_word(option: str, value: str, choices: Sequence[str]) -> None:
-    """Make sure that a word is among its choices.
+    """Check that a value is one of the choices.
 
     Args:
-        option: its name, for the message.
-        value: the word.
-        choices: what it may be.
+        option: name of the option, for the message.
+        value: the value given.
+        choices: the valid values.
 
     Raises:
-        UsageError: it is not; with the nearest that is.
+        UsageError: the value is not among the choices; names the nearest one.
     """
     if value not in choices:
         near = nearest(str(value), choices) or list(choices)
@@ -84,10 +84,10 @@ def check_word(option: str, value: str, choices: Sequence[str]) -> None:
 
 
 def check_device(device: str) -> None:
-    """Make sure that a word names a device, whether it is there or not.
+    """Check that a text names a device, whether that is present or not.
 
     Raises:
-        UsageError: it is neither ``cpu`` nor ``cuda:N``.
+        UsageError: the text is neither ``cpu`` nor ``cuda:N``.
     """
     if device == "cpu" or re.fullmatch(r"cuda:(0|[1-9][0-9]{0,3})", device):
         return
@@ -97,10 +97,10 @@ def check_device(device: str) -> None:
 
 
 def check_gpu_framework(framework: str, device: str) -> None:
-    """Make sure that a framework's steps can be explained where they run.
+    """Check that a framework's steps can be explained on a device.
 
     Raises:
-        UsageError: it is a GPU, and they are not timed call by call there.
+        UsageError: the device is a GPU, and this framework's calls are not timed there.
     """
     if device != "cpu" and framework != GPU_FRAMEWORK:
         raise UsageError(
@@ -109,6 +109,5 @@ def check_gpu_framework(framework: str, device: str) -> None:
         )
 
 
-#: The range of a GPU row's one execution that profilers are pointed at, in NVTX's domain
-#: ``pydlbench``.
+#: Name of the NVTX range, in the domain ``pydlbench``, around the execution for profilers.
 PROFILED_RANGE: Final = "execution"

@@ -1,97 +1,126 @@
 """The functions measure as the commands do."""
 
+import importlib.util
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 import pydlbench
 from pydlbench import api
-from pydlbench.cli import layers, step
-from pydlbench.cli.parser import command_parser
+from pydlbench.cli import estimate, step
+from pydlbench.cli.options import HOW, Option
+from pydlbench.cli.parser import command_parser, read
+from pydlbench.cli.sweep import table_keys
+from pydlbench.cli.values import whole_number
+from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
 from pydlbench.runner import measure
 from pydlbench.runner.options import Options
 from pydlbench.study.loop import LEAST_ROUNDS
 
-
-class OpenedError(Exception):
-    """Says which options a session was to be opened with."""
+FUNCTIONS = {
+    "step": pydlbench.step,
+    "estimate": pydlbench.estimate,
+    "breakdown": pydlbench.breakdown,
+    "forecast": pydlbench.forecast,
+    "diagnose": pydlbench.diagnose_step,
+}
 
 
 @pytest.fixture
-def opened(monkeypatch):
-    """Return the options of the session that a call opens; nothing is measured."""
+def executed(monkeypatch):
+    """Give a function's row this result instead of measuring it; keep its tasks."""
+    found = SimpleNamespace(tasks=[], detail="record", status="ok", reason=None)
 
-    def open_session(options=None):
-        raise OpenedError(options or Options())
+    def execute(tasks, *_, **__):
+        found.tasks[:] = tasks
+        result = SimpleNamespace(detail=found.detail)
+        outcome = SimpleNamespace(result=result, status=found.status, reason=found.reason)
+        return SimpleNamespace(trouble=None, interrupted=False, outcomes=[outcome])
 
-    monkeypatch.setattr(api, "Session", open_session)
-    monkeypatch.setattr(measure, "Session", open_session)
-
-    def options_of(call, *words):
-        with pytest.raises(OpenedError) as caught:
-            call(*words)
-        (options,) = caught.value.args
-        return options.budget_s, options.visits or LEAST_ROUNDS
-
-    return options_of
+    monkeypatch.setattr(api, "execute", execute)
+    return found
 
 
-@pytest.mark.parametrize(
-    ("call", "read_tasks", "words"),
-    [
-        (pydlbench.measure, layers.read_tasks, ["layers", "--shape", "conv3"]),
-        (pydlbench.step, step.read_tasks, ["step", "mnist"]),
-    ],
-    ids=["layers", "step"],
-)
-def test_a_function_visits_and_samples_as_its_command_does(opened, call, read_tasks, words):
-    command, *arguments = words
-    tasks, _ = read_tasks(command_parser(command).parse_args([*arguments, "--device", "cpu"]))
-    own = Options(**tasks[0].options)
-    assert opened(call, words[-1]) == (own.budget_s, own.visits or LEAST_ROUNDS)
+@pytest.mark.parametrize("name", ["step", "breakdown", "forecast", "diagnose"])
+def test_a_function_measures_what_its_command_does(executed, name):
+    how = {"batch": 4, "set": {"classes": 12}, "seed": 3, "device": "cpu"}
+    assert FUNCTIONS[name]("mnist", **how) == "record"
+    words = ["mnist", "--batch", "4", "--set", "classes=12", "--seed", "3", "--device", "cpu"]
+    module = importlib.import_module(f"pydlbench.cli.{name}")
+    tasks, _ = module.read_tasks(read([name, *words, "--framework", "torch"])[0])
+    assert [one.options for one in executed.tasks] == [one.options for one in tasks]
+    rows = [[row.case for row in task.rows] for task in executed.tasks]
+    assert rows == [[row.case for row in task.rows] for task in tasks]
 
 
-def test_steps_are_of_the_device_that_the_commands_take(monkeypatch):
-    monkeypatch.setattr(api, "default_device", lambda: ("cuda:0", ()))
-    assert api.step_spec("mnist", {}).device == "cuda:0"
-    assert api.step_spec("mnist", {"device": "cpu"}).device == "cpu"
+def test_what_cannot_be_measured_is_an_error(executed):
+    executed.detail, executed.reason = None, "cannot be traced"
+    for status, error in (("skipped", UnsupportedError), ("failed", PydlbenchError)):
+        executed.status = status
+        with pytest.raises(error, match="cannot be traced"):
+            pydlbench.breakdown("mnist")
 
 
 @pytest.mark.parametrize(
-    ("model", "step", "device"),
+    ("options", "near"),
     [
-        ("mnist", {}, "cuda:0"),
-        ("mnist", {"framework": "torch", "device": "cpu"}, "cpu"),
-        ("mnist", {"framework": "tensorflow"}, "cpu"),
-        ("mnist", {"framework": "jax"}, "cpu"),
-        ("some.onnx", {}, "cpu"),
+        ({"bathc": 4}, "batch"),
+        ({"batch": [1, 2]}, "one value of each option"),
+        ({"seed": [1, 2]}, "1"),
+        ({"precision": "bf17"}, "bf16"),
+        ({"framework": "all", "device": "cpu"}, "one value of each option"),
     ],
 )
-@pytest.mark.parametrize("name", ["check", "forecast", "diagnose_step"])
-def test_what_is_not_explained_on_a_gpu_is_on_the_cpu(monkeypatch, name, model, step, device):
-    """As the commands have it, where no device is named."""
+def test_bad_keywords_are_one_line_with_the_nearest(options, near):
+    with pytest.raises(UsageError, match=f"nearest: {near}"):
+        pydlbench.step("mnist", **options)
 
-    class TakenError(Exception):
+
+def test_a_layer_is_measured_as_the_command_does(monkeypatch):
+    class OpenedError(Exception):
         pass
 
-    def take(spec, *_, **__):
-        raise TakenError(spec)
+    def open_session(options=None):
+        raise OpenedError(options)
 
-    monkeypatch.setattr(api, "default_device", lambda: ("cuda:0", ()))
-    monkeypatch.setattr(api, "_session", take)
-    with pytest.raises(TakenError) as caught:
-        getattr(api, name)(model, **step)
-    assert caught.value.args[0].device == device
+    monkeypatch.setattr(measure, "Session", open_session)
+    with pytest.raises(OpenedError) as caught:
+        pydlbench.measure("conv3", device="cpu")
+    (options,) = caught.value.args
+    from pydlbench.cli import layers
+
+    (task,), _ = layers.read_tasks(read(["layers", "--shape", "conv3", "--device", "cpu"])[0])
+    own = Options(**task.options)
+    shown = (options.budget_s, options.visits or LEAST_ROUNDS)
+    assert shown == (own.budget_s, own.visits or LEAST_ROUNDS)
 
 
-def test_a_breakdown_is_of_a_step_on_the_cpu(monkeypatch):
-    session = SimpleNamespace(options=SimpleNamespace(seed=3))
-    taken = []
-    monkeypatch.setattr(
-        "pydlbench.analysis.step.break_down_step", lambda *own, **how: taken.append((own, how))
+def test_an_option_is_declared_once(monkeypatch):
+    """One declaration reaches both commands, their help, sweeps, Python and the documentation."""
+    niceness = Option(
+        metavar="N",
+        help="priority of workers",
+        group=HOW,
+        read=partial(whole_number, least=0),
+        default=0,
     )
-    monkeypatch.setattr(api, "default_device", lambda: ("cuda:0", ()))
-    api.breakdown("mnist", session=session, rounds=7, framework="torch", batch=4)
-    (((spec, used), how),) = taken
-    assert (spec.device, spec.seed, spec.batch, used) == ("cpu", 3, 4, session)
-    assert how["rounds"] == 7
+    for module in (step, estimate):
+        body = {"__annotations__": {"niceness": int}, "niceness": niceness()}
+        kind = type("Options", (module.Options,), body | {"description": "Invented."})
+        monkeypatch.setattr(module, "Options", kind)
+    for name in ("step", "estimate"):
+        assert read([name, "mnist"])[0].niceness == 0
+        assert read([name, "mnist", "--niceness", "3"])[0].niceness == 3
+        with pytest.raises(UsageError, match="--niceness x: not a whole number; nearest: 0"):
+            read([name, "mnist", "--niceness", "x"])
+        assert "--niceness N" in command_parser(name).format_help()
+        assert "niceness" in {key.name for key in table_keys()[name]}
+        options, _ = api._read(name, "mnist", {"niceness": 3, "device": "cpu"})
+        assert options.niceness == 3
+    page = Path(__file__).parents[1] / "docs" / "write_commands.py"
+    spec = importlib.util.spec_from_file_location("write_commands", page)
+    write_commands = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(write_commands)
+    assert write_commands.page().count("| `--niceness N` | priority of workers |") == 2

@@ -56,8 +56,9 @@ def own_models(folder, *words):
 def test_a_forecast_counts_where_it_was_made_before_its_step(tmp_path):
     """Of two steps, one was forecast after it had run; of the other a row was disturbed."""
     told = {"status": "ok", "forecast_s": 1.1, "ci_low": 1.045, "ci_high": 1.155, "took_s": 5.0}
-    check = {"known": None, "additivity_error": 0.02, "unexplained": 0.01, "took_s": 50.0}
-    check |= {"batch": 8, "disturbed": False, "measured_s": {"median": 1.25}}
+    found = {"additivity_error": 0.02, "unexplained": 0.01, "took_s": 50.0}
+    found |= {"unexplained_low": -0.01, "unexplained_high": 0.03}
+    found |= {"batch": 8, "disturbed": False, "measured_s": {"median": 1.25}}
     notes = ["somebody else used the cores during a visit of 3 rows"]
     at = "2030-01-01T12:00:0{}+00:00"
     lines = []
@@ -66,7 +67,7 @@ def test_a_forecast_counts_where_it_was_made_before_its_step(tmp_path):
         lines += [
             {"task": f"forecast {name}", "created_utc": at.format(made), "notes": notes, **told},
             {"task": f"step {name}", "when": at.format(4), "seconds": 1.0, "undisturbed": True},
-            {"task": f"check {name}", **check},
+            {"task": f"breakdown {name}", **found},
         ]
     (tmp_path / "own_models.jsonl").write_text("\n".join(map(json.dumps, lines)))
     done = own_models(tmp_path)

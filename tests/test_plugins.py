@@ -14,7 +14,7 @@ from pydlbench.backends import capabilities
 from pydlbench.backends.base import Preparation
 from pydlbench.cli import backends as command
 from pydlbench.cli import main
-from pydlbench.cli.parser import command_parser
+from pydlbench.cli.parser import read
 from pydlbench.errors import UsageError
 from pydlbench.models.catalog import find_layers
 from pydlbench.models.counts import parameters
@@ -103,7 +103,7 @@ def test_a_model_of_another_package_is_in_the_catalogue(packages, look_again, ca
 
 
 def backends(capsys, *words):
-    args = command_parser("backends").parse_args(["--device", "cpu", *words])
+    args = read(["backends", "--device", "cpu", *words])[0]
     assert command.run(args, lambda name, _: {"name": name, "version": "1"}) == 0
     return capsys.readouterr().out
 

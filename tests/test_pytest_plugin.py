@@ -28,7 +28,7 @@ def test_product(pydlbench_layer):
     assert row.layer == "8x8:8x8"
     print(found.to_dict()["counts"])
 """
-QUICK = "slower='3%', passes=5, budget=0.02"
+QUICK = "slower='3%', repetitions=5, budget=0.02"
 
 
 @pytest.fixture
@@ -73,9 +73,9 @@ def test_a_layer_that_is_slower_than_in_the_other_installation_fails(
 
 def test_what_cannot_be_told_is_skipped_with_what_would_decide(run, baseline, monkeypatch):
     invent_workers(monkeypatch)
-    result = run("--pydlbench-python", baseline, limits="passes=2, budget=0.01")
+    result = run("--pydlbench-python", baseline, limits="repetitions=2, budget=0.01")
     result.assert_outcomes(skipped=1)
-    assert says(result.stdout.str(), "cannot tell 5 %", "2 passes", "more --passes")
+    assert says(result.stdout.str(), "cannot tell 5 %", "2 repetitions", "more --repetitions")
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def stored(tmp_path, monkeypatch):
     """A file that ``layers`` has written."""
     invent_workers(monkeypatch)
     path = tmp_path / "baseline.json"
-    words = ["layers", "--shape", "8x8:8x8", "--budget", "0.05", "--visits", "6", "--quiet"]
+    words = ["layers", "--shape", "8x8:8x8", "--budget", "0.05", "--repetitions", "6", "--quiet"]
     assert main([*words, "--json", str(path)]) == 0
     assert json.loads(path.read_text())["measurements"][0]["status"] == "ok"
     return str(path)
@@ -91,10 +91,10 @@ def stored(tmp_path, monkeypatch):
 
 def test_a_stored_run_is_compared_with_by_its_own_scatter(run, stored, monkeypatch):
     run("--pydlbench-baseline", stored, limits="slower='50%'").assert_outcomes(passed=1)
-    invent_workers(monkeypatch, native=2e-3)
+    invent_workers(monkeypatch, native=3e-3)
     result = run("--pydlbench-baseline", stored, limits="slower='50%'")
     result.assert_outcomes(failed=1)
-    assert says(result.stdout.str(), "1 row is slower by more than 50 %", "2.0x as slow")
+    assert says(result.stdout.str(), "1 row is slower by more than 50 %", "8x8:8x8")
 
 
 @pytest.mark.parametrize(
@@ -146,5 +146,5 @@ def test_the_plugin_imports_nothing_of_what_measures():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     ours = [name for name in done.stdout.split() if name.startswith("pydlbench")]
-    assert ours == ["pydlbench", "pydlbench.pytest_plugin", "pydlbench.version"]
+    assert ours == ["pydlbench", "pydlbench.pytest_plugin"]
     assert not {"numpy", "msgspec"} & set(done.stdout.split())

@@ -20,7 +20,7 @@ from journal import Journal
 
 from kit.steps import row_of
 from pydlbench.cli.layers import read_request
-from pydlbench.cli.parser import command_parser
+from pydlbench.cli.parser import read
 from pydlbench.runner.options import Options
 from pydlbench.runner.session import Session
 
@@ -28,9 +28,7 @@ from pydlbench.runner.session import Session
 def main() -> int:
     """Measure all problems whose rows the journal has not."""
     journal, step = Journal(Path(sys.argv[1])), sys.argv[2]
-    requests = [
-        read_request(command_parser("layers").parse_args(json.loads(line))) for line in sys.stdin
-    ]
+    requests = [read_request(read(["layers", *json.loads(line)])[0]) for line in sys.stdin]
     with Session(Options(**requests[0].options)) as session:
         for request in requests:
             problems: dict[str, list[Any]] = {}

@@ -23,7 +23,7 @@ _COMMON = ("fp32", "tf32", "fp16-tc", "bf16-tc")
 _PRODUCT = "8192x8192:8192x8192"
 _VGG = ("vgg16/conv1_2", "vgg16/conv3_2", "vgg16/fc6")
 # One visit of half a second: the first numbers of a card are worth more than narrow intervals.
-_BRIEF = ("--visits", "1", "--budget", "0.5", "--quiet")
+_BRIEF = ("--repetitions", "1", "--budget", "0.5", "--quiet")
 # Every kind of kernel once, for the memory checker, which makes them tens of times slower.
 _MEMCHECK = (
     *("tests/cuda/test_kernel.py", "-k", "poisoned or overwritten or samples_are_seconds"),
@@ -124,7 +124,7 @@ def steps(device: str, out: Path, switches: Switches) -> Iterator[Step]:
         switches: what is done without.
     """
     on = ("--device", device)
-    backends = ("--backend", *switches.backends)
+    backends = ("--backend", ",".join(switches.backends))
 
     def package(name: str, timeout_s: float, *words: str) -> Step:
         kept = () if words[0] == "device" else ("--store", str(out / "runs.sqlite"))
@@ -156,11 +156,7 @@ def steps(device: str, out: Path, switches: Switches) -> Iterator[Step]:
         )
 
     yield package("device", 120, "device", "--quiet")
-    yield layers("products", 150, "--shape", _PRODUCT, "--precision", *_MODES, *backends)
-    yield package(
-        *("check alexnet-owt", 240, "check", "alexnet-owt", "--framework", "torch"),
-        *("--phase", "training", "--laps", "6", "--stop-after", "60", "--quiet"),
-    )
+    yield layers("products", 150, "--shape", _PRODUCT, "--precision", ",".join(_MODES), *backends)
     yield layers(
         *("conv3", 150, "--shape", "alexnet/conv3", "--precision", "bf16-tc", "--algorithms")
     )
@@ -174,7 +170,7 @@ def steps(device: str, out: Path, switches: Switches) -> Iterator[Step]:
     for model in ("alexnet-owt", "resnet50"):
         yield package(
             *(f"step {model}", 180, "step", model, "--framework", "torch", "--mode", "eager"),
-            *("--phase", "all", "--visits", "1", "--budget", "2", "--quiet"),
+            *("--phase", "all", "--repetitions", "1", "--budget", "2", "--quiet"),
         )
     yield Step(
         name="profiler",
@@ -197,11 +193,7 @@ def steps(device: str, out: Path, switches: Switches) -> Iterator[Step]:
         yield tests(f"test_{name}", 240, f"tests/cuda/test_{name}.py")
     yield rows(
         *("vgg16", 300),
-        *(("--shape", *_VGG, "--pass", "all", "--precision", one) for one in _COMMON),
-    )
-    yield package(
-        *("check resnet50", 300, "check", "resnet50", "--framework", "torch"),
-        *("--phase", "training", "--laps", "6", "--stop-after", "60", "--quiet"),
+        *(("--shape", ",".join(_VGG), "--pass", "all", "--precision", one) for one in _COMMON),
     )
     checker = "compute-sanitizer"
     found = shutil.which(checker) or shutil.which(checker, path="/usr/local/cuda/bin") or checker
@@ -224,11 +216,7 @@ def _tests(name: str, timeout_s: float, *words: str) -> Step:
 
 # Exit codes of the package after which there is a document: 3 is a finding, 4 an undecided one.
 _DOCUMENTED = (0, 3, 4)
-# A check of one framework is a single object, without a list of its own.
-_OF_DOCUMENT = (
-    *("steps", "estimate", "dominant", "checks"),
-    *("rungs", "ledger", "unexplained", "measured_s"),
-)
+_OF_DOCUMENT = ("steps", "estimate", "dominant")
 _LAST_LINES = 12
 # pytest's exit code where it had nothing to run.
 _NO_TESTS = 5

@@ -231,10 +231,6 @@ def _of_row(row: dict[str, Any]) -> str:
     return f"{_named(row)} {row['backend']} {format_seconds(seconds)}, {', '.join(words)}{said}"
 
 
-# Kinds of a ledger's terms that say something of the step beyond its rungs.
-_TRIED = ("experiment", "unexplained")
-
-
 def _of_step(name: str, entry: dict[str, Any]) -> list[str]:
     if "counts" in entry:
         counts = ", ".join(f"{count} {word}" for word, count in entry["counts"].items())
@@ -244,14 +240,6 @@ def _of_step(name: str, entry: dict[str, Any]) -> list[str]:
         seconds = (entry["estimate"] or {}).get("time_s")
         said = "no estimate" if seconds is None else format_seconds(seconds)
         lines.append(f"{name}: {said}; dominant {entry.get('dominant')}")
-    known = {rung: one for rung, one in entry.get("rungs", {}).items() if one}
-    if known:
-        words = [f"{rung} {format_seconds(one['median'])}" for rung, one in known.items()]
-        lines.append(f"{name}: {', '.join(words)}")
-    terms = [one for one in entry.get("ledger", ()) if one["kind"] in _TRIED]
-    if terms:
-        words = [f"{one['term']} {percent(one['share'], signed=True)}" for one in terms]
-        lines.append(f"{name}: {', '.join(words)}")
     for one in entry.get("steps", ()):
         seconds = (one.get("time_s") or {}).get("median")
         said = format_seconds(seconds) if seconds else f"{one.get('status')} {one.get('reason')}"

@@ -18,7 +18,7 @@ namespace pydlbench {
 
 using Names = std::map<std::string, std::string>;
 
-// The class Link of a module in which a `Word` says the pass.
+// The class Link of a module whose passes are of type `Word`.
 template <typename Word, typename PassOf>
 void register_link(pybind11::module_& m, PassOf pass_of) {
   using namespace pybind11::literals;

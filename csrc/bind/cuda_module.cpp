@@ -1,5 +1,6 @@
 // The module pydlbench._cuda: plans of cuDNN and cuBLASLt, kernels of our own, the sampler on CUDA
-// events and graphs, and the GPU probes. Imports without a driver; what needs one says so.
+// events and graphs, and the GPU probes. The module imports without a driver; functions that need
+// one throw.
 #include <pybind11/pybind11.h>
 
 #include <exception>

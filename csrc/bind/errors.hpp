@@ -26,7 +26,7 @@ inline const ErrorTypes& error_types() {
 }
 
 // Translates the exceptions of core/error.hpp. What a module throws besides is for a translator of
-// its own, registered afterwards: the last one registered is asked first.
+// its own, registered afterwards: translators run from the last registered one to the first.
 inline void register_errors() {
   error_types();  // imported now, not while an exception is on its way
   pybind11::register_local_exception_translator([](std::exception_ptr pointer) {

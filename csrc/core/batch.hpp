@@ -1,4 +1,4 @@
-// Batches of matrix products, with as few dimensions as they can be told with.
+// Batches of matrix products with as few dimensions as possible.
 #pragma once
 
 #include <algorithm>

@@ -53,7 +53,7 @@ class ChainPlanner {
  protected:
   // A tensor. The first view is the tensor, all others are conversions of it.
   struct State {
-    std::vector<View> views;  // none: given, and nobody has read it yet
+    std::vector<View> views;  // empty: a given tensor that was not read yet
     std::size_t given = 0;    // elements
     bool constant = false;    // given, and no link writes it
   };

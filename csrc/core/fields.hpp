@@ -135,7 +135,7 @@ inline void take_others(Fields& fields, GemmProblem& problem) {
   }
 }
 
-// The operation's own parameters are checked by whoever computes it.
+// The parameters of an operation are checked by its implementation.
 inline void take_others(Fields& fields, PointwiseProblem& problem) {
   problem.op = fields.take<std::string>("op");
   problem.passes = fields.take<std::vector<std::string>>("passes");

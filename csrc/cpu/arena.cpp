@@ -25,7 +25,7 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 // Smaller tensors stay in the nearest caches wherever their pages lie.
 constexpr std::size_t kHugeFrom = std::size_t{256} << 10;
 
-// Whether the kernel is asked for huge pages: unless PYDLBENCH_HUGE_PAGES is 0 in the environment.
+// Whether to request huge pages; PYDLBENCH_HUGE_PAGES=0 in the environment disables them.
 bool huge_pages() {
   static const bool wanted = [] {
     const char* said = std::getenv("PYDLBENCH_HUGE_PAGES");
@@ -39,7 +39,7 @@ void Buffer::Free::operator()(void* pointer) const { std::free(pointer); }
 
 Buffer::Buffer(std::size_t bytes) : size_(bytes) {
   const std::size_t alignment = bytes >= kHugeFrom ? kHugePage : kLine;
-  // aligned_alloc wants a multiple of the alignment; a tensor may be empty, an allocation may not.
+  // aligned_alloc requires a positive multiple of the alignment, but a tensor may be empty.
   const std::size_t rounded = (bytes / alignment + 1) * alignment;
   data_.reset(std::aligned_alloc(alignment, rounded));
   if (!data_) throw OutOfMemory("cannot allocate " + std::to_string(rounded) + " bytes");

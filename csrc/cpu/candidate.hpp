@@ -41,7 +41,7 @@ struct Invocation {
 struct Candidate {
   std::string primitive;       // "convolution forward", for messages
   std::string implementation;  // oneDNN's name, such as "brgconv:avx512_core"; ours "own:avx512"
-  std::string variant;         // which layouts were asked for: any, nhwc, nchw, blocked, plain
+  std::string variant;         // the requested layouts: any, nhwc, nchw, blocked, plain
   std::string layout;          // which layouts it got: "src nhwc, weights Ohwi16o, dst nhwc"
   Invocation run;
   // Some backward passes read the workspace that a forward run has filled, and those of its results

@@ -1,4 +1,4 @@
-// What the kernel says about disturbance: who was taken off the CPU, and for how long.
+// The kernel's interference counters: context switches and waiting times.
 #pragma once
 
 #include <map>

@@ -45,7 +45,7 @@ memory::desc stored(const memory::desc& plain, memory::data_type type,
   return matrices(dims, rows, columns, type, layout.across);
 }
 
-// What is asked for, and what has been found so far.
+// The request, and the results so far.
 struct Search {
   const GemmProblem& problem;
   Pass pass;

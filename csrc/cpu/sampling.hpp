@@ -15,11 +15,11 @@ struct Chunk {
   double run_delay_seconds;               // longest run-queue wait of a thread
   double steal_seconds;                   // taken by the hypervisor from the CPUs used
   double wall_seconds;
-  std::vector<double> canary;  // FLOP/s of canary() right before and right after; empty unasked
+  std::vector<double> canary;  // FLOP/s of canary() right before and after; empty unless requested
 };
 
-// What is asked for: `samples` samples of `inner` executions each, after `untimed` executions;
-// `with_canary` has the canary run before and after.
+// A request: `samples` samples of `inner` executions each, after `untimed` executions;
+// `with_canary` runs the canary before and after.
 struct SampleRequest {
   int samples, inner, untimed;
   bool with_canary;

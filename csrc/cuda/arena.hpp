@@ -30,7 +30,7 @@ class Arena {
   // storage holds exactly (integers for int32 and int8).
   Arena(std::shared_ptr<Device> device, std::map<std::string, HostTensor> inputs);
 
-  // The caller's input of the spec's role, as the spec wants it; shared, so not to be written to.
+  // The caller's input of the spec's role in the spec's layout; shared, so it must not be written.
   // Throws PrimitiveFailure where there is no such input or it has another number of elements.
   std::shared_ptr<const Tensor> get(const TensorSpec& spec);
   // The same as the caller's dense float32 array.
@@ -38,7 +38,7 @@ class Arena {
   // Elements of the caller's input; throws as above.
   std::size_t elements(const std::string& role) const;
 
-  // Lets go of everything that no kernel holds; what is asked for again is uploaded again.
+  // Frees everything that no kernel holds; it is uploaded again on the next request.
   void clear() { tensors_.clear(); }
   std::size_t bytes() const;
   const std::shared_ptr<Device>& device() const { return device_; }

@@ -17,7 +17,7 @@ namespace pydlbench::cuda {
 
 class Kernel {
  public:
-  // Builds the plan if nobody has, takes its inputs from `arena`, allocates everything else, and
+  // Builds the plan if necessary, takes its inputs from `arena`, allocates everything else, and
   // fills the rotating copies that a cold cache needs where a graph is timed: as many as make
   // `cold_bytes` together. Timed with events, the sampler flushes the cache instead.
   Kernel(std::shared_ptr<Plan> plan, std::shared_ptr<Arena> arena, CacheState cache, Timing timing,

@@ -9,7 +9,7 @@ namespace pydlbench::cuda {
 
 struct LoadedLibrary {
   std::string path;     // the file, symbolic links resolved
-  std::string version;  // what the library itself says: "9.28.0"
+  std::string version;  // as reported by the library: "9.28.0"
 };
 
 // Opens cuDNN 9 (`path`, or without one whatever the loader finds). Opened libraries stay: a second

@@ -28,7 +28,7 @@ struct PlanFacts {
   // 4".
   std::string algorithm;
   std::string library;  // "cuDNN 9.28.0"
-  std::string variant;  // what was asked for: "nchw", "nhwc", "plain"; `--layout` chooses by it
+  std::string variant;  // the requested layout: "nchw", "nhwc", "plain"; `--layout` selects it
   std::string layout;   // what it works on: "src nhwc, weights krsc, dst nhwc"
   std::string accumulate = "float32";
   std::optional<bool> tensor_cores;  // as the library's notes say; nothing where they say nothing

@@ -18,7 +18,7 @@ namespace pydlbench::cuda {
 
 class Device;
 
-// What a search for plans may be told; a kind takes of it what it knows.
+// Options of a search for plans; each kind of layer uses those that apply to it.
 struct Search {
   std::string layout;
   std::size_t workspace_limit;

@@ -1,4 +1,4 @@
-// A tensor as a plan wants it in device memory, and as kernels of ours address it.
+// The layout of a plan's tensor in device memory, and its addressing by our kernels.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +40,7 @@ struct TensorSpec {
     return last + 1;
   }
   std::size_t bytes() const { return static_cast<std::size_t>(span()) * bytes_of(type); }
-  // The same elements at the same places, whoever reads or writes them.
+  // Whether elements have the same addresses, independent of use.
   bool same_memory_as(const TensorSpec& other) const {
     return role == other.role && type == other.type && dims == other.dims &&
            strides == other.strides;

@@ -11,8 +11,9 @@ and the distribution-free interval over all rounds.
 An experiment explains a part of the difference between two levels. What is left of a difference is
 *unexplained* where all that could explain it was measured, and a bare difference where not:
 ``not_measured`` says what is missing. Nothing here makes a term fit: an experiment that claims more
-than there is shows as unexplained time below zero. Nothing is left out for interference, which
-widens intervals.
+than there is shows as unexplained time below zero. Nothing is refused for interference: it
+widens intervals, and where half of the rounds or more were without any, the numbers between them
+are of these.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ from pydlbench.records.breakdown import (
     Term,
 )
 from pydlbench.steps.traced import flops_of
-from pydlbench.study.estimate import estimate_values
+from pydlbench.study.estimate import estimate_values, seen_in_rounds
 from pydlbench.timing.statistics import median, middle_rounds
+from pydlbench.units import Scale
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -49,6 +51,8 @@ STEP: Final = "step"
 TRACED: Final = "traced"
 ALONE: Final = "alone"
 
+#: The term of what operands in caches save.
+CACHES: Final = "caches"
 #: What lies below a level and above the next lower one that is known.
 DIFFERENCES: Final = {
     "native": "kernels",
@@ -63,6 +67,7 @@ _HOWS: Final = {
     "in_context": "the calls' share of a traced step, of the step, minus the same calls alone",
     "step": "the share of a traced step that no call has, of the step",
 }
+_NO_FAULTS: Final = "page faults are counted by step: no trace counts them by call"
 # A native layer that takes this much longer than the framework's own call is not the fastest
 # kernel that was to be found: the row is wrong, or the call is not what it is taken for.
 _DOUBTFUL: Final = 2.0
@@ -197,6 +202,10 @@ class _Analysis:
         rounds = _Rounds(table, parts)
         self._beside = rounds.beside
         self._step = rounds.step_s
+        disturbed = seen_in_rounds(self._beside).keys()
+        quiet = [number for number in self._step if number not in disturbed]
+        # Of fewer the middle would be that of a few rounds.
+        self._quiet = quiet if 2 * len(quiet) >= len(self._step) else list(self._step)
         self._experiments = [*experiments, *rounds.caches]
         self._calls = rounds.calls
         known = next(iter(self._calls.values()))
@@ -207,8 +216,7 @@ class _Analysis:
 
     def result(self) -> Breakdown:
         self._make_columns()
-        numbers = sorted(self._step)
-        flat = [one.seconds[number] for number in numbers for one in self._columns]
+        flat = [one.seconds[number] for number in self._quiet for one in self._columns]
         middles = middle_rounds(flat, len(self._columns))
         step_s = sum(middles)
         terms = tuple(
@@ -222,7 +230,7 @@ class _Analysis:
         low, high = self._unexplained(sum(unexplained))
         return Breakdown(
             levels=levels,
-            reasons=reasons,
+            reasons=reasons | {"faults": _NO_FAULTS},
             terms=terms,
             calls=calls,
             modules=_modules(calls, step_s),
@@ -362,7 +370,7 @@ class _Analysis:
         least = _WORTH * median(self._step.values())
         ranked = sorted(gaps, key=lambda name: -abs(gaps[name]))[:_NAMED]
         worth = [name for name in ranked if abs(gaps[name]) > least]
-        return ", ".join(f"{name} {1e3 * gaps[name]:+.1f} ms" for name in worth)
+        return ", ".join(f"{name} {Scale.fit(gaps[name]).signed(gaps[name])}" for name in worth)
 
     # --- numbers over rounds ------------------------------------------------------------------
 
@@ -435,10 +443,9 @@ class _Analysis:
         alike: dict[tuple[str, str, str], list[int]] = defaultdict(list)
         for place, call in enumerate(self._parts.calls):
             alike[call.module, call.direction, call.operator].append(place)
-        numbers = sorted(self._step)
         flat = [
             value
-            for number in numbers
+            for number in self._quiet
             for value in (*(one.in_context for one in self._calls[number]), self._gap(number))
         ]
         *in_context, _ = middle_rounds(flat, len(self._parts.calls) + 1)
@@ -450,6 +457,7 @@ class _Analysis:
                 count=len(places),
                 in_context_s=(taken := sum(in_context[one] for one in places)),
                 share=taken / step_s,
+                signatures=tuple(dict.fromkeys(self._call(one).signature for one in places)),
                 limit_s=self._median_sum(places, lambda one: one.limit),
                 alone_s=self._median_sum(places, lambda one: one.alone),
                 native_s=self._median_sum(places, lambda one: one.native),
@@ -466,7 +474,10 @@ class _Analysis:
         self, places: Sequence[int], of_call: Callable[[_Seconds], float | None]
     ) -> float | None:
         """Return the median over rounds of what calls take together; None where one is unknown."""
-        sums = [_sum_known(of_call(every[one]) for one in places) for every in self._calls.values()]
+        sums = [
+            _sum_known(of_call(self._calls[number][one]) for one in places)
+            for number in self._quiet
+        ]
         known = [one for one in sums if one is not None]
         return median(known) if known else None
 
@@ -585,7 +596,7 @@ def _caches(parts: StepParts, repeated: Mapping[str, Sequence[Mapping[int, float
     rows = [repeated[call.signature] for call in parts.calls if call.signature in repeated]
     numbers = {number for row in rows for number in row[0]}
     return Experiment(
-        term="caches",
+        term=CACHES,
         level="in_context",
         seconds={
             number: sum(row[0][number] - row[-1][number] for row in rows) for number in numbers

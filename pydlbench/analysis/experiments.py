@@ -1,8 +1,8 @@
-"""What explains a part of a difference between levels: from the columns of logs and page faults.
+"""What explains a part of a difference between levels: from columns of logs and of counters.
 
-A log is of calls that ran behind others, and so are the times beside it; calls alone are timed with
-their operands in caches. What is taken from the log is therefore a share of the call that it is of,
-and that share of the call alone.
+A log is of calls that ran behind others; calls alone are timed with their operands in caches. What
+is taken from the log is therefore a share of the very call that was logged, less what writing the
+log costs, and that share of the call alone. Whatever disturbs a call disturbs its log as well.
 """
 
 from __future__ import annotations
@@ -19,16 +19,31 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from pydlbench.analysis.breakdown import StepParts
-    from pydlbench.study.table import Table
+    from pydlbench.study.table import Series, Table
 
 #: Subjects of the table: what libraries log of calls, with :data:`LOGGED` parts of each; a block
 #: whose pages are new each time, and the same where they are kept.
 LOG: Final = "log"
 PAGES: Final = "pages"
 PAGES_KEPT: Final = "pages kept"
-#: Seconds of a call without a log, of all that was logged in it, of reorders and of convolutions.
+#: A thread that another one wakes.
+WAKEUP: Final = "wake-up"
+#: Seconds of a call without a log and with one, and by the log of all that was executed in it, of
+#: reorders among that, and of making primitives.
 LOGGED: Final = LoggedOperators.PARTS
 
+#: Terms.
+ANOTHER_KERNEL: Final = "another kernel"
+REORDERS: Final = "reorders"
+CREATION: Final = "primitive creation"
+DISPATCH: Final = "dispatch"
+FRESH_MEMORY: Final = "fresh memory"
+WAKEUPS: Final = "wake-up of threads"
+#: Those that a log tells.
+LOG_TERMS: Final = (ANOTHER_KERNEL, REORDERS, CREATION)
+
+# Of a step: an upper bound below this explains nothing that matters.
+_NEGLIGIBLE: Final = 0.01
 # Page faults of such a block; with fewer nobody has counted them.
 _FEW_FAULTS: Final = 1.0
 
@@ -40,7 +55,10 @@ def log_experiments(
     executing: Collection[str],
     dispatch_s: float,
 ) -> list[Experiment]:
-    """Return what logs tell of calls: reorders, other kernels, and what starting the calls costs.
+    """Return what logs tell of calls: kernels, reorders, primitives; and what starting them costs.
+
+    What a kernel takes longer than the fastest native one has a sign: it is below zero where the
+    framework's is the faster one in a round, or somebody disturbed the native one.
 
     Args:
         table: with visits of :data:`LOG` and of calls alone.
@@ -65,40 +83,61 @@ def log_experiments(
     native = {one: table.of(one).by_round() for one in subjects}
     reorders: dict[int, float] = {}
     kernels: dict[int, float] = {}
-    for visit in table.of(LOG):
+    creation: dict[int, float] = {}
+    series = table.of(LOG)
+    cost = _writing(series, names)
+    for visit in series:
         flat = middle_rounds(list(itertools.chain(*visit.parts)), LOGGED * len(names))
         logged = {name: flat[LOGGED * n : LOGGED * (n + 1)] for n, name in enumerate(names)}
-        reordered_s = executed_s = 0.0
+        reordered_s = executed_s = created_s = 0.0
         for key, count in own.items():
-            plain, executed, reordered, _ = logged[key[0]]
+            _, whole, executed, reordered, created = logged[key[0]]
             seconds = in_round(alone[key[0]][-1], visit.round)
-            scale = seconds / plain if plain else 0.0
+            whole -= cost[key[0]]
+            scale = seconds / whole if whole > 0 else 0.0
             layers_s = sum(in_round(native[one.subject], visit.round) for one in parts.native[key])
             reordered_s += count * scale * reordered
             executed_s += count * (scale * (executed - reordered) - layers_s)
+            created_s += count * scale * created
         reorders[visit.round], kernels[visit.round] = reordered_s, executed_s
+        creation[visit.round] = created_s
     calls = sum(own.values())
     signatures = frozenset(key[0] for key in own)
-    log = "by the log of oneDNN and MKL of each call in each round, as a share of the call"
+    log = "by the log of oneDNN and MKL of each call, as a share of the call"
 
     def explained(term: str, seconds: Mapping[int, float], how: str) -> Experiment:
         return Experiment(term=term, level="alone", seconds=seconds, how=how, signatures=signatures)
 
     return [
         explained(
-            "another kernel",
+            ANOTHER_KERNEL,
             kernels,
             f"what they execute in {calls} calls without reorders, {log}, minus the fastest native "
             "kernels in that round",
         ),
-        explained("reorders", reorders, f"reorders of {calls} calls, {log}"),
+        explained(REORDERS, reorders, f"reorders of {calls} calls, {log}"),
         explained(
-            "dispatch",
+            CREATION,
+            creation,
+            f"primitives that oneDNN makes or takes from its cache in {calls} calls, {log}",
+        ),
+        explained(
+            DISPATCH,
             dict.fromkeys(kernels, calls * dispatch_s),
             f"{dispatch_s * 1e6:.1f} us for each of {calls} calls: an operator that computes "
             "nothing",
         ),
     ]
+
+
+def _writing(series: Series, names: Sequence[str]) -> dict[str, float]:
+    """Return what writing the log of each call costs: the shortest with one less that without."""
+    rows = [row for visit in series for row in visit.parts]
+    found = {}
+    for place, name in enumerate(names):
+        plain, logged = (min(row[LOGGED * place + part] for row in rows) for part in (0, 1))
+        found[name] = max(0.0, logged - plain)
+    return found
 
 
 def fresh_memory(table: Table) -> Experiment | None:
@@ -124,10 +163,44 @@ def fresh_memory(table: Table) -> Experiment | None:
     if not cost or not counted:
         return None
     return Experiment(
-        term="fresh memory",
+        term=FRESH_MEMORY,
         level="in_context",
         seconds={number: faults * in_round(cost, number) for number, faults in counted.items()},
         how=f"{median(counted.values()):.0f} page faults of the step, counted in the steps that "
         f"were timed, at {1e6 * median(cost.values()):.2f} us each: a new block against one that "
         "is kept",
+    )
+
+
+def wakeups(table: Table) -> Experiment | str:
+    """Return what it costs at most that threads of a step fall asleep, where that hardly matters.
+
+    A thread that is woken is not always waited for: what all of them cost together is an upper
+    bound, which explains something only where it is small.
+
+    Args:
+        table: with visits of steps and of :data:`WAKEUP`.
+
+    Returns:
+        Why it is not known, where sleeping threads or what waking one costs were not counted, or
+        they may cost more.
+    """
+    counted = {
+        one.round: one.voluntary / (len(one.seconds) * one.inner)
+        for one in table.of(STEP)
+        if one.voluntary is not None
+    }
+    if WAKEUP not in table or not counted:
+        return "sleeping threads, or what waking one costs, were not counted"
+    cost, step_s = table.of(WAKEUP).by_round(), table.of(STEP).median
+    seconds = {number: count * in_round(cost, number) for number, count in counted.items()}
+    each = f"{1e6 * median(cost.values()):.1f} us each: a byte to a sleeping thread"
+    asleep = f"threads fall asleep {median(counted.values()):.1f} times in a step"
+    if median(seconds.values()) > _NEGLIGIBLE * step_s:
+        return f"{asleep}, which may cost up to {each}; who waits for them is not known"
+    return Experiment(
+        term=WAKEUPS,
+        level="in_context",
+        seconds=seconds,
+        how=f"{asleep}, by the kernel's count, at {each}",
     )

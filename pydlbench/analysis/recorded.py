@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.records.recorded import RecordedProblem, RecordedSteps
 from pydlbench.records.trace import Dominant
-from pydlbench.steps.traced import Rounds, in_context, meaning_of_call, precision_of
+from pydlbench.steps.traced import (
+    PRECISIONS,
+    Rounds,
+    in_context,
+    meaning_of_call,
+    precision_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,7 +66,7 @@ def distinct_problems(recorded: Recorded) -> list[Problem]:
     problems = []
     for places in alike.values():
         call = first.calls[places[0]]
-        meaning = meaning_of_call(call)
+        meaning = _in_known_type(meaning_of_call(call))
         if meaning.kind == "view":
             continue
         own = [each for place in places if (each := seconds[place]) is not None]
@@ -75,6 +81,14 @@ def distinct_problems(recorded: Recorded) -> list[Problem]:
             )
         )
     return sorted(problems, key=lambda problem: -problem.weight)
+
+
+def _in_known_type(meaning: Meaning) -> Meaning:
+    """Return what a call computes, without layers where none is of its type."""
+    if not meaning.layers or PRECISIONS.keys() & set(meaning.dtypes):
+        return meaning
+    missing = f"no layer computes in {' and '.join(meaning.dtypes)}"
+    return replace(meaning, layers=(), layers_missing=missing)
 
 
 def layers_to_time(problems: Sequence[Problem]) -> tuple[dict[LayerPass, str], int]:
@@ -165,7 +179,7 @@ def _described(
         problem=_shapes(call) if main is None else main.layer.problem,
         passes=tuple(dict.fromkeys(passes)),
         direction=call.direction,
-        precision=precision_of(meaning),
+        precision=" ".join(PRECISIONS.get(dtype, dtype) for dtype in meaning.dtypes),
         modules=problem.modules,
         count=problem.count,
         seconds=problem.seconds,

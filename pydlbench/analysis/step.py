@@ -9,7 +9,7 @@ for them, each prepared anew; and pages touched for the first time.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -22,38 +22,43 @@ from pydlbench.analysis.breakdown import (
     StepParts,
     break_down,
 )
+from pydlbench.analysis.calls import CallLog, ReadyCalls
+from pydlbench.analysis.estimate import nameless
 from pydlbench.analysis.experiments import (
+    FRESH_MEMORY,
     LOG,
+    LOG_TERMS,
     LOGGED,
     PAGES,
     PAGES_KEPT,
+    WAKEUP,
+    WAKEUPS,
     fresh_memory,
     log_experiments,
+    wakeups,
 )
+from pydlbench.analysis.mapped import map_calls
+from pydlbench.analysis.operators import kind_of, listed
 from pydlbench.backends import capabilities
 from pydlbench.backends.steps import operations
 from pydlbench.errors import PydlbenchError, UnsupportedError
-from pydlbench.ladder.calls import CallLog, ReadyCalls
-from pydlbench.ladder.estimate import nameless
-from pydlbench.ladder.mapped import map_calls
-from pydlbench.ladder.operators import kind_of, listed
 from pydlbench.records.breakdown import BreakdownRecord
 from pydlbench.records.operator import OperatorsFacts
 from pydlbench.records.step import StepPreparation
 from pydlbench.steps.prepare import prepare_step
-from pydlbench.steps.traced import Rounds, traced_rounds
+from pydlbench.steps.traced import Rounds, traced_rounds, tracing_of
 from pydlbench.study.loop import LEAST_ROUNDS, Size, Study, Subject, random_order
 from pydlbench.timing.policy import STEP_BUDGET_S, Policy, step_policy
 from pydlbench.timing.statistics import middle_rounds
-from pydlbench.workers.host import releasing
+from pydlbench.workers.host import releasing, start_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from pydlbench.analysis.breakdown import Experiment
-    from pydlbench.ladder.mapped import MappedCall
+    from pydlbench.analysis.mapped import MappedCall
+    from pydlbench.records.forecast import ForecastRecord
     from pydlbench.records.measurement import Measurement
-    from pydlbench.records.operator import RecordedCall
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepFacts, StepSpec
     from pydlbench.records.trace import Tracing
@@ -70,6 +75,14 @@ _KERNEL_BUDGET_S: Final = 0.25
 # round only: preparing them takes longer than what is gained by it.
 _TAIL: Final = 0.25
 _EVERY: Final = 3
+# A batch normalisation by itself, in PyTorch's words.
+_NORM: Final = "batch_norm"
+_UNFUSED: Final = (
+    "fused batch norm and activations: no step with them ran beside this one (native layers are "
+    "not fused either, so that no difference depends on it; diagnose measures modes that fuse)"
+)
+# What libraries execute is the same in each round, and a log is long: it is read in every other.
+_EVERY_LOG: Final = 2
 # Calls alone run so often in a row: behind others, and with their operands in caches.
 _REPEATS: Final = 2
 
@@ -80,6 +93,7 @@ def break_down_step(
     *,
     rounds: int = LEAST_ROUNDS,
     native: Mapping[KernelSpec, Measurement] | None = None,
+    forecast: Callable[[StepSpec], ForecastRecord | str] = lambda _: "",
     tell: Callable[[str], None] = lambda _: None,
 ) -> BreakdownRecord:
     """Measure a step and its parts, and say where its time goes.
@@ -89,6 +103,8 @@ def break_down_step(
         session: whose workers are used.
         rounds: in each of which the step has a new process; six at least.
         native: rows of native kernels that were found before.
+        forecast: says what the step will take from what is stored, or why it cannot; called before
+            anything of the step is timed.
         tell: called with what is done next.
 
     Raises:
@@ -100,6 +116,12 @@ def break_down_step(
         raise UnsupportedError(f"{case.framework} on {case.device}: a step is traced on a CPU only")
     measured = _Measured(case, session, max(LEAST_ROUNDS, rounds), native or {}, tell)
     try:
+        measured.start()
+        predicted = forecast(case)
+        if not isinstance(predicted, str):
+            measured.forecast_s = predicted.seconds
+        elif predicted:
+            measured.notes.append(f"no forecast: {predicted}")
         measured.prepare()
         measured.take()
         return measured.record()
@@ -115,11 +137,13 @@ class TracedStep:
         kernel: runs the step traced and untraced in turn.
         way: it is traced, see :data:`~pydlbench.records.trace.TRACES`.
         calls: in a step.
+        rounds: all that were sampled, each with the step beside it: what tracing costs.
     """
 
     kernel: RemoteKernel[StepFacts]
     way: str
     calls: int
+    rounds: list[Rounds] = field(default_factory=list)
 
     def sample(self, request: Request) -> Chunk:
         """Run the requested steps; a sample is the step that its calls' seconds are of."""
@@ -127,6 +151,7 @@ class TracedStep:
             msgspec.structs.replace(request, timing=self.way, inner=1, touch=False)
         )
         rounds = Rounds.of_seconds(chunk.seconds, self.calls)
+        self.rounds.append(rounds)
         # Time stamps time a chain of the same calls, which is not the step: that ran beside it.
         steps_s = rounds.plain_s if self.way == "stamps" else rounds.traced_s
         return with_parts(chunk, steps_s, rounds.calls_s)
@@ -154,9 +179,10 @@ class CallsAlone:
         names: list[str] = []
         row: list[float] = []
         rows: list[tuple[float, ...]] = []
-        chunk: Chunk | None = None
+        chunks: list[Chunk] = []
         request = msgspec.structs.replace(request, inner=self.repeats)
         for some, chunk in self.ready.visit(request):
+            chunks.append(chunk)
             names += some
             width = self.width * len(some)
             rows = [
@@ -164,11 +190,13 @@ class CallsAlone:
                 for begin in range(0, len(chunk.seconds), width)
             ]
             row += middle_rounds(chunk.seconds, width)
-        if chunk is None:
+        if not chunks:
             raise UnsupportedError("no call could be made ready to be run alone")
         self.names[:] = names
-        if len(row) > len(rows[0]):  # of several batches, each of which had rounds of its own
+        chunk = chunks[0]
+        if len(chunks) > 1:  # each of them had rounds of its own, and counters
             rows = [tuple(row)]
+            chunk = msgspec.structs.replace(chunk, faults=None, voluntary=None)
         return with_parts(chunk, [sum(one[:: self.width]) for one in rows], rows)
 
 
@@ -215,15 +243,17 @@ class _Measured:
         self._case, self._session, self._rounds, self._tell = case, session, rounds, tell
         self._begin = time.monotonic()
         self._rows = dict(native)
-        # New processes in each round are beside the session's, which stay.
-        self._fresh = session.beside()
+        # New processes in each round are beside the session's, which stay; those of two rounds
+        # start at a time.
+        self._fresh = (session.beside(), session.beside())
         self._study = Study(random_order(session.options.seed), session.interference)
         self._kernels: list[RemoteKernel[OperatorsFacts] | RemoteKernel[StepFacts] | None] = []
         self._subjects: list[Subject] = []
         self._step_size: Size | None = None
         self._missing: dict[str, dict[str, str]] = {"alone": {}, "in_context": {}}
-        self._notes: list[str] = []
-        self._recorded: tuple[RecordedCall, ...] = ()
+        self.notes: list[str] = []
+        self.forecast_s: float | None = None
+        self._listed = OperatorsFacts()
         self._mapped: dict[tuple[str, str], MappedCall] = {}
         self._seldom: frozenset[KernelSpec] = frozenset()
         self._alone: CallsAlone | None = None
@@ -231,8 +261,27 @@ class _Measured:
         self._log: CallLog | None = None
         self._facts: StepFacts
         self._tracing: Tracing
+        self._traced: TracedStep
 
     # --- subjects -----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the processes that stay side by side: each imports for seconds on one core."""
+        case, session = self._case, self._session
+        self._tell("processes")
+        workers = [
+            session.worker(case.framework, case.device),
+            session.worker(case.framework, case.device, warm=True),
+            session.worker(),
+            session.worker(warm=True),
+        ]
+        if self._logs_calls():
+            workers.append(session.worker(case.framework, case.device, warm=True, logging=True))
+        start_together(workers)
+
+    def _logs_calls(self) -> bool:
+        case = self._case
+        return capabilities.of(case.framework).steps.logs_calls and case.mode == "eager"
 
     def prepare(self) -> None:
         """Make all ready that stays over the rounds."""
@@ -244,18 +293,17 @@ class _Measured:
         self._facts = kernel.facts
         if kernel.facts.trace is None:
             raise UnsupportedError(kernel.facts.untraced)
-        _, self._tracing = traced_rounds(kernel, kernel.facts.trace)
-        sources = kernel.facts.trace.sources
-        way = next(one for one, source in sources.items() if source == self._tracing.source)
+        _, self._tracing = traced_rounds(kernel, kernel.facts.trace, briefly=True)
         self._calls = kernel.facts.trace.calls
-        self._add(TRACED, TracedStep(kernel, way, len(self._calls)).sample, self._parts_policy())
+        self._traced = TracedStep(kernel, self._tracing.way, len(self._calls))
+        self._add(TRACED, self._traced.sample, self._parts_policy())
         self._tell("calls")
         self._list_calls()
         self._tell("native layers")
         self._find_native()
         self._tell("calls alone")
         self._make_calls()
-        self._make_pages()
+        self._make_probes()
 
     def _step_policy(self) -> Policy:
         return step_policy(Policy(budget_s=STEP_BUDGET_S, visits=self._rounds))
@@ -279,12 +327,12 @@ class _Measured:
     def _list_calls(self) -> None:
         case, session = self._case, self._session
         try:
-            self._recorded = listed(case, session).calls
+            self._listed = listed(case, session)
         except UnsupportedError as error:
-            self._notes.append(f"no calls alone: {error}")
+            self.notes.append(f"no calls alone: {error}")
             return
         cache = session.cache_bytes(case.device)
-        self._mapped = map_calls(self._recorded, case.phase, case.precision, case.device, cache)
+        self._mapped = map_calls(self._listed.calls, case.phase, case.precision, case.device, cache)
 
     def _find_native(self) -> None:
         """Find the fastest native kernel of each layer that was not found before."""
@@ -307,7 +355,7 @@ class _Measured:
                 size = Size(execution_s=row.time.median, wall_s=row.time.median)
                 self._add(spec, self._native_sampler(spec, row), self._kernel_policy(), size)
             else:
-                self._notes.append(f"no native row: {spec.label}: {row.reason or row.status}")
+                self.notes.append(f"no native row: {spec.label}: {row.reason or row.status}")
 
     def _native_seconds(self) -> dict[KernelSpec, float]:
         """Return what each native kernel takes in a step, all of its executions together."""
@@ -334,27 +382,37 @@ class _Measured:
     def _make_calls(self) -> None:
         """Make distinct calls ready, each alone, and once more where their libraries log."""
         case, session = self._case, self._session
-        own = [one for one in self._recorded if kind_of(one) != "feed"]
+        own = [one for one in self._listed.calls if kind_of(one) != "feed"]
         if not own:
             return
-        ready = ReadyCalls(case, session, own, warm=True)
+        ready = ReadyCalls(case, session, own)
         self._kernels.append(ready.kernel)
         self._alone = CallsAlone(ready, [], width=_REPEATS, repeats=_REPEATS)
         self._add(ALONE, self._alone.sample, self._parts_policy())
-        if not capabilities.of(case.framework).steps.logs_calls or case.mode != "eager":
+        if not self._logs_calls():
             reason = f"nothing logs what {case.framework} {case.mode} executes in each call"
-            self._missing["alone"]["another kernel, reorders"] = reason
+            self._no_log(reason)
             return
         try:
             self._log = CallLog(case, session, own)
         except PydlbenchError as error:
-            self._missing["alone"]["another kernel, reorders"] = " ".join(str(error).split())
+            self._no_log(" ".join(str(error).split()))
             return
         self._kernels.append(self._log.kernel)
         self._logged = CallsAlone(self._log, [], width=LOGGED)
         self._add(LOG, self._logged.sample, self._parts_policy())
 
-    def _make_pages(self) -> None:
+    def _no_log(self, reason: str) -> None:
+        """Say why nothing is known of what only a log tells."""
+        self._missing["alone"][", ".join(LOG_TERMS)] = reason
+
+    def _make_probes(self) -> None:
+        """Make ready what new pages cost, and waking a thread."""
+        kernel = self._session.worker("native", "cpu").build(
+            operations.prepare_wakeups, OperatorsFacts
+        )
+        self._kernels.append(kernel)
+        self._add(WAKEUP, kernel.sample, self._kernel_policy())
         for name, warm in ((PAGES, False), (PAGES_KEPT, True)):
             worker = self._session.worker("native", "cpu", warm=warm)
             kernel = worker.build(operations.prepare_lifetimes, OperatorsFacts, blocks=list(_BLOCK))
@@ -365,16 +423,20 @@ class _Measured:
 
     def take(self) -> None:
         """Take the rounds, with a new process for the step in each."""
-        case, fresh = self._case, self._fresh
+        case = self._case
         how = StepPreparation(checks=False)
         for number in range(self._rounds):
             self._tell(f"round {number + 1} of {self._rounds}")
+            fresh = self._fresh[number % 2]
+            if number % 2 == 0:  # the other one waits, stopped while anybody is timed
+                ahead = self._fresh[: self._rounds - number]
+                start_together([one.worker(case.framework, case.device) for one in ahead])
             kernel = prepare_step(case, fresh, preparation=how)
             step = Subject(
                 key=STEP,
                 sample=kernel.sample,
                 policy=self._step_policy(),
-                process=kernel.generation,
+                process=number + 1,
                 preparation=number,
                 size=self._step_size,
             )
@@ -386,18 +448,21 @@ class _Measured:
                 if key in errors:
                     raise errors[key]
             for subject, error in errors.items():
-                self._notes.append(f"{subject}: {' '.join(str(error).split())}")
+                self.notes.append(f"{subject}: {' '.join(str(error).split())}")
             self._subjects = [one for one in self._subjects if one.key not in errors]
 
     def _is_due(self, key: Hashable, number: int) -> bool:
         """Whether a subject is visited in a round; in others its median stands for it."""
+        if key == LOG:
+            return number % _EVERY_LOG == 0
         return number % _EVERY == 0 or key not in self._seldom
 
     def close(self) -> None:
         """Free what workers hold."""
         with releasing(self._kernels):
             pass
-        self._fresh.close()
+        for one in self._fresh:
+            one.close()
 
     # --- the record ---------------------------------------------------------------------------
 
@@ -406,7 +471,7 @@ class _Measured:
         case, table = self._case, self._study.table
         native: dict[tuple[str, str], Sequence[NativeKernel]] = {}
         lacks: dict[str, str] = {}
-        operators = {(one.signature, one.direction): one.operator for one in self._recorded}
+        operators = {(one.signature, one.direction): one.operator for one in self._listed.calls}
         for key, one in self._mapped.items():
             kernels = self._native_kernels(one, table)
             if kernels is None:
@@ -414,7 +479,7 @@ class _Measured:
             else:
                 native[key] = kernels
         if self._alone is not None:
-            for call in self._recorded:
+            for call in self._listed.calls:
                 if why := self._alone.ready.refused.get(call.signature):
                     lacks[call.operator] = why
         parts = StepParts(
@@ -424,7 +489,7 @@ class _Measured:
             native=native,
             lacks=lacks,
         )
-        experiments = [*self._log_experiments(table, parts), *self._fresh_memory(table)]
+        experiments = [*self._log_experiments(table, parts), *self._counted(table)]
         found = break_down(
             table,
             parts,
@@ -432,6 +497,8 @@ class _Measured:
             self._missing,
             confidence=self._session.options.confidence,
         )
+        if any(_NORM in call.operator for call in self._calls):
+            found = msgspec.structs.replace(found, not_measured=(*found.not_measured, _UNFUSED))
         return BreakdownRecord(
             **msgspec.structs.asdict(found),
             measured=found.levels.step,
@@ -447,10 +514,21 @@ class _Measured:
             library=self._facts.library,
             threads=len(self._session.cpus),
             processes=table.of(STEP).processes,
-            trace=self._tracing,
-            notes=(*self._facts.notes, *self._notes),
+            trace=self._tracing_of_rounds(),
+            forecast_s=self.forecast_s,
+            lines=self._listed.lines,
+            types=self._facts.types or None,
+            notes=tuple(dict.fromkeys((*self._facts.notes, *self._listed.notes, *self.notes))),
             seconds=time.monotonic() - self._begin,
         )
+
+    def _tracing_of_rounds(self) -> Tracing:
+        """Return how calls were timed, and what that costs by all rounds."""
+        facts = self._facts.trace
+        assert facts is not None, "nothing is broken down without it"
+        first, *others = self._traced.rounds
+        rounds = sum(others, first)
+        return tracing_of(facts, self._traced.way, rounds, self._tracing.notes)
 
     def _native_kernels(self, call: MappedCall, table: Table) -> tuple[NativeKernel, ...] | None:
         """Return the native kernels of a call; none of a view, None where one has no time."""
@@ -479,18 +557,24 @@ class _Measured:
         log, logged = self._log, self._logged
         if log is None or logged is None or self._alone is None or LOG not in table:
             return []
-        executing = [name for name in logged.names if log.libraries(name)]
+        executing = [name for name in logged.names if log.logs(name)]
         found = log_experiments(
             table, parts, logged.names, executing, self._alone.ready.facts.dispatch_s
         )
         if not found:
-            self._missing["alone"]["another kernel, reorders"] = "no library logs a call"
+            self._no_log("no library logs a call that a native layer stands for")
         return found
 
-    def _fresh_memory(self, table: Table) -> list[Experiment]:
-        found = fresh_memory(table)
-        if found is None:
-            reason = "page faults, or what one costs, were not measured"
-            self._missing["in_context"]["fresh memory"] = reason
-            return []
-        return [found]
+    def _counted(self, table: Table) -> list[Experiment]:
+        """Return what counters tell of the step: page faults, and threads that fell asleep."""
+        uncounted = "page faults, or what one costs, were not counted"
+        found = []
+        for name, experiment in (
+            (FRESH_MEMORY, fresh_memory(table) or uncounted),
+            (WAKEUPS, wakeups(table)),
+        ):
+            if isinstance(experiment, str):
+                self._missing["in_context"][name] = experiment
+            else:
+                found.append(experiment)
+        return found

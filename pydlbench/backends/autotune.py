@@ -2,15 +2,16 @@
 
 A library's own first choice is often not its best, so the kernel of a row is found by trying, on
 CPUs, on GPUs and in frameworks alike. Probes are short and noisy; they only decide who enters the
-finals. There the candidates are sampled in turn, so that a drift of the machine hits all of them
-alike.
+finals. Where a probe has several stages, whoever is clearly slower after one of them has no part in
+the next (successive halving; Jamieson and Talwalkar, AISTATS 2016). In the finals candidates are
+sampled in turn, so that a drift of the machine hits all of them alike.
 """
 
 from __future__ import annotations
 
 import abc
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pydlbench.errors import DeviceLostError, PrimitiveError, PydlbenchError, UnsupportedError
 
@@ -31,6 +32,19 @@ _LEAST_S = 1e-9
 _THOROUGH_SAMPLES = 5
 
 
+class Stage(NamedTuple):
+    """A part of the probes.
+
+    Attributes:
+        share: of a candidate's probe that is over after it.
+        margin: whoever is slower than the fastest by more than this factor then is not probed
+            further.
+    """
+
+    share: float
+    margin: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
     """How long candidates are probed, and how long the finals are. Times in seconds.
@@ -40,6 +54,7 @@ class Effort:
             cold caches, cold code and waking threads explain so much.
         probe_s: of one candidate's probe.
         probe_samples: at most.
+        stages: of the probes; all candidates are in the first.
         final_margin: finalists are at most this factor slower than the fastest probe: probes on a
             busy virtual machine differ by several per cent from what the finals then find.
         finalists: how many enter the finals at most.
@@ -59,9 +74,11 @@ class Effort:
     finals_rounds: tuple[int, int]
     turn_s: float
     turn_samples: int
+    stages: tuple[Stage, ...] = (Stage(1.0, float("inf")),)
 
 
-#: On a CPU: 2 ms bring 32 MB into the cache, and a pool's threads take as long to wake.
+#: On a CPU: 2 ms bring 32 MB into the cache, and a pool's threads take as long to wake. Single
+#: samples of one kernel differ by a tenth, and by a third beside somebody else.
 CPU_EFFORT = Effort(
     hopeless_s=0.005,
     probe_s=0.03,
@@ -72,6 +89,7 @@ CPU_EFFORT = Effort(
     finals_rounds=(3, 12),
     turn_s=0.005,
     turn_samples=50,
+    stages=(Stage(1 / 6, 1.5), Stage(1 / 2, 1.15), Stage(1.0, float("inf"))),
 )
 #: On a CPU, for one of hundreds of summands. Probes are a third as long, which still tells kernels
 #: apart that differ by a tenth; the finals are between fewer, for a fifth of the time, and of
@@ -119,7 +137,8 @@ class Candidate:
         layout: the layouts it works in, per tensor.
         details: what else ``--algorithms`` lists of it.
         times: all of its times in seconds, those of the probe first; the first execution is left
-            out.
+            out, where there is another.
+        first: the first execution, in seconds.
         status: ``ok``, or ``failed`` (it could not be run or was wrong).
         reason: why it is not ``ok``.
         verdict: on its result, once that was verified.
@@ -131,6 +150,7 @@ class Candidate:
     layout: str = ""
     details: dict[str, Any] = field(default_factory=dict)
     times: list[float] = field(default_factory=list)
+    first: float = float("inf")
     status: str = "ok"
     reason: str | None = None
     verdict: Verdict | None = None
@@ -192,9 +212,8 @@ class Autotuner(abc.ABC):
     ) -> None:
         self.candidates = list(candidates)
         self.thorough = thorough
-        # Nothing is to be chosen from one alone: that it runs is enough.
-        alone = len(self.candidates) == 1 and not thorough
-        self.effort = replace(effort, probe_s=0.0) if alone else effort
+        self.effort = effort
+        self._margin = effort.final_margin
         self._finalists = finalists or effort.finalists
         self.finals = finals or thorough
 
@@ -266,40 +285,69 @@ class Autotuner(abc.ABC):
     def _remaining(self) -> list[Candidate]:
         return [one for one in self.candidates if one.status == "ok" and one.times]
 
+    def near(self, best: float) -> list[Candidate]:
+        """Return those that will be probed further if nobody is faster.
+
+        Args:
+            best: the fastest time so far, in seconds.
+        """
+        return [one for one in self._remaining() if one.time <= self._margin * best]
+
     def _probe_all(self) -> int:
         """Probe all candidates; return how many the library or the hardware does not have."""
-        best = float("inf")
         refused = 0
-        for one in self.candidates:
-            try:
-                self._probe(one, best)
-                if self.thorough:
-                    self._is_right(one)
-            except DeviceLostError:
-                raise
-            except PydlbenchError as error:
-                one.disqualify(error)
-                refused += isinstance(error, UnsupportedError)
-            if one.status == "ok":
-                best = min(best, one.time)
-            self.probed(one, best)
+        going = list(self.candidates)
+        stages = self.effort.stages[-1:] if self.thorough else self.effort.stages
+        before = 0.0
+        for stage in stages:
+            # At the end who is not in the finals is given back.
+            last = stage is stages[-1]
+            self._margin = self.effort.final_margin if last else stage.margin
+            best = min((one.time for one in going), default=float("inf"))
+            for one in list(going):
+                try:
+                    if before == 0.0 and not self._first(one, best):
+                        going.remove(one)
+                    else:
+                        self._probe(one, stage.share)
+                    if self.thorough:
+                        self._is_right(one)
+                except DeviceLostError:
+                    raise
+                except PydlbenchError as error:
+                    one.disqualify(error)
+                    refused += isinstance(error, UnsupportedError)
+                if one.status == "ok":
+                    best = min(best, one.time)
+                self.probed(one, best)
+            going = [one for one in going if one.status == "ok" and one.time <= stage.margin * best]
+            if len(going) < 2:
+                break
+            before = stage.share
         return refused
 
-    def _probe(self, candidate: Candidate, best: float) -> None:
-        """Run a candidate a few times; ``best`` is the fastest probe so far, in seconds.
+    def _first(self, candidate: Candidate, best: float) -> bool:
+        """Run a candidate for the first time; return whether it is worth a second time.
 
         The first execution pays for page faults and only shows whether the candidate is hopeless;
-        a thorough search times it nevertheless.
+        a thorough search times it nevertheless. Of one that has no rival that it runs is enough.
         """
-        runnable = self.runnable(candidate)
-        first = runnable.seconds(1)[0]
-        if first > HOPELESS * best + self.effort.hopeless_s and not self.thorough:
-            candidate.times = [first]
-            return
+        candidate.first = self.runnable(candidate).seconds(1)[0]
+        hopeless = candidate.first > HOPELESS * best + self.effort.hopeless_s
+        if self.thorough or not (hopeless or len(self.candidates) == 1):
+            return True
+        candidate.times = [candidate.first]
+        return False
+
+    def _probe(self, candidate: Candidate, share: float) -> None:
+        """Take samples until there is a share of those of a candidate's probe, one at least."""
+        execution_s = min(candidate.time, candidate.first)
+        wanted = share * self.effort.probe_s / max(execution_s, _LEAST_S)
         least = _THOROUGH_SAMPLES if self.thorough else 1
-        wanted = self.effort.probe_s / max(first, _LEAST_S)
-        samples = _count(wanted, least, self.effort.probe_samples)
-        candidate.times = list(runnable.seconds(samples))
+        most = max(1, round(share * self.effort.probe_samples))
+        more = _count(wanted, least, most) - len(candidate.times)
+        if more > 0:
+            candidate.times += self.runnable(candidate).seconds(more)
 
     def _finals(self, finalists: Sequence[Candidate], best: float) -> None:
         """Sample the finalists in turn; these times replace those of their probes."""

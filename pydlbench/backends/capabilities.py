@@ -15,18 +15,22 @@ import importlib
 import importlib.util
 import os
 import pkgutil
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from pydlbench import plugins
 from pydlbench.errors import BackendMissingError, UsageError, nearest
 from pydlbench.words import IMAGE_LAYOUTS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from pydlbench.backends.base import Backend
+
+#: Names a folder for what a worker writes, which the host removes once the process has ended,
+#: however that was.
+FOLDER_VARIABLE: Final = "PYDLBENCH_WORKER_FOLDER"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +76,8 @@ class Capabilities:
         title: what it is, in words.
         distributions: packages that bring it; any one of them does.
         install: the command that gets it.
+        tested: the newest series of releases that the tests have run with, such as ``2.13``; empty
+            where nobody says.
         requires: the module that must be there; None for the native modules, which say themselves
             why they are missing.
         modes: how it runs a layer or a step on each kind of device; the first is the default.
@@ -97,6 +103,7 @@ class Capabilities:
     requires: str | None
     modes: dict[str, tuple[str | None, ...]]
     precisions: dict[str, tuple[str, ...]]
+    tested: str = ""
     rank: int = 100
     start_s: tuple[float, float] = (1.0, 10.0)
     on_request: tuple[str, ...] = ()
@@ -121,16 +128,24 @@ def every() -> tuple[Capabilities, ...]:
 
 
 @functools.cache
-def _declared() -> dict[str, tuple[Capabilities, str]]:
-    """Return declarations by the backends' names, each with the name of its module."""
+def _own() -> dict[str, tuple[Capabilities, str]]:
+    """Return declarations by the names of our backends, each with the name of its module."""
     package = importlib.import_module("pydlbench.backends")
     folders = (one.name for one in pkgutil.iter_modules(package.__path__) if one.ispkg)
     modules = (importlib.import_module(f"{package.__name__}.{folder}") for folder in folders)
-    declarations = {
+    return {
         declared.name: (declared, module.__name__)
         for module in modules
         if (declared := getattr(module, "CAPABILITIES", None)) is not None
     }
+
+
+@functools.cache
+def _declared() -> dict[str, tuple[Capabilities, str]]:
+    """Return declarations of all backends, those of other packages among them."""
+    from pydlbench import plugins
+
+    declarations = dict(_own())
     for name, module in plugins.modules(plugins.BACKENDS).items():
         declared = getattr(module, "CAPABILITIES", None)
         if not isinstance(declared, Capabilities):
@@ -160,8 +175,10 @@ def of(name: str) -> Capabilities:
     Raises:
         UsageError: there is no such backend.
     """
-    if name in _declared():
-        return _declared()[name][0]
+    # A worker of ours need not look for packages of others, which takes as long as NumPy.
+    for known in (_own, _declared):
+        if name in known():
+            return known()[name][0]
     near = nearest(name, names(), 1) or names()[:1]
     raise UsageError(f"--backend {name}: not one of {', '.join(names())}; nearest: {near[0]}")
 
@@ -176,6 +193,27 @@ def installed_version(one: Capabilities) -> str | None:
         except importlib.metadata.PackageNotFoundError:
             continue
     return None
+
+
+def untested(backends: Iterable[str]) -> tuple[str, ...]:
+    """Return a line for each of some backends that is newer here than what was tested.
+
+    Args:
+        backends: names; those that nobody has are passed over.
+    """
+    wanted = set(backends)
+    declared = [one for one in every() if one.name in wanted and one.tested]
+    versions = [(one, installed_version(one)) for one in declared]
+    return tuple(
+        f"{one.name} {version} is newer than what this pydlbench was tested with ({one.tested})"
+        for one, version in versions
+        if version is not None and _series(version) > _series(one.tested)
+    )
+
+
+def _series(version: str) -> tuple[int, ...]:
+    """Return the first two numbers of a version."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
 def is_there(one: Capabilities) -> bool:
@@ -198,7 +236,8 @@ def load(name: str, device: str) -> Backend:
     if not is_there(one):
         raise BackendMissingError(f"{name} is not installed; get it with: {one.install}")
     try:
-        imported = importlib.import_module(f"{_declared()[name][1]}.backend")
+        declared = _own().get(name) or _declared()[name]
+        imported = importlib.import_module(f"{declared[1]}.backend")
         return cast("Backend", imported.create(device))
     except BackendMissingError:
         raise

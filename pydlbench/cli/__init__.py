@@ -1,7 +1,7 @@
 """The command line: one file per command, loaded only when that command is used.
 
 Exit codes: 0 done, 1 an error or no row is ok, 2 usage, 3 a finding under --fail-on, 4 --fail-on
-could not tell, 130 interrupted.
+could not tell, 130 interrupted by Ctrl-C, 143 by SIGTERM.
 """
 
 from __future__ import annotations
@@ -21,12 +21,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: Arguments after the program's name; those of the process by default.
     """
-    from pydlbench.cli.parser import dispatch
-    from pydlbench.cli.terminal import repair_streams, silence_stdout, tell
-    from pydlbench.errors import PydlbenchError, UsageError
+    from pydlbench.cli.terminal import repair_streams, sigterm_interrupts
 
     repair_streams()
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    with sigterm_interrupts() as received:
+        code = _run(list(sys.argv[1:] if argv is None else argv))
+    return 143 if code == 130 and received else code
+
+
+def _run(arguments: Sequence[str]) -> int:
+    from pydlbench.cli.parser import dispatch
+    from pydlbench.cli.terminal import silence_stdout, tell
+    from pydlbench.errors import PydlbenchError, UsageError
+
     try:
         code = dispatch(arguments)
         # Here, not at interpreter exit, so that a closed pipe is met where it can be handled.
@@ -48,8 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complain(error: Exception, code: int) -> int:
-    from pydlbench.cli.options import shortened
     from pydlbench.cli.terminal import tell
+    from pydlbench.cli.values import shortened
     from pydlbench.units import printable
 
     # One line, whatever a library has put into its message, and whoever quotes what was given.

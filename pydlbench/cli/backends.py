@@ -6,33 +6,26 @@ import dataclasses
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.cli.options import add
+from pydlbench.cli.options import DEVICE, JsonOutput
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable
 
     from pydlbench.backends.capabilities import Capabilities
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Add the command's options."""
-    parser = subparsers.add_parser(
-        "backends",
-        description="List every backend with its version and what it supports, or why it "
-        "cannot be used and the command that gets it. Each is started once, in a process of its "
-        "own. A precision that this machine lacks is said by the row of a layer.",
+class Options(JsonOutput):
+    """The command's options."""
+
+    description = (
+        "List every backend with its version and what it supports, or why it cannot be used and "
+        "the command that installs it. Each is started once, in a process of its own. A precision "
+        "that this machine lacks is reported by the row of a layer."
     )
-    add(
-        parser,
-        *("device", "json", "quiet"),
-        device={"help": "cpu or cuda:N; default: both kinds"},
-    )
+    device: str | None = DEVICE(help="cpu or cuda:N; default: both kinds", group="")
 
 
-def run(
-    args: argparse.Namespace, describe: Callable[[str, str], dict[str, Any]] | None = None
-) -> int:
+def run(args: Options, describe: Callable[[str, str], dict[str, Any]] | None = None) -> int:
     """Start each backend and list what it says.
 
     Args:
@@ -50,7 +43,7 @@ def run(
     from pydlbench.report.json import dump
     from pydlbench.words import check_device
 
-    outputs = Outputs.from_args(args)
+    outputs = Outputs.of(args)
     if args.device is not None:
         check_device(args.device)
         devices = [args.device]

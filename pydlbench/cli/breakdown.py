@@ -3,84 +3,78 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pydlbench.cli.options import FAILED, add, one_of, taking, whole_number
+from pydlbench.cli.options import (
+    BUDGET,
+    DEVICE,
+    EXPLAIN,
+    FAIL_ON,
+    REPETITIONS,
+    ExplainedStep,
+)
 from pydlbench.cli.steps import (
+    EXPECTED_NODES,
     ModelTask,
-    add_own,
     frameworks_of,
     read_steps,
     show_documents,
     summands,
 )
+from pydlbench.cli.values import one_of, whole_number
 from pydlbench.errors import PydlbenchError
 from pydlbench.runner.tasks import Result, Task
-from pydlbench.words import PRECISIONS
+from pydlbench.timing.policy import STEP_BUDGET_S
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Iterator, Sequence
 
     from pydlbench.cli.output import Outputs
+    from pydlbench.models.graph import Model
+    from pydlbench.records.forecast import ForecastRecord
     from pydlbench.records.run import RunRecord
+    from pydlbench.records.step import StepSpec
     from pydlbench.report.blocks import Block
     from pydlbench.runner.tasks import View
     from pydlbench.store.documents import Loaded
 
-__all__ = ["add_parser", "read_tasks", "run", "stored_report"]
+__all__ = ["Options", "read_tasks", "run", "stored_report"]
 
 # Fewer rounds have no interval at 95 %.
 _ROUNDS: Final = 6
 # Before the rounds.
 _STAGES: Final = 4
+# That take as long as a step or longer: the step, it traced, its calls alone and their log.
+_SUBJECTS: Final = 4
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "breakdown",
-        description="Measure a framework's step on a CPU, its calls within a traced step and "
-        "alone, and the native layers that stand for them, round by round; and say where the "
-        "step's time goes, from the hardware's limit to the step.",
+class Options(ExplainedStep):
+    """The command's options."""
+
+    description = (
+        "Measure a framework's step on a CPU, its calls within a traced step and alone, and the "
+        "native layers that stand for them, round by round; and say where the step's time goes, "
+        "from the hardware's limit to the step."
     )
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        help="alexnet-owt, vgg16, resnet50...; FILE.py:CALLABLE; FILE.onnx",
+    device: str | None = DEVICE(
+        help="cpu: steps are traced there only",
+        read=partial(one_of, allowed=("cpu",)),
+        default="cpu",
     )
-    add(
-        parser.add_argument_group("what is broken down"),
-        *("framework", "mode", "phase", "batch", "precision", "layout", "option"),
-        many=("framework", "mode"),
-        framework={"help": "torch, tensorflow, jax, or all: the first two, if installed (default)"},
-        precision={"type": (one_of, PRECISIONS), "default": "fp32"},
-    )
-    add_own(parser)
-    how = parser.add_argument_group("how it is timed")
-    how.add_argument(
-        "--rounds",
-        metavar="N",
+    budget: float = BUDGET(help="sampling time per native kernel in seconds (0.25)", default=0.25)
+    repetitions: int = REPETITIONS(
+        help=f"repetitions of all parts, in each of which the step has a new process ({_ROUNDS}, "
+        "which is the least)",
+        read=partial(whole_number, least=_ROUNDS),
         default=_ROUNDS,
-        type=taking("--rounds", whole_number, _ROUNDS),
-        help=f"rounds, in each of which the step has a new process; {_ROUNDS} at the least "
-        f"({_ROUNDS})",
     )
-    add(
-        how,
-        *("threads", "budget", "seed"),
-        budget={"default": 0.25, "help": "seconds of sampling per native kernel (0.25)"},
-    )
-    add(
-        parser.add_argument_group("what is shown"),
-        *("explain", "json", "md", "fail-on", "quiet", "verbose", "store"),
-        fail_on=FAILED | {"help": "failed: end with exit code 3 if a breakdown has failed"},
-    )
-    parser.set_defaults(device="cpu", feed="resident")
+    explain: bool = EXPLAIN()
+    fail_on: tuple[str, float] | None = FAIL_ON(help="exit with code 3 if a breakdown has failed")
 
 
 def run(
-    args: argparse.Namespace,
+    args: Options,
     session_factory: Callable[..., Any] | None = None,
     measurer: Callable[..., Any] | None = None,
 ) -> int:
@@ -101,7 +95,9 @@ def run(
     from pydlbench.cli.output import Outputs
 
     tasks, notes = read_tasks(args, measurer)
-    outputs = Outputs.from_args(args)
+    for task in tasks:
+        task.check(None)
+    outputs = Outputs.of(args)
     outputs.note(*notes)
 
     def shown(results: Any) -> None:
@@ -114,7 +110,7 @@ def run(
 
 
 def read_tasks(
-    args: argparse.Namespace, measurer: Callable[..., Any] | None = None
+    args: Options, measurer: Callable[..., Any] | None = None
 ) -> tuple[list[Task], tuple[str, ...]]:
     """Return a task for each framework and mode; and notes on them.
 
@@ -126,14 +122,15 @@ def read_tasks(
         UsageError: a value is bad.
         BackendMissingError: no framework is named and none is installed.
     """
-    _, rows, notes = read_steps(args)
-    _, guessed = frameworks_of(args)
+    graph, rows, notes = read_steps(args)
+    _, guessed = frameworks_of(args.model, args.framework)
     tasks: list[Task] = [
         BreakdownTask(
             rows=(row,),
             guessed=guessed,
-            options=summands(args),
-            rounds=args.rounds,
+            options=summands(args, args.budget),
+            graph=graph,
+            rounds=args.repetitions,
             measurer=measurer,
         )
         for row in rows
@@ -146,6 +143,7 @@ class BreakdownTask(ModelTask):
     """The breakdown of one framework and mode; what fails costs itself only.
 
     Attributes:
+        graph: the step's, with its batch; None of a model of the user's own.
         rounds: to take.
         measurer: takes the place of ``pydlbench.analysis.step.break_down_step``.
     """
@@ -153,8 +151,24 @@ class BreakdownTask(ModelTask):
     kind: ClassVar[str] = "breakdown"
     # Not with other tasks: it opens workers with several allocators.
     opens: ClassVar[str] = "breakdown"
+    graph: Model | None
     rounds: int
     measurer: Callable[..., Any] | None = None
+
+    def seconds(self) -> float:
+        """Return the sampling that is allowed for, of steps, their calls and native kernels."""
+        nodes = EXPECTED_NODES if self.graph is None else len(self.graph.nodes)
+        return nodes * float(self.options["budget_s"]) + _SUBJECTS * STEP_BUDGET_S
+
+    def check(self, session: Any) -> None:
+        """Make sure that the step has room where it runs."""
+        from pydlbench.devices.cpu.facts import read_cpu_facts
+        from pydlbench.steps.run import check_memory_of_parts
+
+        del session
+        case = self.rows[0].case
+        if self.graph is not None and not case.on_gpu:  # another's needs nobody knows yet
+            check_memory_of_parts(self.graph, case, read_cpu_facts().memory_available_bytes)
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
         """Yield the breakdown, or why there is none."""
@@ -170,13 +184,40 @@ class BreakdownTask(ModelTask):
             view.advance(len(begun) - 1, self.rounds + _STAGES, label)
 
         try:
+            self.check(session)
             record = (self.measurer or break_down_step)(
-                step, session, rounds=self.rounds, tell=tell
+                step,
+                session,
+                rounds=self.rounds,
+                forecast=lambda case: self._forecast(case, session, view),
+                tell=tell,
             )
         except PydlbenchError as error:
             yield self.without_numbers(row, error)
             return
         yield Result("breakdown", {"status": "ok", **record.to_dict()}, row, detail=record)
+
+    def _forecast(self, case: StepSpec, session: Any, view: View) -> ForecastRecord | str:
+        """Return what stored rows say of a step, and keep that before anything of it is timed.
+
+        Why there is nothing, where some are missing, or nothing is kept.
+        """
+        from pydlbench.analysis.forecast import forecast_step
+        from pydlbench.runner.execute import row_key
+
+        # The store is there once the run has begun.
+        view.advance(0, self.rounds + _STAGES, f"{case.framework} {case.mode}: forecast")
+        if view.store is None:
+            return "there is no store"
+        try:
+            found = forecast_step(case, session, view.store, measures=False)
+        except PydlbenchError as error:  # it would cost the breakdown, which has its own numbers
+            return " ".join(str(error).split())
+        if found.status != "ok":
+            return found.reason or "stored rows are missing"
+        key = f"{row_key(self, self.rows[0])}/forecast"
+        view.keep(Result("forecast", found.to_dict(), key=key))
+        return found
 
 
 # -----------------------------------------------------------------------------

@@ -5,15 +5,31 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.cli.options import add, fail_on, percentage, refuse, taking, whole_number
+from pydlbench.cli.options import (
+    BUDGET,
+    FAIL_ON,
+    OUTPUT,
+    REPETITIONS,
+    RUNS,
+    SEED,
+    WHAT,
+    MarkdownOutput,
+    Measuring,
+    Option,
+    as_given,
+    flag,
+    flag_of,
+    option,
+)
 from pydlbench.cli.output import Outputs, reading_runs, without_collection
 from pydlbench.cli.terminal import tell
+from pydlbench.cli.values import FOUND, UNDECIDED, fail_on, percentage, whole_number
 from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Sequence
 
     from pydlbench.compare.comparison import Comparison, Settings
@@ -26,105 +42,101 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
     from pydlbench.store.documents import Loaded
 
-# What asks for other things than the published figures, or than a comparison of stored runs.
-_WITH_PUBLISHED = ("interleave", "python", "fail_on", "same", "passes", "budget", "seed", "all")
-_MEASURING = ("passes", "budget", "seed")
+# Of measuring again; and what else has nothing to do with published figures.
+_MEASURING = ("repetitions", "budget", "seed")
 # What two installations are to measure: read by the command that measures it alone.
 _OF_LAYERS_OR_STEP = (
-    *("shape", "batch", "pass", "precision", "backend", "framework", "mode", "phase", "input"),
+    *("shape", "batch", "pass_", "precision", "backend", "framework", "mode", "phase", "input"),
     "threads",
+)
+_NOT_PUBLISHED = (
+    *("interleave", "python", "fail_on", "same", "all"),
+    *(*_MEASURING, *_OF_LAYERS_OR_STEP),
+)
+# Options of layers and step: their texts go to those commands.
+_PASSED_ON: Final = Option(
+    help="as layers and step take it",
+    group="what is measured with --python",
+    many=True,
+    read=as_given,
+    default=(),
 )
 # What counts as a change of a node, as it does for being slow.
 _FLEETS_BEYOND = 0.03
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "compare",
-        description="Compare B with A row by row: SAME, FASTER, SLOWER or UNCLEAR. Both are runs "
-        "of the store or files that --json wrote; two runs of fleet are compared node by node. "
-        "With --python twice, two installations measure layers, or the step of a MODEL, in turn. "
-        "With --published, own results stand beside published figures instead.",
-    )
-    parser.add_argument(
-        "runs",
-        nargs="*",
-        metavar="RUN",
-        help="A and B: id, its beginning, a tag, last, last~2, or a JSON file; with --python a "
-        "MODEL, as step takes it",
-    )
-    what = parser.add_argument_group("what is compared")
-    what.add_argument(
-        "--interleave",
-        action="store_true",
-        help="measure both sides again, interleaved: tells modes, backends, layouts or threads "
-        "apart, to a few percent; not commits, since both run on the code of now",
-    )
-    what.add_argument(
-        "--python",
-        action="append",
-        metavar="PYTHON",
-        help="given twice: the interpreters of installations A and B, each with its own pydlbench, "
-        "frameworks and libraries; they measure in turn",
-    )
-    what.add_argument(
-        "--published",
-        action="store_true",
-        help="put the RUNs' steps beside published figures; without a RUN list these",
-    )
-    add(
-        what,
-        *("model", "fail-on"),
-        model={"help": "only this model, with --published"},
-        fail_on={
-            "type": (fail_on, "slower"),
-            "help": "slower:P%%: exit code 3 if a row is SLOWER by more than P%%, 4 if that cannot "
-            "be told",
-        },
-    )
-    what.add_argument(
-        "--same",
-        metavar="P%",
-        type=taking("--same", percentage),
-        help="what still counts as the same (2%%; of fleets 3%%); verdicts lie beyond",
-    )
-    measured = parser.add_argument_group("what is measured, with --python")
-    takers = dict.fromkeys(("shape", "pass", "backend"), "as layers takes it")
-    takers |= dict.fromkeys(("framework", "phase", "input"), "as step takes it")
-    for name in _OF_LAYERS_OR_STEP:
-        measured.add_argument(
-            f"--{name}",
-            action="append",
-            dest=f"of_{name}",
-            metavar=name.upper(),
-            help=takers.get(name, "as layers and step take it"),
-        )
-    how = parser.add_argument_group("with --interleave or --python")
-    how.add_argument(
-        "--passes",
-        metavar="N",
-        type=taking("--passes", _passes),
-        help="how often both are prepared anew (10)",
-    )
-    add(
-        how,
-        *("budget", "seed"),
-        budget={"help": "seconds of sampling per kernel and pass (0.3)"},
-        seed={"default": None},
-    )
-    output = parser.add_argument_group("what is shown")
-    output.add_argument("--all", action="store_true", help="print all rows, however many")
-    add(output, "json", "md", "quiet", "verbose", "store")
-
-
-def _passes(option: str, text: str) -> int:
+def _repetitions(option: str, text: str) -> int:
     from pydlbench.compare.interleaved import LEAST_PASSES
 
     return whole_number(option, text, LEAST_PASSES)
 
 
-def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -> int:
+class Options(Measuring, MarkdownOutput):
+    """The command's options."""
+
+    description = (
+        "Compare B with A row by row: SAME, FASTER, SLOWER or UNCLEAR. Both are runs of the store "
+        "or files that --json wrote; two runs of fleet are compared node by node. With --python "
+        "twice, two installations measure layers, or the step of a MODEL, in turn. With "
+        "--published, own results stand beside published figures instead."
+    )
+    runs: tuple[str, ...] = RUNS(
+        help=f"A and B: {RUNS.help}; with --python a MODEL, as step takes it"
+    )
+    interleave: bool = flag(
+        "measure both sides again, interleaved: tells modes, backends, layouts or threads apart, "
+        "to a few percent; not commits, since both run on the code of now",
+        group=WHAT,
+    )
+    published: bool = flag(
+        "put the RUNs' steps beside published figures; without a RUN list these", group=WHAT
+    )
+    python: tuple[str, ...] = option(
+        "PYTHON",
+        "given twice: the interpreters of installations A and B, each with its own pydlbench, "
+        "frameworks and libraries; they measure in turn",
+        group=WHAT,
+        many=True,
+        read=as_given,
+        default=(),
+    )
+    model: str | None = option("MODEL", "only this model, with --published", group=WHAT)
+    shape: tuple[str, ...] = _PASSED_ON(metavar="SHAPE", help="as layers takes it")
+    batch: tuple[str, ...] = _PASSED_ON(metavar="N")
+    pass_: tuple[str, ...] = _PASSED_ON(metavar="PASS", help="as layers takes it")
+    precision: tuple[str, ...] = _PASSED_ON(metavar="P")
+    backend: tuple[str, ...] = _PASSED_ON(metavar="NAME", help="as layers takes it")
+    framework: tuple[str, ...] = _PASSED_ON(metavar="NAME", help="as step takes it")
+    mode: tuple[str, ...] = _PASSED_ON(metavar="MODE")
+    phase: tuple[str, ...] = _PASSED_ON(metavar="PHASE", help="as step takes it")
+    input: tuple[str, ...] = _PASSED_ON(metavar="SHAPE", help="as step takes it")
+    threads: tuple[str, ...] = _PASSED_ON(metavar="N")
+    same: float | None = option(
+        "P%",
+        "margin that still counts as the same (2%; of fleets 3%); verdicts lie beyond",
+        group=WHAT,
+        read=percentage,
+    )
+    repetitions: int = REPETITIONS(
+        help="repetitions of both sides with --interleave or --python (10)",
+        read=_repetitions,
+        default=10,
+    )
+    budget: float = BUDGET(
+        help="sampling time per kernel and repetition in seconds, with --interleave or --python "
+        "(0.3)",
+        default=0.3,
+    )
+    seed: int = SEED()
+    all: bool = flag("print all rows, however many", group=OUTPUT)
+    fail_on: tuple[str, float] | None = FAIL_ON(
+        metavar="slower:P%",
+        help="exit with code 3 if a row is SLOWER by more than P%, with 4 if that cannot be told",
+        read=partial(fail_on, allowed=("slower",)),
+    )
+
+
+def run(args: Options, open_host: Callable[..., Any] | None = None) -> int:
     """Compare what ``args`` ask for and show it.
 
     Args:
@@ -139,13 +151,13 @@ def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -
         UsageError: bad input, no such run, or rows that cannot be matched.
         PydlbenchError: nothing was timed in both.
     """
-    from pydlbench.cli.options import reading_store
+    from pydlbench.cli.machine import reading_store
     from pydlbench.compare.comparison import Settings
     from pydlbench.compare.rows import side_of
     from pydlbench.compare.stored import compare_sides
     from pydlbench.store.documents import load
 
-    outputs = Outputs.from_args(args)
+    outputs = Outputs.of(args)
     _refuse(args)
     if args.published:
         with reading_runs(args.runs):
@@ -161,7 +173,10 @@ def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -
         if args.interleave:
             found, interrupted = _interleaved(args, settings, open_host)
         else:
-            with reading_runs(args.runs), reading_store(args) or contextlib.nullcontext() as store:
+            with (
+                reading_runs(args.runs),
+                reading_store(args.store) or contextlib.nullcontext() as store,
+            ):
                 runs = [load(text, store) for text in args.runs]
                 if any(one.info.kind == "fleet" for one in runs):
                     return _fleets(args, runs, outputs)
@@ -176,29 +191,25 @@ def run(args: argparse.Namespace, open_host: Callable[..., Any] | None = None) -
         return 0 if args.fail_on is None else _judged(found, args.fail_on[1])
 
 
-def _refuse(args: argparse.Namespace) -> None:
+def _refuse(args: Options) -> None:
     """Refuse options that have no meaning beside the others.
 
     Raises:
         UsageError: one of them was given.
     """
     if args.published:
-        refuse(args, _WITH_PUBLISHED, "with --published")
-    elif args.model is not None:
-        raise UsageError(f"--model {args.model}: with --published only; nearest: --published")
+        args.refuse(_NOT_PUBLISHED, "with --published")
+    else:
+        args.refuse(("model",), "without --published", "--published")
     if args.python:
-        refuse(args, ("interleave",), "with --python")
+        args.refuse(("interleave",), "with --python")
         return
+    args.refuse(_OF_LAYERS_OR_STEP, "without --python")
     if not args.interleave:
-        refuse(args, _MEASURING, "without --interleave", "--interleave")
-    for name in _OF_LAYERS_OR_STEP:
-        if value := getattr(args, f"of_{name}"):
-            raise UsageError(
-                f"--{name} {value[0]}: has no meaning without --python; nearest: leave it out"
-            )
+        args.refuse(_MEASURING, "without --interleave", "--interleave")
 
 
-def _fleets(args: argparse.Namespace, runs: Sequence[Loaded], outputs: Outputs) -> int:
+def _fleets(args: Options, runs: Sequence[Loaded], outputs: Outputs) -> int:
     """Compare two runs of a fleet node by node; return the exit code.
 
     Raises:
@@ -241,7 +252,6 @@ def _fleets(args: argparse.Namespace, runs: Sequence[Loaded], outputs: Outputs) 
 
 def _judged_fleets(found: FleetComparison) -> int:
     """Return the exit code under ``--fail-on``; what is within the margin is no change."""
-    from pydlbench.cli.options import FOUND, UNDECIDED
     from pydlbench.report.blocks import some_names
 
     by = f"{100 * found.beyond:g} %"
@@ -289,7 +299,6 @@ def _status(row: Row) -> str:
 
 def _judged(found: Comparison, threshold: float) -> int:
     """Return the exit code under ``--fail-on``, and say on stderr what it comes from."""
-    from pydlbench.cli.options import FOUND, UNDECIDED
     from pydlbench.report.compare import judge
 
     judgement = judge(found, threshold)
@@ -328,7 +337,7 @@ def show(found: Comparison, outputs: Outputs, *, everything: bool) -> None:
 # ``compare --published``: own results beside published figures, or the figures alone.
 
 
-def run_published(args: argparse.Namespace, outputs: Outputs) -> int:
+def run_published(args: Options, outputs: Outputs) -> int:
     """Show the figures of ``--model``, each with the results of the given runs.
 
     Args:
@@ -360,14 +369,14 @@ def run_published(args: argparse.Namespace, outputs: Outputs) -> int:
     return 1 if given and not any(ours for _, ours in found) else 0
 
 
-def _own(args: argparse.Namespace) -> list[Own]:
-    from pydlbench.cli.options import reading_store
+def _own(args: Options) -> list[Own]:
+    from pydlbench.cli.machine import reading_store
     from pydlbench.compare.published import own_figures
     from pydlbench.store.documents import load
 
     if not args.runs:
         return []
-    with reading_store(args) or contextlib.nullcontext() as store:
+    with reading_store(args.store) or contextlib.nullcontext() as store:
         return [
             one for name in args.runs for one in own_figures(name, load(name, store), _script_batch)
         ]
@@ -400,7 +409,7 @@ def _document(
 # ``compare --python A --python B``: two installations, measured interleaved.
 
 
-def _run_installations(args: argparse.Namespace, outputs: Outputs, settings: Settings) -> int:
+def _run_installations(args: Options, outputs: Outputs, settings: Settings) -> int:
     """Have two installations measure in turn, and show what came of it; return the exit code.
 
     Raises:
@@ -420,12 +429,11 @@ def _run_installations(args: argparse.Namespace, outputs: Outputs, settings: Set
     outputs.note(*notes)
     a, b = map(read_installation, args.python)
     pairs = pairs_of(specs, threads)
-    passes, budget_s, seed = _effort(args)
 
     def opened(*, side: int, threads: int | None, seed: int) -> Session:
         return open_session((a, b)[side], threads, seed)
 
-    done, interrupted = _measure(args, pairs, opened, passes, budget_s, seed)
+    done, interrupted = _measure(args, pairs, opened)
     with Session() as session:
         device = session.run.device
     found = compare_installations((a, b), pairs, device, settings, done)
@@ -436,7 +444,7 @@ def _run_installations(args: argparse.Namespace, outputs: Outputs, settings: Set
 
 
 def _wanted(
-    args: argparse.Namespace,
+    args: Options,
 ) -> tuple[list[KernelSpec | StepSpec], int | None, tuple[str, ...]]:
     """Return what is to be measured, with how many threads, and notes.
 
@@ -444,43 +452,39 @@ def _wanted(
         UsageError: nothing is, or a word that the measuring command does not take.
     """
     from pydlbench.cli import layers, step
-    from pydlbench.cli.parser import command_parser
+    from pydlbench.cli.steps import ModelTask
 
     words = [
         word
         for name in _OF_LAYERS_OR_STEP
-        for value in getattr(args, f"of_{name}") or ()
-        for word in (f"--{name}", value)
+        for value in getattr(args, name)
+        for word in (flag_of(name), value)
     ]
     if len(args.runs) > 1:
         raise UsageError(f"MODEL: {len(args.runs)} given, one is measured; nearest: {args.runs[0]}")
     if args.runs:
-        given = command_parser("step").parse_args([*args.runs, *words])
+        given = step.Options.parse([*args.runs, *words])
         tasks, notes = step.read_tasks(given)
+        if any(isinstance(task, ModelTask) and task.guessed for task in tasks):
+            raise UsageError(
+                f"{given.model}: does not show of which framework it is; nearest: --framework torch"
+            )
         return [row.case for task in tasks for row in task.rows], given.threads, notes
-    if args.of_shape is None:
+    if not args.shape:
         raise UsageError("--python: nothing is named to be measured; nearest: --shape conv3")
-    request = layers.read_request(command_parser("layers").parse_args(words))
+    request = layers.read_request(layers.Options.parse(words))
     threads, *others = request.threads
     if others:
         raise UsageError(f"--threads {others[0]}: one number at a time; nearest: leave it out")
     return [*request.cases], threads, request.notes
 
 
-def _effort(args: argparse.Namespace) -> tuple[int, float, int]:
-    """Return passes, seconds of sampling per kernel and pass, and the seed."""
-    return args.passes or _PASSES, args.budget or _BUDGET_S, args.seed or 0
-
-
 # -----------------------------------------------------------------------------
 # ``compare --interleave``: both sides measured again, interleaved.
 
-_PASSES = 10
-_BUDGET_S = 0.3
-
 
 def _interleaved(
-    args: argparse.Namespace, settings: Settings, open_host: Callable[..., Any] | None
+    args: Options, settings: Settings, open_host: Callable[..., Any] | None
 ) -> tuple[Comparison, bool]:
     """Measure both sides interleaved and compare them.
 
@@ -496,24 +500,23 @@ def _interleaved(
         UsageError: bad input, or nothing that can be measured here.
         PydlbenchError: not one pass was finished.
     """
-    from pydlbench.cli.options import reading_store
+    from pydlbench.cli.machine import reading_store
     from pydlbench.compare.installations import lost
     from pydlbench.compare.interleaved import compare_interleaved
     from pydlbench.compare.match import match
     from pydlbench.compare.rerun import measured_here, measured_sides
     from pydlbench.compare.rows import read_side
 
-    passes, budget_s, seed = _effort(args)
-    with reading_store(args) or contextlib.nullcontext() as store:
+    with reading_store(args.store) or contextlib.nullcontext() as store:
         a, b = (read_side(name, store) for name in args.runs)
     matching, rerun, notes = _pairs(match(a, b))
     opened = open_host or _open_session
     if open_host is None:
         _check_memory(rerun)
-    done, interrupted = _measure(args, rerun, opened, passes, budget_s, seed)
+    done, interrupted = _measure(args, rerun, opened)
     if not done:
         raise PydlbenchError("interrupted before both sides were measured once; nothing to compare")
-    with opened(side=0, threads=None, seed=seed) as session:
+    with opened(side=0, threads=None, seed=args.seed) as session:
         here = session.run
     notes += _elsewhere(a, b, here.device.get("name"))
     notes = (*lost(rerun), *notes)
@@ -572,12 +575,9 @@ def _check_memory(rerun: Sequence[RerunPair]) -> None:
 
 
 def _measure(
-    args: argparse.Namespace,
+    args: Options,
     rerun: Sequence[RerunPair],
     open_host: Callable[..., Any],
-    passes: int,
-    budget_s: float,
-    seed: int,
 ) -> tuple[int, bool]:
     """Take the passes; return how many are finished, and whether Ctrl-C ended them."""
     from pydlbench.cli.terminal import Progress
@@ -585,8 +585,8 @@ def _measure(
     from pydlbench.runner.recorder import OneInterrupt
 
     progress = Progress.of(args)
-    rng = random.Random(seed)  # noqa: S311 - an order, not a secret
-    total = passes * len(rerun)
+    rng = random.Random(args.seed)  # noqa: S311 - an order, not a secret
+    total = args.repetitions * len(rerun)
     started = 0
 
     def advance(label: str) -> None:
@@ -598,11 +598,11 @@ def _measure(
     with OneInterrupt() as interrupts:
         try:
             try:
-                for _ in range(passes):
+                for _ in range(args.repetitions):
                     take_pass(
                         rerun,
-                        lambda side, threads: open_host(side=side, threads=threads, seed=seed),
-                        budget_s,
+                        lambda side, threads: open_host(side=side, threads=threads, seed=args.seed),
+                        args.budget,
                         rng,
                         advance,
                     )

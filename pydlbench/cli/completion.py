@@ -2,48 +2,51 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import Final
 
-from pydlbench.errors import UsageError
-
-if TYPE_CHECKING:
-    import argparse
+from pydlbench.cli.options import CommandOptions, Parser, add_options, argument
+from pydlbench.cli.values import one_of
 
 _SHELLS: Final = ("bash", "zsh", "tcsh")
 # What values are called that name a file, among other things, or a folder.
-_FILES: Final = ("FILE", "MODEL", "RUN", "WHAT")
+_FILES: Final = ("FILE", "MODEL", "RUN")
 _FOLDERS: Final = ("DIR",)
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "completion",
-        description="Print a script that completes commands, options and files in a shell.",
-    )
-    parser.add_argument("shell", metavar="SHELL", help=", ".join(_SHELLS))
+class Options(CommandOptions):
+    """The command's options."""
+
+    description = "Print a script that completes commands, options and files in a shell."
+    shell: str = argument("SHELL", ", ".join(_SHELLS), read=partial(one_of, allowed=_SHELLS))
 
 
-def run(args: argparse.Namespace) -> int:
-    """Print the script.
-
-    Raises:
-        UsageError: no such shell.
-    """
+def run(args: Options) -> int:
+    """Print the script."""
     import shtab
 
-    from pydlbench.cli.options import one_of
-    from pydlbench.cli.parser import COMMANDS, command_parser, main_parser
+    from pydlbench.cli.parser import COMMANDS, records
 
-    try:
-        shell = one_of("", args.shell, _SHELLS)
-    except UsageError as error:
-        raise UsageError(str(error).strip()) from error
-    parser, subparsers = main_parser()
-    for name in COMMANDS:
-        for action in command_parser(name, subparsers)._actions:  # noqa: SLF001 - argparse has no other way to list them
-            for kind, names in ((shtab.FILE, _FILES), (shtab.DIRECTORY, _FOLDERS)):
-                if action.metavar in names:
-                    action.complete = kind  # type: ignore[attr-defined] # shtab reads it there
-    print(shtab.complete(parser, shell))
+    parser = Parser()
+    commands = parser.add_subparsers(metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        kinds = records(name)
+        made = commands.add_parser(name, help=command.help)
+        if "" in kinds:
+            _add(made, kinds[""][0])
+            continue
+        below = made.add_subparsers(metavar="SUBCOMMAND")
+        for sub, (kind, _) in kinds.items():
+            _add(below.add_parser(sub, help=kind.description), kind)
+    print(shtab.complete(parser, args.shell))
     return 0
+
+
+def _add(parser: Parser, kind: type[CommandOptions]) -> None:
+    """Add a record's options to a parser, with what completes their values."""
+    import shtab
+
+    for action in add_options(parser, kind)._actions:  # noqa: SLF001 - argparse has no other way to list them
+        for how, names in ((shtab.FILE, _FILES), (shtab.DIRECTORY, _FOLDERS)):
+            if action.metavar in names:
+                action.complete = how  # type: ignore[attr-defined] # shtab reads it there

@@ -6,53 +6,48 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.cli.options import add, device_of
+from pydlbench.cli.machine import device_of
+from pydlbench.cli.options import DEVICE, THREADS, JsonOutput, as_given, flag, option
 from pydlbench.errors import UsageError, nearest
 from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Iterable, Sequence
 
     from pydlbench.devices.cpu.record import DeviceRecord
     from pydlbench.devices.gpu.record import GpuRecord
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Add the command's options."""
-    parser = subparsers.add_parser(
-        "device",
-        description="Show what a device is, what it could do and what probes reach on it; or, with "
-        "--known, what was published about known cards.",
+class Options(JsonOutput):
+    """The command's options."""
+
+    description = (
+        "Show what a device is, its theoretical peaks and what probes reach on it; or, with "
+        "--known, what was published about known cards."
     )
-    add(
-        parser,
-        *("device", "threads", "json", "quiet"),
-        threads={"help": "probe a CPU with N threads (default: all cores)"},
+    device: str | None = DEVICE(group="")
+    threads: int | None = THREADS(
+        help="threads of a CPU's probes; default: one per physical core", group=""
     )
-    known = parser.add_argument_group("known cards")
-    known.add_argument(
-        "--known", action="store_true", help="list known cards; nothing is probed, no GPU needed"
+    known: bool = flag("list known cards; nothing is probed, no GPU needed")
+    price: tuple[str, ...] = option(
+        "NAME=USD",
+        '"RTX 4090=1599": adds TFLOP/s per 1000 USD, FP32 and FP16 on tensor cores, with --known',
+        many=True,
+        read=as_given,
+        default=(),
     )
-    known.add_argument(
-        "--price",
-        action="append",
-        metavar="NAME=USD",
-        help='"RTX 4090=1599": adds TFLOP/s per 1000 USD, FP32 and FP16 on tensor cores; again for '
-        "another card",
-    )
-    known.add_argument(
-        "--throughput",
-        action="append",
-        metavar="NAME=N",
-        help="images per second in a model, measured or published: adds images per second and "
-        "dollar of a card with a price; again for another card",
+    throughput: tuple[str, ...] = option(
+        "NAME=N",
+        "images per second in a model, measured or published: adds images per second and dollar "
+        "of a card with a price",
+        many=True,
+        read=as_given,
+        default=(),
     )
 
 
-def run(
-    args: argparse.Namespace, probe: Callable[..., DeviceRecord | GpuRecord] | None = None
-) -> int:
+def run(args: Options, probe: Callable[..., DeviceRecord | GpuRecord] | None = None) -> int:
     """Probe the device and show it, or list the known cards.
 
     Args:
@@ -72,7 +67,7 @@ def run(
     if args.known:
         return run_known(args)
     arguments, notes = _arguments(args)
-    outputs = Outputs.from_args(args)
+    outputs = Outputs.of(args)
     if probe is None:
         from pydlbench.runner.measure import probe_device
 
@@ -91,25 +86,16 @@ def run(
     return 0
 
 
-def _check_combination(args: argparse.Namespace) -> None:
+def _check_combination(args: Options) -> None:
     if args.known:
-        for option, value in (("--device", args.device), ("--threads", args.threads)):
-            if value is not None:
-                raise UsageError(
-                    f"{option} {value}: --known probes no device; nearest: leave {option} out"
-                )
-        return
-    for option, value in (("--price", args.price), ("--throughput", args.throughput)):
-        if value:
-            raise UsageError(
-                f"{option} {value[0]}: counts with --known only; nearest: --known {option} "
-                f"'{value[0]}'"
-            )
+        args.refuse(("device", "threads"), "with --known")
+    else:
+        args.refuse(("price", "throughput"), "without --known", "--known")
 
 
-def _arguments(args: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _arguments(args: Options) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The arguments of ``probe_device``, and a note where a GPU that is there is left out."""
-    device, notes = device_of(args)
+    device, notes = device_of(args.device)
     if device != "cpu":
         if args.threads is not None:
             raise UsageError(
@@ -124,7 +110,7 @@ def _arguments(args: argparse.Namespace) -> tuple[dict[str, Any], tuple[str, ...
 # ``pydlbench device --known``: published figures of known cards, and what prices make of them.
 
 
-def run_known(args: argparse.Namespace) -> int:
+def run_known(args: Options) -> int:
     """List the known cards.
 
     Args:
@@ -138,8 +124,8 @@ def run_known(args: argparse.Namespace) -> int:
     from pydlbench.report.device import cards_report, price_cards
     from pydlbench.report.json import dump
 
-    prices = _by_card("--price", args.price or ())
-    images = _by_card("--throughput", args.throughput or ())
+    prices = _by_card("--price", args.price)
+    images = _by_card("--throughput", args.throughput)
     for name in images:
         if name not in prices:
             raise UsageError(
@@ -147,7 +133,7 @@ def run_known(args: argparse.Namespace) -> int:
                 f"--price '{name}=USD'"
             )
     cards = price_cards(known_cards(), prices, images)
-    Outputs.from_args(args).write(
+    Outputs.of(args).write(
         {"json": lambda: dump({"cards": [card.to_dict() for card in cards]})},
         lambda: cards_report(cards),
     )

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydlbench.cli.options import FOUND, add, fail_on, one_of, positive_seconds, taking
-from pydlbench.cli.steps import ModelTask, add_own, code_limit, frameworks_of, read_steps
+from pydlbench.cli.options import BUDGET, FAIL_ON, FRAMEWORK, HOW, ExplainedStep, option
+from pydlbench.cli.steps import ModelTask, frameworks_of, read_steps, summands
+from pydlbench.cli.values import FOUND, choices, fail_on, positive_seconds
+from pydlbench.errors import UsageError
 from pydlbench.runner.tasks import Result
-from pydlbench.words import FRAMEWORK_MODES, FRAMEWORKS, ONNX_FRAMEWORK, PRECISIONS
+from pydlbench.words import FRAMEWORKS, ONNX_FRAMEWORK
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Iterator
 
     from pydlbench.cli.output import Outputs
@@ -22,58 +24,33 @@ if TYPE_CHECKING:
     from pydlbench.runner.tasks import Task, View
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "diagnose",
-        description="Time a real framework step, look for what costs it time, and "
-        "measure what each remedy would save by running it beside the step.",
+class Options(ExplainedStep):
+    """The command's options."""
+
+    description = (
+        "Time a real framework step, look for what costs it time, and measure what each remedy "
+        "would save by running it interleaved with the step."
     )
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        help="alexnet-owt, vgg16, resnet50...; FILE.py:CALLABLE; FILE.onnx",
+    framework: tuple[str, ...] | None = FRAMEWORK(
+        help="torch (default) or tensorflow; of a model of your own its own",
+        read=partial(choices, allowed=(*FRAMEWORKS, ONNX_FRAMEWORK)),
     )
-    add(
-        parser.add_argument_group("what is diagnosed"),
-        *("framework", "mode", "phase", "batch", "precision", "layout", "option"),
-        framework={
-            "nargs": 1,
-            "type": (one_of, (*FRAMEWORKS, ONNX_FRAMEWORK)),
-            "help": "torch (default) or tensorflow; of a model of one's own its own",
-        },
-        mode={
-            "nargs": 1,
-            "type": (one_of, tuple(dict.fromkeys(sum(FRAMEWORK_MODES.values(), ())))),
-        },
-        precision={"type": (one_of, PRECISIONS), "default": "fp32"},
-    )
-    add_own(parser)
-    how = parser.add_argument_group("how it is timed")
-    how.add_argument(
-        "--stop-after",
-        metavar="S",
+    stop_after: float = option(
+        "S",
+        "no experiment begins after so many seconds (300); experiments have half of them at least",
+        group=HOW,
+        read=positive_seconds,
         default=300.0,
-        type=taking("--stop-after", positive_seconds),
-        help="no experiment begins after so many seconds (300); experiments have half of them "
-        "at least",
     )
-    add(
-        how,
-        *("device", "threads", "budget", "seed"),
-        budget={"default": 0.25, "help": "seconds of sampling per kernel (0.25)"},
-    )
-    add(
-        parser.add_argument_group("what is shown"),
-        *("json", "md", "fail-on", "quiet", "verbose", "store"),
-        fail_on={
-            "type": (fail_on, "saves"),
-            "help": "saves:P%%: exit code 3 if a finding would save this share of the step",
-        },
+    budget: float = BUDGET(help="sampling time per kernel in seconds (0.25)", default=0.25)
+    fail_on: tuple[str, float] | None = FAIL_ON(
+        metavar="saves:P%",
+        help="exit with code 3 if a finding would save this share of the step",
+        read=partial(fail_on, allowed=("saves",)),
     )
 
 
-def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = None) -> int:
+def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int:
     """Diagnose and show.
 
     Args:
@@ -90,7 +67,7 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
     from pydlbench.cli.measuring import measure
     from pydlbench.cli.output import Outputs
 
-    outputs = Outputs.from_args(args)
+    outputs = Outputs.of(args)
     tasks, notes = read_tasks(args)
     outputs.note(*notes)
     found: list[Diagnosis] = []
@@ -107,7 +84,7 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
     return code
 
 
-def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
+def read_tasks(args: Options) -> tuple[list[Task], tuple[str, ...]]:
     """Return what is to be done, a sweep's table of such steps likewise; and notes on it.
 
     Raises:
@@ -116,18 +93,19 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
     from pydlbench.devices.cpu.facts import read_cpu_facts
     from pydlbench.steps.run import check_memory_of_parts
 
+    for name in ("framework", "mode"):
+        first, *others = getattr(args, name) or ("",)
+        if others or (name, first) == ("mode", "all"):
+            text = args.given[name]
+            near = f"nearest: --{name} {first}" if others else "nearest: leave it out"
+            raise UsageError(f"--{name} {text}: one at a time; {near}")
     model, rows, notes = read_steps(args, FRAMEWORKS[:1])
-    _, guessed = frameworks_of(args)
+    _, guessed = frameworks_of(args.model, args.framework)
     if model is not None and not rows[0].case.on_gpu:  # another's needs nobody knows yet
         available = read_cpu_facts().memory_available_bytes
         check_memory_of_parts(model, rows[0].case, available)
-    options = {
-        "threads": args.threads,
-        "seed": args.seed,
-        "budget_s": args.budget,
-        "estimate": True,
-        **code_limit(args),
-    }
+    options = summands(args, args.budget)
+    del options["keep_samples"]  # it keeps findings only
     task = DiagnoseTask(
         rows=tuple(rows), guessed=guessed, options=options, time_limit_s=args.stop_after
     )

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pydlbench.cli.machine import check_threads, device_of
 from pydlbench.cli.options import (
-    FAILED,
-    add,
-    check_threads,
-    device_of,
-    one_of,
-    refuse,
-    taking,
-    whole_number,
+    BATCH,
+    BUDGET,
+    DEVICE,
+    FAIL_ON,
+    OUTPUT,
+    PHASE,
+    PRECISION,
+    REPETITIONS,
+    WHAT,
+    JsonOutput,
+    ModelOptions,
+    flag,
+    option,
 )
 from pydlbench.cli.steps import (
     EXPECTED_NODES,
     ModelTask,
-    add_own,
     check_phase,
     fields_of,
     frameworks_of,
@@ -26,16 +32,16 @@ from pydlbench.cli.steps import (
     summands,
     values_of,
 )
+from pydlbench.cli.values import FOUND, one_of, whole_number
 from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.runner.tasks import Result, Row, Task
 from pydlbench.words import CPU_PRECISIONS, FRAMEWORKS, GPU_PRECISIONS
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Iterator, Mapping
 
+    from pydlbench.analysis.estimate import Estimate, Plan
     from pydlbench.cli.output import Outputs
-    from pydlbench.ladder.estimate import Estimate, Plan
     from pydlbench.models.graph import Model
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
@@ -44,57 +50,47 @@ if TYPE_CHECKING:
     from pydlbench.runner.execute import Results
     from pydlbench.runner.tasks import View
 
-_BUDGET_S = 0.25
-_TOP = 20
 # Nothing is timed, and nothing kept, where layers are counted only.
-_TIMED = ("threads", "budget", "visits", "seed", "top", "all", "fail_on", "store")
+_TIMED = ("threads", "budget", "repetitions", "seed", "top", "all", "fail_on", "store")
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "estimate",
-        description="Measure every distinct layer of a model alone, with hot and with cold caches, "
-        "and sum them into the estimate of a step.",
+class Options(ModelOptions, JsonOutput):
+    """The command's options."""
+
+    description = (
+        "Measure every distinct layer of a model alone, with hot and with cold caches, and sum "
+        "them into the estimate of a step."
     )
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        help="alexnet-owt, vgg16, resnet50...; FILE.py:CALLABLE; FILE.onnx",
+    phase: str = PHASE()
+    batch: int | None = BATCH()
+    precision: str = PRECISION()
+    summary: bool = flag(
+        "count layers, parameters and MACs; measure nothing",
+        group=WHAT,
+        not_in_sweeps="times nothing; nearest: pydlbench estimate NAME --summary",
     )
-    what = parser.add_argument_group("what is summed")
-    add(what, "phase", "batch", "precision", "option")
-    what.add_argument("--summary", action="store_true", help="count, without timing anything")
-    add_own(parser)
-    add(
-        parser.add_argument_group("how it is timed"),
-        *("device", "threads", "budget", "visits", "seed"),
-        budget={
-            "default": _BUDGET_S,
-            "help": "seconds of sampling per kernel, all its visits together (0.25)",
-        },
-        visits={
-            "help": "visit the kernels so often, each time in a new process; those that hardly "
-            "move the sum three times (6)"
-        },
+    device: str | None = DEVICE()
+    budget: float = BUDGET(
+        help="sampling time per kernel in seconds, over all repetitions (0.25)", default=0.25
     )
-    output = parser.add_argument_group("what is shown")
-    output.add_argument(
-        "--top",
-        metavar="N",
-        default=_TOP,
-        type=taking("--top", whole_number, 1),
-        help="kinds of layers shown, by time (20)",
+    repetitions: int | None = REPETITIONS(
+        help="repetitions of each kernel, each in new processes (6); of those that hardly change "
+        "the sum three"
     )
-    output.add_argument("--all", action="store_true", help="show all layers, in their order")
-    add(
-        output,
-        *("json", "fail-on", "quiet", "verbose", "store"),
-        fail_on=FAILED | {"help": "failed: end with exit code 3 if a kernel could not be measured"},
+    top: int = option(
+        "N",
+        "number of kinds of layers that are listed, the slowest first (20)",
+        group=OUTPUT,
+        read=partial(whole_number, least=1),
+        default=20,
+    )
+    all: bool = flag("list all layers, in their order", group=OUTPUT)
+    fail_on: tuple[str, float] | None = FAIL_ON(
+        help="exit with code 3 if a kernel could not be measured"
     )
 
 
-def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = None) -> int:
+def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int:
     """Measure and sum.
 
     Args:
@@ -108,13 +104,11 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
         UsageError: bad input; nothing was measured and nothing written.
         PydlbenchError: nothing could be measured.
     """
-    from pydlbench.cli.options import FOUND
     from pydlbench.cli.output import Outputs
 
-    outputs = Outputs.from_args(args)
+    outputs = Outputs.of(args)
     if args.summary:
-        idle = {"budget": _BUDGET_S, "seed": 0, "top": _TOP}
-        refuse(args, _TIMED, "with --summary", idle=idle)
+        args.refuse(_TIMED, "with --summary")
         model, _ = read_model(args, args.batch)
         if model is None:
             raise UsageError(
@@ -142,7 +136,7 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
 # A step whose kernels are measured, and summed.
 
 
-def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
+def read_tasks(args: Options) -> tuple[list[Task], tuple[str, ...]]:
     """Return what is to be done, a sweep's table of such steps likewise; and notes on it.
 
     Raises:
@@ -153,12 +147,12 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
 
     model, named = read_model(args, args.batch)
     # Of a model of the user's own, what is recorded: its framework's first mode makes the calls.
-    frameworks, guessed = frameworks_of(args)
+    frameworks, guessed = frameworks_of(args.model)
     check_phase(model, args.phase)
-    device, notes = device_of(args)
+    device, notes = device_of(args.device)
     check_threads(args.threads, device)
     allowed = CPU_PRECISIONS if device == "cpu" else GPU_PRECISIONS
-    precision = one_of("--precision", args.autocast or args.precision or "fp32", allowed)
+    precision = one_of("--precision", args.autocast or args.precision, allowed)
     step = StepSpec(
         **named,
         phase=args.phase,
@@ -173,7 +167,10 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
         label=step.what,
         case=step,
     )
-    options = {**summands(args), "visits": args.visits or LEAST_ROUNDS}
+    options = {
+        **summands(args, args.budget),
+        "visits": args.repetitions or LEAST_ROUNDS,
+    }
     return [EstimateTask(rows=(row,), guessed=guessed, options=options, model=model)], notes
 
 
@@ -237,9 +234,9 @@ class EstimateTask(ModelTask):
 
     def _plan(self, session: Any) -> Plan:
         """Return the step's work; that of the user's own model is recorded for it."""
-        from pydlbench.ladder.estimate import plan
-        from pydlbench.ladder.mapped import recorded_plan
-        from pydlbench.ladder.operators import listed
+        from pydlbench.analysis.estimate import plan
+        from pydlbench.analysis.mapped import recorded_plan
+        from pydlbench.analysis.operators import listed
 
         step, cache_bytes = self.step, session.cache_bytes(self.step.device)
         if self.model is not None:
@@ -267,7 +264,7 @@ class EstimateTask(ModelTask):
             rows: a measurement for each of the plan's cases.
             cache_bytes: of the device's last cache, as the plan was made with.
         """
-        from pydlbench.ladder.estimate import estimate
+        from pydlbench.analysis.estimate import estimate
         from pydlbench.models.counts import memory
 
         step, found = self.step, estimate(wanted, rows)

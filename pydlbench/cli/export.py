@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.cli.options import add
+from pydlbench.cli.options import OUTPUT, RUNS, TO, Stored, flag, option
 from pydlbench.cli.output import reading_runs
+from pydlbench.cli.values import one_of
 from pydlbench.errors import BackendMissingError, UsageError
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Sequence
 
     from pydlbench.records.measurement import Measurement
@@ -32,42 +33,35 @@ _FORMATS: Final = {
 }
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "export",
-        description="Write runs of the store, or of files that --json wrote, in another format; "
-        "or print the JSON Schema of a document.",
+class Options(Stored):
+    """The command's options."""
+
+    description = (
+        "Write runs of the store, or of files that --json wrote, in another format; or print the "
+        "JSON Schema of a document."
     )
-    parser.add_argument(
-        "runs",
-        nargs="*",
-        metavar="RUN",
-        help="id, its beginning, a tag, last, last~2, or a JSON file; with --format tritonbench "
-        "also @FILE, a trace of PyTorch's",
+    runs: tuple[str, ...] = RUNS(
+        help=f"{RUNS.help}; with --format tritonbench also @FILE, a trace of PyTorch's profiler"
     )
-    parser.add_argument(
-        "--format",
-        metavar="FORMAT",
-        help="csv (a line per layer or step), long (everything, samples too), json, md, "
-        "parquet (long, typed; needs pyarrow), dlb (six "
-        "columns of deep-learning-benchmark), trace (Perfetto: levels of breakdowns and steps), "
-        "bencher, github-action-benchmark, tritonbench (operator inputs); default: by FILE's "
-        "ending, on standard output csv",
+    format: str | None = option(
+        "FORMAT",
+        "csv (a line per layer or step), long (everything, samples too), json, md, parquet (long, "
+        "typed; needs pyarrow), dlb (six columns of deep-learning-benchmark), trace (Perfetto: "
+        "levels of breakdowns and steps), bencher, github-action-benchmark, tritonbench (operator "
+        "inputs); default: by FILE's ending, on standard output csv",
+        group=OUTPUT,
+        read=partial(one_of, allowed=tuple(_FORMATS)),
     )
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", default="-", help="where to; default: standard output"
+    output: str = TO()
+    samples: bool = flag("raw samples in json as well", group=OUTPUT)
+    schema: str | None = option(
+        "NAME",
+        "print the JSON Schema of a document instead: layers, estimate, step, check...",
+        group=OUTPUT,
     )
-    parser.add_argument("--samples", action="store_true", help="raw samples in json as well")
-    parser.add_argument(
-        "--schema",
-        metavar="NAME",
-        help="print the JSON Schema of a document instead: layers, estimate, step, check...",
-    )
-    add(parser, "quiet", "store")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Options) -> int:
     """Write what was asked for.
 
     Raises:
@@ -81,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output != "-":
         check_writable("--output", args.output)
     if args.schema is not None:
-        return _schema(args)
+        return _schema(args, args.schema)
     chosen = _format(args.format, args.output)
     if args.samples and chosen != "json":
         raise UsageError(f"--samples: for --format json only, not {chosen}; nearest: --format long")
@@ -103,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     return _written(args, content, notes)
 
 
-def _written(args: argparse.Namespace, content: str | bytes, notes: Sequence[str]) -> int:
+def _written(args: Options, content: str | bytes, notes: Sequence[str]) -> int:
     """Write a file's content and say what is not in it."""
     _write(args.output, content)
     if not args.quiet:
@@ -114,21 +108,19 @@ def _written(args: argparse.Namespace, content: str | bytes, notes: Sequence[str
     return 0
 
 
-def _schema(args: argparse.Namespace) -> int:
+def _schema(args: Options, name: str) -> int:
     from pydlbench.records.schema import schema_text
     from pydlbench.report.text import write_text
 
     if args.runs:
         raise UsageError(f"{args.runs[0]}: --schema takes no runs; nearest: leave it out")
-    write_text(args.output, schema_text(args.schema))
+    write_text(args.output, schema_text(name))
     return 0
 
 
 def _format(given: str | None, output: str) -> str:
-    from pydlbench.cli.options import choices
-
     if given is not None:
-        return choices("--format", [given], tuple(_FORMATS))[0]
+        return given
     ending = Path(output).suffix.lower()
     if output == "-" or not ending:
         return "csv"
@@ -158,11 +150,11 @@ def _check_installed(chosen: str) -> None:
         ) from error
 
 
-def _load(args: argparse.Namespace) -> list[Loaded]:
-    from pydlbench.cli.options import reading_store
+def _load(args: Options) -> list[Loaded]:
+    from pydlbench.cli.machine import reading_store
     from pydlbench.store.documents import Loaded, load
 
-    with reading_store(args) or contextlib.nullcontext() as store:
+    with reading_store(args.store) or contextlib.nullcontext() as store:
         found = [load(text, store) for text in args.runs]
         # They are read while the store is open.
         return [Loaded(one.info, one.record, one.entries) for one in found]

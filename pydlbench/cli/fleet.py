@@ -6,26 +6,36 @@ import contextlib
 import datetime as dt
 import sys
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.cli.machine import reading_store
 from pydlbench.cli.options import (
+    FAIL_ON,
+    HOW,
+    OUTPUT,
+    RESUME,
+    RUN,
+    SEED,
+    MarkdownOutput,
+    Stored,
+    argument,
+    as_given,
+    option,
+)
+from pydlbench.cli.terminal import tell
+from pydlbench.cli.values import (
     FOUND,
     UNDECIDED,
-    add,
     one_of,
     percentage,
     positive_seconds,
-    reading_store,
-    refuse,
-    taking,
+    splits,
     whole_number,
 )
-from pydlbench.cli.terminal import tell
 from pydlbench.errors import PydlbenchError, UsageError, nearest
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Mapping
     from pathlib import Path
 
     from pydlbench.cli.output import Outputs
@@ -36,146 +46,14 @@ if TYPE_CHECKING:
     from pydlbench.store.documents import Loaded
     from pydlbench.store.store import Store
 
-__all__ = ["add_parser", "judged", "run", "stored_report"]
+__all__ = ["SUBCOMMANDS", "judged", "stored_report"]
 
-_ACTIONS: Final = {"run": "FILE.toml", "verdict": "RUN", "collect": "FOLDER"}
 _MOST_SLOTS: Final = 4096
 #: What a node is said to be slow beyond.
 _BEYOND: Final = 0.03
 # Seconds to wait for what is not there: a worker comes at once or not at all, a job is queued.
 _WAIT_S: Final = 60.0
 _QUEUED_S: Final = 3600.0
-# Of the run itself, with what they are unless they are given.
-_ASKED: Final[Mapping[str, Any]] = {
-    "on": "local",
-    "slots": "1",
-    "nodes": (),
-    "slurm": (),
-    "rounds": 3,
-    "tries": 3,
-    "limit": 86400.0,
-    "wait": None,
-    "seed": 0,
-}
-
-
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "fleet",
-        description="Run the sweep of one file on every node or slot in several rounds, and say "
-        "which of them are slow.",
-        epilog="Each round visits the nodes in random order and has a reference kernel besides the "
-        "file's rows. A visit that dies is tried again; --resume goes on with a run that was "
-        "stopped. What a node brings back lies in a store of its own in the folder fleet beside "
-        "the store.",
-    )
-    forms = ", ".join(f"{name} {words}" for name, words in _ACTIONS.items())
-    parser.add_argument("action", nargs="?", metavar="ACTION", help=forms)
-    parser.add_argument("what", nargs="?", metavar="WHAT", help="the file, or the run")
-    where = parser.add_argument_group("where and how often")
-    where.add_argument("--on", metavar="ENGINE", help="local (default), dask://HOST:PORT or slurm")
-    where.add_argument(
-        "--slots",
-        metavar="N",
-        type=taking("--slots", _slots),
-        help="local: so many sets of cores (1), or gpus: one per GPU",
-    )
-    where.add_argument("--nodes", metavar="NAME", nargs="+", help="slurm: only these nodes")
-    where.add_argument(
-        "--slurm",
-        metavar="NAME=VALUE",
-        action="append",
-        help="slurm: an option of sbatch: partition=gpu, account=a, gres=gpu:1",
-    )
-    where.add_argument(
-        "--rounds",
-        metavar="N",
-        type=taking("--rounds", whole_number, 3),
-        help="visits of each node (3); more of them tell smaller slowdowns",
-    )
-    where.add_argument(
-        "--tries",
-        metavar="N",
-        type=taking("--tries", whole_number, 1),
-        help="begin a visit that dies so often (3)",
-    )
-    where.add_argument(
-        "--limit",
-        metavar="S",
-        type=taking("--limit", positive_seconds),
-        help="seconds that a visit may take (86400)",
-    )
-    where.add_argument(
-        "--wait",
-        metavar="S",
-        type=taking("--wait", positive_seconds),
-        help="seconds to wait for a node that is gone, and for the first one (60); slurm: for a "
-        "job to begin (3600)",
-    )
-    where.add_argument(
-        "--seed", metavar="N", type=taking("--seed", whole_number, 0), help="of orders (0)"
-    )
-    where.add_argument(
-        "--resume", metavar="RUN", help="go on with a run that was stopped; --on may be another"
-    )
-    shown = parser.add_argument_group("what is shown")
-    shown.add_argument(
-        "--beyond",
-        metavar="P",
-        type=taking("--beyond", percentage),
-        default=_BEYOND,
-        help="a node is slow if it is slower by more than this for certain (3%%)",
-    )
-    add(
-        shown,
-        *("model", "fail-on", "json", "md", "quiet", "store"),
-        model={"help": "what a synchronous step loses: of this model only"},
-        fail_on={
-            "type": (one_of, ("slow",)),
-            "help": "slow: end with exit code 3 if a node is slow, 4 if that cannot be told",
-        },
-    )
-
-
-def run(args: argparse.Namespace) -> int:
-    """Do what was asked for.
-
-    Args:
-        args: the command's options.
-
-    Returns:
-        0; 1 if no visit is whole; 3 and 4 under ``--fail-on``; 130 after Ctrl-C.
-
-    Raises:
-        UsageError: bad input, no engine, or no such run.
-        PydlbenchError: the engine is gone, or nothing can be kept; what was finished is.
-    """
-    from pydlbench.cli.output import Outputs, reading_runs
-
-    if args.action not in _ACTIONS:
-        near = nearest(args.action or "", _ACTIONS, 1) or ["run"]
-        raise UsageError(
-            f"{args.action or 'ACTION'}: expected one of {', '.join(_ACTIONS)}; nearest: "
-            f"pydlbench fleet {near[0]} {_ACTIONS[near[0]]}"
-        )
-    outputs = Outputs.from_args(args)
-    if args.action in ("run", "collect"):
-        code, name = (_measure if args.action == "run" else _collect)(args, outputs)
-        if code:
-            return code
-        kept = reading_store(args)
-        assert kept is not None
-        with kept:
-            return _verdict(args, kept, name, outputs)
-    refuse(args, [*_ASKED, "resume"], "with verdict")
-    if args.what is None:
-        raise UsageError("RUN: none given; nearest: pydlbench fleet verdict last")
-    found = reading_store(args)
-    if found is None:
-        raise UsageError(f"run {args.what}: no runs are kept yet; begin with: pydlbench fleet run")
-    with found, reading_runs([args.what]):
-        return _verdict(args, found, _find(found, args.what).id, outputs)
 
 
 def _slots(option: str, text: str) -> str:
@@ -185,6 +63,157 @@ def _slots(option: str, text: str) -> str:
     if count > _MOST_SLOTS:
         raise UsageError(f"{option} {text}: more than there are cores; nearest: {_MOST_SLOTS}")
     return str(count)
+
+
+class VerdictOptions(Stored, MarkdownOutput):
+    """Options of what is shown of a fleet."""
+
+    beyond: float = option(
+        "P%",
+        "margin: a node is slow if it is slower by more than this for certain (3%)",
+        group=OUTPUT,
+        read=percentage,
+        default=_BEYOND,
+    )
+    model: str | None = option(
+        "MODEL", "what a synchronous step loses: of this model only", group=OUTPUT
+    )
+    fail_on: str | None = FAIL_ON(
+        metavar="slow",
+        help="exit with code 3 if a node is slow, with 4 if that cannot be told",
+        read=partial(one_of, allowed=("slow",)),
+    )
+
+
+class RunOptions(VerdictOptions):
+    """Options of ``fleet run``."""
+
+    description = (
+        "Run the sweep of one file on every node or slot in several rounds, and say which of them "
+        "are slow."
+    )
+    epilog = (
+        "Each round visits the nodes in random order and has a reference kernel besides the file's "
+        "rows. What a node brings back lies in a store of its own in the folder fleet beside the "
+        "store."
+    )
+    file: str | None = argument("FILE", "the TOML file of the sweep", "?")
+    on: str = option(
+        "ENGINE", "local (default), dask://HOST:PORT or slurm", group=HOW, default="local"
+    )
+    slots: str = option(
+        "N",
+        "local: number of sets of cores (1), or gpus: one per GPU",
+        group=HOW,
+        read=_slots,
+        default="1",
+    )
+    nodes: tuple[str, ...] = option(
+        "NAME", "slurm: only these nodes", group=HOW, many=True, read=splits, default=()
+    )
+    slurm: tuple[str, ...] = option(
+        "NAME=VALUE",
+        "slurm: an option of sbatch: partition=gpu, account=a, gres=gpu:1",
+        group=HOW,
+        many=True,
+        read=as_given,
+        default=(),
+    )
+    rounds: int = option(
+        "N",
+        "rounds over all nodes (3); more of them tell smaller slowdowns",
+        group=HOW,
+        read=partial(whole_number, least=3),
+        default=3,
+    )
+    tries: int = option(
+        "N",
+        "attempts at a node's sweep in each round (3)",
+        group=HOW,
+        read=partial(whole_number, least=1),
+        default=3,
+    )
+    time_limit: float = option(
+        "S",
+        "time limit per node and round in seconds (86400)",
+        group=HOW,
+        read=positive_seconds,
+        default=86400.0,
+    )
+    wait: float | None = option(
+        "S",
+        "time limit in seconds for a lost node to come back, and for the first one to come (60); "
+        "slurm: for a job to begin (3600)",
+        group=HOW,
+        read=positive_seconds,
+    )
+    seed: int = SEED(help="seed of the order of nodes (0)")
+    resume: str | None = RESUME(
+        help="continue a run that was stopped: an id, a tag or last; --on may be another"
+    )
+
+
+class CollectOptions(VerdictOptions):
+    """Options of ``fleet collect``."""
+
+    description = (
+        "Store what nodes have left in a folder, whose sweeps something else has started, and say "
+        "which of them are slow."
+    )
+    folder: str = argument("FOLDER", "the folder with the nodes' results")
+
+
+class ShownOptions(VerdictOptions):
+    """Options of ``fleet verdict``."""
+
+    description = "Say which nodes of a stored run are slow."
+    run: str = RUN(help="an id or its beginning, a tag, or last: the last run of a fleet")
+
+
+# Of the measurement itself.
+_ASKED: Final = ("on", "slots", "nodes", "slurm", "rounds", "tries", "time_limit", "wait", "seed")
+
+
+def run(args: RunOptions) -> int:
+    """Visit the nodes, and judge them.
+
+    Returns:
+        0; 1 if no visit is whole; 3 and 4 under ``--fail-on``; 130 after Ctrl-C.
+
+    Raises:
+        UsageError: bad input, no engine, or no such run.
+        PydlbenchError: the engine is gone, or nothing can be kept; what was finished is.
+    """
+    from pydlbench.cli.output import Outputs
+
+    outputs = Outputs.of(args)
+    code, name = _measure(args, outputs)
+    return code or _judge(args, name, outputs)
+
+
+def collect(args: CollectOptions) -> int:
+    """Keep what nodes have left in a folder, and judge them; see :func:`run`."""
+    from pydlbench.cli.output import Outputs
+
+    outputs = Outputs.of(args)
+    return _judge(args, _collect(args, outputs), outputs)
+
+
+def verdict(args: ShownOptions) -> int:
+    """Judge the nodes of a run; see :func:`run`."""
+    from pydlbench.cli.output import Outputs
+
+    return _judge(args, args.run, Outputs.of(args))
+
+
+def _judge(args: VerdictOptions, name: str, outputs: Outputs) -> int:
+    from pydlbench.cli.output import reading_runs
+
+    found = reading_store(args.store)
+    if found is None:
+        raise UsageError(f"run {name}: no runs are stored yet; start with: pydlbench fleet run")
+    with found, reading_runs([name]):
+        return _verdict(args, found, _find(found, name).id, outputs)
 
 
 def _find(store: Store, text: str) -> RunInfo:
@@ -207,7 +236,7 @@ def _find(store: Store, text: str) -> RunInfo:
 # ``fleet run``.
 
 
-def _measure(args: argparse.Namespace, outputs: Outputs) -> tuple[int, str]:
+def _measure(args: RunOptions, outputs: Outputs) -> tuple[int, str]:
     """Visit the nodes; return an exit code unless there is something to judge, and the run."""
     from pydlbench.fleet.engines import open_engine
     from pydlbench.fleet.run import Plan, run_rounds, with_reference
@@ -249,7 +278,7 @@ def _measure(args: argparse.Namespace, outputs: Outputs) -> tuple[int, str]:
             folder=folder,
             rounds=asked["rounds"],
             tries=asked["tries"],
-            limit_s=asked["limit"],
+            limit_s=asked["time_limit"],
             patience_s=asked["wait"] or _WAIT_S,
             seed=asked["seed"],
         )
@@ -273,7 +302,7 @@ def _measure(args: argparse.Namespace, outputs: Outputs) -> tuple[int, str]:
     return 0, record.id
 
 
-def _request(args: argparse.Namespace) -> tuple[dict[str, Any], str | None]:
+def _request(args: RunOptions) -> tuple[dict[str, Any], str | None]:
     """Return what is asked for, checked, and the run that it goes on with.
 
     Raises:
@@ -283,20 +312,19 @@ def _request(args: argparse.Namespace) -> tuple[dict[str, Any], str | None]:
     from pydlbench.runner.sweep import parse_sweep
 
     if args.resume is not None:
-        return _resumed(args)
-    if args.what is None:
+        return _resumed(args, args.resume)
+    if args.file is None:
         raise UsageError("FILE: none given; nearest: pydlbench fleet run FILE.toml")
-    given = {name: getattr(args, name) for name in _ASKED}
-    asked = {name: _ASKED[name] if value is None else value for name, value in given.items()}
+    asked = {name: getattr(args, name) for name in _ASKED}
     for name, engine in (("slots", "local"), ("nodes", "slurm"), ("slurm", "slurm")):
-        if given[name] is not None and asked["on"] != engine:
-            refuse(args, [name], f"with --on {asked['on']}", f"--on {engine}")
+        if asked["on"] != engine:
+            args.refuse([name], f"with --on {asked['on']}", f"--on {engine}")
     for one in asked["slurm"]:
         if "=" not in one:
             raise UsageError(
                 f"--slurm {one}: expected NAME=VALUE; nearest: --slurm partition={one}"
             )
-    file, text = read_text(args.what)
+    file, text = read_text(args.file)
     parsed = parse_sweep(file, text, table_keys())
     _check_model(args.model, parsed)
     if asked["on"] == "local":  # what other machines have is theirs to know
@@ -304,33 +332,33 @@ def _request(args: argparse.Namespace) -> tuple[dict[str, Any], str | None]:
     return {"file": file, "text": text, **asked}, None
 
 
-def _resumed(args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+def _resumed(args: RunOptions, resume: str) -> tuple[dict[str, Any], str]:
     """Return what a run was begun with, on the engine that is named now, and the run."""
     from pydlbench.cli.sweep import read_text, table_keys
     from pydlbench.runner.sweep import parse_sweep
     from pydlbench.store.entry import BEING_WRITTEN
 
-    refuse(args, [name for name in _ASKED if name != "on"], "with --resume")
-    store = reading_store(args)
+    args.refuse([name for name in _ASKED if name != "on"], "with --resume")
+    store = reading_store(args.store)
     if store is None:
-        raise UsageError(f"--resume {args.resume}: no runs are kept yet")
+        raise UsageError(f"--resume {resume}: no runs are stored yet")
     with store:
-        info = _find(store, args.resume)
+        info = _find(store, resume)
         if info.status == "running":
-            raise UsageError(f"--resume {args.resume}: {BEING_WRITTEN.format(info.id)}")
+            raise UsageError(f"--resume {resume}: {BEING_WRITTEN.format(info.id)}")
         asked = dict(store.request(info.id) or {})
     if "text" not in asked:
         folder = asked.get("folder", "FOLDER")
         raise UsageError(
-            f"--resume {args.resume}: run {info.id} was collected from {folder}, its nodes were "
+            f"--resume {resume}: run {info.id} was collected from {folder}, its nodes were "
             f"not visited; nearest: pydlbench fleet collect {folder}"
         )
-    if args.what is not None and read_text(args.what)[1] != asked["text"]:
+    if args.file is not None and read_text(args.file)[1] != asked["text"]:
         raise UsageError(
-            f"{args.what}: has changed since run {info.id} began; nearest: leave it out"
+            f"{args.file}: has changed since run {info.id} began; nearest: leave it out"
         )
     _check_model(args.model, parse_sweep(asked["file"], asked["text"], table_keys()))
-    return {**asked, **({"on": args.on} if args.on else {})}, info.id
+    return {**asked, **({"on": args.on} if "on" in args.given else {})}, info.id
 
 
 def _check_model(model: str | None, file: SweepFile) -> None:
@@ -373,39 +401,36 @@ def _folder(path: Path) -> None:
 # ``fleet collect``: for nodes whose sweeps were started by something else.
 
 
-def _collect(args: argparse.Namespace, outputs: Outputs) -> tuple[int, str]:
+def _collect(args: CollectOptions, outputs: Outputs) -> str:
     """Keep what nodes have left in a folder as a run of a fleet."""
     from pydlbench.fleet.gather import TABLE, collected, visit_key
     from pydlbench.store.entry import Entry
     from pydlbench.store.place import chosen_path, user_path
     from pydlbench.store.store import Store
 
-    refuse(args, [*_ASKED, "resume"], "with collect")
-    if args.what is None:
-        raise UsageError("FOLDER: none given; nearest: pydlbench fleet collect FOLDER")
     path, by = chosen_path(args.store)
     if path is None:
         raise UsageError(f"{by} none: a fleet's visits have to be kept; nearest: leave it out")
-    visits = collected(user_path(args.what))
+    visits = collected(user_path(args.folder))
     for one in visits:
         if one.reason is not None:
             outputs.note(f"round {one.round + 1}: {one.node}: not whole: {one.reason}")
     record = _record()
     with Store.open(path if by else None) as store:
-        store.begin(record, "fleet", request={"folder": args.what})
+        store.begin(record, "fleet", request={"folder": args.folder})
         store.add_all(
             record.id,
             [Entry(TABLE, one.to_dict(), key=visit_key(one.node, one.round)) for one in visits],
         )
         store.finish(record, "done")
-    return 0, record.id
+    return record.id
 
 
 # -----------------------------------------------------------------------------
 # ``fleet verdict``.
 
 
-def _verdict(args: argparse.Namespace, store: Store, name: str, outputs: Outputs) -> int:
+def _verdict(args: VerdictOptions, store: Store, name: str, outputs: Outputs) -> int:
     from pydlbench.cli.output import without_collection
     from pydlbench.report.blocks import some_names
     from pydlbench.report.fleet import unclear_rows, unknown_nodes
@@ -483,3 +508,10 @@ def _blocks(loaded: Loaded, found: FleetVerdict) -> list[Block]:
 def stored_report(run: Loaded) -> list[Block]:
     """Return a fleet's verdict with the usual margin."""
     return _blocks(run, judged(run))
+
+
+SUBCOMMANDS: Final = {
+    "run": (RunOptions, run),
+    "verdict": (ShownOptions, verdict),
+    "collect": (CollectOptions, collect),
+}

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pydlbench.cli.options import (
-    add,
-    one_of,
-    taking,
-    whole_number,
-)
+from pydlbench.cli.options import EXPLAIN, HOW, REPETITIONS, ExplainedStep, flag
 from pydlbench.cli.steps import (
     ModelTask,
-    add_own,
     code_limit,
     frameworks_of,
     read_steps,
@@ -21,10 +15,8 @@ from pydlbench.cli.steps import (
 )
 from pydlbench.errors import PydlbenchError
 from pydlbench.runner.tasks import Result, Task
-from pydlbench.words import PRECISIONS
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Iterator, Sequence
 
     from pydlbench.cli.output import Outputs
@@ -34,56 +26,32 @@ if TYPE_CHECKING:
     from pydlbench.runner.tasks import View
     from pydlbench.store.documents import Loaded
 
-__all__ = ["add_parser", "read_tasks", "run", "stored_report"]
+__all__ = ["Options", "read_tasks", "run", "stored_report"]
 
-_VISITS = 3
+_REPETITIONS: Final = 3
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "forecast",
-        description="Sum the times of a step's operators and of its page faults, without timing "
-        "it. The operators' rows come from the store, whatever model they were measured for; "
-        "those that it lacks are measured alone, in processes of their own.",
+class Options(ExplainedStep):
+    """The command's options."""
+
+    description = (
+        "Sum the times of a step's operators and of its page faults, without timing the step. The "
+        "operators' rows come from the store, whatever model they were measured for; those that "
+        "it lacks are measured alone, in processes of their own."
     )
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        help="alexnet-owt, vgg16, resnet50...; FILE.py:CALLABLE; FILE.onnx",
+    known_only: bool = flag(
+        "measure nothing: stored rows only; exit code 1 where some are missing", group=HOW
     )
-    add(
-        parser.add_argument_group("what is forecast"),
-        *("framework", "mode", "phase", "batch", "precision", "layout", "feed", "option"),
-        many=("framework", "mode"),
-        framework={"help": "torch, tensorflow, jax, or all: the first two, if installed (default)"},
-        precision={"type": (one_of, PRECISIONS), "default": "fp32"},
+    repetitions: int = REPETITIONS(
+        help=f"repetitions of each missing operator, each in a new process ({_REPETITIONS}); from "
+        "6 on its interval is one of 95 %",
+        default=_REPETITIONS,
     )
-    add_own(parser)
-    how = parser.add_argument_group("where the operators' times come from")
-    how.add_argument(
-        "--known-only",
-        action="store_true",
-        help="measure nothing: stored rows only; exit code 1 where some are missing",
-    )
-    how.add_argument(
-        "--visits",
-        metavar="N",
-        default=_VISITS,
-        type=taking("--visits", whole_number, 1),
-        help=f"processes that each missing operator is timed in ({_VISITS}); from 6 on its "
-        "interval is one of 95 %%",
-    )
-    add(how, *("device", "threads", "seed"))
-    add(
-        parser.add_argument_group("what is shown"),
-        *("explain", "json", "md", "quiet", "verbose", "store"),
-        explain={"help": "all operators"},
-    )
+    explain: bool = EXPLAIN(help="show all operators")
 
 
 def run(
-    args: argparse.Namespace,
+    args: Options,
     session_factory: Callable[..., Any] | None = None,
     forecaster: Callable[..., Any] | None = None,
 ) -> int:
@@ -92,7 +60,7 @@ def run(
     Args:
         args: the command's options.
         session_factory: gives a session for the options of ``session.Options`` as keywords.
-        forecaster: takes the place of ``pydlbench.ladder.forecast.forecasting``.
+        forecaster: takes the place of ``pydlbench.analysis.forecast.forecasting``.
 
     Returns:
         0; 1 if no forecast is whole; 130 after Ctrl-C, with what was finished.
@@ -104,7 +72,7 @@ def run(
     from pydlbench.cli.output import Outputs
 
     tasks, notes = read_tasks(args, forecaster)
-    outputs = Outputs.from_args(args)
+    outputs = Outputs.of(args)
     outputs.note(*notes)
 
     def shown(results: Any) -> None:
@@ -121,27 +89,27 @@ def run(
 
 
 def read_tasks(
-    args: argparse.Namespace, forecaster: Callable[..., Any] | None = None
+    args: Options, forecaster: Callable[..., Any] | None = None
 ) -> tuple[list[Task], tuple[str, ...]]:
     """Return a task for each framework and mode; and notes on them.
 
     Args:
         args: the command's options.
-        forecaster: takes the place of ``pydlbench.ladder.forecast.forecasting``.
+        forecaster: takes the place of ``pydlbench.analysis.forecast.forecasting``.
 
     Raises:
         UsageError: a value is bad.
         BackendMissingError: no framework is named and none is installed.
     """
     _, rows, notes = read_steps(args)
-    _, guessed = frameworks_of(args)
+    _, guessed = frameworks_of(args.model, args.framework)
     tasks: list[Task] = [
         ForecastTask(
             rows=(row,),
             guessed=guessed,
             options={"threads": args.threads, "seed": args.seed, **code_limit(args)},
             measures=not args.known_only,
-            visits=args.visits,
+            visits=args.repetitions,
             forecaster=forecaster,
         )
         for row in rows
@@ -156,7 +124,7 @@ class ForecastTask(ModelTask):
     Attributes:
         measures: measure the operators that the store lacks.
         visits: processes that each of them is timed in.
-        forecaster: takes the place of ``pydlbench.ladder.forecast.forecasting``.
+        forecaster: takes the place of ``pydlbench.analysis.forecast.forecasting``.
     """
 
     kind: ClassVar[str] = "forecast"
@@ -168,7 +136,7 @@ class ForecastTask(ModelTask):
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
         """Yield the operators that are measured, then the forecast."""
-        from pydlbench.ladder.forecast import forecasting, table_of
+        from pydlbench.analysis.forecast import forecasting, table_of
 
         (row,) = self.rows
         step: StepSpec = row.case

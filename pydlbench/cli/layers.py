@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.backends import capabilities
+from pydlbench.cli.machine import check_threads, device_of
 from pydlbench.cli.options import (
-    FAILED,
-    Several,
-    add,
-    byte_count,
-    check_threads,
-    choices,
-    device_of,
-    fraction,
-    one_of,
-    split_patterns,
-    taking,
+    BATCH,
+    BUDGET,
+    DEVICE,
+    EXPLAIN,
+    FAIL_ON,
+    GPU,
+    HOW,
+    LAYOUT,
+    MODE,
+    OUTPUT,
+    POOL,
+    PRECISION,
+    REPETITIONS,
+    RESUME,
+    SEED,
+    THREADS,
+    WHAT,
+    Measuring,
+    TableOutput,
+    flag,
+    option,
 )
+from pydlbench.cli.values import byte_count, choices, fraction, patterns, splits, wholes
 from pydlbench.errors import PydlbenchError, UsageError, nearest
-from pydlbench.ops.descriptor import POOL_MODES
 from pydlbench.runner.tasks import KernelTask, Row, Task
 from pydlbench.words import (
     CACHES,
@@ -49,147 +61,141 @@ if TYPE_CHECKING:
     from pydlbench.runner.execute import Results
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "layers",
-        description="Time layers one by one and hold them against the limits of the hardware. "
-        "Lists are separated by spaces or commas; every combination is timed.",
-    )
-    many: dict[str, Any] = {"nargs": "+", "action": "extend"}
+def _backends_of_layers() -> list[str]:
+    return [one.name for one in capabilities.every() if one.layers]
 
-    def listed(option: str, *allowed: Any) -> dict[str, Any]:
-        return {"nargs": "+", "action": Several, "type": taking(option, choices, *allowed)}
 
-    what = parser.add_argument_group("what is timed")
-    what.add_argument(
-        "--shape",
-        **many,
-        metavar="SHAPE",
-        help="conv3, vgg16/conv3_2, 'vgg16/*', mb128ic192ih13oc384oh13kh3ph1, 128x9216:9216x4096, "
-        "relu:mb128ic96ih55, or @FILE with one per line; @FILE may be a log of ONEDNN_VERBOSE=1 or "
-        "a trace of PyTorch's or onnxruntime's profiler; default: all layers of alexnet",
-    )
-    add(
-        what,
-        *("model", "batch", "precision"),
-        many=("model", "batch", "precision"),
-        model={"help": "all layers of a model"},
-    )
-    what.add_argument(
-        "--pass",
-        **many,
-        dest="pass_",
-        metavar="PASS",
-        help="forward (default), backward-data, backward-weights or all",
-    )
-    what.add_argument(
-        "--propagation",
-        metavar="KIND",
-        type=taking("--propagation", choices, PROPAGATIONS, "both"),
-        help="inference (default) or training",
-    )
-    what.add_argument(
-        "--pool", metavar="MODE", help="max, avg or avg_p: what descriptors without oc are"
-    )
+class Options(Measuring, TableOutput):
+    """The command's options."""
 
-    how = parser.add_argument_group("how it is timed")
-    how.add_argument(
-        "--cache",
-        **listed("--cache", CACHES, "all"),
+    description = (
+        "Time layers one by one and hold them against the limits of the hardware. Of options with "
+        "several values every combination is timed."
+    )
+    shape: tuple[str, ...] = option(
+        "SHAPE",
+        "conv3, vgg16/conv3_2, 'vgg16/*', mb128ic192ih13oc384oh13kh3ph1, 128x9216:9216x4096, "
+        "relu:mb128ic96ih55, or @FILE with one per line; @FILE may be a log of ONEDNN_VERBOSE=1 "
+        "or a trace of PyTorch's or onnxruntime's profiler; default: all layers of alexnet",
+        group=WHAT,
+        many=True,
+        read=patterns,
+        default=(),
+    )
+    model: tuple[str, ...] = option(
+        "MODEL", "all layers of a model", group=WHAT, many=True, read=patterns, default=()
+    )
+    batch: tuple[int, ...] = BATCH(
+        help="batch instead of each layer's own", many=True, read=wholes, default=()
+    )
+    precision: tuple[str, ...] = PRECISION(
+        help=f"{PRECISION.help} or all", many=True, read=splits, default=("fp32",)
+    )
+    pass_: tuple[str, ...] = option(
+        "PASS",
+        "forward (default), backward-data, backward-weights or all",
+        group=WHAT,
+        many=True,
+        read=splits,
+        default=PASSES[:1],
+    )
+    propagation: tuple[str, ...] = option(
+        "KIND",
+        "kind of the forward pass: inference (default), training or both",
+        group=WHAT,
+        many=True,
+        read=partial(choices, allowed=PROPAGATIONS, every="both"),
+        default=PROPAGATIONS[:1],
+    )
+    pool: str | None = POOL()
+    cache: tuple[str, ...] = option(
+        "STATE",
+        "state of the caches: hot (default), weights-cold, all-cold or all",
+        group=HOW,
+        many=True,
+        read=partial(choices, allowed=CACHES, every="all"),
         default=CACHES[:1],
-        metavar="STATE",
-        help="hot (default), weights-cold, all-cold or all",
     )
-    how.add_argument(
-        "--layout",
-        **listed("--layout", LAYOUTS, "all"),
+    layout: tuple[str, ...] = LAYOUT(
+        help="best (default: the fastest of all), any (the library's choice), nchw, nhwc or "
+        "blocked",
+        group=HOW,
+        many=True,
+        read=partial(choices, allowed=LAYOUTS, every="all"),
         default=LAYOUTS[:1],
-        metavar="LAYOUT",
-        help="best (default: tries them all), any (the library's choice), nchw, nhwc or blocked",
     )
-    add(how, "threads", "device", many=("threads",))
-    how.add_argument(
-        "--backend",
-        **many,
-        metavar="NAME",
-        help=f"native (default), {', '.join(_backends_of_layers()[1:])} or all, interleaved",
+    threads: tuple[int, ...] = THREADS(many=True, read=wholes, default=())
+    seed: int = SEED()
+    device: str | None = DEVICE()
+    backend: tuple[str, ...] = option(
+        "NAME",
+        f"native (default), {', '.join(_backends_of_layers()[1:])} or all, interleaved",
+        group=HOW,
+        many=True,
+        read=splits,
+        default=("native",),
     )
-    add(
-        how,
-        *("mode", "budget", "visits", "seed"),
-        many=("mode",),
-        mode={
-            "help": "eager, compiled, frozen (torch), graph, xla (tensorflow) or all; default: "
-            "eager, graph, with --backend all: all but frozen"
-        },
-        budget={
-            "default": None,
-            "help": "seconds of sampling per row, all its visits together (1; where backends "
-            "compete 0.5)",
-        },
+    mode: tuple[str, ...] | None = MODE(
+        help="eager, compiled, frozen (torch), graph, xla (tensorflow) or all; default: eager, "
+        "graph, with --backend all: all but frozen",
+        group=HOW,
     )
-    how.add_argument(
-        "--confidence",
-        metavar="C",
+    budget: float | None = BUDGET(
+        help="sampling time per row in seconds, over all repetitions (1; with several backends 0.5)"
+    )
+    repetitions: int | None = REPETITIONS()
+    confidence: float = option(
+        "C",
+        "confidence level of the median's interval (0.95)",
+        group=HOW,
+        read=partial(fraction, low=0.5, high=1.0),
         default=0.95,
-        type=taking("--confidence", fraction, 0.5, 1.0),
-        help="level of the median's interval (0.95)",
     )
-
-    how.add_argument(
-        "--fresh",
-        action="store_true",
-        help="search, and probe peaks and bandwidths, as if no earlier run had kept what it found",
+    algorithms: bool = flag("measure and list every implementation of the library", group=HOW)
+    fresh: bool = flag(
+        "search kernels and probe peaks and bandwidths again, without those of earlier runs",
+        group=HOW,
     )
-
-    gpu = parser.add_argument_group("on a GPU")
-    gpu.add_argument(
-        "--timing",
-        **listed("--timing", TIMINGS),
-        metavar="HOW",
-        help="events (each sample behind a closed gate), cuda-graph (many launches in a graph); "
+    timing: tuple[str, ...] = option(
+        "HOW",
+        "events (each sample behind a closed gate), cuda-graph (many launches in a graph); "
         "default: a graph where caches are hot, events where they are cold",
+        group=GPU,
+        many=True,
+        read=partial(choices, allowed=TIMINGS),
+        default=TIMINGS[:1],
     )
-    gpu.add_argument(
-        "--fuse",
-        **many,
-        metavar="WHAT",
-        help="none (default), bias (and its gradient), bias-relu (one kernel, on a GPU) or all",
+    fuse: tuple[str, ...] = option(
+        "WHAT",
+        "none (default), bias (and its gradient), bias-relu (one kernel, on a GPU) or all",
+        group=GPU,
+        many=True,
+        read=splits,
+        default=FUSIONS[:1],
     )
-    gpu.add_argument(
-        "--workspace-limit",
-        metavar="BYTES",
-        help="scratch memory that a kernel may ask for: 64M, 2GiB...; default: 8GiB",
+    workspace_limit: int | None = option(
+        "BYTES",
+        "limit of a kernel's scratch memory: 64M, 2GiB...; default: 8GiB",
+        group=GPU,
+        read=byte_count,
     )
-    gpu.add_argument("--energy", action="store_true", help="measure joules per execution as well")
-
-    output = parser.add_argument_group("what is shown")
-    output.add_argument(
-        "--algorithms", action="store_true", help="list every implementation that was tried"
+    energy: bool = flag("measure joules per execution as well", group=GPU)
+    ncu: bool = flag(
+        "print the command that profiles each native row of a GPU in Nsight Compute", group=OUTPUT
     )
-    output.add_argument(
-        "--ncu",
-        action="store_true",
-        help="end with the command that has Nsight Compute profile each native row of a GPU",
+    samples: bool = flag(
+        "write the raw samples into JSON",
+        group=OUTPUT,
+        not_in_sweeps="raw samples are always kept in the store; nearest: leave it out",
     )
-    output.add_argument("--samples", action="store_true", help="keep the raw samples in JSON")
-    add(
-        output,
-        *("explain", "json", "csv", "md", "fail-on", "quiet", "verbose"),
-        fail_on=FAILED,
-    )
-
-    kept = parser.add_argument_group("where it is kept")
-    add(kept, "store")
-    kept.add_argument(
-        "--resume",
-        metavar="RUN",
-        help="go on where a run stopped: an id, a tag or last; its options are taken from it",
+    explain: bool = EXPLAIN()
+    fail_on: tuple[str, float] | None = FAIL_ON()
+    resume: str | None = RESUME(
+        help="continue a run that was stopped: an id, a tag or last; its options are taken from it"
     )
 
 
-def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = None) -> int:
+def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int:
     """Time what ``args`` ask for and show it.
 
     Everything that can be wrong with the request is found before the first measurement.
@@ -204,33 +210,58 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
     Raises:
         UsageError: Bad input; nothing was measured and nothing written.
     """
-    from pydlbench.cli.measuring import measure
     from pydlbench.cli.output import Outputs
-    from pydlbench.records.measurement import Measurement
 
-    outputs = Outputs.from_args(args)
-    if args.samples and args.json is None:
+    outputs = Outputs.of(args)
+    if args.samples and args.json is None and args.format != "json":
         raise UsageError("--samples: raw samples are in JSON only; nearest: --samples --json -")
     args = with_options(args)
     request = read_request(args)
     outputs.note(*request.notes)
+    ahead = session_factory is None and _wants_native(request)
+    with _native_ahead(request) if ahead else contextlib.nullcontext():
+        from pydlbench.cli.measuring import measure
+        from pydlbench.records.measurement import Measurement
 
-    def shown(results: Results) -> None:
-        rows = [one.record(Measurement) for one in results.outcomes]
-        how = {"algorithms": args.algorithms, "explain": args.explain, "ncu": args.ncu}
-        how["log"] = request.log
-        show(results.run, rows, outputs, early=results.early, **how)
+        def shown(results: Results) -> None:
+            rows = [one.record(Measurement) for one in results.outcomes]
+            show(
+                results.run,
+                rows,
+                outputs,
+                early=results.early,
+                algorithms=args.algorithms,
+                explain=args.explain,
+                ncu=args.ncu,
+                log=request.log,
+            )
 
-    code, _ = measure(
-        args,
-        "layers",
-        tasks(request),
-        shown,
-        sessions=session_factory,
-        request=asked_for(request),
-        samples=args.samples,
-    )
+        code, _ = measure(
+            args,
+            "layers",
+            tasks(request),
+            shown,
+            sessions=session_factory,
+            request=asked_for(request),
+            samples=args.samples,
+        )
     return code
+
+
+def _wants_native(request: Request) -> bool:
+    """Whether a native process on the CPU is the first that is needed."""
+    native = any(case.backend == "native" and not case.on_gpu for case in request.cases)
+    return native and len(request.threads) == 1
+
+
+def _native_ahead(request: Request) -> contextlib.AbstractContextManager[None]:
+    """Start the native process while all that measures is imported."""
+    from pydlbench.devices.cpu.affinity import choose_cpus
+    from pydlbench.devices.cpu.facts import read_cpu_facts
+    from pydlbench.workers.host import launched_ahead
+
+    (threads,) = request.threads
+    return launched_ahead("native", "cpu", choose_cpus(read_cpu_facts(), threads))
 
 
 # -----------------------------------------------------------------------------
@@ -324,7 +355,7 @@ _DEFAULT_PATTERN = "alexnet/*"
 _MOST_LAYERS: Final = 50_000
 
 
-def read_layers(args: argparse.Namespace) -> list[Layer]:
+def read_layers(args: Options) -> list[Layer]:
     """Return the layers that ``--shape``, ``--model``, ``--batch`` and ``--pool`` ask for.
 
     Raises:
@@ -333,37 +364,31 @@ def read_layers(args: argparse.Namespace) -> list[Layer]:
     from pydlbench.cli.terminal import tell
     from pydlbench.models.catalog import check_pool_used, find_layers
 
-    pool = None if args.pool is None else one_of("--pool", args.pool, POOL_MODES)
-    shapes = split_patterns(args.shape or ())
-    if args.shape and not shapes:
-        raise UsageError("--shape '': empty; nearest: conv3")
+    pool, shapes = args.pool, list(args.shape)
     models = [f"{name}/*" for name in _models(args.model)]
     if not shapes and not models:
         shapes = [_DEFAULT_PATTERN]
     batches: Sequence[int | None] = args.batch or [None]
     found: dict[Layer, None] = {}
     for batch in batches:
-        for option, patterns in (("--shape", shapes), ("--model", models)):
-            used = pool if option == "--shape" else None
-            if patterns:
+        for name, asked in (("--shape", shapes), ("--model", models)):
+            used = pool if name == "--shape" else None
+            if asked:
                 said = None if args.quiet else tell
-                layers = find_layers(patterns, batch, used, option=option, tell=said)
+                layers = find_layers(asked, batch, used, option=name, tell=said)
                 found |= dict.fromkeys(layers)
             if len(found) > _MOST_LAYERS:
                 raise UsageError(
-                    f"{option}: more than {_MOST_LAYERS:,} layers with all batches; nearest: fewer"
+                    f"{name}: more than {_MOST_LAYERS:,} layers with all batches; nearest: fewer"
                 )
     if not shapes:
         check_pool_used(pool, used=False)
     return list(found)
 
 
-def _models(given: Sequence[str] | None) -> list[str]:
+def _models(names: Sequence[str]) -> Sequence[str]:
     from pydlbench.models.catalog import entry_names, is_entry
 
-    names = split_patterns(given or ())
-    if given and not names:
-        raise UsageError("--model '': empty; nearest: alexnet")
     for name in names:
         if "/" in name or name.startswith("@"):
             raise UsageError(f"--model {name}: not a model's name; nearest: --shape {name}")
@@ -419,7 +444,7 @@ class Request:
     log: Log | None = None
 
 
-def read_request(args: argparse.Namespace, *, several: bool = False) -> Request:
+def read_request(args: Options, *, several: bool = False) -> Request:
     """Check the options of ``layers`` and combine them.
 
     Args:
@@ -433,25 +458,25 @@ def read_request(args: argparse.Namespace, *, several: bool = False) -> Request:
     from pydlbench.records.specs import KernelSpec
     from pydlbench.timing.policy import LAYER_BUDGET_S
 
-    device, notes = device_of(args)
-    check_threads(args.threads, device)
+    device, notes = device_of(args.device)
+    check_threads(args.threads or None, device)
     on_gpu = device != "cpu"
     backends, left_out = _backends(args, device)
     notes += left_out
-    passes = choices("--pass", args.pass_ or ["forward"], PASSES, "all")
-    precisions = _precisions(on_gpu, args.precision or ["fp32"])
+    passes = choices("--pass", ",".join(args.pass_), PASSES, "all")
+    precisions = _precisions(on_gpu, args.precision)
     layouts = _for_gpus(on_gpu, args)
-    timings = args.timing or ["auto"]
-    fusions = _fusions(on_gpu, args.fuse or ["none"])
-    kinds = args.propagation or ["inference"]
-    if args.propagation is not None and "forward" not in passes:
+    timings = args.timing
+    fusions = _fusions(on_gpu, args.fuse)
+    kinds = args.propagation
+    if "propagation" in args.given and "forward" not in passes:
         raise UsageError(
             f"--propagation {','.join(kinds)}: cannot be combined with --pass "
             f"{','.join(passes)}, only the forward pass has it; nearest: --pass forward"
         )
     options = {
         "seed": args.seed,
-        "visits": args.visits,
+        "visits": args.repetitions,
         "keep_probes": not args.fresh,
         "confidence": args.confidence,
         "keep_samples": True,  # for the store; outputs have them only with --samples
@@ -459,9 +484,9 @@ def read_request(args: argparse.Namespace, *, several: bool = False) -> Request:
         "energy": args.energy,
     }
     if args.workspace_limit is not None:
-        options["workspace_bytes"] = byte_count("--workspace-limit", args.workspace_limit)
+        options["workspace_bytes"] = args.workspace_limit
     threads = _threads(args.threads)
-    log = read_log(args)
+    log = read_log(args, args.shape, args.model)
     if log is not None:
         layers = list(dict.fromkeys(each.layer for each in log.layers))
         wanted = _recorded(args, log, passes, precisions, kinds, on_gpu)
@@ -475,7 +500,7 @@ def read_request(args: argparse.Namespace, *, several: bool = False) -> Request:
             # Backward passes know one kind only.
             if pass_ in layer.passes and (pass_ == "forward" or kind == kinds[0])
         ]
-    every = set(args.pass_ or ()) & {"all"}
+    every = set(args.pass_) & {"all"}
     cases = [
         KernelSpec(
             layer=layer,
@@ -511,7 +536,7 @@ def read_request(args: argparse.Namespace, *, several: bool = False) -> Request:
 
 
 def _recorded(
-    args: argparse.Namespace,
+    args: Options,
     log: Log,
     passes: Sequence[str],
     precisions: Sequence[str],
@@ -521,30 +546,24 @@ def _recorded(
     """Return the layers of a log as it says them; passes and the like that are named are kept."""
     wanted: dict[tuple[Layer, str, str, str], None] = {}
     for each, own in log.layers.items():
-        if args.pass_ and each.pass_ not in passes:
+        if "pass_" in args.given and each.pass_ not in passes:
             continue
         usual = f"{own}-tc" if on_gpu and own != "fp32" else own
-        for precision in precisions if args.precision else [usual]:
+        for precision in precisions if "precision" in args.given else [usual]:
             # Backward passes know one kind only.
-            own_kinds = kinds if args.propagation else [each.propagation]
+            own_kinds = kinds if "propagation" in args.given else [each.propagation]
             for kind in own_kinds if each.pass_ == "forward" else kinds[:1]:
                 wanted[each.layer, each.pass_, precision, kind] = None
     return list(wanted)
 
 
-def _backends_of_layers() -> list[str]:
-    return [one.name for one in capabilities.every() if one.layers]
-
-
-def _backends(
-    args: argparse.Namespace, device: str
-) -> tuple[list[tuple[str, str | None]], tuple[str, ...]]:
+def _backends(args: Options, device: str) -> tuple[list[tuple[str, str | None]], tuple[str, ...]]:
     """Every backend with each of its modes, and notes on those that are left out."""
-    named = choices("--backend", args.backend or ["native"], _backends_of_layers(), "all")
+    named = choices("--backend", ",".join(args.backend), _backends_of_layers(), "all")
     kind = device.partition(":")[0]
-    every = "all" in ",".join(args.backend or ()).split(",")
+    every = "all" in args.backend
     known_modes = capabilities.modes()
-    modes = choices("--mode", args.mode, known_modes, "all") if args.mode else list(known_modes)
+    modes = choices("--mode", ",".join(args.mode or ["all"]), known_modes, "all")
     # Where nobody asks for a mode, what is named runs as it does by itself.
     plain = not (args.mode or every)
     found: list[tuple[str, str | None]] = []
@@ -575,7 +594,7 @@ def _check_modes(
     given: Sequence[str], modes: Sequence[str], named: Sequence[str], valid: Sequence[str]
 ) -> None:
     """Refuse a mode that none of the backends has; of ``all`` it is enough that they have one."""
-    every = "all" in ",".join(given).split(",")
+    every = "all" in given
     strange = [] if every and valid else [mode for mode in modes if mode not in valid]
     if not strange:
         return
@@ -587,27 +606,28 @@ def _check_modes(
     )
 
 
-def _precisions(on_gpu: bool, given: list[str]) -> list[str]:
+def _precisions(on_gpu: bool, given: Sequence[str]) -> list[str]:
     """The precisions of this kind of device."""
     if not on_gpu:
         strange = set(GPU_PRECISIONS) - set(CPU_PRECISIONS)
         _not_here("--precision", given, strange, [*CPU_PRECISIONS, "all"])
-    return choices("--precision", given, GPU_PRECISIONS if on_gpu else CPU_PRECISIONS, "all")
+    allowed = GPU_PRECISIONS if on_gpu else CPU_PRECISIONS
+    return choices("--precision", ",".join(given), allowed, "all")
 
 
-def _fusions(on_gpu: bool, given: list[str]) -> list[str]:
+def _fusions(on_gpu: bool, given: Sequence[str]) -> list[str]:
     """What is computed in the same call; natively, and with a ReLU, on GPUs only."""
     known = FUSIONS if on_gpu else [one for one in FUSIONS if one != "bias-relu"]
     if not on_gpu:
         _not_here("--fuse", given, {"bias-relu"}, known)
-    return choices("--fuse", given, known, "all")
+    return choices("--fuse", ",".join(given), known, "all")
 
 
 def _not_here(
     option: str, given: Sequence[str], of_gpus: Collection[str], here: Sequence[str]
 ) -> None:
     """Refuse values that only GPUs know, with the option that is lacking."""
-    for value in (part.strip() for word in given for part in word.split(",")):
+    for value in given:
         if value in of_gpus:
             raise UsageError(
                 f"{option} {value}: for GPUs only; nearest: --device cuda:0; choices: "
@@ -620,7 +640,7 @@ def _has_gradient(fuse: str, pass_: str, fusions: Sequence[str]) -> bool:
     return fuse == fusions[0] or (fuse == "bias" and pass_ == "backward-weights")
 
 
-def _for_gpus(on_gpu: bool, args: argparse.Namespace) -> list[str]:
+def _for_gpus(on_gpu: bool, args: Options) -> list[str]:
     """Refuse what only the other kind of device knows, and return the layouts that this one has.
 
     ``all`` means all that it has; ``blocked`` is refused where it was asked for by name.
@@ -629,32 +649,21 @@ def _for_gpus(on_gpu: bool, args: argparse.Namespace) -> list[str]:
         if "blocked" in args.layout and len(args.layout) < len(LAYOUTS):
             raise UsageError("--layout blocked: for CPUs only; nearest: --layout nhwc")
         return [layout for layout in args.layout if layout != "blocked"]
-    for option, value, idle in (
-        ("--timing", args.timing, None),
-        ("--energy", args.energy, False),
-        ("--workspace-limit", args.workspace_limit, None),
-    ):
-        if value != idle:
-            given = value[0] if isinstance(value, list) else value
-            text = option if value is True else f"{option} {given}"
-            raise UsageError(f"{text}: for GPUs only; nearest: --device cuda:0")
+    args.refuse(("timing", "energy", "workspace_limit"), "on a CPU", "--device cuda:0")
     return list(args.layout)
 
 
-def _threads(given: Sequence[int] | None) -> tuple[int | None, ...]:
-    if not given:
-        return (None,)
-    counts = list(given)
+def _threads(given: Sequence[int]) -> tuple[int | None, ...]:
     # The session checks this too; asked here, because with a list it would be found too late.
     if hasattr(os, "sched_getaffinity"):
         usable = len(os.sched_getaffinity(0))
-        for count in counts:
+        for count in given:
             if count > usable:
                 raise UsageError(
                     f"--threads {count}: this process may use {usable} logical CPUs only; "
                     f"nearest: {usable}"
                 )
-    return tuple(counts)
+    return tuple(given) or (None,)
 
 
 # -----------------------------------------------------------------------------
@@ -675,7 +684,7 @@ def tasks(request: Request) -> list[Task]:
     ]
 
 
-def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
+def read_tasks(args: Options) -> tuple[list[Task], tuple[str, ...]]:
     """Return the tasks of a sweep's table, and notes on what is left out."""
     request = read_request(args, several=True)
     return tasks(request), request.notes
@@ -708,14 +717,14 @@ def _fields(case: KernelSpec, threads: int | None) -> dict[str, str]:
 # What is shown, and where it is kept: may differ from run to run.
 _OUTPUTS: Final = frozenset(
     (
-        *("command", "version", "json", "csv", "md", "quiet", "verbose", "samples", "explain"),
+        *("json", "csv", "md", "format", "quiet", "verbose", "samples", "explain"),
         "ncu",
         *("fail_on", "store", "resume"),
     )
 )
 
 
-def with_options(args: argparse.Namespace) -> argparse.Namespace:
+def with_options(args: Options) -> Options:
     """Return the options of the run that ``--resume`` names, unless options are given beside it.
 
     Outputs are always those that are given now.
@@ -726,11 +735,8 @@ def with_options(args: argparse.Namespace) -> argparse.Namespace:
     if args.resume is None:
         return args
     from pydlbench.cli.measuring import run_to_resume
-    from pydlbench.cli.parser import command_parser
 
-    parser = command_parser("layers")
-    idle = vars(parser.parse_args([]))
-    if any(value != idle.get(name) for name, value in vars(args).items() if name not in _OUTPUTS):
+    if args.given.keys() - _OUTPUTS:
         return args
     with run_to_resume(args, args.resume, "layers") as (store, info):
         run = store.record(info.id)
@@ -740,13 +746,12 @@ def with_options(args: argparse.Namespace) -> argparse.Namespace:
             "repeat its options beside --resume"
         )
     try:
-        before = vars(parser.parse_args(list(run.command[2:])))
+        before = Options.parse(run.command[2:])
     except (PydlbenchError, SystemExit) as error:
         raise UsageError(
             f"--resume {args.resume}: the command line of run {run.id} cannot be read: {error}"
         ) from error
-    kept = {name: value for name, value in vars(args).items() if name in _OUTPUTS}
-    return argparse.Namespace(**{**before, **kept})
+    return replace(before, **{name: getattr(args, name) for name in _OUTPUTS})
 
 
 def asked_for(request: Request) -> dict[str, Any]:

@@ -6,8 +6,10 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.cli.options import FOUND, reading_store
+from pydlbench.backends.capabilities import untested
+from pydlbench.cli.machine import reading_store
 from pydlbench.cli.terminal import Progress, tell
+from pydlbench.cli.values import FOUND
 from pydlbench.errors import StoreError, UsageError
 from pydlbench.report.text import check_writable
 from pydlbench.runner.execute import execute
@@ -17,16 +19,16 @@ from pydlbench.store.place import chosen_path
 from pydlbench.store.store import Store
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Iterator, Sequence
 
+    from pydlbench.cli.options import Measuring
     from pydlbench.records.run import RunInfo
     from pydlbench.runner.execute import Results
     from pydlbench.runner.tasks import Task
 
 
 def measure(
-    args: argparse.Namespace,
+    args: Measuring,
     kind: str,
     tasks: Sequence[Task],
     show: Callable[[Results], None],
@@ -55,6 +57,8 @@ def measure(
     Raises:
         PydlbenchError: what has ended the run early; what was finished is shown before.
     """
+    for line in untested(_backends_of(tasks)):
+        tell(f"warning: {line}")
     open_session = None if sessions is None else lambda task: sessions(**task.options)
     with recorder_of(args, kind, getattr(args, "resume", None)) as recorder:
         shown = progress or Progress.of(args)
@@ -63,13 +67,20 @@ def measure(
     return ended(results, what, getattr(args, "fail_on", None)), results
 
 
+def _backends_of(tasks: Sequence[Task]) -> list[str]:
+    """Return the backends and frameworks of what is measured."""
+    specs = [row.case for task in tasks for row in task.rows]
+    names = ("backend", "framework")
+    return [str(getattr(spec, name)) for spec in specs for name in names if hasattr(spec, name)]
+
+
 def ended(results: Results, what: str = "rows", fail_on: tuple[str, float] | None = None) -> int:
     """Say how a run has ended, below its results, and return the command's exit code.
 
     Args:
         results: of the run.
         what: its rows are called.
-        fail_on: see :func:`pydlbench.cli.options.fail_on`; only ``failed`` is looked at.
+        fail_on: see :func:`pydlbench.cli.values.fail_on`; only ``failed`` is looked at.
 
     Raises:
         PydlbenchError: what has ended the run early.
@@ -92,7 +103,7 @@ def ended(results: Results, what: str = "rows", fail_on: tuple[str, float] | Non
 # The store that ``--store`` names, for keeping a run in it, and the run that ``--resume`` names.
 
 
-def recorder_of(args: argparse.Namespace, kind: str, resume: str | None = None) -> Recorder:
+def recorder_of(args: Measuring, kind: str, resume: str | None = None) -> Recorder:
     """Return what keeps a run in the store that a command's options name.
 
     Args:
@@ -143,9 +154,7 @@ def _resumable(store: Store, text: str, kind: str) -> Resumed:
 
 
 @contextlib.contextmanager
-def run_to_resume(
-    args: argparse.Namespace, resume: str, kind: str
-) -> Iterator[tuple[Store, RunInfo]]:
+def run_to_resume(args: Measuring, resume: str, kind: str) -> Iterator[tuple[Store, RunInfo]]:
     """Open the store for reading, and find the run that ``--resume`` names.
 
     Args:
@@ -156,9 +165,9 @@ def run_to_resume(
     Raises:
         UsageError: there is no such run, or it is another command's.
     """
-    store = reading_store(args)
+    store = reading_store(args.store)
     if store is None:
-        raise UsageError(f"--resume {resume}: no runs are kept yet")
+        raise UsageError(f"--resume {resume}: no runs are stored yet")
     with store:
         yield store, _find(store, resume, kind)
 

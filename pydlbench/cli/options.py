@@ -1,397 +1,457 @@
-"""Options that commands share, each with one meaning everywhere, and the values they take.
+"""Options as records: an option is declared once, as a field of its command's record.
 
-A value that is no good is refused in one line with the nearest that is.
+From the record come the parser with its help, the keys of a sweep's table and the keyword arguments
+of the functions in :mod:`pydlbench.api`. What several commands have is declared here, with one word
+and one meaning for all of them; a command's own options stand in its file::
+
+    class Options(Measuring):
+        budget: float = BUDGET(default=0.25)
+        summary: bool = flag("count only, measure nothing", group=WHAT)
 """
 
 from __future__ import annotations
 
 import argparse
-import math
-import re
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+import dataclasses
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self, dataclass_transform
 
-from pydlbench.errors import StoreError, UsageError, nearest
+from pydlbench.cli.values import (
+    assignment,
+    device,
+    fail_on,
+    frameworks,
+    one_of,
+    positive_seconds,
+    splits,
+    whole_number,
+)
+from pydlbench.errors import UsageError, nearest
+from pydlbench.ops.descriptor import POOL_MODES
 from pydlbench.words import (
     CODE_LIMIT_S,
     FEEDS,
-    FRAMEWORK_MODES,
-    FRAMEWORKS,
     IMAGE_LAYOUTS,
     PHASES,
-    check_device,
+    PRECISIONS,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from pydlbench.store.store import Store
+#: Groups of options, in the order of the help; a command's own stand before the last.
+WHAT: Final = "what is measured"
+OWN: Final = "a model of your own: FILE.py:CALLABLE, package.module:CALLABLE or FILE.onnx"
+HOW: Final = "how it is measured"
+GPU: Final = "on a GPU"
+SCRIPT: Final = "as a published script"
+OUTPUT: Final = "output"
+_GROUPS: Final = ("", WHAT, OWN, HOW, GPU, SCRIPT, OUTPUT)
+# Why a table of a sweep cannot have the options of a group.
+_NOT_IN_SWEEPS: Final = {
+    OUTPUT: "belongs to the sweep's own command line, not to its file; nearest: leave it out",
+    SCRIPT: "is for published scripts, which print for themselves; nearest: pydlbench step",
+}
 
 
-_BYTES = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
-# What eighteen digits can say.
-_LARGEST_COUNT = 10**18 - 1
-# More than any memory holds, and what the native modules can still count.
-_MOST_BYTES = 1 << 62
+def as_given(option: str, text: str) -> tuple[str]:  # noqa: ARG001 - as all readers
+    """Return a text as a list of one: that of an option whose values may hold commas."""
+    return (text,)
 
 
-def choices(
-    option: str, given: str | Sequence[str], allowed: Sequence[str], every: str = ""
-) -> list[str]:
-    """Return the distinct values of a list option, in the order given.
+def _text(option: str, text: str) -> str:  # noqa: ARG001 - as all readers
+    return text
 
-    Args:
-        option: Its name, for messages.
-        given: A word of the command line, or several; each may hold values between commas.
-        allowed: What may be asked for.
-        every: Word that stands for all of ``allowed``; empty where there is none.
 
-    Raises:
-        UsageError: A value is not among them.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """What is known of an option; called, it is a field of a record.
+
+    Attributes:
+        help: one line.
+        metavar: what its value is called; empty for a flag.
+        read: gives the value of a text, or of one of several texts; its first argument is the
+            option's name, for messages.
+        many: several values, between commas or by repeating the option; ``read`` gives a sequence.
+        default: its value where it is not given.
+        group: of the help.
+        short: another name, with its dash.
+        argument: how often it is given, where it is an argument and no option: ``1``, ``?``, ``*``,
+            ``+``.
+        not_in_sweeps: why a sweep's table cannot have it; empty where it can.
     """
-    found: dict[str, None] = {}
-    for value in _split(option, given):
-        if every and value == every:
-            found |= dict.fromkeys(allowed)
-        elif value in allowed:
-            found[value] = None
-        else:
-            # What only lacks its end comes first: bf16 means bf16-tc.
-            near = [name for name in allowed if name.startswith(value)] or nearest(
-                value, allowed, 1
-            )
-            hint = f"nearest: {near[0]}; choices" if near else "choices"
-            names = ", ".join([*allowed, every] if every else allowed)
-            raise UsageError(f"{option} {value}: not a valid choice; {hint}: {names}")
-    return list(found)
+
+    help: str
+    metavar: str = ""
+    read: Callable[[str, str], Any] = _text
+    many: bool = False
+    default: Any = None
+    group: str = ""
+    short: str = ""
+    argument: str = ""
+    not_in_sweeps: str = ""
+
+    def __call__(self, **changes: Any) -> Any:
+        """Return a field for this option, with what is different in its command."""
+        option = dataclasses.replace(self, **changes)
+        return dataclasses.field(default=option.default, metadata={"option": option})
+
+    @property
+    def refused(self) -> str:
+        """Why a sweep's table cannot have it."""
+        return self.not_in_sweeps or _NOT_IN_SWEEPS.get(self.group, "")
 
 
-def frameworks(option: str, given: str | Sequence[str]) -> list[str]:
-    """Return frameworks by name; ``all`` is those that run the models of the catalogue."""
-    words = choices(option, given, (*FRAMEWORK_MODES, "all"))
-    return [one for word in words for one in (FRAMEWORKS if word == "all" else (word,))]
+def option(metavar: str, text: str, **how: Any) -> Any:
+    """Return a field for an option with a value that one command has."""
+    return Option(metavar=metavar, help=text, **how)()
 
 
-def wholes(option: str, given: str | Sequence[str]) -> list[int]:
-    """Return the distinct whole numbers above zero of a list option, in the order given."""
-    values = (whole_number(option, word, 1) for word in _split(option, given))
-    return list(dict.fromkeys(values))
+def flag(text: str, **how: Any) -> Any:
+    """Return a field for an option without a value that one command has."""
+    return Option(help=text, default=False, **how)()
 
 
-def whole_number(option: str, text: str, least: int) -> int:
-    """Return ``text`` as a number of at least ``least``.
+def argument(metavar: str, text: str, times: str = "1", **how: Any) -> Any:
+    """Return a field for an argument; ``times`` is how often it is given, see :class:`Option`."""
+    several: dict[str, Any] = {"many": True, "default": ()} if times in "*+" else {}
+    return Option(metavar=metavar, help=text, argument=times, **several, **how)()
 
-    Raises:
-        UsageError: It is none, or smaller.
+
+# -----------------------------------------------------------------------------
+# Options that several commands have: one word and one meaning.
+
+MODEL: Final = Option(
+    metavar="MODEL",
+    help="alexnet-owt, vgg16, resnet50...; FILE.py:CALLABLE; FILE.onnx",
+    argument="1",
+)
+RUN: Final = Option(
+    metavar="RUN",
+    help="an id or its beginning, a tag, last, last~2 (two before), or a JSON file",
+    argument="1",
+)
+RUNS: Final = Option(
+    metavar="RUN",
+    help=RUN.help,
+    argument="*",
+    many=True,
+    read=as_given,
+    default=(),
+)
+PHASE: Final = Option(
+    metavar="PHASE",
+    help="forward (default), forward-backward, training (with L2 terms and optimizer)",
+    group=WHAT,
+    read=partial(one_of, allowed=PHASES),
+    default=PHASES[0],
+)
+BATCH: Final = Option(
+    metavar="N",
+    help="images per step; default: as published",
+    group=WHAT,
+    read=partial(whole_number, least=1),
+)
+PRECISION: Final = Option(
+    metavar="P",
+    help="fp32 (default), bf16, fp16; on a GPU also tf32, fp16-tc, bf16-tc, fp8-tc",
+    group=WHAT,
+    read=partial(one_of, allowed=PRECISIONS),
+    default="fp32",
+)
+FRAMEWORK: Final = Option(
+    metavar="NAME",
+    help="torch, tensorflow, jax, or all: the first two, if installed (default)",
+    group=WHAT,
+    many=True,
+    read=frameworks,
+)
+MODE: Final = Option(
+    metavar="MODE",
+    help="eager, compiled (torch), graph, xla (tensorflow), or all; default: eager, graph",
+    group=WHAT,
+    many=True,
+    read=splits,
+)
+LAYOUT: Final = Option(
+    metavar="LAYOUT",
+    help="layout of PyTorch's images: nhwc (channels last; default) or nchw; a model of your own "
+    "keeps its layout unless nhwc is given",
+    group=WHAT,
+    read=partial(one_of, allowed=IMAGE_LAYOUTS),
+)
+FEED: Final = Option(
+    metavar="FROM",
+    help="resident images (default), or new ones copied from the host in each step",
+    group=WHAT,
+    read=partial(one_of, allowed=FEEDS),
+    default=FEEDS[0],
+)
+SET: Final = Option(
+    metavar="NAME=VALUE",
+    help="an option of a catalogue model (lrn=off, classes=1001) or an argument of CALLABLE (a "
+    "Python literal, true, false, none, else text)",
+    group=WHAT,
+    many=True,
+    read=assignment,
+    default=(),
+)
+DEVICE: Final = Option(
+    metavar="DEVICE",
+    help="cpu or cuda:N; default: the GPU if there is one",
+    group=HOW,
+    read=device,
+)
+THREADS: Final = Option(
+    metavar="N",
+    help="threads of the CPU; default: one per physical core",
+    group=HOW,
+    read=partial(whole_number, least=1),
+)
+BUDGET: Final = Option(metavar="S", help="", group=HOW, read=positive_seconds)
+REPETITIONS: Final = Option(
+    metavar="N",
+    help="least repetitions of each row, over the whole run and each in new processes (6; a single "
+    "row has its repetitions in one process); from 6 on there is an interval",
+    group=HOW,
+    read=partial(whole_number, least=1),
+)
+SEED: Final = Option(
+    metavar="N",
+    help="seed of the data and of the order of measurements (0)",
+    group=HOW,
+    read=partial(whole_number, least=0),
+    default=0,
+)
+POOL: Final = Option(
+    metavar="MODE",
+    help="pooling that descriptors without oc stand for: max, avg or avg_p",
+    group=WHAT,
+    read=partial(one_of, allowed=POOL_MODES),
+)
+EXPLAIN: Final = Option(
+    help="show the measurements behind each statement", default=False, group=OUTPUT
+)
+FAIL_ON: Final = Option(
+    metavar="failed",
+    help="exit with code 3 if a row has failed",
+    group=OUTPUT,
+    read=partial(fail_on, allowed=("failed",)),
+)
+RESUME: Final = Option(
+    metavar="RUN",
+    help="continue a run that was stopped: an id, a tag or last",
+    group=OUTPUT,
+)
+#: The one file that a command writes.
+TO: Final = Option(
+    metavar="FILE",
+    help="file to write; default: standard output",
+    short="-o",
+    group=OUTPUT,
+    default="-",
+)
+_FILE: Final = Option(metavar="FILE", help="", group=OUTPUT)
+_FORMAT: Final = Option(metavar="FORMAT", help="", group=OUTPUT)
+
+
+# -----------------------------------------------------------------------------
+# Records of options.
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CommandOptions:
+    """The options of a command: a frozen record, whose fields are made by :class:`Option`.
+
+    Attributes:
+        given: by name of the field, the text of each option that was given.
     """
-    # int() would take "1_000", " 7 " and digits of any script.
-    if re.fullmatch(r"[+-]?[0-9]{19,}", text):
-        near = least if text.startswith("-") else _LARGEST_COUNT
-        raise UsageError(f"{option} {text}: beyond what can be counted; nearest: {near}")
-    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
-        raise UsageError(f"{option} {text}: not a whole number; nearest: {_guess(text, least)}")
-    if int(text) < least:
-        raise UsageError(f"{option} {text}: too small; nearest: {least}")
-    return int(text)
 
+    #: Above its options in the help.
+    description: ClassVar[str] = ""
+    #: Below them.
+    epilog: ClassVar[str] = ""
+    given: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
-def positive_seconds(option: str, text: str) -> float:
-    """Return ``text`` as a positive number of seconds.
+    def __init_subclass__(cls) -> None:
+        """Make a dataclass of each record."""
+        dataclasses.dataclass(frozen=True, kw_only=True)(cls)
 
-    Raises:
-        UsageError: It is none.
-    """
-    value = real(option, text, "2", endless=True)
-    if not 0 < value <= 86400:
-        near = "0.1" if value <= 0 else "86400"
-        raise UsageError(f"{option} {text}: must lie between 0 and 86400 s; nearest: {near}")
-    return value
+    @classmethod
+    def declared(cls) -> dict[str, Option]:
+        """Return the options by field, in the order of the help."""
+        fields = dataclasses.fields(cls)
+        found = {one.name: one.metadata["option"] for one in fields if one.metadata}
+        own = [one.group for one in found.values() if one.group not in _GROUPS]
+        order = [*_GROUPS[:-1], *own, *_GROUPS[-1:]]
+        return dict(sorted(found.items(), key=lambda item: order.index(item[1].group)))
 
+    @classmethod
+    def declared_arguments(cls) -> list[Option]:
+        """Return what is given without an option's name."""
+        return [one for one in cls.declared().values() if one.argument]
 
-def byte_count(option: str, text: str) -> int:
-    """Return a number of bytes: ``4096``, ``64M``, ``64MiB``, ``1.5g`` (powers of 1024).
+    @classmethod
+    def parse(cls, words: Sequence[str], parser: Parser | None = None) -> Self:
+        """Return the options that words of a command line give.
 
-    Args:
-        option: Its name, for messages.
-        text: What was given.
+        Args:
+            words: behind the command.
+            parser: knows the command's name, for messages.
 
-    Raises:
-        UsageError: It is no such number.
-    """
-    pattern = r"([0-9]{1,18}(?:\.[0-9]{1,6})?)\s*([KMGT]?)(?:I?B)?"
-    found = re.fullmatch(pattern, text.strip().upper())
-    if not found:
-        raise UsageError(f"{option} {text or repr(text)}: not a number of bytes; nearest: 64M")
-    whole, _, part = found[1].partition(".")
-    factor = 1 << _BYTES[found[2]]
-    count: int = int(whole) * factor + int(part or 0) * factor // 10 ** len(part)
-    if count > _MOST_BYTES:
-        raise UsageError(f"{option} {text}: more than there can be; nearest: 1T")
-    return count
-
-
-def fraction(option: str, text: str, low: float, high: float) -> float:
-    """Return ``text`` as a number between ``low`` and ``high``, both excluded.
-
-    Raises:
-        UsageError: It is none.
-    """
-    value = real(option, text, "0.95")
-    if not low < value < high:
-        percentage = low < value / 100 < high
-        near = f"{value / 100:g}" if percentage else "0.95"
-        raise UsageError(f"{option} {text}: must lie between {low:g} and {high:g}; nearest: {near}")
-    return value
-
-
-def percentage(option: str, text: str) -> float:
-    """Return ``text``, ``2%`` or ``2``, as a fraction: 0.02.
-
-    Raises:
-        UsageError: It is none between 0 and 100, both excluded.
-    """
-    found = re.fullmatch(r"([0-9]{0,3}(?:\.[0-9]{0,6})?) ?%?", text)
-    value = real(option, found[1], "2%") if found and found[1].strip(".") else math.nan
-    if not 0 < value < 100:
-        raise UsageError(
-            f"{option} {text or repr(text)}: expected a percentage between 0 and 100; nearest: 2%"
+        Raises:
+            UsageError: an unknown option, or a bad value; one line with the nearest valid one.
+        """
+        parser = parser or add_options(Parser(), cls)
+        found, unknown = parser.parse_known_args(list(words))
+        if unknown:
+            raise UsageError(_unknown(unknown[0], parser, cls))
+        values: dict[str, _Given] = vars(found)
+        return cls(
+            given={name: one.text for name, one in values.items()},
+            **{name: one.value for name, one in values.items()},
         )
-    return value / 100
+
+    def refuse(self, names: Sequence[str], where: str, near: str = "leave it out") -> None:
+        """Refuse options that would be ignored.
+
+        Args:
+            names: of fields.
+            where: they have no meaning, for the message: ``with --summary``.
+            near: what to do instead.
+
+        Raises:
+            UsageError: one of them was given.
+        """
+        for name in names:
+            if name in self.given:
+                text = f"{flag_of(name)} {self.given[name]}".rstrip()
+                raise UsageError(f"{text}: has no meaning {where}; nearest: {near}")
 
 
-def split_patterns(given: Iterable[str]) -> list[str]:
-    """Split layer patterns at commas, except inside ``n"..."`` and in ``@file``."""
-    found: list[str] = []
-    for word in given:
-        if word.startswith("@"):
-            found.append(word)
-            continue
-        parts = re.findall(r'(?:[^,"]|"[^"]*"?)+', word)
-        found += [part.strip() for part in parts if part.strip()]
-    return list(dict.fromkeys(found))
+class Quiet(CommandOptions):
+    """Of every command that prints."""
+
+    quiet: bool = flag("no progress, no notes, no warnings", group=OUTPUT, short="-q")
 
 
-def _split(option: str, given: str | Sequence[str]) -> list[str]:
-    given = [given] if isinstance(given, str) else given
-    values = [value.strip() for word in given for value in word.split(",")]
-    if not all(values) or not values:
-        text = ",".join(given)
-        near = ",".join(filter(None, values)) or "leave the option out"
-        raise UsageError(f"{option} {text!r}: empty value in the list; nearest: {near}")
-    return values
+class JsonOutput(Quiet):
+    """Of commands whose result can be JSON."""
+
+    json: str | None = _FILE(help="write JSON; - is standard output")
+    format: str | None = _FORMAT(
+        help="print json instead of text", read=partial(one_of, allowed=("json",))
+    )
 
 
-def real(option: str, text: str, near: str, *, endless: bool = False) -> float:
-    """Return a number; an infinite one only where it is refused for its size.
+class MarkdownOutput(JsonOutput):
+    """Of commands whose result can be Markdown, too."""
 
-    Raises:
-        UsageError: it is none; ``near`` is one.
-    """
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if math.isnan(value) or (math.isinf(value) and not endless):
-        raise UsageError(f"{option} {text}: not a number; nearest: {near}")
-    return value
+    md: str | None = _FILE(help="write Markdown; - is standard output")
+    format: str | None = _FORMAT(
+        help="print json or md instead of text", read=partial(one_of, allowed=("json", "md"))
+    )
 
 
-def _guess(text: str, least: int) -> int:
-    try:
-        return min(max(least, round(float(text))), _LARGEST_COUNT)
-    except (ValueError, OverflowError):
-        return least
+class TableOutput(MarkdownOutput):
+    """Of commands whose result can be a table of values, too."""
+
+    csv: str | None = _FILE(help="write CSV; - is standard output")
+    format: str | None = _FORMAT(
+        help="print json, csv or md instead of text",
+        read=partial(one_of, allowed=("json", "csv", "md")),
+    )
 
 
-def one_of(option: str, text: str, allowed: Sequence[str]) -> str:
-    """Return the value of an option that takes one only.
+class Stored(Quiet):
+    """Of commands that read or keep runs."""
 
-    Raises:
-        UsageError: it is not among those allowed, or there are several.
-    """
-    first, *others = choices(option, text, allowed)
-    if others:
-        raise UsageError(f"{option} {text}: one at a time; nearest: {option} {first}")
-    return first
-
-
-# -----------------------------------------------------------------------------
-# What options stand for: the device, and the store for reading.
+    store: str | None = Option(
+        metavar="FILE",
+        help="file that runs are stored in; none stores nothing; default: $PYDLBENCH_STORE, else "
+        "in the user's data directory",
+        group=OUTPUT,
+    )()
 
 
-def device_of(args: argparse.Namespace) -> tuple[str, tuple[str, ...]]:
-    """Return the device of ``--device``, or the default one and what has to be said of it.
+class Measuring(Stored):
+    """Of commands that measure."""
 
-    Raises:
-        UsageError: there is no such device.
-    """
-    from pydlbench.backends.capabilities import default_device
-
-    if args.device is None:
-        return default_device()
-    check_device(args.device)
-    return args.device, ()
+    verbose: bool = flag("a line for each measurement that begins", group=OUTPUT, short="-v")
 
 
-def check_threads(threads: int | Sequence[int] | None, device: str) -> None:
-    """Refuse ``--threads`` where the device is no CPU.
+class ModelOptions(Measuring):
+    """Of commands that take a MODEL."""
 
-    Raises:
-        UsageError: it was given.
-    """
-    if threads is not None and device != "cpu":
-        first = threads if isinstance(threads, int) else threads[0]
-        raise UsageError(f"--threads {first}: for CPUs only; nearest: leave it out")
+    model: str = MODEL()
+    threads: int | None = THREADS()
+    seed: int = SEED()
+    set_: tuple[tuple[str, str], ...] = SET()
+    input: tuple[str, ...] = option(
+        "SHAPE",
+        "a random input: 8x3x224x224, 8x128:int64 (0 or 1), tokens=8x128:int64 by name; default: "
+        "those that CALLABLE returns",
+        group=OWN,
+        many=True,
+        read=as_given,
+        default=(),
+    )
+    loss: str | None = option(
+        "LOSS",
+        "cross-entropy, sum, mean-square or package.module:FUNCTION of the output; default: what "
+        "CALLABLE returns, else the model's own, else sum",
+        group=OWN,
+    )
+    optimizer: str | None = option(
+        "NAME",
+        "optimizer of training: sgd (default), momentum, adam, adamw; fused as adam-fused",
+        group=OWN,
+    )
+    train_mode: bool = flag("training mode of modules also in the forward phase", group=OWN)
+    eval_mode: bool = flag("evaluation mode of modules in all phases", group=OWN)
+    autocast: str | None = option(
+        "P",
+        "bf16: as --precision bf16, with weights in fp32",
+        group=OWN,
+        read=partial(one_of, allowed=("bf16",)),
+    )
+    time_limit: float | None = option(
+        "S",
+        f"time limit per request in seconds ({CODE_LIMIT_S:.0f}); a request builds the model and "
+        "runs it a few times, or takes a batch of samples; one that takes longer fails its row",
+        group=OWN,
+        read=positive_seconds,
+    )
 
 
-def refuse(
-    args: argparse.Namespace,
-    names: Sequence[str],
-    where: str,
-    near: str = "leave it out",
-    *,
-    idle: Mapping[str, Any] = MappingProxyType({}),
-) -> None:
-    """Refuse options that would be ignored.
+class ExplainedStep(ModelOptions, MarkdownOutput):
+    """Of commands that take a framework's step apart."""
 
-    Args:
-        args: of the command.
-        names: of the options, as attributes.
-        where: they have no meaning, for the message: ``with --summary``.
-        near: what to do instead.
-        idle: by name, the default of those options that have another one than None.
-
-    Raises:
-        UsageError: one of them was given.
-    """
-    for name in names:
-        value = getattr(args, name)
-        # A seed of 0 was given, too.
-        if value is None or value is False or (name in idle and value == idle[name]):
-            continue
-        option = f"--{name.replace('_', '-')}"
-        # A flag, a condition or a margin, which are no text any more.
-        plain = value is True or isinstance(value, tuple) or name == "same"
-        shown = f"{value:g}" if isinstance(value, float) else value
-        text = option if plain else f"{option} {shown}"
-        raise UsageError(f"{text}: has no meaning {where}; nearest: {near}")
-
-
-def reading_store(args: argparse.Namespace) -> Store | None:
-    """Open the store for reading; None where there is none yet, or ``--store none`` was given.
-
-    Raises:
-        UsageError: a file that was named is missing, or is no store that can be read.
-        StoreError: another one cannot be read.
-    """
-    from pydlbench.store.place import chosen_path
-    from pydlbench.store.store import Store
-
-    path, by = chosen_path(getattr(args, "store", None))
-    if path is None:
-        return None
-    if not path.exists():
-        if by == "--store":
-            raise UsageError(f"--store {path}: no such file; nearest: leave it out")
-        return None
-    try:
-        return Store.open(path, readonly=True)
-    except StoreError as error:
-        if by == "--store":
-            raise UsageError(str(error)) from error
-        raise
+    framework: tuple[str, ...] | None = FRAMEWORK()
+    mode: tuple[str, ...] | None = MODE()
+    phase: str = PHASE()
+    batch: int | None = BATCH()
+    precision: str = PRECISION()
+    layout: str | None = LAYOUT()
+    feed: str = FEED()
+    device: str | None = DEVICE()
 
 
 # -----------------------------------------------------------------------------
-# ``--fail-on``: what ends a command with exit code 3, or 4 where it cannot be told.
-
-#: Exit code of a finding.
-FOUND: Final = 3
-#: Exit code where it could not be told whether there is one.
-UNDECIDED: Final = 4
-_LARGEST: Final = 1000.0
+# The generator: from a record to a parser, and from values to words of a command line.
 
 
-def fail_on(option: str, text: str, *allowed: str) -> tuple[str, float]:
-    """Read a condition: ``failed``, ``slower``, ``slower:3%``, ``saves:10%``.
-
-    Args:
-        option: its name, for messages.
-        text: what was given; a bare fraction like ``0.1`` is a share of ``saves``.
-        allowed: the conditions that a command knows.
-
-    Returns:
-        Its name, and the fraction: 0.03 for ``slower:3%``, 0 without one.
-
-    Raises:
-        UsageError: it is not written so; with the nearest that is.
-    """
-    if allowed == ("saves",) and re.fullmatch(r"0?\.[0-9]{1,6}", text):
-        return "saves", float(text)
-    found = re.fullmatch(r"([a-z]+)(?::([0-9]{1,4}(?:\.[0-9]{1,6})?)%)?", text)
-    known = found is not None and found[1] in allowed
-    if found and known and (found[1] != "failed" or found[2] is None):
-        value = float(found[2] or 0)
-        if value <= _LARGEST:
-            return found[1], value / 100
-    forms = ", ".join(one if one == "failed" else f"{one}:P%" for one in allowed)
-    reason = "more than anybody measures" if found and known else f"expected {forms}"
-    near = _near_condition(text, allowed)
-    raise UsageError(f"{option} {text or repr(text)}: {reason}; nearest: {near}")
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Given:
+    value: Any
+    text: str
 
 
-def _near_condition(text: str, allowed: Sequence[str]) -> str:
-    word = re.sub(r"[^a-z].*", "", text.strip().lower())
-    name = next(iter(nearest(word, allowed, 1)), allowed[-1])
-    number = re.search(r"[0-9]*\.?[0-9]+", text)
-    if name == "failed" or number is None:
-        return name if name == "failed" or (word and ":" not in text) else f"{name}:3%"
-    value = float(number[0])
-    if value > _LARGEST:
-        return f"{name}:{_LARGEST:g}%"
-    # A fraction without a sign is one: 0.03 means 3 %; 1.03 does, too.
-    if "%" not in text and 0 < value < 1:
-        value *= 100
-    elif "%" not in text and 1 < value < 2 and "." in number[0]:
-        value = 100 * (value - 1)
-    # As many digits as are taken, and no exponent.
-    return f"{name}:{f'{value:.6f}'.rstrip('0').rstrip('.')}%"
+class _Take(argparse.Action):
+    """Reads one occurrence of an option, or an argument."""
 
-
-# -----------------------------------------------------------------------------
-# How argparse reads values: by the functions above, several of them as one list.
-
-
-def taking(option: str, check: Callable[..., Any], *limits: Any) -> Callable[[str], Any]:
-    """Return a ``type`` for ``add_argument`` from a function of option, text and limits."""
-
-    def convert(text: str) -> Any:
-        try:
-            return check(option, text, *limits)
-        except UsageError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    return convert
-
-
-def batches(option: str, text: str, axis: str = "") -> list[int]:
-    """Read ``16,32`` of ``--batch``, or ``batch=16,32`` of ``--sweep``, behind its axis."""
-    if not text.startswith(axis):
-        raise UsageError(f"{option} {text}: only batches; nearest: --sweep batch=16,32,64")
-    try:
-        return wholes(option, [text.removeprefix(axis)])
-    except UsageError as error:
-        if not axis:
-            raise
-        # What was given, axis and all, and why not.
-        raise UsageError(f"{option} {text}: {str(error).partition(': ')[2]}") from None
-
-
-class Several(argparse.Action):
-    """Gathers the values of all words into one list, each once, in the order given.
-
-    The option's default gives way to the first of them.
-    """
+    declared: Option
 
     def __call__(
         self,
@@ -400,170 +460,98 @@ class Several(argparse.Action):
         values: Any,
         option_string: str | None = None,  # noqa: ARG002 - likewise
     ) -> None:
-        """Add what one occurrence of the option has."""
-        found = getattr(namespace, self.dest)
-        before = () if found is self.default else found
-        words = values if isinstance(values, list) else [values]
-        every = [one for word in words for one in (word if isinstance(word, list) else [word])]
-        setattr(namespace, self.dest, list(dict.fromkeys([*before, *every])))
+        """Put the value and its text into the namespace."""
+        one = self.declared
+        texts = values if isinstance(values, list) else [values]
+        name = "" if one.argument else flag_of(self.dest)
+        if not one.metavar:
+            found = _Given(True, "")
+        elif one.many:
+            before = getattr(namespace, self.dest, _Given((), ""))
+            values = [*before.value, *(value for text in texts for value in one.read(name, text))]
+            shown = ",".join(filter(None, [before.text, *texts]))
+            found = _Given(tuple(values if one.argument else dict.fromkeys(values)), shown)
+        else:
+            found = _Given(one.read(name, values), values)
+        setattr(namespace, self.dest, found)
 
 
-#: ``--fail-on`` of the commands whose rows can fail.
-FAILED: Final = {
-    "type": (fail_on, "failed"),
-    "help": "failed: end with exit code 3 if a row has failed",
-}
-#: The options that more than one command has, as ``add_argument`` takes them; ``type`` is what
-#: :func:`taking` makes one of.
-SHARED: Final[dict[str, dict[str, Any]]] = {
-    "model": {"metavar": "MODEL", "help": "only this model"},
-    "framework": {
-        "metavar": "NAME",
-        "help": "torch, tensorflow, jax, or all, which is the first two; default: all",
-    },
-    "mode": {
-        "metavar": "MODE",
-        "help": "eager, compiled (torch), graph, xla (tensorflow); default: eager, graph",
-    },
-    "phase": {
-        "metavar": "PHASE",
-        "type": (one_of, PHASES),
-        "default": PHASES[0],
-        "help": "forward (default), forward-backward, training (with L2 terms and optimizer)",
-    },
-    "batch": {
-        "metavar": "N",
-        "type": (whole_number, 1),
-        "help": "images per step; default: as published",
-    },
-    "precision": {
-        "metavar": "P",
-        "help": "fp32 (default), bf16, fp16; on a GPU tf32, fp16-tc, bf16-tc, fp8-tc, too",
-    },
-    "layout": {
-        "metavar": "LAYOUT",
-        "type": (one_of, IMAGE_LAYOUTS),
-        "help": "of PyTorch's images: nhwc (channels last; default) or nchw; a model of one's own "
-        "stays as it is built unless nhwc is asked for",
-    },
-    "feed": {
-        "metavar": "FROM",
-        "type": (one_of, FEEDS),
-        "default": FEEDS[0],
-        "help": "resident images (default), or new ones from the host in each step",
-    },
-    "option": {
-        "action": "append",
-        "metavar": "NAME=VALUE",
-        "help": "a variant of the model: lrn=off, classes=1001",
-    },
-    "arg": {
-        "action": "append",
-        "metavar": "NAME=VALUE",
-        "help": "what CALLABLE is called with; Python's literals, true, false, none, else text",
-    },
-    "input": {
-        "action": "append",
-        "metavar": "SHAPE",
-        "help": "a random input: 8x3x224x224, 8x128:int64 (0 or 1), tokens=8x128:int64 by name; "
-        "default: those that CALLABLE returns",
-    },
-    "loss": {
-        "metavar": "LOSS",
-        "help": "cross-entropy, sum, mean-square or package.module:FUNCTION of the output; "
-        "default: what CALLABLE returns, else the model's own, else sum",
-    },
-    "optimizer": {
-        "metavar": "NAME",
-        "help": "of training: sgd (default), momentum, adam, adamw; fused as adam-fused",
-    },
-    "train-mode": {
-        "action": "store_true",
-        "help": "modules in training mode in the forward phase, too",
-    },
-    "eval-mode": {"action": "store_true", "help": "modules in evaluation mode in all phases"},
-    "autocast": {
-        "metavar": "P",
-        "type": (one_of, ("bf16",)),
-        "help": "bf16: the same as --precision bf16 with weights in fp32",
-    },
-    "time-limit": {
-        "metavar": "S",
-        "type": (positive_seconds,),
-        "help": "seconds after which a request in which its code runs is given up, at the cost of "
-        f"its row: built and run a few times, or a batch of samples ({CODE_LIMIT_S:.0f})",
-    },
-    "device": {
-        "metavar": "DEVICE",
-        "help": "cpu or cuda:N; default: the GPU if there is one",
-    },
-    "threads": {
-        "metavar": "N",
-        "type": (whole_number, 1),
-        "help": "default: one per physical core",
-    },
-    "budget": {"metavar": "S", "type": (positive_seconds,)},
-    "visits": {
-        "metavar": "N",
-        "type": (whole_number, 1),
-        "help": "visit each row so often at least, over the whole run and in new processes; from 6 "
-        "on there is an interval (6; a single row has its visits in one process)",
-    },
-    "seed": {
-        "metavar": "N",
-        "default": 0,
-        "type": (whole_number, 0),
-        "help": "seed of data and order (0)",
-    },
-    "explain": {
-        "action": "store_true",
-        "help": "show the measurements behind what is said",
-    },
-    "fail-on": {"metavar": "WHAT"},
-    "json": {"metavar": "FILE", "help": "write JSON; - is stdout"},
-    "csv": {"metavar": "FILE", "help": "write CSV; - is stdout"},
-    "md": {"metavar": "FILE", "help": "write Markdown; - is stdout"},
-    "quiet": {"action": "store_true", "help": "no progress, no notes, no warnings"},
-    "verbose": {"action": "store_true", "help": "a line for everything that is begun"},
-    "store": {
-        "metavar": "FILE",
-        "help": "where runs are kept; none keeps nothing; default: $PYDLBENCH_STORE, else in the "
-        "user's data directory",
-    },
-}
-# What an option becomes where a command takes several values of it.
-_MANY: Final[dict[str, dict[str, Any]]] = {
-    "batch": {
-        "action": Several,
-        "type": (batches,),
-        "help": "several are timed one after another",
-    },
-    "threads": {"action": Several, "type": (wholes,)},
-    "framework": {"action": Several, "type": (frameworks,)},
-    "phase": {"action": Several, "type": (choices, PHASES, "all"), "default": None},
-}
-_SHORT: Final = {"quiet": "-q", "verbose": "-v"}
+class Formatter(argparse.HelpFormatter):
+    """One line for an option wherever it fits, and examples as they are written."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=24)
+
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        if action.nargs in ("+", "*"):
+            return f"{action.metavar or default_metavar}..."
+        return super()._format_args(action, default_metavar)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        # A line that is indented stands as it is.
+        return "\n".join(
+            part if part.startswith(" ") else fill(part, width, indent) for part in text.split("\n")
+        )
 
 
-def add(parser: Any, *names: str, many: Sequence[str] = (), **changes: Mapping[str, Any]) -> None:
-    """Add shared options to a parser, or to a group of one.
+class Parser(argparse.ArgumentParser):
+    """Answers bad input with one line, as every part of pydlbench does, and takes no prefixes.
 
-    Args:
-        parser: of a command.
-        names: of :data:`SHARED`.
-        many: those that take several values here.
-        changes: by name, with ``_`` for ``-``: what a command has otherwise, a default for example.
+    A prefix of an option that works today would mean something else once an option is added.
     """
-    for name in names:
-        short = [_SHORT[name]] if name in _SHORT else []
-        several = {"nargs": "+", "action": "extend", **_MANY.get(name, {})}
-        how = {**SHARED[name], **(several if name in many else {})}
-        how |= changes.get(name.replace("-", "_"), {})
-        if "type" in how:
-            how["type"] = taking(f"--{name}", *how["type"])
-        parser.add_argument(*short, f"--{name}", **how)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Take ``argparse``'s arguments."""
+        usual: dict[str, Any] = {"allow_abbrev": False, "formatter_class": Formatter}
+        super().__init__(*args, **{"prog": "pydlbench", **usual, **kwargs})
+
+    def error(self, message: str) -> NoReturn:
+        """Raise ``UsageError`` instead of printing the usage and leaving."""
+        names = message.partition("arguments are required: ")[2]
+        if names:
+            form = str(self.usage or self.prog).replace(" [OPTION...]", "")
+            raise UsageError(f"{names}: not given; nearest: {form}")
+        raise UsageError(f"{message.removeprefix('argument ')} ({self.prog} --help)")
 
 
-def shortened(text: str, width: int = 200) -> str:
-    """Return a text that a message can quote: a long one loses its middle."""
-    return text if len(text) <= width else f"{text[: width - 60]} ... {text[-50:]}"
+def flag_of(name: str) -> str:
+    """Return how a field's option is written: ``--fail-on``."""
+    return f"--{name.rstrip('_').replace('_', '-')}"
+
+
+def add_options(parser: Parser, kind: type[CommandOptions]) -> Parser:
+    """Add the options of a record to a parser, and return it."""
+    groups: dict[str, Any] = {"": parser}
+    for name, one in kind.declared().items():
+        if one.group not in groups:
+            groups[one.group] = parser.add_argument_group(one.group)
+        names = [name] if one.argument else [*filter(None, [one.short]), flag_of(name)]
+        how: dict[str, Any] = {"nargs": None if one.metavar else 0}
+        if one.argument:
+            how["nargs"] = None if one.argument == "1" else one.argument
+        else:
+            how["dest"] = name
+        added = groups[one.group].add_argument(
+            *names,
+            action=_Take,
+            metavar=one.metavar or None,
+            default=argparse.SUPPRESS,
+            help=one.help.replace("%", "%%"),
+            **how,
+        )
+        added.declared = one
+    return parser
+
+
+def _unknown(word: str, parser: Parser, kind: type[CommandOptions]) -> str:
+    declared = kind.declared()
+    options = {flag_of(name): one for name, one in declared.items() if not one.argument}
+    if word.startswith("-"):
+        names = nearest(word.split("=", maxsplit=1)[0], options, 2)
+        near = f"nearest: {', '.join(names)}" if names else f"see {parser.prog} --help"
+        return f"{word}: no such option of {parser.prog}; {near}"
+    return (
+        f"{word}: {parser.prog} takes no such argument; several values of an option are separated "
+        f"by commas; see {parser.prog} --help"
+    )

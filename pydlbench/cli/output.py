@@ -19,9 +19,9 @@ from pydlbench.report.text import STDOUT, Style, as_text, check_writable, write_
 from pydlbench.store.place import user_path
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from pydlbench.cli.options import Quiet
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.step import StepRecord
     from pydlbench.report.blocks import Block
@@ -42,7 +42,7 @@ class Outputs:
     quiet: bool = False
 
     @classmethod
-    def from_args(cls, args: argparse.Namespace) -> Outputs:
+    def of(cls, args: Quiet) -> Outputs:
         """Read the options and make sure that every file can be written.
 
         Raises:
@@ -50,6 +50,12 @@ class Outputs:
         """
         given = {kind: getattr(args, kind, None) for kind in _FORMATS}
         files = {kind: target for kind, target in given.items() if target is not None}
+        printed: str | None = getattr(args, "format", None)
+        if printed is not None and printed in files:
+            raise UsageError(
+                f"--format {printed}: --{printed} {files[printed]} is given; nearest: leave one out"
+            )
+        files |= {} if printed is None else {printed: STDOUT}
         taken: dict[str, str] = {}
         for kind, target in files.items():
             check_writable(f"--{kind}", target)

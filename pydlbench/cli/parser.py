@@ -1,28 +1,30 @@
-"""The main parser: knows every command's name, loads only the one that is used."""
+"""Knows every command's name and loads only the one that is used."""
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import re
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
+from pydlbench.cli.options import Parser, add_options
 from pydlbench.errors import UsageError, nearest
-from pydlbench.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from types import ModuleType
+
+    from pydlbench.cli.options import CommandOptions
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
     """What the main parser knows of a command without loading it.
 
-    Its module, ``pydlbench.cli.<name>``, gives ``add_parser(subparsers)`` and ``run(args)`` and
-    imports next to nothing at its top. A command that measures gives ``read_tasks(args)``, too;
-    one that stores in a table of its own gives ``stored_report(run)``.
+    Its module, ``pydlbench.cli.<name>``, gives a record ``Options`` and ``run(options)``, or both
+    for each of its ``SUBCOMMANDS``, and imports next to nothing at its top. A command that measures
+    gives ``read_tasks(options)``, too; one that stores in a table of its own gives
+    ``stored_report(run)``.
 
     Attributes:
         help: its line in ``pydlbench --help``.
@@ -30,6 +32,7 @@ class Command:
         codes: what exit codes other than 0, 2 and 130 mean.
         sweeps: whether a table of a sweep can ask for it.
         stores: the table of the store that its results are in.
+        usual: the sub-command that is meant where none is given; empty where one has to be.
     """
 
     help: str
@@ -37,6 +40,7 @@ class Command:
     codes: str = ""
     sweeps: bool = False
     stores: str = ""
+    usual: str = ""
 
 
 _NO_ROW = "1 an error, or no row is ok"
@@ -57,7 +61,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
         "step": Command(
             "How long does a real step take, and which layers dominate it?",
             (
-                ("step alexnet-owt --batch 16 32", "PyTorch and TensorFlow, interleaved"),
+                ("step alexnet-owt --batch 16,32", "PyTorch and TensorFlow, interleaved"),
                 ("step --protocol mnist-tutorial --steps 100", "what that script prints"),
             ),
             "1 an error, no row is ok or the frameworks disagree; 3 a row has failed, under "
@@ -77,16 +81,6 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
             sweeps=True,
             stores="estimate",
         ),
-        "check": Command(
-            "where a step's time goes in PyTorch, TensorFlow, JAX or onnxruntime, rung by rung",
-            (
-                ("check alexnet-owt --batch 16", "where a step's milliseconds go"),
-                ("check mnist --framework torch --explain", "how each term was measured"),
-            ),
-            "1 an error, or no check is ok; 3 a check has failed, under --fail-on",
-            sweeps=True,
-            stores="check",
-        ),
         "breakdown": Command(
             "Where does a real step's time go, from the hardware's limit to the step?",
             (
@@ -94,6 +88,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
                 ("breakdown mnist --framework torch --explain", "how each term was measured"),
             ),
             "1 an error, or no breakdown is ok; 3 a breakdown has failed, under --fail-on",
+            sweeps=True,
             stores="breakdown",
         ),
         "forecast": Command(
@@ -123,12 +118,16 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
         "runs": Command(
             "Which runs are stored? Lists, shows, tags and deletes them.",
             (("runs", "the newest first"), ("runs show last", "the last one as it was printed")),
+            usual="list",
         ),
         "compare": Command(
             "Did anything become slower between two runs? Verdicts row by row.",
             (
                 ("compare last~1 last", "the two newest runs"),
-                ("compare main last --fail-on slower:3%", "a gate for continuous integration"),
+                (
+                    "compare --python A/bin/python --python B/bin/python mnist --fail-on slower:3%",
+                    "a gate",
+                ),
             ),
             "1 nothing can be compared; 3 a row is slower than --fail-on allows; 4 that cannot be "
             "told",
@@ -198,7 +197,7 @@ _GUESSES: Final = {
     **dict.fromkeys(("e2e", "train", "time", "profile"), "step"),
     **dict.fromkeys(("model", "predict"), "estimate"),
     **dict.fromkeys(("layer", "bench", "benchmark", "measure"), "layers"),
-    "explain": "breakdown",
+    **dict.fromkeys(("explain", "check"), "breakdown"),
 }
 
 _DESCRIPTION = "Time deep-learning kernels and hold them against what the hardware could do."
@@ -208,152 +207,121 @@ _EPILOG = (
 )
 
 
-class Formatter(argparse.HelpFormatter):
-    """One line for an option wherever it fits, and examples as they are written."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=24)
-
-    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
-        if action.nargs in ("+", "*"):
-            return f"{action.metavar or default_metavar}..."
-        return super()._format_args(action, default_metavar)
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        fill = super()._fill_text
-        # A line that is indented stands as it is.
-        return "\n".join(
-            part if part.startswith(" ") else fill(part, width, indent) for part in text.split("\n")
-        )
+def help_text() -> str:
+    """Return what ``pydlbench --help`` prints."""
+    wide = max(map(len, COMMANDS))
+    groups = [
+        "\n".join([f"{title}:", *(f"  {name:<{wide}}  {one.help}" for name, one in group.items())])
+        for title, group in GROUPS.items()
+    ]
+    options = (
+        "options:\n  -h, --help     show this help and exit\n"
+        "  -V, --version  show the version and exit"
+    )
+    usage = "usage: pydlbench COMMAND [OPTION...]"
+    return "\n\n".join([usage, _DESCRIPTION, *groups, options, _EPILOG])
 
 
-class Parser(argparse.ArgumentParser):
-    """Answers bad input with one line, as every part of pydlbench does, and takes no prefixes.
+def records(name: str) -> dict[str, tuple[type[CommandOptions], Callable[..., int]]]:
+    """Return by sub-command its record of options and what runs it; by "" that of a plain command.
 
-    A prefix of an option that works today would mean something else once an option is added.
+    Args:
+        name: of the command.
     """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Take ``argparse``'s arguments."""
-        kwargs.setdefault("allow_abbrev", False)
-        kwargs.setdefault("formatter_class", Formatter)
-        super().__init__(*args, **kwargs)
-
-    def error(self, message: str) -> NoReturn:
-        """Raise ``UsageError`` instead of printing the usage and leaving."""
-        text = message.removeprefix("argument ")
-        own = r"(?!expected |ignored |invalid |not allowed )"  # what argparse says itself
-        found = re.match(rf"(?:-\w/)?--?[\w-]+: {own}(.+)", text)
-        # What a type= function has to say names option and value, not where help is.
-        raise UsageError(found[1] if found else f"{text} ({self.prog} --help)")
+    module: ModuleType = importlib.import_module(f"pydlbench.cli.{name}")
+    found: Mapping[str, tuple[type[CommandOptions], Callable[..., int]]] | None
+    found = getattr(module, "SUBCOMMANDS", None)
+    return {"": (module.Options, module.run)} if found is None else dict(found)
 
 
-def command_parser(name: str, subparsers: Any = None) -> argparse.ArgumentParser:
-    """Return a command's parser, with examples and exit codes below its options.
+def command_parser(name: str, sub: str = "") -> Parser:
+    """Return the parser of a command or sub-command, with examples and exit codes in its help.
 
     Args:
         name: the command.
-        subparsers: where it is added; None is a main parser of its own.
+        sub: its sub-command; of a command that has some, "" is the parser that lists them.
     """
-    places = Parser(prog="pydlbench").add_subparsers() if subparsers is None else subparsers
-    importlib.import_module(f"pydlbench.cli.{name}").add_parser(places)
-    parser: argparse.ArgumentParser = places.choices[name]
-    words = [
-        {"?": f"[{one.metavar}]", "*": f"[{one.metavar}...]"}.get(str(one.nargs), str(one.metavar))
-        for one in parser._actions  # noqa: SLF001 - argparse has no other way to list them
-        if not one.option_strings
-    ]
-    parser.usage = " ".join([f"pydlbench {name} [OPTION...]", *words])
-    command = COMMANDS[name]
-    wide = max(len(line) for line, _ in command.examples)
-    examples = [f"  pydlbench {line:<{wide}}  # {what}" for line, what in command.examples]
+    known, command, words = records(name), COMMANDS[name], " ".join(filter(None, [name, sub]))
+    kind = known[sub][0] if sub in known else None
+    lines = [(line, what) for line, what in command.examples if f"{line} ".startswith(f"{words} ")]
+    wide = max((len(line) for line, _ in lines), default=0)
+    examples = [f"  pydlbench {line:<{wide}}  # {what}" for line, what in lines]
     own = (command.codes or "1 an error").split("; ")
-    codes = "; ".join(["0 done", own[0], "2 bad input", *own[1:], "130 interrupted"])
-    more = [parser.epilog, ""] if parser.epilog else []
-    parser.epilog = "\n".join([*more, "examples:", *examples, "", f"exit codes: {codes}"])
-    return parser
-
-
-# It takes its type in brackets while types are checked, not at run time, and has no public name.
-class _Commands(argparse._SubParsersAction):  # type: ignore[type-arg] # noqa: SLF001 - no public name
-    """Parsers of commands, each with its line in ``pydlbench --help``."""
-
-    def add_parser(self, name: str, **kwargs: Any) -> Any:
-        return super().add_parser(name, help=COMMANDS[name].help, **kwargs)
-
-
-class _Main(Parser):
-    """The main parser; its help lists the commands in groups."""
-
-    def format_help(self) -> str:
-        """Return the help; argparse cannot group commands."""
-        wide = max(map(len, COMMANDS))
-        groups = [
-            "\n".join(
-                [f"{title}:", *(f"  {name:<{wide}}  {one.help}" for name, one in group.items())]
-            )
-            for title, group in GROUPS.items()
-        ]
-        options = (
-            "options:\n  -h, --help     show this help and exit\n"
-            "  -V, --version  show the version and exit"
-        )
-        return "\n\n".join([f"usage: {self.usage}", _DESCRIPTION, *groups, options, _EPILOG]) + "\n"
-
-
-def main_parser() -> tuple[Parser, Any]:
-    """Return the main parser and what the commands' parsers are added to."""
-    parser = _Main(prog="pydlbench", usage="pydlbench COMMAND [OPTION...]")
-    parser.add_argument("-V", "--version", action="store_true", help="show the version and exit")
-    return parser, parser.add_subparsers(
-        action=_Commands, parser_class=Parser, prog="pydlbench", dest="command", metavar="COMMAND"
+    codes = "; ".join(
+        ["0 done", own[0], "2 bad input", *own[1:], "130 interrupted, 143 by SIGTERM"]
     )
+    epilog = [kind.epilog, ""] if kind is not None and kind.epilog else []
+    epilog += ["examples:", *examples, ""] if examples else []
+    parser = Parser(prog=f"pydlbench {words}", epilog="\n".join([*epilog, f"exit codes: {codes}"]))
+    if kind is None:
+        parser.usage = f"{parser.prog} SUBCOMMAND [OPTION...]"
+        listed = [f"  {one:<8}  {known[one][0].description.split('. ')[0]}" for one in known]
+        parser.description = "\n".join([command.help, "", "sub-commands:", *listed])
+        return parser
+    forms = {"?": "[{}]", "*": "[{}...]", "+": "{}...", "1": "{}"}
+    shown = [forms[one.argument].format(one.metavar) for one in kind.declared_arguments()]
+    parser.usage = " ".join([f"{parser.prog} [OPTION...]", *shown])
+    parser.description = kind.description
+    return add_options(parser, kind)
+
+
+def read(words: Sequence[str]) -> tuple[CommandOptions, Callable[..., int]]:
+    """Return the options that a command line gives, and what runs them.
+
+    Args:
+        words: the command and what is behind it.
+
+    Raises:
+        UsageError: unknown command, unknown option, bad value.
+        SystemExit: after ``--help``.
+    """
+    name, *rest = words
+    if name not in COMMANDS:
+        guess = _GUESSES.get(name.lower())
+        names = guess or ", ".join(nearest(name, COMMANDS) or COMMANDS)
+        raise UsageError(f"{name or repr(name)}: no such command; nearest: {names}")
+    known, sub = records(name), ""
+    if "" not in known:
+        if rest[:1] in (["-h"], ["--help"]):
+            command_parser(name).parse_args(rest)
+        sub = COMMANDS[name].usual
+        if rest and not (sub and rest[0].startswith("-")):
+            sub, rest = rest[0], rest[1:]
+        if sub not in known:
+            takes = (one for one, (kind, _) in known.items() if kind.declared_arguments())
+            near = nearest(sub, known, 1) or [f"{next(takes)} {sub}".rstrip()]
+            raise UsageError(
+                f"{sub or name}: no such sub-command of {name}; nearest: pydlbench {name} "
+                f"{near[0]}; choices: {', '.join(known)}"
+            )
+    kind, run = known[sub]
+    return kind.parse(rest, command_parser(name, sub)), run
 
 
 def dispatch(arguments: Sequence[str]) -> int:
     """Parse the command line, run its command, return the exit code.
 
     Raises:
-        UsageError: Unknown command, unknown option, bad value.
+        UsageError: unknown command, unknown option, bad value.
     """
     words = list(arguments)
     if words[:1] == ["--"]:
         del words[0]
     if words[:1] == ["help"]:
-        words = [*words[1:2], "--help"]
-    command = words[0] if words and not words[0].startswith("-") else None
-    if command is not None and command not in COMMANDS:
-        guess = _GUESSES.get(command.lower())
-        names = guess or ", ".join(nearest(command, COMMANDS) or COMMANDS)
-        raise UsageError(f"{command or repr(command)}: no such command; nearest: {names}")
-    parser, subparsers = main_parser()
-    if command is None:
-        for name in COMMANDS:
-            subparsers.add_parser(name)
-    else:
-        command_parser(command, subparsers)
-    try:
-        args, unknown = parser.parse_known_args(words)
-    except SystemExit as leave:  # --help
-        return leave.code if isinstance(leave.code, int) else 0
-    if unknown:
-        chosen = subparsers.choices.get(command or "", parser)
-        raise UsageError(_unknown(unknown[0], command, chosen))
-    if args.version:
+        words = [*words[1:3], "--help"]
+    if not words or words[0] in ("-h", "--help"):
+        print(help_text(), file=sys.stdout if words else sys.stderr)
+        return 0 if words else 2
+    if words[0] in ("-V", "--version"):
+        from pydlbench.version import __version__
+
         print(f"pydlbench {__version__}")
         return 0
-    if command is None:
-        parser.print_help(sys.stderr)
-        return 2
-    code: int = importlib.import_module(f"pydlbench.cli.{command}").run(args)
-    return code
-
-
-def _unknown(word: str, command: str | None, parser: argparse.ArgumentParser) -> str:
-    place = f"pydlbench {command}" if command else "pydlbench"
-    if not word.startswith("-"):
-        return f"{word}: {place} takes no such argument; see {place} --help"
-    known = [name for one in parser._actions for name in one.option_strings]  # noqa: SLF001 - see above
-    names = nearest(word.split("=", maxsplit=1)[0], dict.fromkeys(known), 2)
-    near = f"nearest: {', '.join(names)}" if names else f"see {place} --help"
-    return f"{word}: no such option of {place}; {near}"
+    if words[0].startswith("-"):
+        near = nearest(words[0], ("--help", "--version"), 1) or ["--help"]
+        raise UsageError(f"{words[0]}: no such option of pydlbench; nearest: {near[0]}")
+    try:
+        options, run = read(words)
+    except SystemExit as leave:  # --help
+        return leave.code if isinstance(leave.code, int) else 0
+    return run(options)

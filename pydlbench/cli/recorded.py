@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.cli.options import refuse
 from pydlbench.errors import UsageError
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Sequence
 
     from pydlbench.analysis.recorded import Problem
+    from pydlbench.cli.options import CommandOptions
+    from pydlbench.cli.step_options import Options as StepOptions
     from pydlbench.ops.meaning import LayerPass
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.recorded import RecordedSteps
@@ -23,13 +23,10 @@ if TYPE_CHECKING:
 # ``step --trace FILE``: the calls of somebody's step, held against this machine's limits.
 
 #: Options of the command that a trace has a meaning with.
-_WITH_A_TRACE = (
-    *("command", "trace", "json", "md", "quiet", "verbose", "threads", "seed", "store", "no_trace"),
-    *("version", "device"),
-)
+_WITH_A_TRACE = ("trace", "json", "md", "format", "quiet", "verbose", "threads")
 
 
-def run_trace(args: argparse.Namespace, session_factory: Callable[..., Any] | None = None) -> int:
+def run_trace(args: StepOptions, session_factory: Callable[..., Any] | None = None) -> int:
     """Read a log or a trace, and show what dominates it; nothing of the user's code is run.
 
     Args:
@@ -44,7 +41,6 @@ def run_trace(args: argparse.Namespace, session_factory: Callable[..., Any] | No
     """
     from pydlbench.analysis.recorded import describe, distinct_problems
     from pydlbench.cli.output import Outputs
-    from pydlbench.cli.parser import command_parser
     from pydlbench.devices.bandwidths import LEVELS
     from pydlbench.report.json import dump
     from pydlbench.report.recorded import recorded_report
@@ -54,11 +50,10 @@ def run_trace(args: argparse.Namespace, session_factory: Callable[..., Any] | No
     from pydlbench.steps.traced import limits_of
     from pydlbench.traces.files import read
 
-    idle = vars(command_parser(args.command).parse_args([]))
-    others = [name for name in vars(args) if name not in _WITH_A_TRACE]
-    refuse(args, others, "with --trace", idle=idle)
-    outputs = Outputs.from_args(args)
-    recorded = read(args.trace)
+    args.refuse([name for name in args.given if name not in _WITH_A_TRACE], "with --trace")
+    outputs = Outputs.of(args)
+    name = args.trace or ""
+    recorded = read(name)
     problems = distinct_problems(recorded)
     make = session_factory or (lambda **how: Session(Options(**how)))
     with make(threads=args.threads) as session:
@@ -66,7 +61,7 @@ def run_trace(args: argparse.Namespace, session_factory: Callable[..., Any] | No
         if not recorded.on_gpu:
             limit_s = limits_of(recorded.rounds[0].calls, session, levels=LEVELS)
             how = {"limit_s": limit_s, "limits_of": _machine(session)}
-        described = describe(recorded, args.trace, problems, **how)
+        described = describe(recorded, name, problems, **how)
         run = session.run
     outputs.write(
         {
@@ -133,39 +128,48 @@ class Log:
             roofs = [row.roofline for row in native(problem)]
             return sum(roof.time_s for roof in roofs if roof) if roofs and all(roofs) else None
 
-        limits = {problem.call: limit_s(problem) for problem in self.problems}
+        limits = {
+            (problem.call.signature, problem.call.direction): limit_s(problem)
+            for problem in self.problems
+        }
         return describe(
             self.recorded,
             self.file,
             self.problems,
-            limit_s=limits.get,
+            limit_s=lambda call: limits.get((call.signature, call.direction)),
             native_s=native_s,
             limits_of="the machine above",
         )
 
 
-def read_log(args: argparse.Namespace) -> Log | None:
+def read_log(args: CommandOptions, shapes: Sequence[str], models: Sequence[str]) -> Log | None:
     """Return the log or trace that ``--shape`` names; None where it names none.
+
+    Args:
+        args: the command's options.
+        shapes: values of ``--shape``.
+        models: values of ``--model``.
 
     Raises:
         UsageError: a file that is damaged or has no layers, or an option beside it that would
             change what it says.
     """
+    if not any(shape.startswith("@") for shape in shapes):
+        return None
+    # All that recognises calls: a third of what a command imports.
     from pydlbench.analysis.recorded import distinct_problems, layers_to_time
-    from pydlbench.cli.options import split_patterns
     from pydlbench.traces.files import is_recorded, read
 
-    shapes = split_patterns(args.shape or ())
     logs = [shape for shape in shapes if shape.startswith("@") and is_recorded(shape[1:])]
     if not logs:
         return None
     given, name = logs[0], logs[0][1:]
-    if len(shapes) > 1 or args.model:
-        other = args.model[0] if args.model else next(each for each in shapes if each != given)
+    if len(shapes) > 1 or models:
+        other = models[0] if models else next(each for each in shapes if each != given)
         raise UsageError(
             f"--shape {given}: a log goes alone, without {other}; nearest: leave it out"
         )
-    refuse(args, ["batch", "pool"], f"with {given}, which tells it")
+    args.refuse(["batch", "pool"], f"with {given}, which tells it")
     recorded = read(name)
     problems = distinct_problems(recorded)
     layers, light = layers_to_time(problems)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pydlbench.cli.options import add
+from pydlbench.cli.options import OUTPUT, RUNS, TO, Stored, option
 from pydlbench.cli.output import reading_runs, without_collection
 from pydlbench.cli.terminal import tell
 from pydlbench.errors import UsageError
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Sequence
 
     from pydlbench.report.blocks import Figure
@@ -23,35 +22,21 @@ _DEFAULT = "pydlbench-report.html"
 _KINDS = ("png", "svg")
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "report",
-        description="Write one self-contained HTML page about runs of the store, or about files "
-        "that layers, estimate, step, check, forecast, diagnose or fleet wrote with --json.",
+class Options(Stored):
+    """The command's options."""
+
+    description = (
+        "Write one self-contained HTML page about runs of the store, or about files that layers, "
+        "estimate, step, check, forecast, diagnose or fleet wrote with --json."
     )
-    parser.add_argument(
-        "runs",
-        nargs="*",
-        metavar="RUN",
-        help="id, its beginning, a tag, last, last~2, or a JSON file; several go onto one page",
-    )
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        default=_DEFAULT,
-        help=f"the page; - is stdout; default: {_DEFAULT}",
-    )
-    for kind in _KINDS:
-        parser.add_argument(
-            f"--{kind}", metavar="DIR", help=f"write every figure as {kind.upper()} into DIR too"
-        )
-    parser.add_argument("--title", metavar="TEXT", help="default: the models and the machine")
-    add(parser, "quiet", "store")
+    runs: tuple[str, ...] = RUNS(help=f"{RUNS.help}; several go onto one page")
+    output: str = TO(help=f"the page; - is standard output; default: {_DEFAULT}", default=_DEFAULT)
+    png: str | None = option("DIR", "also write every figure as PNG into DIR", group=OUTPUT)
+    svg: str | None = option("DIR", "also write every figure as SVG into DIR", group=OUTPUT)
+    title: str | None = option("TEXT", "default: the models and the machine", group=OUTPUT)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Options) -> int:
     """Read the runs, write the page and the figures' files.
 
     Returns:
@@ -61,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         UsageError: no such run, or something cannot be written: nothing was written.
         PydlbenchError: a file is no results, or vl-convert, which draws figures, is missing.
     """
-    from pydlbench.cli.options import reading_store
+    from pydlbench.cli.machine import reading_store
     from pydlbench.report.blocks import Figure
     from pydlbench.report.page import runs_page
     from pydlbench.report.text import STDOUT, check_writable, write_text
@@ -76,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     with (
         without_collection(),
         reading_runs(args.runs),
-        reading_store(args) or nullcontext() as store,
+        reading_store(args.store) or nullcontext() as store,
     ):
         runs = list(map(_page_run, (load(text, store) for text in dict.fromkeys(args.runs))))
         html = runs_page(runs, args.title)
@@ -119,7 +104,7 @@ def _check_folder(option: str, text: str) -> None:
     check_writable(option, str(folder / "figure" if folder.is_dir() else folder))
 
 
-def _write_figures(args: argparse.Namespace, figures: Sequence[Figure]) -> list[str]:
+def _write_figures(args: Options, figures: Sequence[Figure]) -> list[str]:
     from pydlbench.report.drawing import png, svg
     from pydlbench.report.text import write_bytes
     from pydlbench.store.place import user_path

@@ -2,110 +2,110 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.cli.options import add, reading_store, taking, whole_number
+from pydlbench.cli.machine import reading_store
+from pydlbench.cli.options import (
+    RUN,
+    RUNS,
+    JsonOutput,
+    Stored,
+    argument,
+    flag,
+    option,
+)
 from pydlbench.cli.output import Outputs, print_report, reading_runs
 from pydlbench.cli.terminal import tell
+from pydlbench.cli.values import whole_number
 from pydlbench.errors import UsageError, nearest
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from pydlbench.ladder.estimate import Estimate, Plan
+    from pydlbench.analysis.estimate import Estimate, Plan
+    from pydlbench.cli.options import Quiet
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunInfo
     from pydlbench.records.specs import KernelSpec
     from pydlbench.report.blocks import Block
     from pydlbench.store.documents import Loaded
     from pydlbench.store.entry import Entry
-
-# Action -> what stands behind it on the command line.
-_ACTIONS: Final = {
-    "list": "",
-    "show": "RUN",
-    "tag": "RUN NAME",
-    "untag": "RUN NAME",
-    "end": "RUN",
-    "delete": "RUN...",
-    "vacuum": "",
-}
+    from pydlbench.store.store import Store
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "runs",
-        description="List the runs that are kept, newest first; or show one as its command had "
-        "printed it, tag it, delete it.",
-        epilog="RUN is an id or the beginning of one, a tag, last, or last~1 for the one before. "
+class ListOptions(Stored, JsonOutput):
+    """Options of ``runs list``."""
+
+    description = "List the stored runs, newest first."
+    epilog = (
         "A run whose process is gone without having ended it is shown as killed; layers and sweep "
-        "go on with it: --resume RUN. Of a process on another host or in another container nothing "
-        "can be seen: if it is gone, end its run here.",
+        "continue it: --resume RUN. Of a process on another host or in another container nothing "
+        "can be seen: if it is gone, end its run with pydlbench runs end."
     )
-    forms = ", ".join(f"{name} {words}".strip() for name, words in _ACTIONS.items())
-    parser.add_argument("action", nargs="?", metavar="ACTION", help=f"{forms}; default: list")
-    parser.add_argument("words", nargs="*", metavar="RUN", help="which, see below")
-    parser.add_argument(
-        "--limit",
-        metavar="N",
-        type=taking("--limit", whole_number, 1),
-        help="list so many at the most",
+    limit: int | None = option(
+        "N", "number of runs that are listed", read=partial(whole_number, least=1)
     )
-    parser.add_argument("--tag", metavar="NAME", help="list those that have this tag")
-    parser.add_argument("--yes", action="store_true", help="delete without asking")
-    add(parser, "json", "quiet", "store", json={"help": "write the list as JSON; - is stdout"})
+    tag: str | None = option("NAME", "list runs with this tag only")
 
 
-def run(args: argparse.Namespace, ask: Callable[[str], str] | None = None) -> int:
-    """Do what was asked for.
+class ShowOptions(Stored):
+    """Options of ``runs show``."""
 
-    Args:
-        args: the command's options.
-        ask: takes the place of ``input`` on a terminal.
+    description = "Show a run as its command printed it."
+    run: str = RUN()
 
-    Returns:
-        0; 1 if nothing was deleted because the answer was no.
+
+class TagOptions(Stored):
+    """Options of ``runs tag``."""
+
+    description = "Tag a run."
+    run: str = RUN()
+    name: str = argument("NAME", "the tag")
+
+
+class UntagOptions(TagOptions):
+    """Options of ``runs untag``."""
+
+    description = "Take a tag from a run."
+
+
+class EndOptions(ShowOptions):
+    """Options of ``runs end``."""
+
+    description = "End a run whose process is gone."
+
+
+class DeleteOptions(Stored):
+    """Options of ``runs delete``."""
+
+    description = "Delete runs, with their results."
+    runs: tuple[str, ...] = RUNS(argument="+", help=RUN.help)
+    yes: bool = flag("delete without asking")
+
+
+class VacuumOptions(Stored):
+    """Options of ``runs vacuum``."""
+
+    description = "Give the space of deleted runs back to the file system."
+
+
+def list_runs(args: ListOptions) -> int:
+    """List runs.
 
     Raises:
-        UsageError: no such run, no such action, or nothing is kept.
-        StoreError: the store cannot be read or written.
+        UsageError: no run has the tag.
+        StoreError: the store cannot be read.
     """
-    action = args.action or "list"
-    if action not in _ACTIONS:
-        near = nearest(action, _ACTIONS, 1)
-        raise UsageError(
-            f"{action}: no such action; nearest: {near[0] if near else f'show {action}'}; choices: "
-            f"{', '.join(_ACTIONS)}"
-        )
-    words = list(args.words)
-    wanted = _ACTIONS[action].split()
-    several = bool(wanted) and wanted[-1].endswith("...")
-    if len(words) < len(wanted) or (len(words) > len(wanted) and not several):
-        form = f"pydlbench runs {action} {_ACTIONS[action]}".strip()
-        raise UsageError(f"runs {' '.join([action, *words])}: expected {form}")
-    if action != "list":
-        for option, value in (("--limit", args.limit), ("--tag", args.tag), ("--json", args.json)):
-            if value is not None:
-                other = "; nearest: pydlbench export RUN" if option == "--json" else ""
-                raise UsageError(f"{option} {value}: for the list only{other}")
-    if action == "list":
-        return _list(args)
-    if action == "show":
-        return _show(args, words[0])
-    return _change(args, action, words, ask)
-
-
-def _list(args: argparse.Namespace) -> int:
     from pydlbench.report.json import dump
     from pydlbench.report.runs import runs_table
 
-    outputs = Outputs.from_args(args)
-    store = reading_store(args)
+    outputs = Outputs.of(args)
+    store = reading_store(args.store)
     found: list[RunInfo] = []
     if store is not None:
         with store:
@@ -120,67 +120,122 @@ def _list(args: argparse.Namespace) -> int:
         lambda: [runs_table(found)] if found else [],
     )
     if not found and not args.quiet:
-        tell("no runs are kept yet; begin with: pydlbench layers")
+        tell("no runs are stored yet; start with: pydlbench layers")
     return 0
 
 
-def _show(args: argparse.Namespace, text: str) -> int:
+def show_run(args: ShowOptions) -> int:
+    """Show a run.
+
+    Raises:
+        UsageError: there is no such run.
+        StoreError: the store cannot be read.
+    """
     from pydlbench.store.documents import load
 
-    store = reading_store(args)
+    store = reading_store(args.store)
     try:
-        with reading_runs([text]):
-            show(load(text, store), quiet=args.quiet)
+        with reading_runs([args.run]):
+            show(load(args.run, store), quiet=args.quiet)
     finally:
         if store is not None:
             store.close()
     return 0
 
 
-def _change(
-    args: argparse.Namespace,
-    action: str,
-    words: Sequence[str],
-    ask: Callable[[str], str] | None,
-) -> int:
-    from pydlbench.store.entry import BEING_WRITTEN
+@contextlib.contextmanager
+def _writing(args: Stored, names: Sequence[str]) -> Iterator[tuple[Store, list[RunInfo]]]:
+    """Open the store for writing, and yield it with the runs of these names.
+
+    Raises:
+        UsageError: nothing is stored yet, or there is no such run.
+    """
     from pydlbench.store.store import Store
 
-    store = reading_store(args)
+    store = reading_store(args.store)
     if store is None:
-        raise UsageError(f"runs {action}: no runs are kept yet; begin with: pydlbench layers")
+        raise UsageError(
+            f"{next(iter(names), '--store')}: no runs are stored yet; start with: pydlbench layers"
+        )
     # Before it is opened for writing: that would make a store of an empty file.
-    named = words if action == "delete" else words[:1]
     with store:
         path = store.path
-        infos = list({info.id: info for info in map(store.find, named)}.values())
+        infos = list({info.id: info for info in map(store.find, names)}.values())
     with Store.open(path) as store:
-        if action == "vacuum":
-            before = path.stat().st_size
-            store.vacuum()
-            said = f"{path}: {before:,} bytes before, {path.stat().st_size:,} now"
-        elif action == "delete":
-            for info in infos:
-                if info.status == "running":
-                    raise UsageError(f"run {info.id}: {BEING_WRITTEN.format(info.id)}")
-            if not args.yes and not _agreed(infos, ask):
-                tell("nothing deleted")
-                return 1
-            for info in infos:
-                store.delete(info.id)
-            said = f"deleted: {', '.join(info.id for info in infos)}"
-        elif action == "end":
-            info = infos[0]
-            store.end(info.id)
-            said = f"run {info.id}: {store.info(info.id).status}"
-        else:
-            info = infos[0]
-            (store.tag if action == "tag" else store.untag)(info.id, words[1])
-            tags = store.info(info.id).tags
-            said = f"run {info.id}: {'tags ' + ', '.join(tags) if tags else 'no tags'}"
+        yield store, infos
+
+
+def _report_change(args: Quiet, text: str) -> int:
     if not args.quiet:
-        tell(said)
+        tell(text)
     return 0
+
+
+def tag_run(args: TagOptions) -> int:
+    """Tag a run, or take the tag from it."""
+    with _writing(args, [args.run]) as (store, (info,)):
+        untags = isinstance(args, UntagOptions)
+        (store.untag if untags else store.tag)(info.id, args.name)
+        tags = store.info(info.id).tags
+    return _report_change(
+        args, f"run {info.id}: {'tags ' + ', '.join(tags) if tags else 'no tags'}"
+    )
+
+
+def end_run(args: EndOptions) -> int:
+    """End a run whose process is gone."""
+    with _writing(args, [args.run]) as (store, (info,)):
+        store.end(info.id)
+        status = store.info(info.id).status
+    return _report_change(args, f"run {info.id}: {status}")
+
+
+def vacuum(args: VacuumOptions) -> int:
+    """Give back the space of deleted runs."""
+    with _writing(args, ()) as (store, _):
+        before = store.path.stat().st_size
+        store.vacuum()
+        after = store.path.stat().st_size
+        text = f"{store.path}: {before:,} bytes before, {after:,} now"
+    return _report_change(args, text)
+
+
+def delete_runs(args: DeleteOptions, ask: Callable[[str], str] | None = None) -> int:
+    """Delete runs.
+
+    Args:
+        args: the options.
+        ask: takes the place of ``input`` on a terminal.
+
+    Returns:
+        0; 1 if the answer was no.
+
+    Raises:
+        UsageError: no such run, one is being written, or there is nobody to ask.
+    """
+    from pydlbench.store.entry import BEING_WRITTEN
+
+    with _writing(args, args.runs) as (store, infos):
+        for info in infos:
+            if info.status == "running":
+                raise UsageError(f"run {info.id}: {BEING_WRITTEN.format(info.id)}")
+        if not args.yes and not _agreed(infos, ask):
+            tell("nothing deleted")
+            return 1
+        for info in infos:
+            store.delete(info.id)
+    return _report_change(args, f"deleted: {', '.join(info.id for info in infos)}")
+
+
+SUBCOMMANDS: Final = {
+    "list": (ListOptions, list_runs),
+    "show": (ShowOptions, show_run),
+    "tag": (TagOptions, tag_run),
+    "untag": (UntagOptions, tag_run),
+    "end": (EndOptions, end_run),
+    "delete": (DeleteOptions, delete_runs),
+    "vacuum": (VacuumOptions, vacuum),
+}
 
 
 def _agreed(infos: Sequence[RunInfo], ask: Callable[[str], str] | None) -> bool:
@@ -243,7 +298,7 @@ def summed_again(
     Returns:
         What was wanted, what it came to, and the rows that are in the sum.
     """
-    from pydlbench.ladder.estimate import estimate
+    from pydlbench.analysis.estimate import estimate
 
     wanted = _plan(document)
     # A file has null where there is no number.
@@ -258,8 +313,8 @@ def summed_again(
 
 
 def _plan(document: Mapping[str, Any]) -> Plan | None:
-    from pydlbench.ladder.estimate import plan
-    from pydlbench.ladder.mapped import recorded_plan
+    from pydlbench.analysis.estimate import plan
+    from pydlbench.analysis.mapped import recorded_plan
     from pydlbench.models import build_model
     from pydlbench.records.estimate import Recorded
 
@@ -365,20 +420,19 @@ def _sections(run: Loaded) -> dict[str, Callable[[Loaded], list[Block]]]:
     """Return what reports each table of a run that has results in it."""
     tables = {entry.table for entry in run.table(None)}
     # Of the other commands they are kernels behind a sum, which is shown if it came to that.
-    summed = {"estimate": "estimate", "check": "check"}.get(run.info.kind)
+    summed = {"estimate": "estimate"}.get(run.info.kind)
     sections: dict[str, Callable[[Loaded], list[Block]]] = {
         "layer": _layers,
         "estimate": _estimates,
         "step": _steps,
         "protocol": _protocols,
-        "check": _checks,
         "findings": _findings,
     }
     sections |= _others(sections)
     sections["fleet"] = sections["fleet-visit"]  # a file has the verdict
     if run.info.kind == "diagnose" or summed in tables or not _asked_for(run):
         del sections["layer"]
-    if "check" in tables:  # it prints the forecast that it was held against
+    if "breakdown" in tables:  # it prints the forecast that it was held against
         del sections["forecast"]
     return {name: report for name, report in sections.items() if name in tables}
 
@@ -463,31 +517,6 @@ def _protocols(run: Loaded) -> list[Block]:
         title = "  ".join(filter(None, [*words, document.get("library")]))
         blocks.append(Lines(lines, listed=True, title=title))
     return blocks
-
-
-def _checks(run: Loaded) -> list[Block]:
-    """Return checks of the same step together, as the command does."""
-    import json
-
-    from pydlbench.records.check import CheckResult
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.report.check import check_report
-
-    # One command checks one step; a sweep any number of them.
-    several = run.info.kind == "sweep"
-    step_names = ("model", "options", "batch", "phase", "precision", "layout", "feed")
-    of = step_names if several else ()
-    steps: dict[str, list[dict[str, Any]]] = {}
-    for entry in run.table("check"):
-        step = json.dumps([entry.document.get(name) for name in of])
-        steps.setdefault(step, []).append(entry.document)
-    rows = [Measurement.from_dict(entry.document) for entry in run.table("layer")]
-    native = [row for row in rows if row.backend == "native"]
-    return [
-        block
-        for documents in steps.values()
-        for block in check_report(run.record, list(map(CheckResult.from_dict, documents)), native)
-    ]
 
 
 def _findings(run: Loaded) -> list[Block]:

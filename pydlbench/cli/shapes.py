@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.cli.options import add
-from pydlbench.ops.descriptor import POOL_MODES
+from pydlbench.cli.options import BATCH, POOL, JsonOutput, argument
+from pydlbench.cli.values import patterns
 
 if TYPE_CHECKING:
-    import argparse
-
     from pydlbench.ops.op import Layer
     from pydlbench.report.blocks import Block
 
@@ -17,47 +15,40 @@ _ITEMSIZE = 4  # fp32
 _ALL = "*/*"
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Add the command's options."""
-    parser = subparsers.add_parser(
-        "shapes",
-        description="List layers with the FLOPs and least bytes of a forward pass in fp32.",
-    )
-    parser.add_argument(
-        "pattern",
-        nargs="*",
-        metavar="PATTERN",
-        help="conv3, vgg16/conv3_2, vgg16, 'vgg*/fc*', mb128ic192ih13oc384oh13kh3ph1, "
+class Options(JsonOutput):
+    """The command's options."""
+
+    description = "List layers with the FLOPs and least bytes of a forward pass in fp32."
+    pattern: tuple[str, ...] = argument(
+        "PATTERN",
+        "conv3, vgg16/conv3_2, vgg16, 'vgg*/fc*', mb128ic192ih13oc384oh13kh3ph1, "
         "128x9216:9216x4096, relu:mb128ic96ih55 or @FILE with one per line; '*' is the whole "
         "catalog (default: a line for each of its models)",
+        "*",
+        read=patterns,
     )
-    add(parser, "batch", batch={"help": "this batch instead of each layer's own"})
-    parser.add_argument(
-        "--pool", metavar="MODE", help="what descriptors without oc are: max, avg or avg_p"
-    )
-    add(parser, "json", "quiet")
+    batch: int | None = BATCH(help="this batch instead of each layer's own", group="")
+    pool: str | None = POOL(group="")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Options) -> int:
     """List the layers asked for; models where no layer is.
 
     Raises:
         UsageError: Unknown or malformed layer, bad option, unwritable file.
     """
-    from pydlbench.cli.options import one_of, split_patterns
     from pydlbench.cli.output import Outputs
     from pydlbench.cli.terminal import tell
     from pydlbench.models.catalog import find_layers
     from pydlbench.report.json import dump
 
-    outputs = Outputs.from_args(args)
-    pool = None if args.pool is None else one_of("--pool", args.pool, POOL_MODES)
+    outputs = Outputs.of(args)
     # A lone glob would match the layers of one model only: names without a model mean that one.
-    given = [_ALL if pattern.strip() == "*" else pattern for pattern in args.pattern] or [_ALL]
+    given = [_ALL if pattern == "*" else pattern for pattern in args.pattern] or [_ALL]
     layers = find_layers(
-        split_patterns(given) or given,
+        given,
         args.batch,
-        pool,
+        args.pool,
         option="",
         tell=None if args.quiet else tell,
     )

@@ -6,21 +6,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.cli.options import (
-    FAILED,
-    Several,
-    add,
-    batches,
-    choices,
-    one_of,
-    real,
-    taking,
-    whole_number,
-)
+from pydlbench.cli.step_options import Options
 from pydlbench.cli.steps import (
     ModelTask,
     StepsTask,
-    add_own,
     check_phase,
     code_limit,
     devices,
@@ -29,6 +18,9 @@ from pydlbench.cli.steps import (
     read_model,
     subjects_of,
     values_of,
+)
+from pydlbench.cli.values import (
+    choices,
 )
 from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.runner.tasks import Result, Row, Task
@@ -39,12 +31,10 @@ from pydlbench.words import (
     FRAMEWORK_MODES,
     FRAMEWORKS,
     GPU_PRECISIONS,
-    PHASES,
     PRECISIONS,
 )
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pydlbench.cli.output import Outputs
@@ -55,106 +45,10 @@ if TYPE_CHECKING:
     from pydlbench.runner.execute import Results
     from pydlbench.runner.tasks import View
 
-__all__ = ["add_parser", "read_tasks", "run", "show"]
+__all__ = ["Options", "read_tasks", "run", "show"]
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Describe the command."""
-    parser = subparsers.add_parser(
-        "step",
-        description="Check that the steps of PyTorch, TensorFlow and JAX are the model, then time "
-        "them interleaved, or onnxruntime's of an ONNX file; or run a published benchmark's own "
-        "protocol and print what its script prints.",
-    )
-    parser.add_argument(
-        "model",
-        nargs="?",
-        metavar="MODEL",
-        help="alexnet-owt, vgg16, resnet50, mnist...; FILE.py:CALLABLE; FILE.onnx",
-    )
-    what = parser.add_argument_group("what is timed")
-    several = ("framework", "mode", "phase", "batch", "precision")
-    add(what, *several, many=several)
-    what.add_argument(
-        "--sweep",
-        dest="batch",
-        metavar="batch=N,N",
-        action=Several,
-        type=taking("--sweep", batches, "batch="),
-        help="the same as --batch N N",
-    )
-    what.add_argument(
-        "--cast",
-        metavar="HOW",
-        type=taking("--cast", one_of, CASTS),
-        help="below fp32: mixed (weights stay in fp32: autocast; default) or whole",
-    )
-    # A published script says itself what it is fed: without a default.
-    add(what, "layout", "option", "feed", feed={"default": None})
-    add_own(parser)
-
-    how = parser.add_argument_group("how it is timed")
-    add(
-        how,
-        *("device", "threads", "budget", "visits", "seed"),
-        many=("device",),
-        device={"help": "cpu, cuda:N, or both for their ratio; default: the GPU if there is one"},
-        budget={"help": "seconds of sampling per step, all its visits together (10)"},
-        visits={
-            "help": "make the steps ready and time them so often, each time in new processes; from "
-            "6 on there is an interval (6)"
-        },
-    )
-    how.add_argument("--no-checks", action="store_true", help="time without checking first")
-    how.add_argument(
-        "--trace",
-        metavar="FILE",
-        help="no step is run: read one that was recorded, a trace of PyTorch's profiler or of "
-        "onnxruntime's, an execution trace, or a log of ONEDNN_VERBOSE=1; .gz or not",
-    )
-    how.add_argument(
-        "--no-trace", action="store_true", help="do not trace steps: no modules and calls"
-    )
-    how.add_argument(
-        "--agree", action="store_true", help="hold the two frameworks' numbers against each other"
-    )
-
-    script = parser.add_argument_group("as a published script")
-    script.add_argument(
-        "--protocol",
-        metavar="NAME",
-        help="alexnet-tutorial, mnist-tutorial, cifar10-tutorial, tf-cnn-benchmarks, "
-        "deep-learning-benchmark, convnet-benchmarks, convnet-benchmarks-tf",
-    )
-    for name, least, text in (
-        ("--steps", 1, "steps that count; default: the script's"),
-        ("--warmup", 0, "steps before them"),
-        ("--every", 1, "steps between two lines"),
-    ):
-        script.add_argument(name, metavar="N", type=taking(name, whole_number, least), help=text)
-    script.add_argument(
-        "--epochs",
-        metavar="X",
-        type=taking("--epochs", real, "10"),
-        help="of mnist-tutorial, instead of --steps (10)",
-    )
-    script.add_argument(
-        "--quirk",
-        action="append",
-        metavar="NAME[=off]",
-        help="switch one of the script's oddities on or off",
-    )
-    script.add_argument(
-        "--data", metavar="DIR", help="MNIST's or CIFAR-10's files; default: generated images"
-    )
-    add(
-        parser.add_argument_group("what is shown"),
-        *("json", "csv", "md", "fail-on", "quiet", "verbose", "store"),
-        fail_on=FAILED,
-    )
-
-
-def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = None) -> int:
+def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int:
     """Time steps, or run a published protocol.
 
     Args:
@@ -180,7 +74,7 @@ def run(args: argparse.Namespace, session_factory: Callable[..., Any] | None = N
     from pydlbench.cli.output import Outputs
     from pydlbench.records.step import StepRecord
 
-    outputs = Outputs.from_args(args)
+    outputs = Outputs.of(args)
     tasks, notes = read_tasks(args)
     outputs.note(*notes)
 
@@ -206,7 +100,7 @@ _PROTOCOL_ONLY: Final = ("steps", "warmup", "every", "epochs", "quirk", "data")
 _MODES: Final = tuple(dict.fromkeys(mode for modes in FRAMEWORK_MODES.values() for mode in modes))
 
 
-def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
+def read_tasks(args: Options) -> tuple[list[Task], tuple[str, ...]]:
     """Return a task for each batch and phase, a sweep's table of steps likewise; and notes on them.
 
     Raises:
@@ -217,14 +111,8 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
     from pydlbench.study.loop import LEAST_ROUNDS
     from pydlbench.timing.policy import STEP_BUDGET_S
 
-    for name in _PROTOCOL_ONLY:
-        value = getattr(args, name)
-        if value is not None:
-            text = value[0] if isinstance(value, list) else value
-            raise UsageError(
-                f"--{name} {text}: for published scripts only; nearest: --protocol NAME"
-            )
-    if args.model is None:
+    args.refuse(_PROTOCOL_ONLY, "without --protocol", "--protocol NAME")
+    if not args.model:
         raise UsageError("MODEL: none given; nearest: pydlbench step alexnet-owt --batch 16")
     ways, notes, guessed = _ways(args)
     on, more = devices(args)
@@ -237,7 +125,7 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
     if args.agree and len({framework for framework, _ in ways}) != 2:
         raise UsageError("--agree: needs two frameworks; nearest: --framework all")
     tasks: list[Task] = []
-    for batch, phase in product(args.batch or [None], args.phase or PHASES[:1]):
+    for batch, phase in product(args.batch or [None], args.phase):
         model, named = read_model(args, batch)
         check_phase(model, phase)
         steps = [
@@ -267,7 +155,7 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
                 ),
                 options={
                     "budget_s": args.budget or STEP_BUDGET_S,
-                    "visits": args.visits or LEAST_ROUNDS,
+                    "visits": args.repetitions or LEAST_ROUNDS,
                     "threads": args.threads,
                     "seed": args.seed,
                     **code_limit(args),
@@ -282,16 +170,16 @@ def read_tasks(args: argparse.Namespace) -> tuple[list[Task], tuple[str, ...]]:
     return tasks, (*notes, *more)
 
 
-def _ways(args: argparse.Namespace) -> tuple[list[tuple[str, str]], tuple[str, ...], bool]:
+def _ways(args: Options) -> tuple[list[tuple[str, str]], tuple[str, ...], bool]:
     """Return frameworks with their modes, notes on what was left out, and if all is a guess."""
-    frameworks, guessed = frameworks_of(args)
+    frameworks, guessed = frameworks_of(args.model, args.framework)
     if guessed:
         ways, notes = subjects_of(frameworks, args.mode, guessed=True)
         return [*ways], notes, True
     frameworks = frameworks or [*FRAMEWORKS]
     if not args.mode:
         return [(one, FRAMEWORK_MODES[one][0]) for one in frameworks], (), False
-    modes = choices("--mode", args.mode, _MODES, "all")
+    modes = choices("--mode", ",".join(args.mode), _MODES, "all")
     found = [(one, mode) for one in frameworks for mode in modes if mode in FRAMEWORK_MODES[one]]
     if not found:
         known = ", ".join(mode for one in frameworks for mode in FRAMEWORK_MODES[one])
@@ -303,7 +191,7 @@ def _ways(args: argparse.Namespace) -> tuple[list[tuple[str, str]], tuple[str, .
     return found, notes, False
 
 
-def _precisions(given: Sequence[str] | None, on: Sequence[str]) -> list[str]:
+def _precisions(given: Sequence[str], on: Sequence[str]) -> list[str]:
     cpu, gpu = "cpu" in on, any(device != "cpu" for device in on)
     here = [
         one
@@ -311,10 +199,10 @@ def _precisions(given: Sequence[str] | None, on: Sequence[str]) -> list[str]:
         if (cpu and one in CPU_PRECISIONS) or (gpu and one in GPU_PRECISIONS)
     ]
     if cpu and not gpu:
-        for one in (part.strip() for word in given or () for part in word.split(",")):
+        for one in given:
             if one in GPU_PRECISIONS and one not in CPU_PRECISIONS:
                 raise UsageError(f"--precision {one}: for GPUs only; nearest: --device cuda:0")
-    return choices("--precision", given or ["fp32"], here, "all")
+    return choices("--precision", ",".join(given), here, "all")
 
 
 # -----------------------------------------------------------------------------

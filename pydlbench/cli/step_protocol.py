@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from pydlbench.cli.options import choices, refuse
-from pydlbench.cli.steps import OWN_OPTIONS, StepsTask, devices, read_options
+from pydlbench.cli.steps import OWN_OPTIONS, StepsTask, devices, settings
 from pydlbench.cli.terminal import Progress, tell
+from pydlbench.cli.values import choices
 from pydlbench.errors import UsageError
 from pydlbench.runner.tasks import Result, Row
 from pydlbench.words import FRAMEWORKS, IMAGE_LAYOUTS, PRECISIONS, check_word
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
+    from pydlbench.cli.step_options import Options
     from pydlbench.protocols.protocol import Protocol
     from pydlbench.protocols.runner import ProtocolSpec
     from pydlbench.records.run import RunRecord
@@ -31,14 +31,15 @@ _PATIENCE_S: Final = 30 * 86400.0
 _OTHERS: Final = {
     "feed": "the script says what is fed; nearest: leave it out",
     "budget": "the script says how long it runs; nearest: --steps N",
-    "visits": "the script runs once; nearest: leave it out",
+    "repetitions": "the script runs once; nearest: leave it out",
     "phase": "the script says which phases; nearest: leave it out",
-    "csv": "standard output is the script's; nearest: --json FILE",
-    "md": "standard output is the script's; nearest: --json FILE",
+    **dict.fromkeys(
+        ("csv", "md", "format"), "standard output is the script's; nearest: --json FILE"
+    ),
 }
 
 
-def run_protocol(args: argparse.Namespace, session_factory: Callable[..., Any] | None) -> int:
+def run_protocol(args: Options, session_factory: Callable[..., Any] | None) -> int:
     """Play a protocol; see :func:`pydlbench.cli.step.run`."""
     from pydlbench.cli.measuring import measure
 
@@ -93,7 +94,7 @@ class ProtocolTask(StepsTask):
         yield Result("protocol", {**case.to_dict(), **played.to_dict()}, self.rows[0])
 
 
-def read_case(args: argparse.Namespace) -> tuple[ProtocolSpec, tuple[str, ...]]:
+def read_case(args: Options) -> tuple[ProtocolSpec, tuple[str, ...]]:
     """Check the options of a protocol.
 
     Returns:
@@ -105,15 +106,15 @@ def read_case(args: argparse.Namespace) -> tuple[ProtocolSpec, tuple[str, ...]]:
     from pydlbench.protocols.runner import ProtocolSpec
     from pydlbench.protocols.scripts import find_protocol
 
-    published = find_protocol(args.protocol)
+    published = find_protocol(args.protocol or "")
     _refuse_others(args, published)
     _refuse_counts(args, published)
     framework, device, precision, notes = _one_each(args, published)
-    on_quirks, off_quirks = _quirks(args.quirk or [])
+    on_quirks, off_quirks = _quirks(args.quirk)
     case = ProtocolSpec(
         protocol=published.name,
-        model=args.model,
-        options=read_options(args.option),
+        model=args.model or None,
+        options=settings(args.set_),
         framework=framework,
         mode=args.mode[0] if args.mode else None,
         precision=precision,
@@ -137,19 +138,14 @@ def read_case(args: argparse.Namespace) -> tuple[ProtocolSpec, tuple[str, ...]]:
     return case, notes
 
 
-def _refuse_others(args: argparse.Namespace, published: Protocol) -> None:
+def _refuse_others(args: Options, published: Protocol) -> None:
     """Refuse options that this protocol, or any, does not have."""
     from pydlbench.report.text import STDOUT, check_writable
 
     for name, reason in _OTHERS.items():
-        if (value := getattr(args, name)) is not None:
-            text = value[0] if isinstance(value, list) else value
-            raise UsageError(f"--{name} {text}: with --protocol {reason}")
-    refuse(args, OWN_OPTIONS, "with --protocol")
-    for name in ("agree", "no_checks"):
-        if getattr(args, name):
-            option = name.replace("_", "-")
-            raise UsageError(f"--{option}: not with --protocol; nearest: leave it out")
+        if name in args.given:
+            raise UsageError(f"--{name} {args.given[name]}: with --protocol {reason}")
+    args.refuse((*OWN_OPTIONS, "agree", "no_checks"), "with --protocol")
     if args.json == STDOUT:
         raise UsageError("--json -: standard output is the script's; nearest: --json results.json")
     if args.json is not None:
@@ -161,7 +157,7 @@ def _refuse_others(args: argparse.Namespace, published: Protocol) -> None:
         )
 
 
-def _refuse_counts(args: argparse.Namespace, published: Protocol) -> None:
+def _refuse_counts(args: Options, published: Protocol) -> None:
     """Refuse counts of what the script has not: its own is the least one there."""
     for name, least, what in (
         ("warmup", 0, "steps before those that count"),
@@ -174,18 +170,16 @@ def _refuse_counts(args: argparse.Namespace, published: Protocol) -> None:
             )
 
 
-def _one_each(
-    args: argparse.Namespace, published: Protocol
-) -> tuple[str, str, str, tuple[str, ...]]:
+def _one_each(args: Options, published: Protocol) -> tuple[str, str, str, tuple[str, ...]]:
     """Return framework, device and precision, and notes; several of one kind are refused."""
     on, notes = devices(args)
     frameworks = args.framework or [published.framework]
-    precisions = choices("--precision", args.precision or ["fp32"], PRECISIONS)
+    precisions = choices("--precision", ",".join(args.precision), PRECISIONS)
     for option, several in (
         ("framework", frameworks),
         ("device", on),
         ("precision", precisions),
-        ("mode", ",".join(args.mode or [""]).split(",")),
+        ("mode", args.mode or [""]),
         ("batch", args.batch or [None]),
     ):
         if len(several) > 1:
@@ -198,7 +192,7 @@ def _one_each(
     return frameworks[0], on[0], precisions[0], notes
 
 
-def _quirks(given: list[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _quirks(given: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     on: list[str] = []
     off: list[str] = []
     for text in given:

@@ -6,28 +6,29 @@ from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
-from pydlbench.cli.options import add, check_threads, choices, device_of, one_of, refuse
+from pydlbench.cli.machine import check_threads, device_of
+from pydlbench.cli.options import OWN, ModelOptions
+from pydlbench.cli.values import choices, one_of
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError, UsageError
 from pydlbench.runner.tasks import Result, Row, Task
 from pydlbench.words import (
     CODE_LIMIT_S,
     CPU_PRECISIONS,
-    FEEDS,
     FRAMEWORK_MODES,
     FRAMEWORKS,
     GPU_FRAMEWORK,
     GPU_PRECISIONS,
     ONNX_FRAMEWORK,
-    check_device,
     check_gpu_framework,
 )
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from pydlbench.cli.options import ExplainedStep
     from pydlbench.cli.output import Outputs
+    from pydlbench.cli.step_options import Options as StepOptions
     from pydlbench.models.graph import Model
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepSpec
@@ -35,24 +36,17 @@ if TYPE_CHECKING:
     from pydlbench.runner.tasks import View
 
 
-def read_options(given: Sequence[str] | None, option: str = "--option") -> dict[str, str]:
-    """Return the values of ``--option`` by name; which there are, the model knows.
-
-    Args:
-        given: on the command line.
-        option: ``--option``, or ``--arg`` of a model of the user's own.
+def settings(given: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Return the values of ``--set`` by name; which there are, the model knows.
 
     Raises:
-        UsageError: one without a name or a value, or one that is given twice.
+        UsageError: one is given twice.
     """
     found: dict[str, str] = {}
-    for text in given or ():
-        name, mark, value = (part.strip() for part in text.partition("="))
-        if not mark or not name or not value:
-            raise UsageError(f"{option} {text}: not NAME=VALUE; nearest: {option} classes=1001")
+    for name, value in given:
         key = name.replace("-", "_")
         if key in found:
-            raise UsageError(f"{option} {text}: {name} is given twice; nearest: leave one out")
+            raise UsageError(f"--set {name}={value}: {name} is given twice; nearest: leave one out")
         found[key] = value
     return found
 
@@ -63,25 +57,16 @@ def read_options(given: Sequence[str] | None, option: str = "--option") -> dict[
 #: So many layers are expected of a model that nobody knows yet.
 EXPECTED_NODES: Final = 100
 #: Options of a model of the user's own, as attributes.
-OWN_OPTIONS: Final = (
-    *("arg", "input", "loss", "optimizer"),
-    *("train_mode", "eval_mode", "autocast", "time_limit"),
+OWN_OPTIONS: Final = tuple(
+    name for name, one in ModelOptions.declared().items() if one.group == OWN
 )
 
 
-def add_own(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a model of the user's own."""
-    group = parser.add_argument_group(
-        "a model of one's own: FILE.py:CALLABLE, package.module:CALLABLE or FILE.onnx"
-    )
-    add(group, *(one.replace("_", "-") for one in OWN_OPTIONS))
-
-
-def read_model(args: argparse.Namespace, batch: int | None) -> tuple[Model | None, dict[str, Any]]:
+def read_model(args: ModelOptions, batch: int | None) -> tuple[Model | None, dict[str, Any]]:
     """Return the graph of the model that was asked for, and what names it in a ``StepSpec``.
 
     Args:
-        args: the options, those of :func:`add_own` among them.
+        args: the options.
         batch: that was asked for; None is the model's own.
 
     Returns:
@@ -95,16 +80,15 @@ def read_model(args: argparse.Namespace, batch: int | None) -> tuple[Model | Non
     from pydlbench.records.own import OwnInput, OwnSpec
 
     if not is_own(args.model):
-        refuse(args, OWN_OPTIONS, "with a model of the catalogue")
-        options = read_options(args.option)
+        args.refuse(OWN_OPTIONS, "with a model of the catalogue")
+        options = settings(args.set_)
         model = build_model(args.model, batch, **options)
         return model, {"model": args.model, "options": options, "batch": model.batch}
     if is_onnx(args.model):
         find_onnx(args.model)
-        refuse(args, ("option", "autocast"), f"with {args.model}", "leave it out")
+        args.refuse(("set_", "autocast"), f"with {args.model}")
     else:
         find_own(args.model)
-        refuse(args, ("option",), f"with {args.model}", "--arg NAME=VALUE")
     if batch is not None and not is_onnx(args.model):
         raise UsageError(
             f"--batch {batch}: the inputs of {args.model} have theirs; nearest: "
@@ -112,23 +96,25 @@ def read_model(args: argparse.Namespace, batch: int | None) -> tuple[Model | Non
         )
     if args.train_mode and args.eval_mode:
         raise UsageError("--train-mode: with --eval-mode; nearest: leave one out")
-    if args.autocast and args.precision not in (None, "fp32"):
+    if args.autocast and args.given.get("precision", "fp32") != "fp32":
         raise UsageError(
             f"--autocast {args.autocast}: --precision says it already; nearest: leave one out"
         )
     own = OwnSpec(
-        inputs=tuple(map(OwnInput.of, args.input or ())),
+        inputs=tuple(map(OwnInput.of, args.input)),
         loss=args.loss,
         optimizer=args.optimizer or "sgd",
         train=True if args.train_mode else False if args.eval_mode else None,
     )
     if own.loss is not None and ":" in own.loss:
         find_own(own.loss)
-    options = read_options(args.arg, "--arg")
+    options = settings(args.set_)
     return None, {"model": args.model, "options": options, "own": own, "batch": batch}
 
 
-def frameworks_of(args: argparse.Namespace) -> tuple[list[str] | None, bool]:
+def frameworks_of(
+    model: str, named: Sequence[str] | None = None
+) -> tuple[Sequence[str] | None, bool]:
     """Return the frameworks that are named, or that a model of the user's own is likely to be of.
 
     Returns:
@@ -137,12 +123,11 @@ def frameworks_of(args: argparse.Namespace) -> tuple[list[str] | None, bool]:
     """
     from pydlbench.models.own import is_onnx, is_own, likely_framework
 
-    named = getattr(args, "framework", None)  # one command has no such option
-    if named or not is_own(args.model):
+    if named or not is_own(model):
         return named, False
-    if is_onnx(args.model):
+    if is_onnx(model):
         return [ONNX_FRAMEWORK], False
-    likely = likely_framework(args.model)
+    likely = likely_framework(model)
     return [likely or _installed()[0]], likely is None
 
 
@@ -221,19 +206,20 @@ def show_documents(
         PydlbenchError: a file could not be written after all; the report is printed before.
     """
     from pydlbench.report.blocks import run_lines
-    from pydlbench.report.json import dump
+    from pydlbench.report.json import dump, run_document
     from pydlbench.report.text import as_markdown
+    from pydlbench.store.entry import Entry
 
     def document() -> str:
-        head = {"kind": kind, "interrupted": early, "run": run.to_dict()}
-        return dump({**head, f"{kind}s": documents})
+        entries = [Entry.from_document(kind, one) for one in documents]
+        return dump(run_document(kind, run, entries, interrupted=early))
 
     outputs.write(
         {"json": document, "md": lambda: as_markdown([*report(), run_lines(run)])}, report
     )
 
 
-def code_limit(args: argparse.Namespace) -> dict[str, float]:
+def code_limit(args: ModelOptions) -> dict[str, float]:
     """Return the keyword of ``session.Options`` that limits the user's own code; none without."""
     from pydlbench.models.own import is_own
 
@@ -263,7 +249,7 @@ def check_phase(model: Model | None, phase: str) -> None:
     if phase == "training" and model.optimizer.kind == "none":
         raise UsageError(
             f"--phase training: {model.name} has no optimizer; nearest: "
-            "--phase forward-backward, or --option optimizer=sgd"
+            "--phase forward-backward, or --set optimizer=sgd"
         )
 
 
@@ -285,7 +271,7 @@ def check_layout(layout: str | None, frameworks: Sequence[str]) -> None:
 
 
 def read_steps(
-    args: argparse.Namespace, usual: Sequence[str] | None = None
+    args: ExplainedStep, usual: Sequence[str] | None = None
 ) -> tuple[Model | None, list[Row], tuple[str, ...]]:
     """Return the steps that a command is asked for, one for each framework and mode.
 
@@ -305,8 +291,8 @@ def read_steps(
     from pydlbench.records.step import StepSpec
 
     model, named = read_model(args, args.batch)
-    device, notes = device_of(args)
-    frameworks, guessed = frameworks_of(args)
+    device, notes = device_of(args.device)
+    frameworks, guessed = frameworks_of(args.model, args.framework)
     if device != "cpu" and args.device is None and {*(frameworks or ())} - {GPU_FRAMEWORK}:
         notes = (f"on the CPU: on {device} only PyTorch's steps are explained call by call",)
         device = "cpu"
@@ -330,7 +316,7 @@ def read_steps(
             precision=_precision(args, device),
             layout=args.layout or "",
             device=device,
-            feed=getattr(args, "feed", FEEDS[0]),
+            feed=args.feed,
             seed=args.seed,
         )
         names = ("model", "batch", "phase", "precision", "framework", "mode", "layout", "feed")
@@ -339,7 +325,7 @@ def read_steps(
     return model, rows, notes
 
 
-def _precision(args: argparse.Namespace, device: str) -> str:
+def _precision(args: ExplainedStep, device: str) -> str:
     """Return the precision that was asked for; a GPU's bf16 is that of its tensor cores."""
     if device == "cpu":
         return one_of("--precision", args.autocast or args.precision, CPU_PRECISIONS)
@@ -347,26 +333,26 @@ def _precision(args: argparse.Namespace, device: str) -> str:
     return one_of("--precision", asked, GPU_PRECISIONS)
 
 
-def summands(args: argparse.Namespace) -> dict[str, Any]:
+def summands(args: ModelOptions, budget_s: float) -> dict[str, Any]:
     """Return the keywords of ``session.Options`` for native rows that are summed into a step."""
     return {
         "threads": args.threads,
         "seed": args.seed,
-        "budget_s": args.budget,
+        "budget_s": budget_s,
         "keep_samples": True,  # for the store
         "estimate": True,
         **code_limit(args),
     }
 
 
-def fields_of(args: argparse.Namespace, values: Mapping[str, object]) -> dict[str, str]:
+def fields_of(args: ModelOptions, values: Mapping[str, object]) -> dict[str, str]:
     """Return what tells a step's row from others, as text: by the names that ``exclude`` uses.
 
     Args:
-        args: the options; ``option`` and ``threads`` are read.
+        args: the options; ``set_`` and ``threads`` are read.
         values: what stands between the model's options and the threads; None is what was not given.
     """
-    variant = {"option": " ".join(sorted(args.option))} if args.option else {}
+    variant = {"set": " ".join(sorted("=".join(one) for one in args.set_))} if args.set_ else {}
     every = {**values, "threads": args.threads}
     plain = {name: "default" if one is None else str(one) for name, one in every.items()}
     return {**variant, **plain}
@@ -394,13 +380,13 @@ def subjects_of(
     from pydlbench.backends import capabilities
 
     named = frameworks or _installed()
-    wanted = choices("--mode", modes, capabilities.modes(), "all") if modes else None
+    wanted = choices("--mode", ",".join(modes), capabilities.modes(), "all") if modes else None
     if guessed and wanted is not None:
         of_either = {mode for name in FRAMEWORKS for mode in FRAMEWORK_MODES[name]}
         own = FRAMEWORK_MODES[named[0]]
         wanted = [own[_place(mode)] if mode in of_either else mode for mode in wanted]
     valid = [mode for name in named for mode in FRAMEWORK_MODES[name]]
-    for mode in [] if wanted is None or "all" in ",".join(modes or ()).split(",") else wanted:
+    for mode in [] if wanted is None or "all" in (modes or ()) else wanted:
         if mode not in valid:
             has = f"{' and '.join(named)} {'has' if len(named) == 1 else 'have'}"
             near = valid[min(_place(mode), len(valid) - 1)]
@@ -439,20 +425,14 @@ def _installed() -> list[str]:
     return found
 
 
-def devices(args: argparse.Namespace) -> tuple[list[str], tuple[str, ...]]:
-    """Return the devices that were named, or the default one and what has to be said of it.
+def devices(args: StepOptions) -> tuple[Sequence[str], tuple[str, ...]]:
+    """Return the devices that were named, or the default one and notes on it.
 
     Raises:
-        UsageError: one is none; or ``--threads`` is given and no CPU.
+        UsageError: ``--threads`` is given and no CPU.
     """
-    if args.device is None:
-        device, notes = device_of(args)
-        named = [device]
-    else:
-        notes = ()
-        named = list(dict.fromkeys(one.strip() for word in args.device for one in word.split(",")))
-        for device in named:
-            check_device(device)
+    usual, notes = device_of(args.device[0] if args.device else None)
+    named = args.device or (usual,)
     if "cpu" not in named:
         check_threads(args.threads, named[0])
     return named, notes

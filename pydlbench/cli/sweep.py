@@ -10,16 +10,25 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.cli.options import FAILED, add
-from pydlbench.cli.parser import COMMANDS, command_parser
-from pydlbench.errors import UsageError
-from pydlbench.runner.sweep import Key, apply_rules, parse_sweep
+from pydlbench.cli.options import (
+    FAIL_ON,
+    RESUME,
+    MarkdownOutput,
+    Measuring,
+    argument,
+    flag,
+    flag_of,
+)
+from pydlbench.cli.parser import COMMANDS, command_parser, records
+from pydlbench.cli.values import assignment
+from pydlbench.errors import UsageError, nearest
+from pydlbench.runner.sweep import Key, apply_rules, key_words, parse_sweep
 from pydlbench.units import format_seconds, percent
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from pydlbench.cli.options import CommandOptions, Option
     from pydlbench.cli.output import Outputs
     from pydlbench.runner.execute import Outcome, Results
     from pydlbench.runner.sweep import SweepFile, Table
@@ -30,43 +39,39 @@ _MOST_BYTES: Final = 1 << 20
 _MOST_ROWS: Final = 50_000
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Describe the command."""
-    tables = ", ".join(f"[[{name}]]" for name in _kinds())
-    parser = subparsers.add_parser(
-        "sweep",
-        description=f"Measure what a file asks for: tables {tables}, whose keys are those "
-        "commands' options, with lists as axes.",
+def _kinds() -> tuple[str, ...]:
+    """Return the commands that a table can ask for."""
+    return tuple(name for name, command in COMMANDS.items() if command.sweeps)
+
+
+class Options(Measuring, MarkdownOutput):
+    """The command's options."""
+
+    description = (
+        f"Measure what a file asks for: tables {', '.join(f'[[{name}]]' for name in _kinds())}, "
+        "whose keys are those commands' options, with lists as axes."
     )
-    parser.add_argument("file", nargs="?", metavar="FILE", help="the TOML file; - is stdin")
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="check the file, list its rows and say how long they may take; measure nothing",
+    file: str | None = argument("FILE", "the TOML file; - is standard input", "?")
+    dry_run: bool = flag(
+        "check the file, list its rows and say how long they may take; measure nothing"
     )
-    parser.add_argument(
-        "--resume",
-        metavar="RUN",
-        help="go on with a run of sweep that was stopped: measure what is missing or has failed",
-    )
-    add(
-        parser.add_argument_group("what is shown"),
-        *("json", "md", "fail-on", "quiet", "verbose", "store"),
-        fail_on=FAILED,
+    fail_on: tuple[str, float] | None = FAIL_ON()
+    resume: str | None = RESUME(
+        help="continue a run that was stopped: measure what is missing or has failed"
     )
 
 
 def run(
-    args: argparse.Namespace,
+    args: Options,
     session_factory: Callable[..., Any] | None = None,
-    checker: Callable[..., Any] | None = None,
+    measurer: Callable[..., Any] | None = None,
 ) -> int:
     """Measure what a file asks for, or what is missing of it.
 
     Args:
         args: the command's options.
         session_factory: gives a session for the options of ``session.Options`` as keywords.
-        checker: takes the place of ``pydlbench.ladder.check.check_step``.
+        measurer: takes the place of ``pydlbench.analysis.step.break_down_step``.
 
     Returns:
         0; 1 if no row is ok; 3 under ``--fail-on``; 130 after Ctrl-C, with what was finished.
@@ -74,11 +79,11 @@ def run(
     Raises:
         UsageError: bad input; nothing was measured and nothing written.
     """
-    from pydlbench.cli.check import CheckTask
+    from pydlbench.cli.breakdown import BreakdownTask
     from pydlbench.cli.output import Outputs
     from pydlbench.cli.terminal import tell
 
-    outputs = Outputs.from_args(args)
+    outputs = Outputs.of(args)
     if args.dry_run and args.resume is not None:
         raise UsageError(
             f"--resume {args.resume}: not with --dry-run; nearest: leave one of them out"
@@ -90,9 +95,11 @@ def run(
         outputs.note(*notes)
         return 0
     outputs.note(*notes)
-    if checker is not None:
+    if measurer is not None:
         tasks = [
-            dataclasses.replace(task, checker=checker) if isinstance(task, CheckTask) else task
+            dataclasses.replace(task, measurer=measurer)
+            if isinstance(task, BreakdownTask)
+            else task
             for task in tasks
         ]
     from pydlbench.cli.measuring import measure
@@ -111,7 +118,7 @@ def run(
     return code
 
 
-def _asked(args: argparse.Namespace) -> tuple[str, str]:
+def _asked(args: Options) -> tuple[str, str]:
     """Return the file's name and text; of a run that is resumed those that it was begun with.
 
     Raises:
@@ -142,7 +149,6 @@ def read_text(name: str) -> tuple[str, str]:
     Raises:
         UsageError: it cannot be read.
     """
-    from pydlbench.errors import nearest
     from pydlbench.store.place import user_path
 
     path = user_path(name)
@@ -169,28 +175,63 @@ def read_text(name: str) -> tuple[str, str]:
 # -----------------------------------------------------------------------------
 # From the tables of a sweep to tasks: each command's own parser and reader say what is right.
 
-_SHOWN: Final = "belongs to the sweep's own command line, not to its file; nearest: leave it out"
-_SCRIPT: Final = "is for published scripts, which print for themselves; nearest: pydlbench step"
-#: Options that no table may have, and why.
-_REFUSED: Final = {
-    **dict.fromkeys(("json", "csv", "md", "quiet", "verbose", "store", "resume", "tag"), _SHOWN),
-    **dict.fromkeys(("explain", "top", "all", "fail-on"), _SHOWN),
-    "samples": "raw samples are always kept in the store; nearest: leave it out",
-    "summary": "times nothing; nearest: pydlbench estimate NAME --summary",
-    "sweep": "batch takes a list here; nearest: batch = [16, 32]",
-    "agree": "compares numbers, it times nothing; nearest: pydlbench step MODEL --agree",
-    **dict.fromkeys(("protocol", "steps", "warmup", "every", "epochs", "quirk", "data"), _SCRIPT),
-}
+
+def keys_of(kind: type[CommandOptions]) -> tuple[Key, ...]:
+    """Return what a table or keywords may have, from a command's record."""
+    return tuple(
+        Key(
+            name=name if one.argument else flag_of(name).lstrip("-"),
+            takes=_takes(one),
+            positional=bool(one.argument),
+            refused=one.refused,
+        )
+        for name, one in kind.declared().items()
+    )
 
 
-def _kinds() -> tuple[str, ...]:
-    """Return the commands that a table can ask for."""
-    return tuple(name for name, command in COMMANDS.items() if command.sweeps)
+def _takes(one: Option) -> str:
+    if one.read is assignment:
+        return "pairs"
+    return "many" if one.many else "one" if one.metavar else "flag"
+
+
+def words_of(place: str, kind: type[CommandOptions], values: Mapping[str, Any]) -> list[str]:
+    """Return the words of a command line that stand for values of Python.
+
+    Args:
+        place: whose values they are, for messages.
+        kind: the command's record.
+        values: by name: texts, numbers, booleans, lists of them, mappings for ``NAME=VALUE``; None
+            is as if it were not given.
+
+    Raises:
+        UsageError: the command has no such option, or several values of one that takes one.
+    """
+    keys = {
+        key.name.replace("-", "_"): dataclasses.replace(key, refused="") for key in keys_of(kind)
+    }
+    words: list[str] = []
+    arguments: list[str] = []
+    for name, value in values.items():
+        if value is None:
+            continue
+        key = keys.get(name.rstrip("_"))
+        if key is None:
+            near = ", ".join(nearest(name, keys, 1)) or "a name without dashes"
+            raise UsageError(f"{place}: {name}: no such option; nearest: {near}")
+        chosen, *others = key_words(place, key, value)
+        if others:
+            raise UsageError(f"{place}: {name}: takes one value; nearest: {value[0]}")
+        if key.positional:
+            arguments += chosen
+        else:
+            words += chosen
+    return [*words, "--", *arguments]
 
 
 def table_keys() -> dict[str, tuple[Key, ...]]:
-    """Return what each kind of table may have, read off the commands' parsers."""
-    return {kind: tuple(_keys(_parser(kind))) for kind in _kinds()}
+    """Return what each kind of table may have."""
+    return {kind: keys_of(records(kind)[""][0]) for kind in _kinds()}
 
 
 def read_file(file: SweepFile) -> tuple[list[Task], list[str]]:
@@ -252,31 +293,6 @@ def _once(tasks: Sequence[Task], kept: Collection[int], wanted: set[str]) -> tup
 _parser = functools.cache(command_parser)
 
 
-def _keys(parser: argparse.ArgumentParser) -> list[Key]:
-    keys = []
-    for action in parser._actions:  # noqa: SLF001 - argparse has no other way to list options
-        if action.dest == "help":
-            continue
-        name = action.option_strings[-1].lstrip("-") if action.option_strings else action.dest
-        keys.append(
-            Key(
-                name=name,
-                takes=_takes(action),
-                positional=not action.option_strings,
-                refused=_REFUSED.get(name, ""),
-            )
-        )
-    return keys
-
-
-def _takes(action: argparse.Action) -> str:
-    if action.nargs == 0:
-        return "flag"
-    if action.nargs == "+":
-        return "many"
-    return "again" if type(action).__name__ == "_AppendAction" else "one"
-
-
 def _read_request(table: Table, words: Sequence[str]) -> tuple[list[Task], tuple[str, ...]]:
     """Return the tasks of one request and notes."""
     options = [word for word in words if word.startswith("--")]
@@ -285,7 +301,7 @@ def _read_request(table: Table, words: Sequence[str]) -> tuple[list[Task], tuple
         raise UsageError(f'{table.place}: model: not given; nearest: model = "alexnet-owt"')
     line = [*options, *(["--", *arguments] if arguments else [])]
     try:
-        args = _parser(table.kind).parse_args(line)
+        args = records(table.kind)[""][0].parse(line, _parser(table.kind))
         tasks, notes = importlib.import_module(f"pydlbench.cli.{table.kind}").read_tasks(args)
         _check_threads(tasks)
     except UsageError as error:
@@ -508,7 +524,7 @@ def _layers(results: Results, outcomes: Sequence[Outcome]) -> list[str]:
 
 def _label(one: Outcome) -> str:
     fields = one.row.fields
-    names = ("model", "option", "batch", "phase", "precision", "framework", "mode")
+    names = ("model", "set", "batch", "phase", "precision", "framework", "mode")
     words = [f"batch {fields[name]}" if name == "batch" else fields.get(name) for name in names]
     words += [fields[name] for name, usual in _USUAL.items() if fields.get(name, usual) != usual]
     words += [] if fields.get("device", "cpu") == "cpu" else [fields["device"]]
@@ -542,7 +558,7 @@ def _step(document: Mapping[str, Any]) -> str:
     return words + (", contended" if document.get("contended") else "")
 
 
-def _check(document: Mapping[str, Any]) -> str:
+def _breakdown(document: Mapping[str, Any]) -> str:
     from pydlbench.report.runs import time_text
 
     words = f"measured {time_text(document['measured_s'])}"
@@ -566,6 +582,6 @@ def _nothing(_: Mapping[str, Any]) -> str:
 _LINES: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "estimate": _estimate,
     "step": _step,
-    "check": _check,
+    "breakdown": _breakdown,
     "diagnose": _findings,
 }

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from types import FrameType
 
     from tqdm import tqdm
+
+    from pydlbench.cli.options import Measuring
 
 
 # -----------------------------------------------------------------------------
@@ -36,6 +39,33 @@ def repair_streams() -> None:
         elif mode == "w" and getattr(stream, "errors", None) == "strict":
             with contextlib.suppress(AttributeError, OSError, ValueError):
                 stream.reconfigure(errors="backslashreplace")
+
+
+@contextlib.contextmanager
+def sigterm_interrupts() -> Iterator[list[int]]:
+    """Let SIGTERM interrupt as Ctrl-C does; yield a list that gets its number when it comes.
+
+    Outside of the main thread, or where somebody else handles the signal, it stays as it is.
+    """
+    received: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        handler = signal.getsignal(signal.SIGINT)
+        if callable(handler):
+            handler(signal.SIGINT, frame)
+
+    ours = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    )
+    if ours:
+        signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield received
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def silence_stdout() -> None:
@@ -101,7 +131,7 @@ class Progress:
         self._thread: threading.Thread | None = None
 
     @classmethod
-    def of(cls, args: argparse.Namespace) -> Self:
+    def of(cls, args: Measuring) -> Self:
         """Return what a command's options ask for, on standard error."""
         return cls(sys.stderr, quiet=args.quiet, verbose=args.verbose)
 

@@ -118,7 +118,7 @@ def _scatter(logs: Sequence[Sequence[float]], kinds: NDArray[Any]) -> Scatter:
 
 
 def _lacking(count: int) -> str:
-    return f"{count} passes; a verdict takes {LEAST_PASSES}"
+    return f"{count} repetitions; a verdict takes {LEAST_PASSES}"
 
 
 def _mean(logs: Sequence[float]) -> float:

@@ -180,7 +180,7 @@ def _nothing_common(a: Side, b: Side) -> str:
         empty = a if not a.rows else b
         return (
             f"{empty.name}: nothing was measured in it that can be compared (layers, estimates, "
-            "steps, checks); nearest: pydlbench runs lists the others"
+            "steps, breakdowns); nearest: pydlbench runs lists the others"
         )
     names = ("layer", *FIELDS)
     strange = [

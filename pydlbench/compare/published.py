@@ -203,7 +203,7 @@ class Own(Record, frozen=True, kw_only=True):
 def own_figures(
     name: str, loaded: Loaded, batch_of: Callable[[str, str], int | None]
 ) -> Iterator[Own]:
-    """Yield what a run says of whole models: steps, checks, estimates and played protocols.
+    """Yield what a run says of whole models: steps, breakdowns, estimates and played protocols.
 
     Args:
         name: of the run, as the user gave it.
@@ -225,7 +225,7 @@ def _step(document: Mapping[str, Any], _batch_of: object) -> Iterator[dict[str, 
         yield {**_shared(document), "seconds": time.get("median"), "who": framework_text(document)}
 
 
-def _check(document: Mapping[str, Any], _batch_of: object) -> Iterator[dict[str, Any]]:
+def _breakdown(document: Mapping[str, Any], _batch_of: object) -> Iterator[dict[str, Any]]:
     time = document.get("measured_s") or {}
     yield {**_shared(document), "seconds": time.get("median"), "who": framework_text(document)}
 
@@ -279,7 +279,7 @@ def _shared(document: Mapping[str, Any]) -> dict[str, Any]:
 
 _READERS: Final[Mapping[str, Callable[[Mapping[str, Any], Any], Iterator[dict[str, Any]]]]] = {
     "step": _step,
-    "check": _check,
+    "breakdown": _breakdown,
     "estimate": _estimate,
     "protocol": _protocol,
 }

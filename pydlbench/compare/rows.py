@@ -1,4 +1,4 @@
-"""The rows of a run as a comparison sees them: layers, estimates, steps and checks alike."""
+"""The rows of a run as a comparison sees them: layers, estimates, steps and breakdowns alike."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from pydlbench.records.breakdown import LEVELS
 from pydlbench.store.documents import load
 from pydlbench.store.entry import LAYER_COLUMNS, layer_values
 from pydlbench.units import printable
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 # Seconds of an execution, far beyond what any kernel can take and any clock can tell.
 _LEAST_S: Final = 1e-15
 _MOST_S: Final = 1e15
-# Of a check; the limit is computed, and the step is what was measured.
-_RUNGS: Final = ("native", "native_chain", "operators", "operator_chain")
+# The limit is computed.
+_LEVELS: Final = tuple(name for name in reversed(LEVELS) if name != "limit")
 _COLUMNS: Final = tuple("pass_" if name == "pass" else name for name in LAYER_COLUMNS)
 
 
@@ -30,8 +31,8 @@ class Row(NamedTuple):
     """One measured thing; the fields are those of the store's layer columns, in their order.
 
     Of a step ``layer`` is the model, ``pass_`` the phase, ``backend`` the framework, ``kind`` what
-    it is (``step``, ``estimate``, ``check measured``, ``check native`` and so on) and ``problem``
-    everything else that tells it from others, as text. Times in seconds.
+    it is (``step``, ``estimate``, ``breakdown step``, ``breakdown native`` and so on) and
+    ``problem`` everything else that tells it from others, as text. Times in seconds.
     """
 
     layer: str
@@ -133,7 +134,7 @@ def side_of(name: str, loaded: Loaded) -> Side:
     threads = record.device.get("threads")
     # As Row._make does, without a call in Python for each of 100,000 rows.
     rows = list(map(partial(tuple.__new__, Row), loaded.columns()))
-    for table in ("estimate", "step", "check"):
+    for table in ("estimate", "step", "breakdown"):
         for entry in loaded.table(table):
             rows += _rows(table, entry.document, threads if isinstance(threads, int) else None)
     return _side(name, record, rows)
@@ -181,7 +182,7 @@ def _rows(table: str, document: Mapping[str, Any], threads: int | None) -> list[
         return [_estimate(document, threads)]
     if table == "step":
         return [row_of_step(document)]
-    return _check(document)
+    return _breakdown(document)
 
 
 def _whole(
@@ -247,28 +248,24 @@ def row_of_step(document: Mapping[str, Any]) -> Row:
     )
 
 
-def _check(document: Mapping[str, Any]) -> list[Row]:
-    time = document.get("measured_s") or {}
+def _breakdown(document: Mapping[str, Any]) -> list[Row]:
+    """Return a row for each level; the step's is what was measured."""
     told = dict(document.get("options") or {})
-    if document.get("feed") not in (None, "resident"):
-        told["feed"] = document["feed"]
     if document.get("own"):
         told["own"] = document["own"]
-    same: dict[str, Any] = {
-        "problem": json.dumps(told, sort_keys=True),
-        "layout_request": document.get("layout") or "nhwc",  # older checks know no other
-    }
     ends = ("median", "ci_low", "ci_high")
-    rungs = document.get("rungs") or {}
-    found = {"measured": time, **{name: rungs[name] for name in _RUNGS if rungs.get(name)}}
+    levels = document.get("levels") or {}
+    rounds = (document.get("measured_s") or {}).get("n") or 0
     return [
         _whole(
             document,
-            f"check {name}",
-            *map(one.get, ends),
-            n=one.get("n"),
-            contended=document.get("disturbed"),
-            **same,
+            f"breakdown {name}",
+            *map(level.get, ends),
+            n=level.get("n"),
+            contended=2 * (document.get("disturbed") or 0) > rounds,
+            problem=json.dumps(told, sort_keys=True),
+            layout_request=document.get("layout"),
         )
-        for name, one in found.items()
+        for name in _LEVELS
+        if (level := levels.get(name))
     ]

@@ -1,4 +1,4 @@
-"""WHERE kernels run: facts of the machine, theoretical peaks, and what probes found.
+"""The devices that kernels run on: facts, theoretical peaks, and results of probes.
 
-Nothing here times anything: ``pydlbench.runner`` runs the probes and hands their readings in.
+Nothing is timed here: ``pydlbench.runner`` runs the probes and passes their readings in.
 """

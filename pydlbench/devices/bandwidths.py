@@ -1,4 +1,4 @@
-"""Bandwidths of the levels of the memory, probed until the readings can be believed."""
+"""Bandwidths of the levels of the memory, probed until the readings are steady."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ PATTERNS = ("read", "write", "copy", "triad")
 #: From the farthest to the nearest.
 LEVELS = ("memory", "llc", "l2")
 
-# Windows of each reading. All readings are gone through so often, so that those of one lie apart
-# in time: whoever else is on the memory bus comes and goes.
-_ROUNDS = 3
-# Rounds of a quiet machine agree within a few per cent: one that is so much faster than most of
-# its window was taken in a disturbed one, and may have been disturbed itself.
+#: Windows of each reading. Windows of different readings alternate, so that those of one are spread
+#: over time: other load on the memory bus comes and goes.
+ROUNDS = 3
+# Rounds on an idle machine agree within a few per cent. If the best round of a window exceeds the
+# median by this factor, the window was disturbed, and its best round may be, too.
 _UNSTEADY = 1.25
 _REPEATS = 2
-# A window beside which something was seen is taken again at once, so often.
+# Repetitions of a window with observed interference.
 _AGAIN = 2
 
 
 class _Prober:
-    """Probes bandwidths and counts how often each was repeated."""
+    """Probes bandwidths and counts the repetitions of each."""
 
     def __init__(
         self,
@@ -45,7 +45,9 @@ class _Prober:
         sizes: Mapping[str, int | None],
         ask: Callable[[str, str, int], Mapping[str, Any]],
         kept: Sequence[Bandwidth] = (),
+        windows: int = ROUNDS,
     ) -> None:
+        self._windows = windows
         self._sizes = sizes
         self._kept = {(item.level, item.pattern): item for item in kept}
         self._agrees: dict[str, bool] = {}
@@ -55,7 +57,7 @@ class _Prober:
         self.new: set[tuple[str, str]] = set()
 
     def extend(self, levels: Sequence[str], patterns: Sequence[str]) -> None:
-        """Probe what is not known yet; again while its windows look unsteady."""
+        """Probe unknown readings, and repeat unsteady ones."""
         wanted = [
             (level, pattern)
             for level in levels
@@ -64,7 +66,7 @@ class _Prober:
         ]
         self.new.update(wanted)
         unknown = [key for key in wanted if not self._take_over(*key)]
-        for _ in range(_ROUNDS):
+        for _ in range(self._windows):
             for level, pattern in unknown:
                 self.take(level, pattern)
         for level, pattern in unknown:
@@ -76,12 +78,13 @@ class _Prober:
         return bandwidth.bytes_per_s > _UNSTEADY * bandwidth.median_bytes_per_s
 
     def _take_over(self, level: str, pattern: str) -> bool:
-        """Take what is kept of a reading, if a window of its level agrees; return whether it did.
+        """Use a kept reading if a new window of its level agrees; return whether it does.
 
-        That window is one more of the reading that it was taken of.
+        The new window is added to the reading that it belongs to.
         """
         kept = self._kept.get((level, pattern))
-        if kept is None:
+        # A single window was taken for a row that cannot be bound by memory.
+        if kept is None or len(kept.windows) < self._windows:
             return False
         if level not in self._agrees:
             agrees = self._sizes.get(level) == kept.working_set_bytes
@@ -96,7 +99,7 @@ class _Prober:
         return self._agrees[level]
 
     def repeat(self, level: str, pattern: str) -> bool:
-        """Take one more window; return False where that was done often enough."""
+        """Take one more window; return False if the limit of repetitions is reached."""
         count = self._repeats.get((level, pattern), 0)
         if count >= _REPEATS:
             return False
@@ -105,7 +108,7 @@ class _Prober:
         return True
 
     def take(self, level: str, pattern: str) -> None:
-        """Take a window and add it to what is known."""
+        """Take a window and add it to the known ones."""
         size = self._sizes.get(level)
         if size is None:
             raise ValueError(f"{level}: no such level")
@@ -114,7 +117,7 @@ class _Prober:
         self.known[level, pattern] = bandwidth if known is None else known.joined(bandwidth)
 
     def _window(self, level: str, pattern: str, size: int) -> Bandwidth:
-        """Take a window; again where something was seen beside it."""
+        """Take a window, and repeat it while it is disturbed."""
         bandwidth: Bandwidth | None = None
         for _ in range(1 + _AGAIN):
             reading = Reading.from_reply(self._ask(level, pattern, size))
@@ -126,7 +129,7 @@ class _Prober:
         return bandwidth
 
     def mistaken(self) -> Iterator[tuple[Bandwidth, Bandwidth]]:
-        """Yield the readings that are slower than one of a farther level, with that one."""
+        """Yield readings that are slower than a farther level, with the reading of that level."""
         for pattern in dict.fromkeys(pattern for _, pattern in self.known):
             items = (self.known.get((level, pattern)) for level in self._sizes)
             for far, near in itertools.combinations([item for item in items if item], 2):
@@ -143,9 +146,9 @@ def add_windows(
     """Return a device's bandwidths with one more window of each level's fastest pattern.
 
     Args:
-        record: with its bandwidths.
-        sizes: as for :func:`probe_levels`.
-        ask: likewise.
+        record: device with bandwidths.
+        sizes: see :func:`probe_levels`.
+        ask: see :func:`probe_levels`.
     """
     prober = _Prober(record.bandwidths, sizes, ask)
     for level in dict.fromkeys(item.level for item in record.bandwidths):
@@ -162,25 +165,26 @@ def probe_levels(
     levels: Sequence[str],
     ask: Callable[[str, str, int], Mapping[str, Any]],
     kept: Sequence[Bandwidth] = (),
+    windows: int = ROUNDS,
 ) -> tuple[tuple[Bandwidth, ...], tuple[Advice, ...]]:
-    """Return what is known with what was lacking, and warnings about the new ones.
+    """Return the known bandwidths with the missing ones probed, and warnings about the new ones.
 
-    One window of some milliseconds would decide every roof, so each reading is made of three
-    windows that lie apart, and of up to two more where its best round is far above its median, and
-    where a level reads slower than one that is farther away. The best round of all is the
-    bandwidth; the windows tell how far it spreads. One beside which something was seen is taken
-    again, and counts only where no other is to be had.
+    A single window of some milliseconds would determine every roof. Each reading therefore consists
+    of three windows that are spread over time, and of up to two more if its best round is far above
+    the median, or if it is slower than a farther level. The bandwidth is the best round of all, the
+    windows give its spread. A disturbed window is repeated, and counts only if all are disturbed.
 
     Args:
         known: the bandwidths known so far.
-        sizes: the device's levels, from the farthest to the nearest, each with the bytes that a
-            probe of it moves; None where the device lacks the level.
-        patterns: which bandwidths are needed.
-        levels: of which levels; one that the device lacks is left out.
-        ask: runs a native probe of a level, a pattern and so many bytes.
-        kept: what an earlier run has probed; believed where one reading of the level agrees.
+        sizes: the device's levels, from the farthest to the nearest, with the bytes that a probe of
+            the level moves; None if the device lacks the level.
+        patterns: the patterns needed.
+        levels: the levels needed; levels that the device lacks are skipped.
+        ask: runs a native probe of a level and a pattern on a number of bytes.
+        kept: bandwidths of an earlier run, used if one new reading of the level agrees.
+        windows: the fewest windows of each reading.
     """
-    prober = _Prober(known, sizes, ask, kept)
+    prober = _Prober(known, sizes, ask, kept, windows)
     prober.extend(levels, patterns)
     for _ in range(_REPEATS):
         for near in dict.fromkeys(near for near, _ in prober.mistaken()):
@@ -189,7 +193,7 @@ def probe_levels(
         Advice(
             symptom=f"the {near.pattern} probe of {near.level} reached "
             f"{near.bytes_per_s / 1e9:.1f} GB/s, that of {far.level} {far.bytes_per_s / 1e9:.1f}: "
-            "a nearer level cannot be slower, so roofs that count on it are too low to believe",
+            "a nearer level cannot be slower, so roofs based on it are unreliable",
             remedy="stop other load and measure again",
         )
         for near, far in prober.mistaken()
@@ -200,7 +204,7 @@ def probe_levels(
 
 
 def _disturbed(bandwidths: Sequence[Bandwidth]) -> Iterator[Advice]:
-    """Say which readings have no undisturbed window, those of one level together."""
+    """Yield a warning for each level with readings that have no undisturbed window."""
     levels: dict[str, list[Bandwidth]] = {}
     for item in bandwidths:
         if item.disturbance is not None:
@@ -209,7 +213,7 @@ def _disturbed(bandwidths: Sequence[Bandwidth]) -> Iterator[Advice]:
         patterns = ", ".join(item.pattern for item in items)
         yield Advice(
             symptom=f"no window of the {level} probes ({patterns}) was undisturbed: "
-            f"{items[0].disturbance}; rows whose roof they would be have none",
+            f"{items[0].disturbance}; rows that need them have no roof",
             remedy="stop other load and measure again",
         )
 
@@ -218,11 +222,11 @@ def extend_bandwidths(
     record: _Device,
     probe: Callable[[], tuple[tuple[Bandwidth, ...], tuple[Advice, ...]]],
 ) -> tuple[_Device, tuple[Advice, ...]]:
-    """Return the record with its bandwidths, or with the reason why it has none; and new warnings.
+    """Return the record with bandwidths, or with the reason why it has none; and new warnings.
 
     Args:
-        record: what is known so far.
-        probe: returns all bandwidths and what is remarkable about them.
+        record: the record so far.
+        probe: returns all bandwidths and warnings about them.
     """
     if record.bandwidth_reason is not None:
         return record, ()
@@ -231,8 +235,7 @@ def extend_bandwidths(
     except UnsupportedError as error:
         missing = Advice(
             symptom=f"no bandwidth was probed: {error}",
-            remedy="times and rates are measured all the same; there is no roof to hold them "
-            "against",
+            remedy="times and rates are measured without a roof",
         )
         return dataclasses.replace(record, bandwidth_reason=str(error)), (missing,)
     return dataclasses.replace(record, bandwidths=bandwidths), advice

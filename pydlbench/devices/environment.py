@@ -1,4 +1,4 @@
-"""The software around a run: versions, and the variables and settings that change times."""
+"""The software environment of a run: versions, and variables and settings that affect times."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _PREFIXES = (
     *("MALLOC_", "TCMALLOC_", "MIMALLOC_", "CUDA_", "CUDNN_", "CUBLAS_", "NVIDIA_TF32"),
     *("LD_PRELOAD", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "PYDLBENCH_HUGE_PAGES"),
 )
-# Of the system, what moves times without a trace in them: how pages and addresses are given out,
-# which flaws of the processor are worked around, in which revision of its microcode.
+# System settings that affect times: allocation of pages and addresses, mitigations of processor
+# vulnerabilities, revision of the microcode.
 _SETTINGS = {
     "huge pages": "sys/kernel/mm/transparent_hugepage/enabled",
     "address randomisation": "proc/sys/kernel/randomize_va_space",
@@ -40,11 +40,11 @@ def read_environment(
     """Return the environment for JSON.
 
     Args:
-        variables: the environment variables; those of the process by default. Only ones that
-            compute libraries and allocators read are recorded.
-        packages: whose versions are recorded besides those of this suite's own libraries.
-        prefixes: of further variables to be recorded.
-        root: where the system's own files are.
+        variables: environment variables, by default those of the process. Only variables of compute
+            libraries and allocators are recorded.
+        packages: further packages whose versions are recorded.
+        prefixes: prefixes of further variables to record.
+        root: folder that holds ``proc`` and ``sys``.
     """
     variables = os.environ if variables is None else variables
     return {
@@ -66,11 +66,11 @@ def read_environment(
 
 
 def _settings(root: Path) -> dict[str, str]:
-    """The system's settings; what it does not tell is left out."""
+    """The system's settings, without unknown ones."""
     settings = {}
     for name, path in _SETTINGS.items():
         if text := _text(root / path):
-            # Of several choices, the one in brackets is on.
+            # Among several choices, the one in brackets is active.
             _, bracket, chosen = text.partition("[")
             settings[name] = chosen.partition("]")[0] if bracket else text
     for line in _text(root / "proc/cpuinfo").splitlines():
@@ -110,30 +110,30 @@ def _versions(packages: Iterable[str]) -> dict[str, str]:
     return versions
 
 
-# Of this package, what a row's time depends on: the procedure, who prepares kernels, who runs them.
+# Folders of this package that a row's time depends on.
 _TIMED = ("timing", "backends", "workers", "runner", "steps")
 
 
 @functools.cache
 def _code() -> str:
-    """Return a digest of the code that times kernels, the native modules among it.
+    """Return a digest of the code that times kernels, including the native modules.
 
-    A release's number stays the same from one commit to the next, and an installed package knows no
-    commits: what tells whether two runs are repetitions of each other is the code itself.
+    Commits share a version number, and an installed package has no commit id. The digest tells
+    whether two runs used the same code.
     """
     package = Path(__file__).parents[1]
     files = [path for name in _TIMED for path in package.joinpath(name).rglob("*.py")]
-    # A module that is installed elsewhere than these files is found as an import finds it.
+    # The native modules may be installed in another folder.
     for name in ("pydlbench._cpu", "pydlbench._cuda"):
         spec = importlib.util.find_spec(name)
         files += [] if spec is None or spec.origin is None else [Path(spec.origin)]
-    # By content and name alone: the same code is the same wherever it is installed.
+    # By content and name, so that the folder of the installation does not matter.
     each = sorted(f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for path in files)
     return hashlib.sha256("\n".join(each).encode()).hexdigest()[:12]
 
 
 def _build() -> dict[str, str]:
-    """How the native modules were built; empty in a source tree that was never built."""
+    """Build settings of the native modules; empty in a source tree that was never built."""
     try:
         module = importlib.import_module("pydlbench._build")
     except ImportError:

@@ -1,4 +1,4 @@
-"""What probes find on a device: compute peaks and bandwidths, as every kind of device has them."""
+"""Results of the probes of a device: compute peaks and bandwidths, common to CPUs and GPUs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """A warning that helps.
+    """A warning with a remedy.
 
     Attributes:
-        symptom: what is wrong and what it does to timings.
-        remedy: what to do about it.
+        symptom: the problem and its effect on timings.
+        remedy: how to solve it.
     """
 
     symptom: str
@@ -34,9 +34,9 @@ class FlopRate:
 
     Attributes:
         flop_per_clock: operations, a multiply-add counted as two.
-        derivation: how the number comes about, for people.
-        assumed: the device is not in the table; the number is what its instruction sets or its
-            name suggest.
+        derivation: the factors as text.
+        assumed: the device is not in the table; the number follows from its instruction sets or
+            its name.
     """
 
     flop_per_clock: int
@@ -46,18 +46,24 @@ class FlopRate:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TheoreticalPeak:
-    """A theoretical compute peak; what it is made of is told by the kinds of devices.
+    """A theoretical compute peak.
 
     Attributes:
-        flops_per_s: of all arithmetic units together.
-        hz: at which clock.
-        derivation: the factors, for people.
+        flops_per_s: peak of all units together.
+        hz: clock of the units.
+        derivation: the factors as text.
+        flop_per_clock: operations of one unit per clock, a multiply-add counted as two.
+        units: number of physical cores, or of a GPU's multiprocessors.
+        accumulate: a GPU's accumulator, ``float32`` or ``float16``; None on a CPU.
         assumed: the device is not in the table.
     """
 
     flops_per_s: float
     hz: float
     derivation: str
+    flop_per_clock: int
+    units: int
+    accumulate: str | None = None
     assumed: bool = False
 
     def to_dict(self) -> dict[str, Any]:
@@ -67,18 +73,18 @@ class TheoreticalPeak:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What a native probe returns; rates in FLOP/s or B/s, clocks in Hz.
+    """The reading of a native probe; rates in FLOP/s or B/s, clocks in Hz.
 
     Attributes:
-        per_second: the best round's rate.
-        median_per_second: the median round's rate.
-        clock_hz: the core clock at the best round.
-        rounds: how many rounds were timed.
-        kernel: what ran.
-        disturbance: what was seen beside it that speaks against it (somebody else on the cores, a
-            GPU that was too hot), in words.
-        clocks_hz: the core clock of each CPU, all of them busy, right after it; empty where only
-            the one of ``clock_hz`` was read.
+        per_second: rate of the best round.
+        median_per_second: rate of the median round.
+        clock_hz: core clock of the best round.
+        rounds: number of timed rounds.
+        kernel: the instruction or kernel that ran.
+        disturbance: why the reading is unreliable (another process used the cores, the GPU was too
+            hot); None if it is not.
+        clocks_hz: core clock of each CPU under load, right after the rounds; empty if only
+            ``clock_hz`` was read.
     """
 
     per_second: float
@@ -91,7 +97,7 @@ class Reading:
 
     @classmethod
     def from_reply(cls, reply: Mapping[str, Any]) -> Self:
-        """Read a worker's reply; what else is in it is left out."""
+        """Return the reading in a worker's reply; further fields are ignored."""
         names = (field.name for field in dataclasses.fields(cls))
         return cls(**{name: reply[name] for name in names if name in reply})
 
@@ -102,17 +108,17 @@ class PrecisionPeak:
 
     Attributes:
         precision: one of ``pydlbench.words.PRECISIONS``.
-        measured: FLOP/s of the probe's best round; None if it could not run.
-        measured_median: FLOP/s of its median round.
+        measured: FLOP/s of the probe's best round; None if the probe could not run.
+        measured_median: FLOP/s of the median round.
         kernel: the probe's instruction, or the product that a GPU's library computed.
         clock_hz: the core clock during the probe.
-        theoretical: the limit at that clock.
-        nominal: the limit at the nominal clock; at a GPU's rated one.
+        theoretical: the theoretical peak at that clock.
+        nominal: the limit at the nominal clock of a CPU, or the rated clock of a GPU.
         reason: why there is no measured peak.
-        tries: FLOP per core cycle of all tries' best rounds, in order of time; ``measured`` is the
-            best one at its clock.
-        impossible: tries beyond the theory, which count for nothing.
-        clocks_hz: the core clock of each CPU, all of them busy, right after the best try.
+        tries: FLOP per core cycle of the best round of each try, in order; ``measured`` is the
+            highest of them at its clock.
+        impossible: number of tries above the theoretical peak, which are discarded.
+        clocks_hz: core clock of each CPU under load, right after the best try.
     """
 
     precision: str
@@ -129,7 +135,7 @@ class PrecisionPeak:
 
     @property
     def low(self) -> float | None:
-        """FLOP/s of the slowest try, at the clock of the best; None where there was only one."""
+        """FLOP/s of the slowest try, at the clock of the best; None with a single try."""
         if len(self.tries) < 2 or self.clock_hz is None:
             return None
         return min(self.tries) * self.clock_hz
@@ -152,26 +158,25 @@ class PrecisionPeak:
         }
 
 
-# Of readings that are kept for a day, the latest say how far they spread.
+# Readings are kept for a day; the latest windows give their spread.
 _WINDOWS = 32
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Bandwidth:
-    """A measured bandwidth. Bytes are those the pattern names; what stores read first is not.
+    """A measured bandwidth. Bytes are those of the pattern, without reads for ownership.
 
     Attributes:
         level: ``memory``, ``llc`` or ``l2`` (a GPU's last one).
         pattern: ``read``, ``write``, ``copy`` or ``triad``.
-        bytes_per_s: of the best round of all windows.
-        median_bytes_per_s: the median round of the window in which that was highest.
-        working_set_bytes: over all threads and arrays.
+        bytes_per_s: best round of all windows.
+        median_bytes_per_s: highest median round of a window.
+        working_set_bytes: size of all arrays of all threads.
         kernel: vectors and kind of stores.
-        windows: the best round of each window that counts, in B/s and in order of time; the latest
-            so many of them.
-        disturbed: windows that do not count, because something was seen beside them.
-        disturbance: what; None unless no window was undisturbed, so that ``bytes_per_s`` is one
-            of theirs, and too low to be believed.
+        windows: best round of each undisturbed window, in B/s and in order; the latest ones only.
+        disturbed: number of windows that were discarded because of interference.
+        disturbance: the interference if all windows were disturbed, so that ``bytes_per_s`` is one
+            of them and too low; None otherwise.
     """
 
     level: str
@@ -186,14 +191,14 @@ class Bandwidth:
 
     @property
     def low_bytes_per_s(self) -> float | None:
-        """What the slowest window reached; None where there was only one."""
+        """Best round of the slowest window; None with a single window."""
         return min(self.windows) if len(self.windows) > 1 else None
 
     @classmethod
     def from_reading(
         cls, level: str, pattern: str, working_set_bytes: int, reading: Reading
     ) -> Bandwidth:
-        """Take over the reading of a window."""
+        """Return the bandwidth of a single window."""
         return cls(
             level=level,
             pattern=pattern,
@@ -209,7 +214,7 @@ class Bandwidth:
     def joined(self, later: Bandwidth) -> Bandwidth:
         """Return this bandwidth with further windows of the same level and pattern.
 
-        A disturbed one counts only while there is no other.
+        A disturbed window counts only as long as there is no other.
         """
         disturbed = self.disturbed + later.disturbed
         if self.disturbance is not None and later.disturbance is None:
@@ -230,7 +235,7 @@ class Limits:
     """Compute limits at one clock, in FLOP/s.
 
     Attributes:
-        theoretical: from the arithmetic units; None if they are not known.
+        theoretical: of the arithmetic units; None if they are unknown.
         measured: of the probe, scaled to the clock.
     """
 
@@ -239,21 +244,21 @@ class Limits:
 
 
 # -----------------------------------------------------------------------------
-# A device with what probes found on it: what the records of CPUs and of GPUs share.
+# A device with the results of its probes: common part of the records of CPUs and GPUs.
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedDevice(abc.ABC):
-    """What was found on a device; its kinds add what they are made of.
+    """A device with the results of its probes.
 
     Attributes:
-        kind: of device: ``cpu``, ``cuda``.
-        clock_hz: the core clock under load (fp32 FMA), or None if it was not read.
+        kind: kind of device: ``cpu``, ``cuda``.
+        clock_hz: core clock under load (fp32 FMA), or None if it was not read.
         peaks: compute peaks, one per precision.
-        bandwidths: of the memory and of caches.
+        bandwidths: bandwidths of the memory and of caches.
         bandwidth_reason: why there are no bandwidths.
-        libraries: name to version, of what the kernels come from.
-        warnings: what makes timings unreliable here.
+        libraries: versions of the libraries of the kernels, by name.
+        warnings: why timings may be unreliable here.
     """
 
     kind: ClassVar[str]
@@ -267,21 +272,22 @@ class ProbedDevice(abc.ABC):
 
     @abc.abstractmethod
     def caches(self) -> Mapping[str, int | None]:
-        """Return the bytes of each cache that keeps operands, from the nearest to the farthest.
+        """Return the bytes of each data cache, from the nearest to the farthest.
 
-        None stands for one that the device lacks. Not all of them have a probe.
+        None stands for a cache that the device lacks. Not every cache has a probe.
         """
 
     def levels(self, names: Collection[str] | None = None) -> tuple[Level, ...]:
         """Return the levels of the memory hierarchy, from the nearest to the memory.
 
-        A cache without a probe has no bandwidth that could be charged, but holds what it holds.
+        A cache without a probe has infinite bandwidth, but its capacity counts.
 
         Args:
-            names: whose bandwidths count; None is all that were probed. The memory's always does.
+            names: levels whose bandwidths count; None is all that were probed. The memory always
+                counts.
 
         Raises:
-            UnsupportedError: The memory's bandwidth was not probed.
+            UnsupportedError: the bandwidth of the memory was not probed.
         """
 
         def level(name: str, capacity: float) -> Level:
@@ -295,12 +301,12 @@ class ProbedDevice(abc.ABC):
                 disturbance=None if bandwidth is None else bandwidth.disturbance,
             )
 
-        self.best_bandwidth("memory")  # says why there is none
+        self.best_bandwidth("memory")  # raises if there is none
         near = [level(name, size) for name, size in self.caches().items() if size is not None]
         return (*near, level("memory", math.inf))
 
     def lacking(self, precisions: Iterable[str]) -> list[str]:
-        """Return those of some precisions, each once, whose peaks were not probed yet."""
+        """Return the precisions, without duplicates, whose peaks were not probed yet."""
         return [name for name in dict.fromkeys(precisions) if self.peak(name) is None]
 
     def extended(
@@ -309,9 +315,9 @@ class ProbedDevice(abc.ABC):
         """Return the record with further peaks and warnings.
 
         Args:
-            peaks: that were probed now.
-            warnings: about them; a warning that is there already is not repeated, None is dropped.
-            changes: further fields with their new values.
+            peaks: newly probed peaks.
+            warnings: new warnings; duplicates and None are dropped.
+            changes: new values of further fields.
         """
         every = (*self.peaks, *peaks)
         clocks = {peak.precision: peak.clock_hz for peak in every if peak.clock_hz}
@@ -325,7 +331,7 @@ class ProbedDevice(abc.ABC):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what all kinds have for JSON: FLOP/s, B/s and Hz."""
+        """Return the common fields for JSON: FLOP/s, B/s and Hz."""
         return {
             "kind": self.kind,
             "clock_hz": self.clock_hz,
@@ -340,7 +346,7 @@ class ProbedDevice(abc.ABC):
         }
 
     def peak(self, precision: str) -> PrecisionPeak | None:
-        """Return the peaks in ``precision``, if probed."""
+        """Return the peaks in ``precision``, or None if not probed."""
         return next((peak for peak in self.peaks if peak.precision == precision), None)
 
     def bandwidth(self, level: str, pattern: str | None = None) -> Bandwidth | None:
@@ -356,11 +362,11 @@ class ProbedDevice(abc.ABC):
         """Return the compute limits in ``precision``, scaled to a clock: arithmetic follows it.
 
         Args:
-            precision: one that was probed.
-            clock_hz: core clock in Hz; the probe's own by default.
+            precision: a probed precision.
+            clock_hz: core clock in Hz; that of the probe by default.
 
         Raises:
-            UnsupportedError: There is no measured peak in this precision; says why.
+            UnsupportedError: there is no measured peak in this precision, with the reason.
         """
         peak = self.peak(precision)
         if peak is None or peak.measured is None or not peak.clock_hz:
@@ -376,10 +382,10 @@ class ProbedDevice(abc.ABC):
     def best_bandwidth(self, level: str) -> float:
         """Return the highest bandwidth of ``memory`` or of a cache, in B/s.
 
-        Without a cache probe the memory's stands for both.
+        Without a probe of the cache it is that of the memory.
 
         Raises:
-            UnsupportedError: The memory's bandwidth was not probed.
+            UnsupportedError: the bandwidth of the memory was not probed.
         """
         bandwidth = self.bandwidth(level) or self.bandwidth("memory")
         if bandwidth is None:
@@ -390,15 +396,15 @@ class ProbedDevice(abc.ABC):
 
 
 # -----------------------------------------------------------------------------
-# The test of a measured compute peak against the theoretical one.
+# Check of measured compute peaks against theoretical ones.
 
-# A measured peak may lie this factor above the theoretical one: the clock is read beside the load,
-# not during it, and wanders a little.
+# A measured peak may exceed the theoretical one by this factor: the clock is read right after the
+# load, not during it, and varies a little.
 TOLERANCE = 1.03
 
 
 class ImpossiblePeakError(PydlbenchError, AssertionError):
-    """A probe measured more than the hardware can do: the table or the probe is wrong."""
+    """A probe exceeded the theoretical peak: the table or the probe is wrong."""
 
 
 def check_peak(
@@ -407,16 +413,16 @@ def check_peak(
     peak: TheoreticalPeak,
     entry: str = "this CPU's entry in the table of FMA pipes",
 ) -> None:
-    """Make sure that a measured peak is possible.
+    """Check that a measured peak is possible.
 
     Args:
-        precision: for the message.
-        measured: FLOP/s.
-        peak: the theoretical peak at the clock at which ``measured`` ran.
-        entry: what else may be wrong, for the message.
+        precision: precision, for the message.
+        measured: measured peak in FLOP/s.
+        peak: the theoretical peak at the clock of the measurement.
+        entry: the table entry that may be wrong, for the message.
 
     Raises:
-        ImpossiblePeakError: It is more than 1.03 x the theoretical one.
+        ImpossiblePeakError: the measured peak is more than 1.03 x the theoretical one.
     """
     if measured > TOLERANCE * peak.flops_per_s:
         raise ImpossiblePeakError(
@@ -434,21 +440,20 @@ def peak_beside_theory(
     theoretical_at: Callable[[float], TheoreticalPeak | None],
     entry: str = "this CPU's entry in the table of FMA pipes",
 ) -> PrecisionPeak:
-    """Set a probe's reading beside the theory.
+    """Combine the reading of a probe with the theoretical peak.
 
-    A theory that is only assumed, because the device is not in the table, is dropped where the
-    reading exceeds it.
+    An assumed peak, of a device that is not in the table, is dropped if the reading exceeds it.
 
     Args:
         precision: one of ``pydlbench.words.PRECISIONS``.
-        reading: the probe's, or why there is none.
-        nominal: the limit at the nominal clock.
-        theoretical_at: returns the limit at a clock in Hz.
-        entry: what else may be wrong where a measured peak is impossible.
+        reading: the reading, or the reason why there is none.
+        nominal: the theoretical peak at the nominal clock.
+        theoretical_at: returns the theoretical peak at a clock in Hz.
+        entry: the table entry that may be wrong if the measured peak is impossible.
 
     Raises:
-        ImpossiblePeakError: The probe measured more than 1.03 x the theoretical peak of a known
-            device at the clock it ran at.
+        ImpossiblePeakError: the reading is more than 1.03 x the theoretical peak of a known device
+            at its clock.
     """
     if isinstance(reading, str):
         return PrecisionPeak(precision=precision, nominal=nominal, reason=reading)

@@ -1,9 +1,8 @@
-"""What earlier processes probed on this machine: kept in a file, and confirmed before use.
+"""Probe results of earlier runs on this machine, kept in a file and confirmed before use.
 
-A run of one layer would spend a quarter of its time on the same readings again. So they are kept by
-machine, CPUs and library, and a run believes the bandwidths of a level once one short reading of
-that level has agreed with them, and a compute peak once a try has; where it does not, and after a
-day, it is probed anew.
+Without them a run of one layer would spend a quarter of its time on probes. They are kept by
+machine, CPUs and library. A run uses the bandwidths of a level if one short reading of that level
+agrees with them, and a compute peak if one try agrees. Otherwise, and after a day, it probes again.
 """
 
 from __future__ import annotations
@@ -19,6 +18,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from pydlbench.devices.findings import Bandwidth
 
 if TYPE_CHECKING:
@@ -26,20 +27,20 @@ if TYPE_CHECKING:
 
     from pydlbench.devices.cpu.facts import CpuFacts
 
-#: Environment variable that names the file, or ``none``.
+#: Environment variable with the path of the file, or ``none``.
 VARIABLE: Final = "PYDLBENCH_PROBES"
-#: A reading agrees with a kept one from this share of it on, up to the reciprocal. Readings of a
-#: quiet machine agree within some per cent, those of a shared one within twenty.
+#: A reading agrees with a kept one if their ratio is between this and its reciprocal. Readings of
+#: an idle machine agree within a few per cent, those of a shared one within twenty.
 AGREES: Final = 0.8
 _VERSION: Final = 2
-# Seconds: what a disturbed day has left behind is not believed on the next one.
+# Seconds. Results of a disturbed day are not used on the next one.
 _AGE_S: Final = 24 * 3600.0
-# Of a machine, some hundred bytes each; those that were kept last.
+# Per machine, the most recent ones; some hundred bytes each.
 _MOST_KERNELS: Final = 5000
 
 
 def kept_path() -> Path | None:
-    """Return the file: ``$PYDLBENCH_PROBES``, or one in the user's cache folder; None for none."""
+    """Return ``$PYDLBENCH_PROBES``, or a file in the user's cache folder; None to keep nothing."""
     named = os.environ.get(VARIABLE)
     if named:
         return None if named == "none" else Path(named)
@@ -49,12 +50,12 @@ def kept_path() -> Path | None:
 
 
 def machine_key(facts: CpuFacts, cpus: Sequence[int], library: Mapping[str, Any]) -> str:
-    """Return what has to be the same for a reading to be taken over, as a short hash.
+    """Return a short hash of everything that must be equal for a reading to be reused.
 
     Args:
-        facts: of the CPU.
-        cpus: that the probes run on.
-        library: what the native worker says of its library and version.
+        facts: facts of the CPU.
+        cpus: the CPUs that the probes run on.
+        library: name, version and more of the native worker's library.
     """
     same = {
         "cpu": [facts.vendor, facts.family, facts.model, facts.stepping, facts.brand, facts.isa],
@@ -70,13 +71,13 @@ def machine_key(facts: CpuFacts, cpus: Sequence[int], library: Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class KeptKernel:
-    """The fastest kernel of a problem that a search has found and verified.
+    """The fastest verified kernel of a problem.
 
     Attributes:
-        variant: its name, see ``Preparation.variant``.
-        rival: the name of the one that was nearly as fast; None without one.
-        seconds: of an execution.
-        scatter: standard deviation of its repetitions, relative; None if unknown.
+        variant: name of the kernel, see ``Preparation.variant``.
+        rival: name of a kernel that was nearly as fast, or None.
+        seconds: time of an execution.
+        scatter: relative standard deviation of the repetitions; None if unknown.
     """
 
     variant: str
@@ -86,11 +87,11 @@ class KeptKernel:
 
 
 class Kept:
-    """The file of what is kept, by machine.
+    """The file of kept results of one machine.
 
     Args:
-        path: of the file; None keeps nothing.
-        key: of :func:`machine_key`.
+        path: the file; None to keep nothing.
+        key: the result of :func:`machine_key`.
     """
 
     def __init__(self, path: Path | None, key: str) -> None:
@@ -98,108 +99,78 @@ class Kept:
         self._key = key
 
     def read(self) -> tuple[Bandwidth, ...]:
-        """Return what is kept of this machine since a day; nothing where that is damaged."""
-        kept = self._document()["machines"].get(self._key)
+        """Return the bandwidths kept within the last day; none if the file is damaged."""
         try:
-            if not 0 <= time.time() - kept["taken"] < _AGE_S:
-                return ()
-            read = tuple(
-                Bandwidth(**{**item, "windows": tuple(item["windows"])})
-                for item in kept["bandwidths"]
-            )
-            usable = all(
-                0 < rate < math.inf
-                for item in read
-                for rate in (item.bytes_per_s, item.median_bytes_per_s, *item.windows)
-            )
-        except (KeyError, TypeError):  # of another version, or damaged: probed anew
+            kept = msgspec.convert(self._fresh().get("bandwidths", []), tuple[Bandwidth, ...])
+        except msgspec.ValidationError:
             return ()
-        return read if usable else ()
+        rates = [
+            rate
+            for item in kept
+            for rate in (item.bytes_per_s, item.median_bytes_per_s, *item.windows)
+        ]
+        return kept if all(0 < rate < math.inf for rate in rates) else ()
 
     def write(self, bandwidths: Sequence[Bandwidth]) -> None:
         """Keep bandwidths of this machine in place of those of the same level and pattern.
 
-        A folder that cannot be written costs the next run its probes, and nothing else.
+        If the folder cannot be written, the next run probes again.
         """
-        if self._path is None:
-            return
         earlier = {(item.level, item.pattern): item for item in self.read()}
-        taken = {(item.level, item.pattern): item for item in bandwidths}
-        # All of them are probed anew a day after the oldest.
-        oldest = earlier.keys() - taken
-        self._replace(
-            self._document()["machines"][self._key]["taken"] if oldest else time.time(),
-            bandwidths=[dataclasses.asdict(item) for item in (earlier | taken).values()],
-            peaks=self.read_peaks(),
+        new = {(item.level, item.pattern): item for item in bandwidths}
+        # All of them expire a day after the oldest.
+        self._update(
+            renewed=not earlier.keys() - new,
+            bandwidths=[dataclasses.asdict(item) for item in (earlier | new).values()],
         )
 
     def read_peaks(self) -> dict[str, float]:
-        """Return FLOP per cycle by precision, kept since a day; empty where that is damaged."""
-        kept = self._document()["machines"].get(self._key)
+        """Return FLOP per cycle by precision, kept within the last day; empty if damaged."""
         try:
-            if not 0 <= time.time() - kept["taken"] < _AGE_S:
-                return {}
-            return {str(name): float(rate) for name, rate in kept["peaks"].items()}
-        except (KeyError, TypeError, ValueError, AttributeError):  # as for bandwidths
+            return msgspec.convert(self._fresh().get("peaks", {}), dict[str, float])
+        except msgspec.ValidationError:
             return {}
 
     def write_peak(self, precision: str, per_cycle: float) -> None:
         """Keep a peak of this machine in place of an earlier one.
 
         Args:
-            precision: of the peak.
+            precision: precision of the peak.
             per_cycle: FLOP per core cycle.
         """
-        if self._path is None:
-            return
-        peaks = {**self.read_peaks(), precision: per_cycle}
-        known = self.read()
-        taken = self._document()["machines"][self._key]["taken"] if known else time.time()
-        self._replace(
-            taken,
-            bandwidths=[dataclasses.asdict(item) for item in known],
-            peaks=peaks,
-        )
+        self._update(peaks={**self.read_peaks(), precision: per_cycle})
 
     def read_burst(self) -> float:
-        """Return what a burst of the canary has done at the most, in FLOP per cycle; 0 if unknown.
+        """Return the highest throughput of an FMA burst, in FLOP per cycle; 0 if unknown.
 
-        Kept by the key of the machine and the CPUs alone, see :meth:`write_burst`.
+        Its key is that of the machine and the CPUs alone, see :meth:`write_burst`.
         """
-        kept = self._document()["machines"].get(self._key)
-        try:
-            fresh = 0 <= time.time() - kept["taken"] < _AGE_S
-            best = float(kept["burst"])
-        except (KeyError, TypeError, ValueError):  # of another version, or damaged: seen anew
-            return 0.0
-        return best if fresh and 0 < best < math.inf else 0.0
+        best = self._fresh().get("burst", 0.0)
+        return best if isinstance(best, float) and 0 < best < math.inf else 0.0
 
     def write_burst(self, per_cycle: float) -> None:
-        """Keep what a burst has done, in FLOP per cycle, as the most that there is."""
-        if self._path is not None:
-            self._replace(time.time(), burst=per_cycle)
+        """Keep the highest throughput of an FMA burst, in FLOP per cycle."""
+        self._update(renewed=True, burst=per_cycle)
 
     def read_kernel(self, problem: str) -> KeptKernel | None:
-        """Return the kernel of a problem that an earlier run has found; None where there is none.
+        """Return the kernel of a problem that an earlier run selected, or None.
 
         Args:
-            problem: everything that it depends on besides the machine, as a key.
+            problem: key of everything besides the machine that the choice depends on.
         """
         kernel = self._document().get("kernels", {}).get(self._key, {}).get(problem)
         try:
-            return None if kernel is None else KeptKernel(**kernel)
-        except TypeError:  # of another version: found anew
+            return msgspec.convert(kernel, KeptKernel | None)
+        except msgspec.ValidationError:  # written by another version
             return None
 
     def write_kernel(self, problem: str, kernel: KeptKernel | None) -> None:
-        """Keep the kernel of a problem, or forget it.
+        """Keep the kernel of a problem, or remove it.
 
         Args:
             problem: see :meth:`read_kernel`.
-            kernel: None where what is kept is not believed any more.
+            kernel: None to remove what is kept.
         """
-        if self._path is None:
-            return
         document = self._document()
         known = document.setdefault("kernels", {}).setdefault(self._key, {})
         known.pop(problem, None)
@@ -209,15 +180,23 @@ class Kept:
             del known[oldest]
         self._write(document)
 
-    def _replace(self, taken: float, **readings: Any) -> None:
-        """Write the file anew, with what was found on this machine at a time."""
-        assert self._path is not None, "nothing is kept"
+    def _fresh(self) -> dict[str, Any]:
+        """Return the readings of this machine if they are less than a day old, else none."""
+        kept = self._document()["machines"].get(self._key)
+        taken = kept.get("taken") if isinstance(kept, dict) else None
+        fresh = isinstance(taken, float) and 0 <= time.time() - taken < _AGE_S
+        return kept if fresh else {}
+
+    def _update(self, *, renewed: bool = False, **readings: Any) -> None:
+        kept = self._fresh()
+        taken = time.time() if renewed or not kept else kept["taken"]
         document = self._document()
-        document["machines"][self._key] = {"taken": taken, **readings}
+        document["machines"][self._key] = {**kept, **readings, "taken": taken}
         self._write(document)
 
     def _write(self, document: Mapping[str, Any]) -> None:
-        assert self._path is not None, "nothing is kept"
+        if self._path is None:
+            return
         text = json.dumps(document)
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)

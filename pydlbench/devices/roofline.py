@@ -1,7 +1,7 @@
-"""The least time that a kernel can take on a device: the roofline, caches taken into account.
+"""Lower bound of a kernel's time on a device: the roofline with caches.
 
 Arithmetic and the transfers of all levels of the memory can overlap, so the bound is the slowest of
-them and never a sum: nothing right can be faster, however well it prefetches.
+them and not their sum: no correct kernel is faster, however well it prefetches.
 
 Source: S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model
 for multicore architectures", CACM 52(4), 2009; with a bandwidth for each level as in A. Ilic,
@@ -24,11 +24,11 @@ class Level:
 
     Attributes:
         name: ``l1``, ``l2``, ``llc`` or ``memory``.
-        capacity: what it holds of a kernel's operands, in bytes, over all threads.
-        bytes_per_s: its measured bandwidth in B/s; infinite where it was not probed: what it may
-            hold then costs nothing, because charging it to a farther level would be no lower bound.
-        low_bytes_per_s: what its slowest undisturbed probe reached; None where there was only one.
-        disturbance: what was seen beside its probes, of which none was undisturbed; None else.
+        capacity: bytes of operands that it can hold, over all threads.
+        bytes_per_s: measured bandwidth in B/s. Infinite without a probe: the bytes that it may hold
+            then cost nothing, since charging them to a farther level would not be a lower bound.
+        low_bytes_per_s: bandwidth of the slowest undisturbed probe; None with a single one.
+        disturbance: the interference if all probes were disturbed; None otherwise.
     """
 
     name: str
@@ -43,8 +43,8 @@ class Roof:
     """The roof over a kernel.
 
     Attributes:
-        bound: ``compute``, ``memory`` or ``launch``: which limit is the highest one.
-        time_s: least time in seconds.
+        bound: the limit that dominates: ``compute``, ``memory`` or ``launch``.
+        time_s: lower bound of the time, in seconds.
         bandwidth: the slowest level of the memory: ``l2``, ``llc`` or ``memory``.
     """
 
@@ -54,17 +54,17 @@ class Roof:
 
 
 def memory_time(cold_bytes: float, warm_bytes: float, levels: Sequence[Level]) -> tuple[float, str]:
-    """Return the least time to move the operands, in seconds, and the level that takes it.
+    """Return the lower bound of the time to move the operands, in seconds, and the slowest level.
 
-    What does not fit into a cache has to come from farther away even when it was used a moment
-    ago; everything that could have stayed is charged at that cache's bandwidth. The levels transfer
-    at the same time, so it is the slowest one's. That is a lower bound: a real replacement policy
-    keeps less, and what comes from far away passes the nearer levels, too.
+    Bytes that do not fit into a cache must come from a farther level even if they were used a
+    moment ago. All bytes that a cache can hold are charged at its bandwidth. Levels transfer at the
+    same time, so the slowest one determines the time. This is a lower bound: a real replacement
+    policy keeps less, and bytes from a farther level pass through the nearer ones, too.
 
     Args:
-        cold_bytes: bytes that are in memory for certain (a cold cache state's rotating operands).
+        cold_bytes: bytes that are certainly in memory (rotating operands of a cold cache state).
         warm_bytes: bytes that may be in the caches.
-        levels: from the nearest to the farthest; the last one, the memory, takes what is left.
+        levels: from the nearest to the farthest; the last one, the memory, holds all other bytes.
     """
     times: dict[str, float] = {}
     rest = warm_bytes
@@ -74,14 +74,14 @@ def memory_time(cold_bytes: float, warm_bytes: float, levels: Sequence[Level]) -
         rest -= kept
     memory = levels[-1]
     times[memory.name] = (rest + cold_bytes) / memory.bytes_per_s
-    # With nothing to charge it is the nearest one that was probed.
+    # Without any bytes it is the nearest level that was probed.
     probed = [level.name for level in levels if level.bytes_per_s < math.inf]
     slowest = max(probed, key=lambda name: times[name])
     return times[slowest], slowest
 
 
 def roof(flops: float, flops_per_s: float, move_s: float, bandwidth: str) -> Roof:
-    """Return the higher of the limits.
+    """Return the higher one of the two limits.
 
     Args:
         flops: executed FLOPs (without padded taps).
@@ -96,15 +96,15 @@ def roof(flops: float, flops_per_s: float, move_s: float, bandwidth: str) -> Roo
 
 
 def with_launch(base: Roof, launch_s: float, median_s: float) -> Roof:
-    """Return the roof with the cost of starting and joining the threads taken into account.
+    """Return the roof including the time to start and join the threads.
 
-    A kernel whose work needs less than that is bound by its start, whatever it moves. Where it was
-    over sooner it ran on fewer threads, and only its work is a lower bound of its time.
+    A kernel that needs less than that is bound by its launch. If it took less, it ran on fewer
+    threads, and the launch is not a lower bound of its time.
 
     Args:
-        base: the roof over the kernel's work.
-        launch_s: time to start and join all threads without any work, in seconds.
-        median_s: what the kernel took, in seconds.
+        base: the roof without launch.
+        launch_s: time to start and join all threads without any computation, in seconds.
+        median_s: measured time of the kernel in seconds.
     """
     if launch_s <= base.time_s:
         return base

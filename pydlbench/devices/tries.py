@@ -1,9 +1,9 @@
-"""A compute peak from several tries: what the arithmetic units do, whoever else was on them once.
+"""A compute peak from several tries, so that short interference does not matter.
 
-Tries go on until the two best agree, whatever the theory says, so that both are witnesses of their
-own. Only a peak that falls short of the theory is tried further, with pauses: a host may run two of
-a virtual machine's CPUs on one core for some seconds. More tries can bring a peak no higher than
-the hardware; how many there were, and how far they lie apart, is kept and printed.
+Tries are repeated until the two best agree, independently of the theoretical peak. If the result is
+far below the theoretical peak, further tries follow with pauses: a host may run two CPUs of a
+virtual machine on one core for some seconds. More tries cannot exceed the hardware's peak; their
+number and spread are recorded and printed.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pydlbench.devices.findings import ImpossiblePeakError, PrecisionPeak
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-# Three are the fewest of which two can agree without the third; the best of seven with pauses is
-# 3 s where two threads share a core for good.
+# Three is the least number of which two can agree without the third. Seven with pauses take 3 s if
+# two threads share a core permanently.
 _LEAST = 3
 _MOST = 7
-# Bursts of a quiet machine agree within 1 to 3 %.
+# Bursts on an idle machine agree within 1 to 3 %.
 _AGREES = 0.98
-# More than the hardware can do, so often in a row, is a wrong table or a wrong probe.
+# So many tries in a row above the theoretical peak mean a wrong table or a wrong probe.
 _IMPOSSIBLE = 3
 _PAUSE_S = 0.5
 
@@ -36,12 +36,12 @@ def try_peak(
     """Return the best of several tries, with all of them.
 
     Args:
-        once: probes once; a peak without a measurement, whose reason says why, ends the tries.
-        falls_short: whether a peak is so far below the theory that it is tried further.
-        least: tries that are made even where all is well; with one, none has to agree with it.
+        once: probes once; a peak without a measurement ends the tries.
+        falls_short: whether a peak is so far below the theoretical one that tries go on.
+        least: minimum number of tries; if 1, no second one has to agree.
 
     Raises:
-        ImpossiblePeakError: the first three tries exceeded the theory.
+        ImpossiblePeakError: the first three tries exceeded the theoretical peak.
     """
     tries: list[PrecisionPeak] = []
     impossible = 0
@@ -49,7 +49,7 @@ def try_peak(
         try:
             peak = once()
         except ImpossiblePeakError:
-            # A clock that jumped, or was read while somebody else had the core: once or twice.
+            # The clock jumped, or was read while another process had the core.
             impossible += 1
             if not tries and impossible == _IMPOSSIBLE:
                 raise
@@ -71,11 +71,11 @@ def try_peak(
 def confirmed(
     once: Callable[[], PrecisionPeak], kept_per_cycle: float | None
 ) -> PrecisionPeak | None:
-    """Return a peak of an earlier run with one more try, where that agrees; else None.
+    """Return the peak of an earlier run if one more try agrees with it, else None.
 
     Args:
         once: probes once.
-        kept_per_cycle: FLOP per core cycle that the earlier run has found; None without one.
+        kept_per_cycle: FLOP per core cycle of the earlier run, or None.
     """
     if kept_per_cycle is None:
         return None
@@ -93,11 +93,11 @@ def confirmed(
 
 
 def better_of(known: PrecisionPeak, later: PrecisionPeak) -> PrecisionPeak:
-    """Return a peak with one more try, which was made later in a run.
+    """Return a peak with one more try, made later in the run.
 
     Args:
-        known: of the tries so far.
-        later: the new one; without a measurement it counts for nothing.
+        known: peak of the tries so far.
+        later: peak of the new try; ignored without a measurement.
     """
     if known.measured is None or later.measured is None:
         return known

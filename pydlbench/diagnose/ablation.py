@@ -16,7 +16,6 @@ from pydlbench.steps.run import step_policy
 from pydlbench.study.estimate import contrast
 from pydlbench.study.loop import LEAST_ROUNDS, ROUNDS, Study, Subject, random_order
 from pydlbench.timing.policy import Policy
-from pydlbench.timing.statistics import median, paired_ratio
 from pydlbench.units import format_seconds, percent
 from pydlbench.workers.host import releasing
 
@@ -67,21 +66,6 @@ class StepChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rounds:
-    """A step and the same with one thing changed, whose rounds the check has taken already.
-
-    Attributes:
-        what: in words that follow "with".
-        pairs: seconds of both, round by round.
-        again: the same, to be run once more.
-    """
-
-    what: str
-    pairs: tuple[tuple[float, float], ...]
-    again: StepChange
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerChange:
     """One operator of the framework beside another one, in turn.
 
@@ -123,7 +107,7 @@ class AgainstNative:
         return f"the fastest native kernel for {name} {self.case.pass_}"
 
 
-Experiment: TypeAlias = StepChange | Rounds | LayerChange | AgainstNative
+Experiment: TypeAlias = StepChange | LayerChange | AgainstNative
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,8 +359,6 @@ def try_out(experiment: Experiment, seen: Observations, session: Session) -> Sav
     Raises:
         PydlbenchError: it cannot be run: the message says why.
     """
-    if isinstance(experiment, Rounds):
-        return _of_rounds(experiment, seen.step_s)
     if isinstance(experiment, StepChange):
         return _of_step(experiment, seen, session)
     if isinstance(experiment, LayerChange):
@@ -386,8 +368,6 @@ def try_out(experiment: Experiment, seen: Observations, session: Session) -> Sav
 
 def cost_s(experiment: Experiment, step_s: float) -> float:
     """Return about how long an experiment takes, in seconds."""
-    if isinstance(experiment, Rounds):
-        return 0.0
     if isinstance(experiment, StepChange):
         executions = (_rounds(step_s) + _WARMUP) * (1 + experiment.images)
         return executions * step_s + experiment.setup_s
@@ -396,15 +376,6 @@ def cost_s(experiment: Experiment, step_s: float) -> float:
 
 def _rounds(step_s: float) -> int:
     return LEAST_ROUNDS if step_s > _SLOW_S else ROUNDS
-
-
-def _of_rounds(experiment: Rounds, step_s: float) -> Saving:
-    own = {index: pair[0] for index, pair in enumerate(experiment.pairs)}
-    changed = {index: pair[1] for index, pair in enumerate(experiment.pairs)}
-    ratio = paired_ratio(changed, own)
-    base = median(own.values())
-    how = step_how(experiment.what, base, ratio.median * base, ratio.n)
-    return saving_of(ratio, base, step_s, "step", how)
 
 
 def _of_step(experiment: StepChange, seen: Observations, session: Session) -> Saving:

@@ -1,4 +1,4 @@
-"""What is known of a step before anything is tried: the step itself, its native rows, a check."""
+"""What is known of a step before anything is tried: itself, its native rows, its breakdown."""
 
 from __future__ import annotations
 
@@ -9,31 +9,30 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from pydlbench.analysis.estimate import Plan, estimate, plan
+from pydlbench.analysis.mapped import kernels_of, map_step
+from pydlbench.analysis.native import native_sum
+from pydlbench.analysis.operators import kind_of
+from pydlbench.analysis.step import break_down_step
 from pydlbench.backends import capabilities
 from pydlbench.errors import PrimitiveError, PydlbenchError, UnsupportedError, UsageError
-from pydlbench.ladder.check import check_step
-from pydlbench.ladder.estimate import Plan, estimate, plan
-from pydlbench.ladder.experiments import REORDERS, log_of
-from pydlbench.ladder.mapped import kernels_of, map_step
-from pydlbench.ladder.native import native_sum
-from pydlbench.ladder.parts import MODEL, parts_of
 from pydlbench.models import build_model
 from pydlbench.records.diagnosis import WORTH
+from pydlbench.records.operator import RecordedCall
 from pydlbench.records.specs import KernelSpec
 from pydlbench.steps.run import run
 from pydlbench.units import percent
-from pydlbench.workers.host import releasing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from pydlbench.ladder.estimate import Estimate, Term
-    from pydlbench.ladder.mapped import MappedCall
-    from pydlbench.ladder.native import NativeSum
-    from pydlbench.ladder.parts import Part
+    from pydlbench.analysis.estimate import Estimate, Term
+    from pydlbench.analysis.mapped import MappedCall
+    from pydlbench.analysis.native import NativeSum
     from pydlbench.models.graph import Model
     from pydlbench.ops.op import Layer
-    from pydlbench.records.check import CheckRecord, LedgerTerm, OperatorRow
+    from pydlbench.records.breakdown import BreakdownRecord, BrokenDownCall
+    from pydlbench.records.breakdown import Term as Difference
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.step import StepRecord, StepSpec
     from pydlbench.runner.session import Session
@@ -88,15 +87,13 @@ class Observations:
         case: the step, its batch filled in.
         model: its graph; None of a model of the user's own.
         mapped: of such a model what stands for its recorded calls; see
-            :func:`pydlbench.ladder.mapped.map_step`.
+            :func:`pydlbench.analysis.mapped.map_step`.
         step: the step as it was timed.
         plan: its work.
         rows: the native rows of the plan's cases.
         estimate: their sum, by layer.
         native: their sum, by what they stand for.
-        check: the check's record, where one was made.
-        reorder_s: layouts converted in the step by the library's own log; None without a log.
-        reorder_how: which log.
+        breakdown: of the step, where one was made.
         dispatch_s: of one operator; None if unknown.
         beside_s: the step's median beside the first change of it that was tried; None before.
     """
@@ -109,9 +106,7 @@ class Observations:
     rows: Mapping[KernelSpec, Measurement]
     estimate: Estimate
     native: NativeSum
-    check: CheckRecord | None = None
-    reorder_s: float | None = None
-    reorder_how: str = ""
+    breakdown: BreakdownRecord | None = None
     dispatch_s: float | None = None
     beside_s: float | None = None
 
@@ -120,8 +115,8 @@ class Observations:
         """The step's median; one that was measured later where other work has disturbed it."""
         assert self.step.time is not None
         if self.step.contended:
-            if self.check is not None:
-                return self.check.measured.median
+            if self.breakdown is not None:
+                return self.breakdown.measured.median
             if self.beside_s is not None:
                 return self.beside_s
         return self.step.time.median
@@ -153,24 +148,25 @@ class Observations:
         """Whether so many seconds are at least such a share of the step."""
         return seconds >= least * self.step_s
 
-    def term(self, name: str) -> LedgerTerm | None:
-        """Return a term of the check's ledger."""
-        terms = () if self.check is None else self.check.ledger
+    def difference(self, name: str) -> Difference | None:
+        """Return a term of the breakdown."""
+        terms = () if self.breakdown is None else self.breakdown.terms
         return next((one for one in terms if one.term == name), None)
 
-    def operators(self, kind: str) -> list[OperatorRow]:
-        """Return the check's operators of a kind; none without a check."""
-        every = () if self.check is None else self.check.operators
-        return [one for one in every if one.kind == kind]
+    def calls(self, kind: str | None = None) -> list[BrokenDownCall]:
+        """Return the breakdown's calls of a kind that ran alone; none without a breakdown.
 
-    @property
-    def parts(self) -> list[Part]:
-        """The check's operators by the nodes that they belong to; none without a check."""
-        return [] if self.check is None else parts_of(self.check.operators, self.check.native_parts)
+        Args:
+            kind: see :func:`pydlbench.analysis.operators.kind_of`; None is those of layers and
+                pointwise ones.
+        """
+        every = () if self.breakdown is None else self.breakdown.calls
+        kinds = ("layer", "pointwise") if kind is None else (kind,)
+        return [one for one in every if one.alone_s is not None and kind_of_calls(one) in kinds]
 
     def called(self, name: str) -> tuple[str, ...]:
         """Return as evidence where the user's code calls a site's module, if that is known."""
-        lines = {} if self.check is None else self.check.lines
+        lines = {} if self.breakdown is None else self.breakdown.lines
         module = name.partition(_LIKE)[0]
         return (f"{module} is called in {lines[module]}",) if module in lines else ()
 
@@ -178,14 +174,14 @@ class Observations:
         """Return the step's convolutions."""
         if self.model is None:
             return self._recorded_convolutions()
-        parts = {one.name: one.seconds for one in self.parts}
+        alone = self._alone_by_module()
         terms = self._terms(self.model)
         return [
             Site(
                 name=node.name,
                 layer=node.layer,
                 terms=terms.get(node.name, ()),
-                seconds=parts.get(node.name, self.native.by_node.get(node.name, 0.0)),
+                seconds=alone.get(node.name, self.native.by_node.get(node.name, 0.0)),
             )
             for node in self.model
             if node.layer is not None and node.layer.op == "conv"
@@ -194,29 +190,15 @@ class Observations:
     def excesses(self, kind: str) -> list[Excess]:
         """Return where the framework needs more than the native library, the largest first.
 
-        Without a check all nodes are possible, and what they need natively stands for it.
+        Without a breakdown all nodes are possible, and what they need natively stands for it.
 
         Args:
             kind: ``layer`` or ``pointwise``.
         """
         if self.model is None:
             found = self._recorded_excesses(kind)
-        elif self.check is None:
-            found = self._suspects(self.model, kind)
         else:
-            terms = self._terms(self.model)
-            found = [
-                Excess(
-                    name=one.name,
-                    terms=terms.get(one.name, ()),
-                    seconds=one.count * (one.seconds - one.native_s),
-                    own_s=one.seconds,
-                    native_s=one.native_s,
-                    count=one.count,
-                )
-                for one in self.parts
-                if one.kind == kind and one.native_s is not None and ".." not in one.name
-            ]
+            found = self._graph_excesses(self.model, kind)
         return sorted(found, key=lambda one: -one.seconds)
 
     def framework_case(self, term: Term) -> KernelSpec:
@@ -252,44 +234,64 @@ class Observations:
                 found.setdefault(one.work.node, []).append(one)
         return {name: tuple(terms) for name, terms in found.items()}
 
-    def _suspects(self, model: Model, kind: str) -> list[Excess]:
+    def _alone_by_module(self) -> dict[str, float]:
+        """Return what calls of modules take in a step, each by itself."""
+        found: dict[str, float] = {}
+        for one in self.calls():
+            found[one.module] = found.get(one.module, 0.0) + (one.alone_s or 0.0)
+        return found
+
+    def _graph_excesses(self, model: Model, kind: str) -> list[Excess]:
         pointwise = kind == "pointwise"
-        found: dict[object, Excess] = {}
-        terms = self._terms(model)
-        for name, seconds in self.native.by_node.items():
+        alike: dict[object, list[str]] = {}
+        for name in self.native.by_node:
             layer = model[name].layer
-            if layer is None or (layer.kind == "pointwise") != pointwise:
-                continue
-            alike = layer.replace(name=None)
-            first = found.get(alike)
-            count = 1 if first is None else first.count + 1
-            found[alike] = Excess(
-                name=name if first is None else first.name,
-                terms=terms.get(name, ()) if first is None else first.terms,
-                seconds=seconds * count,
-                own_s=None,
-                native_s=seconds,
-                count=count,
+            if layer is not None and (layer.kind == "pointwise") == pointwise:
+                alike.setdefault(layer.replace(name=None), []).append(name)
+        alone, terms = self._alone_by_module(), self._terms(model)
+        found = []
+        for names in alike.values():
+            native_s = sum(self.native.by_node[name] for name in names)
+            own = [alone[name] for name in names if name in alone]
+            if self.breakdown is not None and len(own) < len(names):
+                continue  # a call of theirs could not be run alone, or is another node's too
+            seconds = sum(own) - native_s if own else native_s
+            found.append(
+                Excess(
+                    name=names[0],
+                    terms=terms.get(names[0], ()),
+                    seconds=seconds,
+                    own_s=sum(own) / len(names) if own else None,
+                    native_s=native_s / len(names),
+                    count=len(names),
+                )
             )
-        return list(found.values())
+        return found
 
     # --- of a recorded one --------------------------------------------------------------------
 
+    def _alike(self, kind: str) -> list[_Alike]:
+        """Return the breakdown's calls of a kind by what they compute; none without one."""
+        found: dict[tuple[str, str], list[BrokenDownCall]] = {}
+        for one in self.calls(kind):
+            if len(one.signatures) == 1:
+                found.setdefault((one.signatures[0], one.direction), []).append(one)
+        return [_Alike(self.mapped.get(key), calls) for key, calls in found.items()]
+
     def _recorded_excesses(self, kind: str) -> list[Excess]:
-        """Return the calls that native layers stand for one by one; none without a check."""
+        """Return the calls that native layers stand for one by one; none without a breakdown."""
         found = []
-        for row in self.operators(kind):
-            stands = self.mapped.get((row.signature, row.direction))
-            if stands is None or row.native_s is None or not _alone(stands):
+        for one in self._alike(kind):
+            if one.stands is None or one.native_s is None or not _alone(one.stands):
                 continue
             found.append(
                 Excess(
-                    name=_called(row),
-                    terms=stands.terms,
-                    seconds=row.count * (row.seconds - row.native_s),
-                    own_s=row.seconds,
-                    native_s=row.native_s,
-                    count=row.count,
+                    name=one.name,
+                    terms=one.stands.terms,
+                    seconds=one.alone_s - one.native_s,
+                    own_s=one.alone_s / one.count,
+                    native_s=one.native_s / one.count,
+                    count=one.count,
                 )
             )
         return found
@@ -297,34 +299,73 @@ class Observations:
     def _recorded_convolutions(self) -> list[Site]:
         """Return the convolutions of recorded calls, forwards and backwards; see there."""
         found: dict[Layer, Site] = {}
-        for row in self.operators("layer"):
-            stands = self.mapped.get((row.signature, row.direction))
-            terms = () if stands is None else stands.terms
-            terms = tuple(one for one in terms if one.work.layer.op == "conv")
+        for one in self._alike("layer"):
+            terms = () if one.stands is None else one.stands.terms
+            terms = tuple(each for each in terms if each.work.layer.op == "conv")
             if not terms:
                 continue
             layer = terms[0].work.layer
             known = found.get(layer)
             found[layer] = Site(
-                name=_called(row) if known is None else known.name,
+                name=one.name if known is None else known.name,
                 layer=layer,
                 terms=(*(() if known is None else known.terms), *terms),
-                seconds=row.count * row.seconds + (0.0 if known is None else known.seconds),
-                count=row.count,
+                seconds=one.alone_s + (0.0 if known is None else known.seconds),
+                count=one.count,
             )
         return list(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Alike:
+    """Calls of a step that compute the same. Seconds.
+
+    Attributes:
+        stands: the native layers that stand for each of them; None where nobody knows any.
+        calls: by module.
+    """
+
+    stands: MappedCall | None
+    calls: Sequence[BrokenDownCall]
+
+    @property
+    def count(self) -> int:
+        """How many there are in a step."""
+        return sum(one.count for one in self.calls)
+
+    @property
+    def name(self) -> str:
+        """What they are named after: ``features.4.block.1 and 6 like it``."""
+        return f"{self.calls[0].module}{like(self.count)}"
+
+    @property
+    def alone_s(self) -> float:
+        """What all of them take, each by itself."""
+        return sum(one.alone_s or 0.0 for one in self.calls)
+
+    @property
+    def native_s(self) -> float | None:
+        """What their native layers take; None where one has no time."""
+        known = [one.native_s for one in self.calls if one.native_s is not None]
+        return sum(known) if len(known) == len(self.calls) else None
+
+
+def kind_of_calls(calls: BrokenDownCall) -> str:
+    """Return what calls stand for; see :func:`pydlbench.analysis.operators.kind_of`."""
+    return kind_of(
+        RecordedCall(
+            signature=(*calls.signatures, "")[0],
+            operator=calls.operator,
+            direction=calls.direction,
+            names=(calls.module,),
+        )
+    )
 
 
 # Between a module's name and the number of calls that are like its own.
 _LIKE: Final = " and "
 # What several layers stand for is not what the framework runs: a kernel that joins them.
 _JOINED: Final = ("attention", "recurrent")
-
-
-def _called(row: OperatorRow) -> str:
-    """Return what a recorded call is named after: ``features.4.block.1 and 6 like it``."""
-    name = row.names[0] if row.names else ""
-    return f"{name or MODEL}{like(row.count)}"
 
 
 def like(count: int) -> str:
@@ -339,12 +380,10 @@ def _alone(stands: MappedCall) -> bool:
 
 
 # -----------------------------------------------------------------------------
-# From a step to what is known of it: the step itself, its native rows, and a check.
+# From a step to what is known of it: the step itself, its native rows, and its breakdown.
 
-# Laps of the check: so many have an interval that leaves out the extremes.
-_LAPS = 9
-# Of the time limit: a check gets so much, and none is begun after so much.
-_SHARE, _LATEST = 0.25, 0.4
+# Of the time limit: no breakdown is begun after so much of it.
+_LATEST: Final = 0.4
 
 
 def observe(
@@ -352,7 +391,7 @@ def observe(
     session: Session,
     time_limit_s: float,
     tell: Callable[[str], None],
-    checker: Callable[..., CheckRecord] = check_step,
+    explainer: Callable[..., BreakdownRecord] = break_down_step,
 ) -> tuple[Observations, tuple[str, ...]]:
     """Measure what the rules read; return it with notes for the reader.
 
@@ -361,7 +400,7 @@ def observe(
         session: whose workers and settings are used.
         time_limit_s: of the whole diagnosis.
         tell: called with what is done next.
-        checker: the check.
+        explainer: breaks the step down.
 
     Raises:
         UsageError: no such model, option or word.
@@ -394,26 +433,21 @@ def observe(
         notes.append(capabilities.of(case.framework).steps.unseen)
     if step.contended:
         notes.append(f"other work disturbed the step: {step.contention_reason}")
-    reason = _unchecked(time.monotonic() - start, time_limit_s)
-    if reason is None:
-        tell("check")
+    found, reason = None, "step and native layers took too much of the time limit"
+    if time.monotonic() - start <= _LATEST * time_limit_s:
         try:
-            found = checker(
-                case,
-                session,
-                laps=_LAPS,
-                time_limit_s=_SHARE * time_limit_s,
-                native=rows,
-                tell=tell,
-            )
+            found = explainer(case, session, native=rows, tell=tell)
         except UsageError:
             raise
         except PydlbenchError as error:
             reason = str(error)
-        else:
-            return _with_check(seen, found), tuple(dict.fromkeys((*notes, *found.notes)))
-    notes.append(f"no check: {reason}")
-    return _without_check(seen, session), tuple(notes)
+    if found is None:
+        notes.append(f"no breakdown: {reason}")
+        seen = dataclasses.replace(seen, dispatch_s=_dispatch_s(case, session))
+    else:
+        notes += found.notes
+        seen = dataclasses.replace(seen, breakdown=found)
+    return seen, tuple(dict.fromkeys(notes))
 
 
 def _work(
@@ -436,47 +470,12 @@ def _work(
     return None, mapped, wanted
 
 
-def _unchecked(spent_s: float, limit_s: float) -> str | None:
-    """Return why there is no check; None if there is to be one."""
-    if spent_s > _LATEST * limit_s:
-        return "step and native layers took too much of the time limit"
-    return None
-
-
-def _with_check(seen: Observations, found: CheckRecord) -> Observations:
-    term = next((one for one in found.ledger if one.term == REORDERS), None)
-    return dataclasses.replace(
-        seen,
-        check=found,
-        reorder_s=None if term is None else term.seconds,
-        reorder_how="" if term is None else term.how,
-        dispatch_s=found.calibration.get("dispatch_s"),
-    )
-
-
-def _without_check(seen: Observations, session: Session) -> Observations:
-    """Ask for the log of the step and the cost of a call: what the rules need besides."""
-    case = seen.case
-    reorder_s, how = None, ""
-    if case.mode in ("eager", "graph") and not case.on_gpu:
-        try:
-            log = log_of(case, session)
-            with releasing([log.kernel]):
-                how = f"oneDNN's log of {log.what}"
-                if log.executions:
-                    reorder_s = log.logged()["logged_reorders"]
-        except PydlbenchError:
-            reorder_s = None  # one symptom less
-    empty = None
-    if case.mode == "eager":  # elsewhere a step is one call, however many operators it has
-        try:
-            worker = session.worker(case.framework, case.device)
-            empty = worker.probe("empty_call", mode=case.mode)["seconds"]
-        except PydlbenchError:
-            empty = None
-    return dataclasses.replace(
-        seen,
-        reorder_s=reorder_s,
-        reorder_how=how,
-        dispatch_s=empty,
-    )
+def _dispatch_s(case: StepSpec, session: Session) -> float | None:
+    """Return the seconds of a call that does nothing; None where nobody knows."""
+    if case.mode != "eager":  # elsewhere a step is one call, however many operators it has
+        return None
+    try:
+        worker = session.worker(case.framework, case.device)
+        return float(worker.probe("empty_call", mode=case.mode)["seconds"])
+    except PydlbenchError:
+        return None  # one symptom less

@@ -13,24 +13,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from pydlbench.diagnose.ablation import AgainstNative, Hypothesis, LayerChange, Rounds, StepChange
+from pydlbench.analysis.experiments import DISPATCH, FRESH_MEMORY, REORDERS
+from pydlbench.diagnose.ablation import AgainstNative, Hypothesis, LayerChange, StepChange
 from pydlbench.diagnose.evidence import like
-from pydlbench.ladder.device_terms import LAUNCH_GAPS
-from pydlbench.ladder.experiments import DISPATCH, FRESH_MEMORY
-from pydlbench.ladder.ledger import LEAST, Ladder
 from pydlbench.models.passes import LOSS
 from pydlbench.ops.windows import on_padded_images
-from pydlbench.records.check import step_words
 from pydlbench.records.own import FUSED, OwnInput
+from pydlbench.records.step import step_words
 from pydlbench.units import format_bytes, format_seconds, percent
 from pydlbench.words import ONNX_FRAMEWORK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pydlbench.diagnose.ablation import Experiment
+    from pydlbench.analysis.estimate import Term
     from pydlbench.diagnose.evidence import Excess, Observations, Site
-    from pydlbench.ladder.estimate import Term
     from pydlbench.ops.op import Layer
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.specs import KernelSpec
@@ -48,7 +45,7 @@ def again(case: StepSpec) -> str:
 
 def faults_command(case: StepSpec) -> str:
     """Return the command that counts a step's page faults, and says what they cost."""
-    return shlex.join(["pydlbench", "check", *step_words(case)])
+    return shlex.join(["pydlbench", "breakdown", *step_words(case)])
 
 
 def layer_command(case: KernelSpec) -> str:
@@ -88,11 +85,11 @@ def find_first_touch(seen: Observations) -> Iterator[Hypothesis]:
         return
     symptom = f"{faults:.0f} page faults in each step: {format_bytes(faults * _PAGE)} of new memory"
     evidence = ["page faults counted by the kernel around the samples"]
-    term = seen.term(FRESH_MEMORY)
+    term = seen.difference(FRESH_MEMORY)
     if term is not None:
         share = percent(term.share)
-        evidence.append(f"check: {format_seconds(term.seconds)} ({share}): {term.how}")
-    for experiment in (_HUGE, _kept(seen)):
+        evidence.append(f"breakdown: {format_seconds(term.seconds)} ({share}): {term.how}")
+    for experiment in (_HUGE, _KEPT):
         yield Hypothesis(
             problem="first touch of fresh memory",
             symptom=symptom,
@@ -113,17 +110,6 @@ _KEPT: Final = StepChange(
     allocator="kept pages",
 )
 
-
-def _kept(seen: Observations) -> Experiment:
-    """An allocator that keeps its pages; the check may have run the step with it already."""
-    found = Ladder.of(() if seen.check is None else seen.check.laps).values
-    step, kept = found.get("step", {}), found.get("step_kept", {})
-    pairs = tuple((step[lap], kept[lap]) for lap in step if lap in kept)
-    if len(pairs) >= LEAST:
-        return Rounds(what=_KEPT.what, pairs=pairs, again=_KEPT)
-    return _KEPT
-
-
 # -----------------------------------------------------------------------------
 # Images in a layout that the library's kernels do not want.
 
@@ -138,21 +124,22 @@ def find_layout(seen: Observations) -> Iterator[Hypothesis]:
     case = seen.case
     if not seen.framework.layout_words or not seen.convolves:
         return  # products have no layout
-    reorder = seen.reorder_s
+    term = seen.difference(REORDERS)
+    reorder = None if term is None else term.seconds
     if case.layout == "nhwc" and (reorder is None or not seen.matters(reorder)):
         return
     other = "nhwc" if case.layout == "nchw" else "nchw"
     built = "the layout that it is built in"
     own = built if case.own is not None and case.layout == "nchw" else case.layout.upper()
     change = built if case.own is not None and other == "nchw" else _NAMES[other]
-    if reorder is None:
+    if term is None or reorder is None:
         symptom = f"the step runs in {own}; nothing logs its layout reorders"
         evidence: tuple[str, ...] = ()
     else:
         symptom = (
             f"{format_seconds(reorder)} of layout reorders in each step ({seen.share(reorder)})"
         )
-        evidence = (f"reorders by {seen.reorder_how}",)
+        evidence = (f"breakdown: {term.how}",)
     yield Hypothesis(
         problem="layout reorders",
         symptom=symptom,
@@ -427,10 +414,11 @@ def find_fusion(seen: Observations) -> Iterator[Hypothesis]:
 
 
 def _pointwise(seen: Observations) -> tuple[float, str]:
-    own = seen.operators("pointwise")
+    own = seen.calls("pointwise")
     if own:
-        seconds = sum(one.count * one.seconds for one in own)
-        return seconds, f"{len(own)} different ones, each timed alone in {seen.case.framework}"
+        count = sum(one.count for one in own)
+        seconds = sum(one.alone_s or 0.0 for one in own)
+        return seconds, f"{count} calls, each timed alone in {seen.case.framework}"
     seconds = 0.0 if seen.model is None else seen.native.of_pointwise(seen.model)
     return seconds, "native rows of the pointwise nodes, between hot and cold caches"
 
@@ -492,11 +480,10 @@ def _larger(seen: Observations) -> tuple[StepChange, StepSpec] | None:
 
 
 def _dispatch(seen: Observations) -> tuple[float, str] | None:
-    term = seen.term(LAUNCH_GAPS if seen.case.on_gpu else DISPATCH)
+    term = seen.difference(DISPATCH)
     if term is not None:
-        return term.seconds, f"check: {term.how}"
-    # On a GPU the host starts operators while the device computes: what shows is the gaps alone.
-    if seen.dispatch_s is None or seen.case.on_gpu:
+        return term.seconds, f"breakdown: {term.how}"
+    if seen.dispatch_s is None:
         return None
     calls = sum(one.count for one in seen.mapped.values())  # of a recorded step
     operators = calls or len(seen.plan.terms)
@@ -505,10 +492,10 @@ def _dispatch(seen: Observations) -> tuple[float, str] | None:
 
 
 def _own_s(seen: Observations, kind: str, native_s: float) -> tuple[float, str]:
-    """Return what operators of a kind take in a step, and where: natively without a check."""
-    if not (operators := seen.operators(kind)):
+    """Return what calls of a kind take in a step, and where: natively without a breakdown."""
+    if not (calls := seen.calls(kind)):
         return native_s, "in native kernels"
-    seconds = sum(one.count * one.seconds for one in operators)
+    seconds = sum(one.alone_s or 0.0 for one in calls)
     return seconds, f"timed alone in {seen.case.framework}"
 
 
@@ -536,7 +523,7 @@ def find_optimizer(seen: Observations) -> Iterator[Hypothesis]:
     own, who = _own_s(seen, "optimizer", native)
     if not seen.matters(own, _LARGE_OPTIMIZER):
         return
-    if seen.operators("optimizer") and not seen.matters(own - native):
+    if seen.calls("optimizer") and not seen.matters(own - native):
         return  # it is as fast as memory allows
     yield Hypothesis(
         problem="slow optimizer",

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pydlbench.analysis.step import break_down_step
 from pydlbench.backends import capabilities
 from pydlbench.diagnose.ablation import (
     AgainstNative,
     LayerChange,
-    Rounds,
     StepChange,
     cost_s,
     try_out,
@@ -21,7 +21,6 @@ from pydlbench.diagnose.ablation import (
 from pydlbench.diagnose.evidence import observe
 from pydlbench.diagnose.rules import RULES
 from pydlbench.errors import PydlbenchError, UnsupportedError
-from pydlbench.ladder.check import check_step
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Tried, overlap
 from pydlbench.units import format_seconds, percent
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from pydlbench.diagnose.ablation import Experiment, Hypothesis
     from pydlbench.diagnose.evidence import Observations
-    from pydlbench.records.check import CheckRecord
+    from pydlbench.records.breakdown import BreakdownRecord
     from pydlbench.records.diagnosis import Saving
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
@@ -178,7 +177,7 @@ def diagnose(
     session: Session,
     time_limit_s: float = 300.0,
     tell: Callable[[str], None] = lambda _: None,
-    checker: Callable[..., CheckRecord] = check_step,
+    explainer: Callable[..., BreakdownRecord] = break_down_step,
 ) -> Diagnosis:
     """Say what costs a step its time, and what would save it: each saving is measured.
 
@@ -187,11 +186,11 @@ def diagnose(
     Args:
         case: the step.
         session: whose workers and settings are used.
-        time_limit_s: no experiment begins that would probably end later. Step, native layers and
-            the least laps of the check are taken whatever they need, and half of the limit
-            is left for experiments after them.
+        time_limit_s: no experiment begins that would probably end later. Step, native layers
+            and the breakdown take whatever they need, and half of the limit is left for
+            experiments after them.
         tell: called with what is done next.
-        checker: the check.
+        explainer: breaks the step down.
 
     Raises:
         UsageError: no such model, option or word.
@@ -199,7 +198,7 @@ def diagnose(
         PrimitiveError: the step is wrong, or died.
     """
     start = time.monotonic()
-    seen, notes = observe(case, session, time_limit_s, tell, checker)
+    seen, notes = observe(case, session, time_limit_s, tell, explainer)
     end = max(start + time_limit_s, time.monotonic() + _RESERVED * time_limit_s)
     found: list[Finding] = []
     tried: list[Tried] = []
@@ -232,7 +231,7 @@ def diagnose(
     except KeyboardInterrupt:
         interrupted = True
         notes = (*notes, "interrupted: not everything was tried")
-    terms = () if seen.check is None else seen.check.ledger
+    terms = () if seen.breakdown is None else seen.breakdown.terms
     return Diagnosis(
         step=seen.step,
         findings=rank(found),
@@ -263,12 +262,11 @@ def _attempt(
     saving = try_out(experiment, seen, session)
     if not saving.real or saving.sure:
         return saving
-    repeated = experiment.again if isinstance(experiment, Rounds) else experiment
-    if cost_s(repeated, seen.step_s) > left_s():
+    if cost_s(experiment, seen.step_s) > left_s():
         share = percent(saving.share)
         raise UnsupportedError(f"saved {share} of the step once; no time to see it twice")
     begin(" once more")
-    weaker = min(saving, try_out(repeated, seen, session), key=_certain)
+    weaker = min(saving, try_out(experiment, seen, session), key=_certain)
     return msgspec.structs.replace(weaker, how=f"{weaker.how}; the weaker of two such runs")
 
 

@@ -11,9 +11,8 @@ from pydlbench.compare.match import FIELDS, LAYER_KINDS, describe, key
 from pydlbench.compare.rows import Row, side_of
 from pydlbench.errors import PydlbenchError, StoreError, UsageError
 from pydlbench.models.own import is_onnx
-from pydlbench.records.check import step_words
 from pydlbench.records.fleet import FleetVisit
-from pydlbench.records.step import StepSpec
+from pydlbench.records.step import StepSpec, step_words
 from pydlbench.runner.execute import kernel_of
 from pydlbench.store.documents import Loaded
 from pydlbench.store.place import cpu_identity, gpu_name, machine_name
@@ -31,7 +30,7 @@ __all__ = ["STEPS", "TABLE", "collected", "gathered", "visit_key"]
 #: Of the store: visits of a fleet.
 TABLE: Final = "fleet-visit"
 #: Kinds of rows that are whole steps of a model.
-STEPS: Final = ("step", "estimate", "check measured")
+STEPS: Final = ("step", "estimate", "breakdown step")
 
 
 def visit_key(node: str, number: int) -> str:
@@ -191,7 +190,7 @@ def _command(row: Row, document: Mapping[str, Any]) -> str:
 
 
 def _step_words(kind: str, document: Mapping[str, Any]) -> list[str]:
-    """Return the words that time a step, an estimate or a check again.
+    """Return the words that time a step, an estimate or a breakdown again.
 
     Raises:
         StoreError: the document is not as its command writes it.
@@ -205,9 +204,9 @@ def _step_words(kind: str, document: Mapping[str, Any]) -> list[str]:
     if kind == "estimate":  # of no framework
         at = words.index("--framework")
         return ["estimate", *words[:at], *words[at + 2 :]]
-    words += ["--feed", spec.feed] if spec.feed != FEEDS[0] else []
     if kind != "step":
-        return ["check", *words]
+        return ["breakdown", *words]
+    words += ["--feed", spec.feed] if spec.feed != FEEDS[0] else []
     words += ["--cast", spec.cast] if spec.cast != CASTS[0] else []
     return ["step", *words]
 

@@ -1,8 +1,8 @@
 """Whole models, each written once as a graph of layers.
 
 One file per family, in ``families``; :func:`build_model` imports the one it needs. Those of other
-packages are named by entry points in the group ``pydlbench.models``. What composition sums, what
-PyTorch and TensorFlow run and what is counted are all read from the same graph.
+packages are named by entry points in the group ``pydlbench.models``. Estimates,
+steps of PyTorch and TensorFlow, and counts are all derived from the same graph.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _FIRST: Final = (
     *("inception", "resnet", "densenet", "nasnet"),
 )
 _OWN: Final = "pydlbench.models.families."
-# By module, what it has registered: by model, the function that builds it.
+# Registered functions by module and model.
 _REGISTERED: Final[dict[str, dict[str, Callable[..., Model]]]] = {}
-# Models that can be built and that no list shows.
+# Models that can be built but are not listed.
 _UNLISTED: Final[set[str]] = set()
 
 
 def family(*models: str, listed: bool = True) -> Callable[[Build], Build]:
     """Register the models that the decorated ``build(name, batch, ...)`` builds.
 
-    Its keywords are the options of these models, and their defaults those of the publication.
+    Its keywords are the options of these models, with the defaults of the publication.
 
     Args:
-        models: Their names as typed on the command line: ``resnet50``.
-        listed: Whether they are in the catalogue; else they can be built and no list shows them.
+        models: Names as typed on the command line: ``resnet50``.
+        listed: Whether they are in the catalogue; else they can be built but are not listed.
 
     Raises:
         UsageError: Another module has a model of that name.
@@ -79,14 +79,14 @@ def build_model(name: str, batch: int | None = None, **options: Any) -> Model:
 
     Args:
         name: One of :func:`model_names`.
-        batch: Images per step; those of the publication if None.
+        batch: Images per step; None is that of the publication.
         options: Variations of this model: ``classes``, ``lrn`` and so on, see the family's file;
             and of any model: ``loss`` (cross-entropy, l2, sum), ``optimizer`` (sgd, momentum,
             none), ``decay`` (the factor of an L2 term for each weight and bias; 0 for none) and
             ``input_gradient``. Values may be text, as typed: ``lrn="off"``.
 
     Raises:
-        UsageError: No such model or option, with the nearest; a value that cannot be.
+        UsageError: There is no such model or option (names the nearest), or a value is invalid.
     """
     build = _builder(name)
     if build is None:
@@ -109,7 +109,7 @@ def _families() -> list[str]:
 
 
 def _models(family: str) -> dict[str, Callable[..., Model]]:
-    """Return what a family's file registers, by model; nothing where that was forgotten."""
+    """Return the registered functions of a family's file by model."""
     importlib.import_module(f"{_OWN}{family}")
     return _REGISTERED.get(f"{_OWN}{family}", {})
 

@@ -1,4 +1,4 @@
-"""The named layers of published networks, and finding the layers that a user means."""
+"""The named layers of published networks, and their selection by the user."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 
 # -----------------------------------------------------------------------------
-# Whose layers have names: the models, two benchmarks of single layers, and transformers.
+# Sources of named layers: models, two benchmarks of single layers, and transformers.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogEntry:
-    """Layers that are timed by name: a model's, or such as no graph has.
+    """Named layers of a model, or of another source.
 
     Attributes:
-        name: As typed on the command line: ``alexnet-owt``.
-        title: In words.
-        batch: Images per step in the publication; the layers have it.
-        source: Where the shapes were read.
+        name: Name as typed on the command line: ``alexnet-owt``.
+        title: Description.
+        batch: Images per step in the publication, and in the layers.
+        source: Source of the shapes.
         layers: Convolutions, products and poolings in execution order, named
-            ``alexnet-owt/conv1``. Those that are computed on each element are in the graph only.
+            ``alexnet-owt/conv1``, without elementwise layers.
     """
 
     name: str
@@ -50,7 +50,7 @@ _RECURRENT: Final = "deepbench"
 
 
 def entry_names() -> tuple[str, ...]:
-    """Return the names of all entries: models, the layer-wise benchmark in their midst, others."""
+    """Return the names of all entries."""
     names = list(model_names())
     names.insert(names.index("mnist"), _LAYER_WISE)
     return (*names, *TRANSFORMERS, _RECURRENT)
@@ -58,10 +58,10 @@ def entry_names() -> tuple[str, ...]:
 
 @functools.cache
 def load_entry(name: str) -> CatalogEntry:
-    """Return the layers of one entry; those of a model are read off its graph.
+    """Return an entry; for a model the layers of its graph.
 
     Raises:
-        UsageError: No such entry.
+        UsageError: There is no such entry.
     """
     if name == _LAYER_WISE:
         return _layer_wise()
@@ -98,7 +98,7 @@ def is_entry(name: str) -> bool:
 
 
 def _layer_wise() -> CatalogEntry:
-    """Return five convolutions that are of no model: (channels, side, channels, kernel)."""
+    """Return five convolutions of no model: (channels, side, channels, kernel)."""
     problems = {
         "L1": (3, 128, 96, 11),
         "L2": (64, 64, 128, 9),
@@ -128,9 +128,9 @@ def _layer_wise() -> CatalogEntry:
 
 
 def _recurrent() -> CatalogEntry:
-    """Return the recurrent layers of a benchmark by cell and size of the state, with their steps.
+    """Return the recurrent layers of a benchmark by cell, size of the state and steps.
 
-    Of several lengths of a sequence it is the shortest.
+    Of several sequence lengths only the shortest is included.
     """
     steps = {
         "lstm": {256: 150, 512: 25, 1024: 25, 1536: 50, 2048: 25, 4096: 25},
@@ -158,7 +158,7 @@ def _recurrent() -> CatalogEntry:
 
 
 # -----------------------------------------------------------------------------
-# Finding layers of the catalog by name or glob, and the nearest names where there is none.
+# Selection by name or glob, and the nearest names if nothing matches.
 
 _DEFAULT: Final = "alexnet"
 _HINT: Final = "list them with: pydlbench shapes"
@@ -167,17 +167,17 @@ _HINT: Final = "list them with: pydlbench shapes"
 def find_named(pattern: str, batch: int | None = None) -> list[Layer]:
     """Return the layers of the catalog that ``pattern`` names, in the catalog's order.
 
-    ``vgg16/conv3_2`` is one layer; ``conv3`` is AlexNet's, or, where AlexNet has none of that name,
-    the first model's that has one, provided the others' are the same problem. ``vgg16`` alone
-    stands for all its layers. A glob with ``/`` is matched against full names; without, against
-    AlexNet's layers and, if none matches, against everything.
+    ``vgg16/conv3_2`` is one layer. ``conv3`` is that of AlexNet, or, if AlexNet has none, of the
+    first model with such a layer, provided that all models have the same problem. ``vgg16`` means
+    all its layers. A glob with ``/`` is matched with full names; without, with AlexNet's layers
+    and, if none matches, with all layers.
 
     Args:
         pattern: A name or glob.
         batch: The batch to give the layers; each model's own if None.
 
     Raises:
-        UsageError: Nothing matches (with the nearest names), or a bare name is ambiguous.
+        UsageError: Nothing matches (names the nearest ones), or a bare name is ambiguous.
     """
     if any(character in pattern for character in "*?["):
         return _rebatched(_glob(pattern), batch)
@@ -188,7 +188,7 @@ def find_named(pattern: str, batch: int | None = None) -> list[Layer]:
             if layers:
                 return _rebatched(layers, batch)
         raise _unknown(pattern)
-    # The default model first: no other one has to be built for its layers.
+    # The default model first: no other model needs to be built for its layers.
     for layer in load_entry(_DEFAULT).layers:
         if _bare(layer) == pattern:
             return _rebatched([layer], batch)
@@ -199,15 +199,15 @@ def find_named(pattern: str, batch: int | None = None) -> list[Layer]:
         raise _unknown(pattern)
     if len({(layer.kind, layer.problem) for layer in matches}) > 1:
         names = ", ".join(f"{layer.name} ({layer.problem})" for layer in matches)
-        raise UsageError(f"{pattern}: several models have one, and they differ; one of: {names}")
+        raise UsageError(f"{pattern}: ambiguous, as these differ: {names}")
     return matches[:1]
 
 
 def with_batch(layer: Layer, batch: int | None) -> Layer:
-    """Return the layer with another batch (None leaves it); an error names the layer.
+    """Return the layer with another batch; None keeps its batch.
 
     Raises:
-        UsageError: The layer cannot have this batch.
+        UsageError: The layer cannot have this batch; names the layer.
     """
     try:
         return layer if batch is None else layer.with_batch(batch)
@@ -221,7 +221,7 @@ def _all_layers() -> Iterator[Layer]:
 
 
 def _bare(layer: Layer) -> str:
-    """Return the part of a catalog layer's name behind the model."""
+    """Return the name of a catalog layer without the model."""
     return (layer.name or "").partition("/")[2]
 
 
@@ -275,13 +275,13 @@ def _nearest_bare(name: str) -> list[str]:
 
 
 # -----------------------------------------------------------------------------
-# From what a user types (names, globs, descriptors, ``@file``) to layers.
+# Selection by what a user types: names, globs, descriptors, ``@file``.
 
-# A line up to its comment: a "#" behind a blank, unless in a quoted name.
+# A line without its comment, which starts with a "#" after a blank outside of quotes.
 _CONTENT: Final = re.compile(r'(?:"[^"]*"|(?<!\s)#|[^#])*')
-# What benchdnn's files have before a problem, or alone on a line.
+# Options in benchdnn's files, before a problem or alone on a line.
 _OPTIONS: Final = re.compile(r"(?:--\S+(?:\s+|$))+")
-_LARGEST_FILE: Final = 1 << 20  # characters; more is not a list of layers but the wrong file
+_LARGEST_FILE: Final = 1 << 20  # characters; a larger file is not a list of layers
 
 
 def find_layers(
@@ -292,20 +292,20 @@ def find_layers(
     option: str = "--shape",
     tell: Callable[[str], object] | None = None,
 ) -> list[Layer]:
-    """Return the layers that ``patterns`` stand for, in their order, each only once.
+    """Return the layers that ``patterns`` select, in order and without duplicates.
 
     Args:
         patterns: Names (``conv3``, ``vgg16/conv3_2``, ``vgg16``), globs (``vgg16/*``), descriptors,
             or ``@file`` with one of these per line (``#`` starts a comment). Options of benchdnn
-            in such a file are passed over.
-        batch: The batch of all layers, whatever the catalog or a descriptor says; None leaves it.
-        pool: What pooling does in descriptors without ``oc``; see :func:`parse_problem`.
-        option: What an error message shows before the offending pattern; empty for nothing.
-        tell: Takes a line that says what was passed over; None for nobody.
+            in such a file are ignored.
+        batch: The batch of all layers; None is that of the catalog or descriptor.
+        pool: Kind of pooling for descriptors without ``oc``; see :func:`parse_problem`.
+        option: Prefix of patterns in error messages; may be empty.
+        tell: Called with a line about ignored options, if not None.
 
     Raises:
-        UsageError: One line naming the pattern (and the line of the file), the reason and the
-            nearest valid choice.
+        UsageError: A pattern is invalid; names the pattern (and the line of the file), the reason
+            and the nearest valid choice.
     """
     check_pool(pool)
     if batch is not None and batch < 1:
@@ -328,33 +328,31 @@ def find_layers(
 
 
 def check_pool_used(pool: str | None, *, used: bool) -> None:
-    """Refuse ``--pool`` where no descriptor of pooling is told by it what to do.
+    """Check that ``--pool`` applies to a descriptor.
 
     Raises:
-        UsageError: There is none.
+        UsageError: No layer is a descriptor of a pooling.
     """
     if pool is not None and not used:
-        raise UsageError(
-            f"--pool {pool}: none of the layers is a descriptor of pooling; nearest: leave it out"
-        )
+        raise UsageError(f"--pool {pool}: no layer is a descriptor of a pooling; nearest: omit it")
 
 
 def _expand(
     patterns: Sequence[str], option: str, tell: Callable[[str], object] | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield each pattern, files expanded, with what an error says before it."""
+    """Yield the patterns, with files expanded, and their prefixes for error messages."""
     prefix = f"{option} " if option else ""
     for given in patterns:
         pattern = given.strip()
         if not pattern:
-            raise UsageError(f"{prefix}{given!r}: no layer; expected a name, such as conv3")
+            raise UsageError(f"{prefix}{given!r}: empty; expected a name, such as conv3")
         if not pattern.startswith("@"):
             yield pattern, prefix
             continue
         name = pattern[1:]
         lines, options = _read_lines(name, f"{prefix}{pattern}")
         if options and tell is not None:
-            tell(f"{name}: options are passed over: {' '.join(options)}")
+            tell(f"{name}: ignored options: {' '.join(options)}")
         if not lines:
             raise UsageError(f"{prefix}{pattern}: no layers in it; expected one per line")
         for number, line in lines:
@@ -366,9 +364,9 @@ def _expand(
 
 
 def _read_lines(name: str, shown: str) -> tuple[list[tuple[int, str]], list[str]]:
-    """Return what is on lines that are neither empty nor comments, with their numbers.
+    """Return the contents of lines without comments and empty lines, with line numbers.
 
-    The options among it are the second result, each once.
+    The second result is the options among them, without duplicates.
     """
     try:
         with Path(name).open(encoding="utf-8-sig") as file:

@@ -17,18 +17,18 @@ _FLOAT32: Final = 4
 
 
 def parameters(model: Model) -> int:
-    """Return the trained numbers: weights, biases, factors and offsets of normalisations."""
+    """Return the number of trained parameters, those of normalisations included."""
     return sum(math.prod(shape) for node in model for shape in trained_tensors(node).values())
 
 
 def macs(model: Model, phase: str = "forward") -> int:
-    """Return the multiply-adds of convolutions and products, padding counted, for one image.
+    """Return the multiply-adds of convolutions and products for one image, padding included.
 
-    ``training`` and ``forward-backward`` are the same: three times ``forward``, without the
-    gradients of data that nothing trained lies in front of (the first convolution's).
+    ``training`` and ``forward-backward`` have the same: three times ``forward``, minus gradients of
+    data before the first trained layer.
 
     Raises:
-        UsageError: No such phase.
+        UsageError: There is no such phase.
     """
     check_phase(phase)
     flops = sum(
@@ -43,7 +43,7 @@ def summary(model: Model) -> dict[str, Any]:
     """Return the model as a JSON object; multiply-adds are those of one image.
 
     ``layers`` has every node: its operation, the shape of its output for one image, its descriptor
-    (None where nothing is computed), trained parameters and forward multiply-adds.
+    (None if nothing is computed), trained parameters and forward multiply-adds.
     """
     return {
         "model": model.name,
@@ -62,17 +62,17 @@ def memory(model: Model, phase: str, precision: str = "fp32") -> dict[str, int]:
     """Return the bytes that a step needs with everything stored in this precision.
 
     - ``weights``: trained tensors and running statistics.
-    - ``gradients``: of the trained tensors.
-    - ``optimizer``: what the optimizer keeps from step to step: velocities.
-    - ``activations``: in ``forward``, the most that must be there at one moment when each output is
-      dropped after its last use. In the other phases the images and all nodes' outputs, which the
-      backward passes use; their gradients are not counted.
+    - ``gradients``: gradients of the trained tensors.
+    - ``optimizer``: state of the optimizer: velocities.
+    - ``activations``: in ``forward``, the peak if each output is freed after its last use. In the
+      other phases the images and the outputs of all nodes, which backward passes read; their
+      gradients are not counted.
 
-    What belongs to batch normalisations is float32 whatever the precision, and scratch memory of
-    kernels is not counted.
+    Tensors of batch normalisations are float32 in every precision. Workspaces of kernels are not
+    counted.
 
     Raises:
-        UsageError: No such phase or precision.
+        UsageError: There is no such phase or precision.
     """
     check_phase(phase)
     if precision not in ITEM_BYTES:
@@ -111,18 +111,18 @@ def _entry(model: Model, node: Node) -> dict[str, Any]:
 
 
 def _moves_nothing(node: Node, *, training: bool) -> bool:
-    """Whether a node's output is its input, seen otherwise."""
+    """Whether a node's output is a view of its input."""
     return node.op == "flatten" or (node.op == "dropout" and not training)
 
 
 def _all_outputs(model: Model) -> int:
-    """Return the elements of one image and all outputs made from it."""
+    """Return the elements of an image and of all outputs."""
     outputs = (node for node in model if not _moves_nothing(node, training=True))
     return math.prod(model.image) + sum(math.prod(node.shape) for node in outputs)
 
 
 def _peak(model: Model) -> int:
-    """Return the most elements per image that are needed at one moment of a forward pass."""
+    """Return the peak number of elements per image in a forward pass."""
     stands_for = {INPUT: INPUT}
     for node in model:
         shared = _moves_nothing(node, training=False)

@@ -1,4 +1,4 @@
-"""A model as a graph of layers: what is summed, run in frameworks and counted is the same."""
+"""A model as a graph of layers, for estimates, frameworks and counts alike."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pydlbench.ops.op import Layer
 
 
-#: The name that nodes call the images by.
+#: Name of the images among the inputs of nodes.
 INPUT: Final = "input"
 
 Op: TypeAlias = Literal[
@@ -37,7 +37,7 @@ Op: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Init:
-    """How a weight tensor starts.
+    """Initial values of a tensor.
 
     Attributes:
         kind: ``normal`` (cut off at two standard deviations), ``he`` (normal with variance
@@ -54,39 +54,39 @@ class Node:
     """One operation on images or on other nodes' outputs.
 
     =========== ======================================================================
-    op          what it does
+    op          operation
     =========== ======================================================================
     conv        grouped and depthwise ones too; ``bias`` per output channel
     deconv      a transposed convolution; ``bias`` per output channel
     linear      m is the batch, k the inputs, n the outputs; ``bias``
-    pool        max or average; the average over a whole map is one of these
+    pool        max or average, including the average over a whole map
     relu
     relu6
     hardswish
     hardsigmoid
-    scale       of maps, and a factor for each channel
+    scale       maps times a factor for each channel
     lrn         across channels
-    batchnorm   per channel; ``scale`` says whether its factor is trained
+    batchnorm   per channel; ``scale``: whether its factor is trained
     add         of two inputs
     concat      of two or more inputs, along the channels
-    dropout     nothing at all in inference
+    dropout     nothing in inference
     flatten     ``(channels, height, width)`` to features in that order; moves nothing
-    shift       drops the first row and column, adds zeros behind the last
-    crop        drops what is around the middle
+    shift       drops the first row and column, adds zeros after the last
+    crop        keeps the middle
     =========== ======================================================================
 
     The last three have no layer.
 
     Attributes:
         name: unique in the model: ``conv1``, ``block2/unit1/add``.
-        op: one of the above.
+        op: operation, see above.
         inputs: names of nodes, or :data:`INPUT`.
-        shape: of the output for one image: ``(channels, height, width)`` or ``(features,)``.
-        layer: what is timed, with the model's batch; named ``<model>/<node>``.
+        shape: shape of the output for one image: ``(channels, height, width)`` or ``(features,)``.
+        layer: the timed layer, with the model's batch; named ``<model>/<node>``.
         bias: whether a convolution or product adds a bias.
         scale: whether a batch normalisation has a trained factor beside its trained offset.
-        weights_init: of the weights of convolutions and products.
-        bias_init: of their biases.
+        weights_init: initial weights of convolutions and products.
+        bias_init: initial biases of convolutions and products.
     """
 
     name: str
@@ -102,12 +102,12 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """What is differentiated.
+    """The loss of a model.
 
     Attributes:
-        kind: ``cross-entropy`` (mean over the batch of softmax cross entropy with integer labels;
-            where the output is maps each of their pixels has a label),
-            ``l2`` (half the sum of squares of the output) or ``sum`` (of the output).
+        kind: ``cross-entropy`` (mean over the batch of softmax cross entropy with integer labels,
+            for maps one label per pixel), ``l2`` (half the sum of squares of the output) or ``sum``
+            (of the output).
     """
 
     kind: Literal["cross-entropy", "l2", "sum"] = "cross-entropy"
@@ -118,9 +118,9 @@ class Decay:
     """An L2 term: ``factor * sum(tensor**2) / 2`` is added to the loss.
 
     Attributes:
-        node: whose tensor.
+        node: the node of the tensor.
         tensor: ``weights`` or ``bias``.
-        factor: may be 0: some scripts keep such a term, and it costs time.
+        factor: may be 0: some scripts have such a term, and it takes time.
     """
 
     node: str
@@ -130,13 +130,13 @@ class Decay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimizer:
-    """How weights are updated.
+    """The update of weights.
 
     Attributes:
         kind: ``sgd``, ``momentum`` (velocity = mu * velocity + gradient), or ``none``: the
-            published script stops at the gradients.
+            published script computes only gradients.
         rate: learning rate.
-        mu: of momentum.
+        mu: factor of momentum.
     """
 
     kind: Literal["sgd", "momentum", "none"] = "sgd"
@@ -149,18 +149,18 @@ class Model:
     """A model for one batch size.
 
     Attributes:
-        name: as typed on the command line: ``alexnet-owt``.
-        title: in words.
-        source: where the graph was read.
+        name: name as typed on the command line: ``alexnet-owt``.
+        title: description.
+        source: source of the graph.
         batch: images per step.
         image: ``(channels, height, width)`` of an image.
-        classes: of the labels; 0 where the loss takes none.
-        nodes: in an order in which they can be run; the last one is the output.
-        loss: what is differentiated.
+        classes: number of classes; 0 if the loss has no labels.
+        nodes: nodes in a valid order of execution; the last one is the output.
+        loss: the loss.
         decays: L2 terms.
-        optimizer: of the training phase.
-        input_gradient: whether the gradient of the images is computed too, as it is where a script
-            hands in images that require one.
+        optimizer: optimizer of the training phase.
+        input_gradient: whether the gradient of the images is computed too, as in scripts whose
+            images require a gradient.
     """
 
     name: str
@@ -196,7 +196,7 @@ class Model:
         return self.nodes[-1]
 
     def readers(self) -> dict[str, list[str]]:
-        """Return who reads each value, by name; the loss, which has none, reads the last."""
+        """Return the readers of each value by name; the loss, named "", reads the output."""
         takers: dict[str, list[str]] = {INPUT: [], **{node.name: [] for node in self.nodes}}
         for node in self.nodes:
             for name in node.inputs:
@@ -206,7 +206,7 @@ class Model:
 
 
 def weight_decays(nodes: Iterable[Node], factor: float) -> tuple[Decay, ...]:
-    """Return an L2 term for each weight and bias, those of batch normalisations left out."""
+    """Return an L2 term for each weight and bias except those of batch normalisations."""
     decays = []
     for node in nodes:
         if node.layer is not None and node.layer.multiply_adds:
@@ -217,7 +217,7 @@ def weight_decays(nodes: Iterable[Node], factor: float) -> tuple[Decay, ...]:
 
 
 def cropped(model: Model, node: Node) -> tuple[int, int, int, int]:
-    """Return what a crop drops: columns on the left and right, rows above and below."""
+    """Return the dropped columns on the left and right, and rows above and below."""
     source = node.inputs[0]
     before = model.image if source == INPUT else model[source].shape
     rows, columns = (before[axis] - node.shape[axis] for axis in (1, 2))
@@ -225,11 +225,11 @@ def cropped(model: Model, node: Node) -> tuple[int, int, int, int]:
 
 
 # -----------------------------------------------------------------------------
-# What a node holds between steps: trained tensors and running statistics, by name.
+# State of a node between steps: trained tensors and running statistics, by name.
 
 
 def trained_tensors(node: Node) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of what is trained.
+    """Return the shapes of the trained tensors.
 
     Convolution ``weights`` are ``(out, in / groups, height, width)``, those of products
     ``(inputs, outputs)``; ``bias`` and a batch normalisation's ``weights`` have the channels.
@@ -249,7 +249,7 @@ def trained_tensors(node: Node) -> dict[str, tuple[int, ...]]:
 
 
 def buffers(node: Node) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of what is kept but not trained."""
+    """Return the shapes of the state that is not trained."""
     if node.op != "batchnorm":
         return {}
     return {"running_mean": node.shape[:1], "running_variance": node.shape[:1]}

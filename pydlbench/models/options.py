@@ -1,4 +1,4 @@
-"""A model's variations: which exist, and their values as typed or as given by a program."""
+"""Options of models, with values as text or as Python objects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pydlbench.models.graph import Model
 
-# Options of every model; they change what is done with the graph and not the graph itself.
+# Options of all models, which do not change the nodes of the graph.
 _COMMON: Final = ("loss", "optimizer", "decay", "input_gradient")
 _LOSSES: Final = ("cross-entropy", "l2", "sum")
 _OPTIMIZERS: Final = ("sgd", "momentum", "none")
@@ -23,10 +23,10 @@ _SWITCH: Final = {"on": True, "off": False, "true": True, "false": False}
 
 
 def choice(option: str, value: str, choices: tuple[str, ...]) -> str:
-    """Return the value if it is one of the choices, whatever its case.
+    """Return the choice that equals a value, ignoring case.
 
     Raises:
-        UsageError: It is none of them.
+        UsageError: It is not among the choices.
     """
     for choice in choices:
         if str(value).lower() == choice.lower():
@@ -41,7 +41,7 @@ def build_with(
     """Call a family's ``build(name, batch, ...)`` with the options that it knows.
 
     Raises:
-        UsageError: An option that this model does not have, or a value that cannot be.
+        UsageError: The model has no such option, or a value is invalid.
     """
     own = {
         parameter.name: parameter.default
@@ -61,7 +61,7 @@ def build_with(
 
 
 def _vary(model: Model, options: dict[str, Any]) -> Model:
-    """Apply the options of every model."""
+    """Apply the options of all models."""
     changes: dict[str, Any] = {}
     if "loss" in options:
         kind = choice("loss", options["loss"], _LOSSES)
@@ -81,7 +81,7 @@ def _vary(model: Model, options: dict[str, Any]) -> Model:
 
 
 def _read(option: str, value: Any, default: Any) -> Any:
-    """Return the value as the type that its default has."""
+    """Convert a value to the type of its default."""
     if isinstance(default, bool):
         if isinstance(value, bool):
             return value

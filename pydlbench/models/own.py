@@ -1,7 +1,7 @@
 """The user's own models: ``FILE.py:CALLABLE``, ``package.module:CALLABLE`` and ``FILE.onnx``.
 
-They are found here without running a line of the user's code, which is for the framework's process
-alone: files and folders are looked at, and what a source file defines is read off its syntax tree.
+Finding them does not run the user's code, which is done in the framework's process only. Files and
+folders are searched, and the definitions of a source file are read from its syntax tree.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 
 __all__ = ["OwnSource", "find_onnx", "find_own", "is_onnx", "is_own", "likely_framework"]
 
-#: No name of the catalogue has one of these.
+#: Characters that no name of the catalogue has.
 _MARKS: Final = ":./\\"
-#: What a file imports that has a model of a framework.
+#: Frameworks by imported module.
 _IMPORTS: Final = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow"}
-#: Of the many modules that are installed, only what is a slip of the finger.
+#: Similarity of installed modules that are suggested; there are many.
 _ALIKE: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnSource:
-    """Where a model of the user's own comes from.
+    """The source of a user's model.
 
     Attributes:
-        module: name that it is imported by.
-        path: of its source; None of a package without any, and of a compiled module.
-        folder: that imports begin at: of the file, or the current one.
-        attribute: of the module, with dots where it is one of a class.
+        module: name of the module.
+        path: its source file; None for a namespace package or a compiled module.
+        folder: folder that imports start from: that of the file, or the current one.
+        attribute: name of the callable, with dots for an attribute of a class.
         is_file: whether a file was named, not a module.
     """
 
@@ -53,23 +53,23 @@ class OwnSource:
 
 
 def is_own(name: str) -> bool:
-    """Whether a MODEL is meant as one of the user's own, and not as a name of the catalogue."""
+    """Whether a MODEL denotes a user's model, not a name of the catalogue."""
     return any(mark in name for mark in _MARKS)
 
 
 def is_onnx(name: str) -> bool:
-    """Whether a MODEL is meant as an ONNX file."""
+    """Whether a MODEL denotes an ONNX file."""
     return name.endswith(".onnx")
 
 
 def find_onnx(name: str) -> Path:
-    """Find an ONNX file; what is in it is read in onnxruntime's process alone.
+    """Find an ONNX file; its contents are read in onnxruntime's process only.
 
     Args:
         name: ``FILE.onnx``, relative to the current folder.
 
     Raises:
-        UsageError: no such file; with the nearest that there is.
+        UsageError: there is no such file; names the nearest one.
     """
     path = Path(name)
     if path.is_file():
@@ -83,13 +83,13 @@ def find_onnx(name: str) -> Path:
 
 
 def find_own(name: str) -> OwnSource:
-    """Find a model of the user's own.
+    """Find a user's model.
 
     Args:
         name: ``FILE.py:CALLABLE``, relative to the current folder, or ``package.module:CALLABLE``.
 
     Raises:
-        UsageError: no such file, module or callable; with the nearest that there is.
+        UsageError: there is no such file, module or callable; names the nearest one.
     """
     place, _, attribute = name.rpartition(":")
     place, attribute = (place, attribute) if place else (attribute, "")
@@ -101,7 +101,7 @@ def find_own(name: str) -> OwnSource:
         many = sorted(name for name in own if not name.startswith("_"))
         choices = _first(many, ("build", "build_model", "make_model", "model")) or ["CALLABLE"]
         raise UsageError(
-            f"{name}: says no callable; nearest: {', '.join(f'{place}:{name}' for name in choices)}"
+            f"{name}: no callable; nearest: {', '.join(f'{place}:{name}' for name in choices)}"
         )
     if defined is not None and attribute.partition(".")[0] not in defined:
         near = nearest(attribute, defined) or sorted(defined)[:3]
@@ -120,13 +120,13 @@ def find_own(name: str) -> OwnSource:
 
 
 def likely_framework(name: str) -> str | None:
-    """Return the framework that a model is likely to be of: the only one that its file imports.
+    """Return the framework that the file of a model imports.
 
     Args:
-        name: of a model that :func:`find_own` finds.
+        name: name of a model for :func:`find_own`.
 
     Returns:
-        None where the file imports none or several of them, or has no source.
+        The framework; None if the file imports none or several, or there is no source.
     """
     path = find_own(name).path
     if path is None:
@@ -158,25 +158,25 @@ def _of_file(name: str, place: str) -> Path:
     near = _near(path.name, (file.name for file in folder.glob("*.py")) if folder.is_dir() else ())
     there = f"; nearest: {', '.join(str(folder / file) for file in near)}" if near else ""
     if path.exists():
-        raise UsageError(f"{name}: {place} is no file of Python's{there}")
+        raise UsageError(f"{name}: {place} is not a Python file{there}")
     missing = "file" if folder.is_dir() else "folder"
     raise UsageError(f"{name}: no such {missing}: {path if folder.is_dir() else folder}{there}")
 
 
 def _of_module(name: str, place: str) -> Path | None:
-    """Return the file that has a module's source; None where it has none that can be read.
+    """Return the source file of a module, or None.
 
-    A module's parents are not imported, as ``importlib.util.find_spec`` would do.
+    Unlike in ``importlib.util.find_spec``, the parents of the module are not imported.
     """
     places: list[str] = [str(Path.cwd()), *sys.path]
     spec = None
     above = ""
     for word in place.split("."):
         if word.isidentifier():
-            # By its last name: a finder that is given all of them wants the parents imported.
+            # By the last part of its name: with all parts, finders need the parents imported.
             spec = PathFinder.find_spec(word, places)
             if spec is None and not above:
-                # Of a finder of its own: a package that is installed for editing.
+                # An editable install may have its own finder.
                 spec = importlib.util.find_spec(word)
         if spec is None or not word.isidentifier():
             raise _no_module(name, above, word, places)
@@ -188,12 +188,12 @@ def _of_module(name: str, place: str) -> Path | None:
 
 
 def _no_module(name: str, above: str, word: str, places: Sequence[str]) -> UsageError:
-    """Return what says that a module has no such part, or that there is no such module."""
+    """Return the error for a missing module or submodule."""
     modules = [module.name for module in pkgutil.iter_modules(places)]
     if above:
         near = [f"{above}.{name}" for name in _near(word, modules)]
     else:
-        # A file that was named like a module, and a name of the catalogue with a stray mark.
+        # A file named like the module, or a name of the catalogue with a stray character.
         files = {path.stem: str(path) for path in Path().glob("*.py")}
         near = [files[name] for name in _near(word, files)] + _near(word, model_names())
         near += difflib.get_close_matches(word, modules, 1, _ALIKE)
@@ -214,18 +214,18 @@ def _first(names: Sequence[str], usual: Sequence[str]) -> list[str]:
 
 
 # -----------------------------------------------------------------------------
-# What a source file defines.
+# Definitions of a source file.
 
 
 def _defined(path: Path) -> set[str] | None:
-    """Return the names that a module has; None where they show only when it runs.
+    """Return the names that a module defines; None if they are dynamic.
 
     Raises:
-        UsageError: it is not Python; with the line.
+        UsageError: the file is not valid Python; names the line.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a stray backslash is the user's
+            warnings.simplefilter("ignore")  # such as invalid escapes in the user's code
             tree = ast.parse(path.read_bytes(), filename=str(path))
     except SyntaxError as error:
         raise UsageError(f"{path}:{error.lineno}: {type(error).__name__}: {error.msg}") from None
@@ -236,7 +236,7 @@ def _defined(path: Path) -> set[str] | None:
 
 
 def _modules(path: Path) -> set[str]:
-    """Return the names that a source file, which is Python, gives to modules that it imports."""
+    """Return the names of modules that a Python file imports."""
     imports = (
         node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.Import)
     )
@@ -244,7 +244,7 @@ def _modules(path: Path) -> set[str]:
 
 
 def _names(body: Sequence[ast.stmt]) -> Iterator[str]:
-    """Yield the names that statements bind; ``*`` and ``globals`` where they bind others too."""
+    """Yield the names that statements bind; ``*`` and ``globals`` for dynamic ones."""
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.name

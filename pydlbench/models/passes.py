@@ -1,7 +1,7 @@
-"""What a step computes, one layer and pass after the other.
+"""The passes of layers that a step computes, in order.
 
-This is the native composition: nothing is fused, so a convolution's bias is a layer of its own, and
-so is the sum of the gradients that come back to an output which several nodes took.
+This is the list of native kernels: nothing is fused, so the bias of a convolution is a layer of its
+own, and so is the sum of the gradients of an output that several nodes read.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.errors import UsageError, nearest
 from pydlbench.models.graph import INPUT, trained_tensors
 from pydlbench.ops.table import build_layer
-from pydlbench.words import PHASES
+from pydlbench.words import PHASES, check_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from pydlbench.models.graph import Model, Node
     from pydlbench.ops.op import Layer
 
-#: What the loss goes by where a node's name is expected.
+#: Stands for the loss in place of a node's name.
 LOSS: Final = "loss"
 
 
@@ -31,9 +30,9 @@ class StepPass:
     """One pass of one layer.
 
     Attributes:
-        node: Whose it is: a node's name, or :data:`LOSS`.
-        layer: What is computed. Its name is ``<model>/<node>``; with ``/bias``, ``/gradient-sum``,
-            ``/weights/l2``, ``/weights/update`` and the like where it is only a part of the node.
+        node: Name of the node it belongs to, or :data:`LOSS`.
+        layer: The layer, named ``<model>/<node>``, with ``/bias``, ``/gradient-sum``,
+            ``/weights/l2``, ``/weights/update`` and so on if it is only a part of the node.
         pass_: ``forward``, ``backward-data`` or ``backward-weights``.
         propagation: ``inference`` or ``training``.
     """
@@ -45,30 +44,28 @@ class StepPass:
 
 
 def check_phase(phase: str) -> None:
-    """Refuse a phase that does not exist.
+    """Check that a phase exists.
 
     Raises:
-        UsageError: With the nearest ones.
+        UsageError: there is no such phase; names the nearest one.
     """
-    if phase not in PHASES:
-        choices = nearest(phase, PHASES) or PHASES
-        raise UsageError(f"--phase {phase}: no such phase; nearest: {', '.join(choices)}")
+    check_word("--phase", phase, PHASES)
 
 
 def step_passes(model: Model, phase: str) -> tuple[StepPass, ...]:
-    """Return everything that a step computes, in an order in which it can be.
+    """Return everything that a step computes, in a valid order of execution.
 
-    - ``forward``: every layer's forward pass in inference; dropout does nothing there.
-    - ``forward-backward``: forward passes in training, the loss, then from the last node to the
-      first the passes that lead to each trained tensor's gradient. A gradient of images exists only
-      behind some trained tensor, unless the model wants that of its input.
-    - ``training``: the same with the L2 terms, and the update of each trained tensor.
+    - ``forward``: the forward pass of every layer in inference, without dropout.
+    - ``forward-backward``: forward passes in training, the loss, and from the last node to the
+      first the passes that the gradients of trained tensors need. Gradients of outputs before the
+      first trained tensor are not computed, unless the model needs the gradient of its input.
+    - ``training``: the same with L2 terms, and the update of each trained tensor.
 
-    Some losses are cheap enough to have no item: the gradient of ``l2`` is the output itself, and
-    that of ``sum`` is one everywhere.
+    Some gradients of losses need no kernel: that of ``l2`` is the output, and that of ``sum`` is
+    one everywhere.
 
     Raises:
-        UsageError: No such phase.
+        UsageError: there is no such phase.
     """
     check_phase(phase)
     if phase == "forward":
@@ -130,7 +127,7 @@ def _backward(model: Model) -> Iterator[StepPass]:
 
 
 def _backward_of(model: Model, node: Node, *, reaches: bool) -> Iterator[StepPass]:
-    """Yield a node's backward passes; ``reaches``: whether a gradient of its input is wanted."""
+    """Yield a node's backward passes; ``reaches``: whether the gradient of its input is needed."""
     if node.layer is None:
         return
     tensors = trained_tensors(node)
@@ -139,13 +136,13 @@ def _backward_of(model: Model, node: Node, *, reaches: bool) -> Iterator[StepPas
         yield _training(node.name, layer, "backward-weights")
     if tensors and "backward-weights" in node.layer.passes:
         yield _training(node.name, node.layer, "backward-weights")
-    # One pass of a batch normalisation gives the gradients of its factor and offset too.
+    # A single pass of a batch normalisation computes the gradients of its factor and offset, too.
     if "backward-data" in node.layer.passes and (reaches or node.op == "batchnorm"):
         yield _training(node.name, node.layer, "backward-data")
 
 
 def _with_gradient(model: Model) -> set[str]:
-    """Return the nodes whose output's gradient leads to a trained tensor or to the input."""
+    """Return the nodes whose output gradient is needed for a trained tensor or the input."""
     names = {INPUT} if model.input_gradient else set()
     for node in model:
         if trained_tensors(node) or not names.isdisjoint(node.inputs):
@@ -183,7 +180,7 @@ def _updates(model: Model) -> Iterator[StepPass]:
 
 
 def _of_output(model: Model, node: Node, op: str, part: str) -> Layer:
-    """Return a layer on something of the shape of a node's output."""
+    """Return a layer on a tensor of the shape of a node's output."""
     channels, height, width = (*node.shape, 1, 1)[:3]
     return build_layer(
         op,

@@ -1,10 +1,9 @@
 """Counting along one spatial side of a sliding window, in closed form.
 
-Output ``o`` and kernel tap ``k`` meet at input position ``o * stride + k * dilation - pad``. Which
-of these pairs meet a real element (and not padding) decides how much a direct kernel computes, and
-which distinct elements they meet decides how much it must read. Everything in two or three
-dimensions is a product of such axes. The counts take O(log size) steps, so absurd sizes cost
-nothing either.
+Output ``o`` and kernel tap ``k`` meet at input position ``o * stride + k * dilation - pad``. The
+number of pairs that meet an element, not padding, determines the FLOPs of a direct kernel; the
+number of distinct elements that they meet determines how much it reads. Counts in two or three
+dimensions are products of such axes. They take O(log size) steps.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ def extent(kernel: int, dilation: int) -> int:
 
 
 def output_size(size: int, window: int, stride: int, leading: int, trailing: int) -> int:
-    """Return how many windows fit into ``size`` elements with padding on both ends."""
+    """Return the number of windows in ``size`` elements with padding at both ends."""
     return (size + leading + trailing - window) // stride + 1
 
 
 def trailing_pad(size: int, window: int, stride: int, leading: int, out: int) -> int:
-    """Return the one trailing pad that stands for all those giving ``out`` outputs.
+    """Return the canonical trailing pad among those with ``out`` outputs.
 
-    With a stride above one several trailing pads give the same outputs, because the last few
-    positions are not read. The symmetric pad is taken where it is one of them, else the smallest:
-    two layers that compute the same are then equal, and have one descriptor.
+    With a stride above one, several trailing pads give the same outputs, since the last positions
+    are not read. The symmetric pad is chosen if it is among them, else the smallest. Layers that
+    compute the same are then equal, and have the same descriptor.
     """
     if output_size(size, window, stride, leading, leading) == out:
         return leading
@@ -78,7 +77,7 @@ class Axis:
         ]
 
     def touched_inputs(self) -> int:
-        """Return the distinct input elements that some output reads.
+        """Return the number of distinct input elements that outputs read.
 
         The pairs (o, k) and (o + dilation/g, k - stride/g), with g = gcd(stride, dilation), meet
         the same element, and only such pairs do. The pairs of one element are thus a chain, which

@@ -1,4 +1,4 @@
-"""Reading problems written as text, in benchdnn's manner: which op a descriptor is of."""
+"""Parsing of problem descriptors in benchdnn's format: finding the op of a descriptor."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Final
 from pydlbench.errors import UsageError, nearest
 from pydlbench.ops import grammar
 from pydlbench.ops.table import OPS
+from pydlbench.words import check_word
 
 if TYPE_CHECKING:
     from pydlbench.ops.op import Layer, Op
 
-#: What ``--pool`` takes: benchdnn's algorithms; ``avg`` is ``avg_np``, which leaves padding out.
+#: Values of ``--pool``: benchdnn's algorithms; ``avg`` is ``avg_np``, which ignores padding.
 POOL_MODES: Final = ("max", "avg", "avg_np", "avg_p")
 
 _WINDOWS: Final = re.compile(r"_*(?:mb|g|[io]c|[iokspd][dhw])_*-?[0-9]")
@@ -31,14 +32,13 @@ def looks_like_problem(text: str) -> bool:
 
 
 def check_pool(pool: str | None) -> None:
-    """Refuse a pooling that does not exist.
+    """Check that a kind of pooling exists.
 
     Raises:
-        UsageError: Neither None nor one of :data:`POOL_MODES`.
+        UsageError: it is neither None nor one of :data:`POOL_MODES`.
     """
-    if pool is not None and pool not in POOL_MODES:
-        choices = nearest(pool, POOL_MODES) or list(POOL_MODES)
-        raise UsageError(f"--pool {pool}: no such pooling; nearest: {', '.join(choices)}")
+    if pool is not None:
+        check_word("--pool", pool, POOL_MODES)
 
 
 def parse_problem(text: str, *, pool: str | None = None) -> Layer:
@@ -47,11 +47,11 @@ def parse_problem(text: str, *, pool: str | None = None) -> Layer:
     Args:
         text: ``mb128ic192ih13oc384oh13kh3ph1``, ``128x9216:9216x4096`` or ``relu:mb128ic96ih55``;
             without ``mb`` the batch is 1.
-        pool: What pooling does where the descriptor has no ``oc``: one of :data:`POOL_MODES`.
+        pool: The kind of pooling of a descriptor without ``oc``: one of :data:`POOL_MODES`.
 
     Raises:
-        UsageError: Malformed (the message names the position, counted from 1), or a layer that
-            cannot be.
+        UsageError: The descriptor is malformed (the message names the position, counted from 1),
+            or the layer is invalid.
     """
     check_pool(pool)
     try:
@@ -68,9 +68,9 @@ def parse_problem(text: str, *, pool: str | None = None) -> Layer:
 
 
 def _op(text: str, pool: str | None) -> tuple[Op, int]:
-    """Return the op that a descriptor is of, and where its prefix ends.
+    """Return the op of a descriptor, and the position after its prefix.
 
-    What is of none is most likely a convolution: its error names the fields.
+    A descriptor that fits no op is treated as a convolution, whose error names the fields.
     """
     prefix = None if _WINDOWS.match(text) else _PREFIX.match(text)
     if prefix is None:
@@ -80,7 +80,7 @@ def _op(text: str, pool: str | None) -> tuple[Op, int]:
         if "oc" in fields or not _WINDOWS.match(text):
             return OPS["conv"], 0
         if pool is None:
-            grammar.read(OPS["pool"], text, 0)  # what is malformed otherwise says so first
+            grammar.read(OPS["pool"], text, 0)  # raises on other mistakes first
             expected = "expected oc (convolution), or --pool max or --pool avg"
             raise grammar.malformed(len(text), expected, "")
         return OPS["pool"], 0
@@ -92,7 +92,7 @@ def _op(text: str, pool: str | None) -> tuple[Op, int]:
     if name in names:
         op = prefixes[f"{kind}:{name}:"]
         if prefix.end() == len(text):
-            raise grammar.malformed(len(text), "expected : and what it works on", "")
+            raise grammar.malformed(len(text), "expected : and the shapes of its operands", "")
         return op, prefix.end() + 1
     if names:
         given = text[len(kind) + 1 :].partition(":")[0]

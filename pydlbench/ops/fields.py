@@ -1,4 +1,4 @@
-"""The fields of an op: names, defaults, spelling in descriptors, and what values they take."""
+"""The fields of an op: names, defaults, spelling in descriptors, and valid values."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pydlbench.errors import UsageError, nearest
 
 #: Letters of the spatial sides; fewer sides are the last ones.
 SIDES: Final = "dhw"
-#: The default of a field that has to be given.
+#: Default of a required field.
 REQUIRED: Final = object()
-#: oneDNN knows twelve; with those merged that lie behind one another nobody needs as many.
+#: oneDNN supports twelve; with adjacent ones merged, six are enough.
 MOST_DIMENSIONS: Final = 6
 
 
@@ -23,19 +23,19 @@ class Field:
     """One field of an op.
 
     Attributes:
-        name: Of the layer's attribute.
-        spelling: Before its value in descriptors; empty where they do not have it.
+        name: Name of the layer's attribute.
+        spelling: Text before the value in descriptors; empty if they do not contain the field.
         type: ``integer``; ``sides``, an integer for each spatial side, outermost first; ``real``,
             finite and not negative; ``signed``, any finite number; ``shape``, a tensor's sizes;
             ``sum``, integers that are written ``64+32``; ``order``, digits; ``word``; ``flag``.
-        default: ``None`` follows from other fields.
+        default: Default value; None if it follows from other fields.
         least: The least value of an integer, side or size.
         most: The largest value of an integer or real.
         above: Whether a real has to be above ``least``.
-        choices: Words that there are.
-        offset: What descriptors write less than the value; benchdnn counts dilations from zero.
-        shown: Whether descriptors have it where it is at its default, too.
-        derived: Whether it always follows from others, and is not kept.
+        choices: Valid words.
+        offset: Difference to the number in descriptors; benchdnn counts dilations from zero.
+        shown: Whether descriptors contain the field with its default value, too.
+        derived: Whether it always follows from other fields, and is not stored.
     """
 
     name: str
@@ -53,11 +53,11 @@ class Field:
     def checked(self, value: Any) -> Any:
         """Return a value as layers have it: plain ints, floats and tuples.
 
-        Integers of other libraries (NumPy's) are welcome; floats and booleans are refused, because
-        a size that silently became another one would be timed as if it had been asked for.
+        Integers of other libraries, such as NumPy, are accepted. Floats and booleans are not, since
+        a silently changed size would be timed in place of the requested one.
 
         Raises:
-            UsageError: No such value.
+            UsageError: The value is invalid.
         """
         if value is None and self.default is None:
             return None
@@ -106,7 +106,7 @@ def _sizes(field: Field, value: Any) -> tuple[int, ...]:
     try:
         sizes = tuple(operator.index(size) for size in value)
     except TypeError:
-        raise field.refusal(value, "no shape; nearest: a list of sizes") from None
+        raise field.refusal(value, "not a shape; nearest: a list of sizes") from None
     if len(sizes) > MOST_DIMENSIONS and field.type == "shape":
         raise field.refusal(sizes, f"too many dimensions; at most {MOST_DIMENSIONS}")
     if min(sizes, default=field.least) < field.least:
@@ -141,12 +141,12 @@ _CHECKS: Final = {
 
 
 def spell(value: float) -> str:
-    """Write a number as short as it can be read back: ``2``, ``0.75``, ``1e-05``."""
+    """Return the shortest exact text of a number: ``2``, ``0.75``, ``1e-05``."""
     return repr(float(value)).removesuffix(".0")
 
 
 def spelled(field: Field, value: Any) -> str:
-    """Write a value of a field as a descriptor has it."""
+    """Return the text of a field's value in descriptors."""
     if field.type in ("real", "signed"):
         return spell(value)
     if field.type == "sum":

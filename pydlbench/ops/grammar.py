@@ -1,12 +1,12 @@
-"""The one grammar of descriptors, which is benchdnn's: how an op's fields are read.
+"""The grammar of descriptors, which is that of benchdnn.
 
-A descriptor is the op's prefix (none of convolutions, poolings and products), the shapes of its
-operands where it is declared by these (``12x128x64:12x64x128``), then fields, each a spelling and a
-value, in any order, with ``_`` wherever it pleases between them, and a name ``n"..."`` at the end.
+A descriptor consists of the op's prefix (none for convolutions, poolings and products), the shapes
+of operands for ops that are defined by them (``12x128x64:12x64x128``), fields in any order, each a
+spelling and a value, with optional ``_`` between them, and a name ``n"..."`` at the end.
 
-A field of windows has a value for each side: ``id`` ``ih`` ``iw``. Fewer letters are fewer sides.
-What is missing is that of the side before it (``kw`` is ``kh``, ``kh`` is ``kd``); of the first
-side, where a later one has it, 1, and nothing of padding and dilation.
+A field of windows has a value for each side: ``id`` ``ih`` ``iw``. Fewer letters mean fewer sides.
+A missing value is that of the side before (``kw`` is ``kh``, ``kh`` is ``kd``). If the first side
+has none, it is 1, and 0 for padding and dilation.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def malformed(position: int, expected: str, text: str) -> UsageError:
 
 
 def read(op: Op, text: str, position: int) -> tuple[dict[str, Any], str | None]:
-    """Read what stands behind an op's prefix.
+    """Parse the part of a descriptor after the op's prefix.
 
     Returns:
         Values by field, and the name.
 
     Raises:
-        UsageError: Malformed, with the position.
+        UsageError: The text is malformed; names the position.
     """
     values: dict[str, Any] = {}
     if op.operands is not None:
@@ -58,7 +58,7 @@ def read(op: Op, text: str, position: int) -> tuple[dict[str, Any], str | None]:
 
 
 def _read_fields(op: Op, text: str, position: int) -> tuple[dict[str, Any], str | None]:
-    """Return values by field, of one with sides by these, and the name."""
+    """Return values by field, for fields with sides by side, and the name."""
     values: dict[str, Any] = {}
     spelled = _spellings(op)
     seen: set[str] = set()
@@ -136,13 +136,13 @@ def _read_value(field: Field, spelling: str, text: str, position: int) -> tuple[
 
 
 def read_number(text: str, position: int, field: str, least: int) -> tuple[int, int]:
-    """Read the digits at ``position``.
+    """Parse the number at ``position``.
 
     Returns:
-        The number and the position behind it.
+        The number and the position after it.
 
     Raises:
-        UsageError: No number, one below ``least``, or one beyond 63 bits.
+        UsageError: There is no number, or it is below ``least`` or above 63 bits.
     """
     match = _NUMBER.match(text, position)
     if match is None:
@@ -182,12 +182,12 @@ def _read_name(text: str, position: int) -> str:
     if end == start + 1:
         raise malformed(end, "expected a name", text[end:])
     if end + 1 < len(text):
-        raise malformed(end + 1, "expected nothing behind the name", text[end + 1 :])
+        raise malformed(end + 1, "expected nothing after the name", text[end + 1 :])
     return text[start + 1 : end]
 
 
 def _read_shapes(op: Op, text: str, position: int) -> tuple[list[Sizes], int]:
-    """Read ``8x128:1x128``: the sizes of each operand, and where they end."""
+    """Parse ``8x128:1x128``: return the sizes of each operand, and the position after them."""
     assert op.operands is not None
     tensors: list[Sizes] = []
     separator = ":"
@@ -208,12 +208,12 @@ def _read_shapes(op: Op, text: str, position: int) -> tuple[list[Sizes], int]:
 
 
 def _fill_sides(op: Op, values: dict[str, Any], end: int) -> dict[str, Any]:
-    """Return the values of fields with sides as tuples, missing ones filled in."""
+    """Return the values of fields with sides as tuples, with missing values filled in."""
     given = {field.name: values.get(field.name, {}) for field in op.sided}
     first = min((SIDES.index(side) for sides in given.values() for side in sides), default=1)
     sides = SIDES[first:]
     filled: dict[str, list[int | None]] = {}
-    # The output size is taken over only where a side is alike in all that determines it.
+    # The output size of the side before is used only if the sides agree in all other fields.
     for field in sorted(op.sided, key=lambda field: field.name == op.output):
         here = given[field.name]
         if field.default is REQUIRED and not here:

@@ -1,12 +1,13 @@
-"""What recorded calls compute: our layers, FLOPs and least bytes, or why nobody knows.
+"""What recorded calls compute: layers, FLOPs and least bytes, or why they are unknown.
 
-Frameworks call the same computation by different names. :mod:`pydlbench.ops.seen` reads what their
-calls say; the functions here say what that means. Nothing is measured, and no framework is
-imported. What is not known is None with the reason, never zero.
+Frameworks have different names for the same computation. :mod:`pydlbench.ops.seen` parses their
+calls; the functions here return the meaning. Nothing is measured, and no framework is imported.
+Unknown values are None with a reason, never zero.
 
 FLOPs are algorithmic: two for a multiply-add with padding counted; an addition, multiplication,
-division, comparison, root, power, exponential, logarithm or error function is one. What is done
-only once per channel, row or tensor is left out, and operations on whole numbers are no FLOPs.
+division, comparison, root, power, exponential, logarithm or error function counts as one.
+Operations per channel, row or tensor are not counted, and operations on whole numbers are not
+FLOPs.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ _FLOATS: Final = ("float", "bfloat")
 
 
 def bytes_of_type(dtype: str) -> int:
-    """Return the bytes of one element, 0 where nobody knows; those of four bits take a byte each.
+    """Return the bytes of one element; 0 if unknown, and 1 for four bits.
 
     Args:
-        dtype: its name: ``float32``, ``bool``, ``float8_e4m3fn``.
+        dtype: name of the type: ``float32``, ``bool``, ``float8_e4m3fn``.
     """
     bits = re.search("[0-9]+", dtype)
     return -(-int(bits[0]) // 8) if bits else int(dtype == "bool")
 
 
 # -----------------------------------------------------------------------------
-# What calls read.
+# Operands of calls.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +55,13 @@ class Value:
 
     Attributes:
         dtype: NumPy's name of its type: ``float32``, ``bfloat16``.
-        shape: of it.
-        strides: in elements.
-        number: among the tensors of the call, from 0.
+        shape: its shape.
+        strides: its strides in elements.
+        number: index among the tensors of the call, from 0.
         offset: bytes from the beginning of its memory.
-        storage: the number of the first tensor of the same memory; its own one if it has its own.
-        device: None is the call's.
-        numbers: its elements, of a constant that decides what is computed; else None.
+        storage: number of the first tensor with the same memory, possibly its own.
+        device: its device; None is that of the call.
+        numbers: elements of a constant that determines what is computed; else None.
     """
 
     dtype: str
@@ -74,21 +75,21 @@ class Value:
 
     @classmethod
     def dense(cls, dtype: str, shape: Sequence[int], **more: Any) -> Self:
-        """Return one whose elements lie in the order of its shape, without gaps."""
+        """Return a value in row-major order without gaps."""
         strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
         return cls(dtype=dtype, shape=tuple(shape), strides=strides, **more)
 
     def shaped(self, *shape: int) -> Value:
-        """Return a dense one of the same type."""
+        """Return a dense value of the same type."""
         return Value.dense(self.dtype, shape)
 
     def permuted(self, order: Sequence[int]) -> Value:
-        """Return the same memory with its dimensions in another order."""
+        """Return a view with the dimensions in another order."""
         sizes, steps = ([given[axis] for axis in order] for given in (self.shape, self.strides))
         return replace(self, shape=tuple(sizes), strides=tuple(steps))
 
     def split(self, axis: int, inner: int) -> Value:
-        """Return the same memory with a dimension in two: its outer and its inner part."""
+        """Return a view with a dimension split into an outer and an inner one."""
         sizes, steps = [*self.shape], [*self.strides]
         sizes[axis : axis + 1] = sizes[axis] // inner, inner
         steps[axis : axis + 1] = steps[axis] * inner, steps[axis]
@@ -108,7 +109,7 @@ class Value:
 
     @property
     def elements(self) -> int:
-        """Elements, those that stand for the same place in memory each."""
+        """Number of elements; broadcast elements count repeatedly."""
         return math.prod(self.shape)
 
     @property
@@ -123,7 +124,7 @@ class Value:
 
     @property
     def end(self) -> int:
-        """The byte of its memory behind its last element."""
+        """Offset of the byte after its last element."""
         if 0 in self.shape:
             return self.offset
         last = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
@@ -136,23 +137,23 @@ class Value:
 
     @property
     def stored(self) -> tuple[int, ...]:
-        """The shape of what memory has of it: elements that are repeated are one."""
+        """The shape in memory, with broadcast dimensions of size one."""
         sides = zip(self.shape, self.strides, strict=True)
         return tuple(size if stride else min(size, 1) for size, stride in sides)
 
     def same_as(self, other: Any) -> bool:
-        """Whether another one is the same elements of the same memory."""
+        """Whether another value has the same elements of the same memory."""
         return isinstance(other, Value) and self == replace(
             other, number=self.number, dtype=self.dtype, device=self.device, numbers=self.numbers
         )
 
 
 def least_bytes(values: Collection[Value]) -> int:
-    """Return the bytes of some operands, each byte of memory counted once.
+    """Return the bytes of operands, counting each byte of memory once.
 
-    An element that several indices stand for (stride 0, windows that overlap) is one, and so are
-    two equal views. Of views of one memory that overlap otherwise, what lies between their first
-    and last byte bounds the sum.
+    An element with several indices (stride 0, overlapping windows) counts once, and so do equal
+    views. Other overlapping views of a memory count at most the bytes between the first and the
+    last one.
     """
     total = 0
     for memory in dict.fromkeys(value.storage for value in values):
@@ -170,7 +171,7 @@ def least_bytes(values: Collection[Value]) -> int:
 
 
 def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the shape that operands have together; see NumPy's broadcasting."""
+    """Return the common shape of operands, as in NumPy's broadcasting."""
     longest = max(map(len, shapes), default=0)
     padded = [(1,) * (longest - len(shape)) + shape for shape in shapes]
     # A size of zero makes the result empty.
@@ -178,20 +179,20 @@ def broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 # -----------------------------------------------------------------------------
-# What calls compute.
+# Meaning of calls.
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What a layer reads as one of its roles.
+    """The operand of one of a layer's roles.
 
     Attributes:
-        role: of the layer.
-        operand: a tensor of the call's, its elements in the order of the role's (of a copy in the
-            order of the result's dimensions); a number; None is the result of the layer before.
-        factor: of all elements of the operand.
-        causal: whether the last dimension's elements beyond the place of the one before are minus
-            infinity instead.
+        role: role of the layer.
+        operand: a tensor of the call, with its dimensions in the order of the role (for a copy in
+            that of the result); a number; None is the result of the layer before.
+        factor: factor of all elements of the operand.
+        causal: whether elements of the last dimension beyond the index of the second last one are
+            replaced by minus infinity.
     """
 
     role: str
@@ -205,13 +206,12 @@ class LayerPass:
     """A pass of a layer.
 
     Attributes:
-        layer: without a name.
+        layer: the layer, without a name.
         pass_: ``forward``, ``backward-data`` or ``backward-weights``.
-        training: whether a forward pass keeps what its gradient needs.
-        roles: what it reads; None where nobody knows, or where the layer takes the time of what is
-            called but computes something else.
-        number: the one of the call in place of the layer's, which stands for any; None where they
-            are the same.
+        training: whether a forward pass keeps data for the gradient.
+        roles: its operands; None if unknown, or if the layer takes as long as the call but computes
+            something else.
+        number: number of the call if it differs from that of the layer; else None.
     """
 
     layer: Layer
@@ -228,29 +228,28 @@ class LayerPass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meaning:
-    """What a call computes, or one of the things that it computes one after the other.
+    """What a call computes, or a part of it.
 
-    A call that makes no kernel run (a view, memory without values) is of kind ``view``: it has
-    neither layers nor a reason for that, and no FLOPs and no bytes.
+    A call that runs no kernel (a view, uninitialised memory) is of kind ``view``: it has no layers,
+    no reason for that, no FLOPs and no bytes.
 
     Attributes:
         kind: ``product``, ``convolution``, ``attention``, ``recurrent``, ``pooling``, ``resize``,
             ``normalisation``, ``softmax``, ``activation``, ``elementwise``, ``reduction``,
             ``update`` (of weights), ``loss``, ``gather``, ``copy``, ``random``, ``view`` or
             ``other``.
-        layers: our layers and passes that compute the same one after the other; a layer may be
-            there several times.
-        layers_missing: why there are none; None where there are, or need not be.
-        flops: algorithmic ones. Of a causal attention those of the pairs of a query and a key that
-            count, which its layers, and PyTorch's counter, do not know.
-        product_flops: of these, those of products and convolutions, which publications and
-            PyTorch's counter count; None where ``flops`` is.
-        flops_missing: why there is no number.
-        reads: least bytes, each operand once; None before these are known (:func:`completed`).
-        writes: bytes of the results; None where nobody has counted them.
-        note: what a reader of the numbers must know; None mostly.
-        dtypes: the type in which it is computed (``bfloat16``): that of its operands, whatever the
-            step's precision is; several where they are mixed.
+        layers: the sequence of layer passes that computes the same; layers may repeat.
+        layers_missing: why there are none; None if there are, or none are needed.
+        flops: algorithmic FLOPs. For a causal attention only the pairs of query and key that are
+            attended to count, unlike in its layers and in PyTorch's counter.
+        product_flops: FLOPs of products and convolutions, as publications and PyTorch's counter
+            count; None if ``flops`` is.
+        flops_missing: why they are unknown.
+        reads: least bytes read, each operand once; None until :func:`completed`.
+        writes: bytes of the results; None if unknown.
+        note: remark on the numbers, or None.
+        dtypes: type of the computation (``bfloat16``), which is that of its operands, not of the
+            step; several if they are mixed.
     """
 
     kind: str
@@ -266,7 +265,7 @@ class Meaning:
 
     @classmethod
     def unknown(cls, why: str, kind: str = "other") -> Self:
-        """Return what is known of a call without a formula: the reason."""
+        """Return the meaning of a call without a formula, with the reason."""
         return cls(kind=kind, layers_missing=why, flops=None, product_flops=None, flops_missing=why)
 
     @property
@@ -286,16 +285,16 @@ class Meaning:
 def completed(
     part: Meaning, values: Sequence[Value], written: int | None, types: Iterable[str] = ()
 ) -> Meaning:
-    """Return what a call computes, with its bytes and types where they are those of its operands.
+    """Return the meaning with bytes and types filled in from the operands.
 
     Args:
-        part: of it; see :func:`together` for several.
+        part: the meaning of the call.
         values: all operands.
-        written: bytes of all results, what was overwritten among them; None if nobody has counted.
-        types: that the call asks for by name.
+        written: bytes of all results, overwritten ones included; None if unknown.
+        types: types among the call's arguments.
 
     Raises:
-        UnsupportedError: an operand of a type whose size is not known.
+        UnsupportedError: the size of an operand's type is unknown.
     """
     return replace(
         part,
@@ -306,10 +305,10 @@ def completed(
 
 
 def dtypes_of(values: Sequence[Value], types: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the type in which it is computed; several where they are mixed.
+    """Return the type of the computation; several if they are mixed.
 
-    Beside floating-point numbers, indices, labels and masks have none. A tensor without dimensions
-    takes the type of the others.
+    Indices, labels and masks do not count besides floating-point numbers. A tensor without
+    dimensions is converted to the type of the others.
     """
     every = {value.dtype for value in values if value.shape} or {value.dtype for value in values}
     every |= set(types)
@@ -317,13 +316,13 @@ def dtypes_of(values: Sequence[Value], types: Iterable[str] = ()) -> tuple[str, 
 
 
 def together(parts: Iterable[Meaning], **more: Any) -> Meaning:
-    """Return what several parts compute one after the other.
+    """Return the meaning of several parts in sequence.
 
-    Its kind is that of the first that is no view; it has layers if all parts have theirs.
+    The kind is that of the first part other than a view. It has layers if all parts have.
 
     Args:
-        parts: of it, at least one.
-        more: attributes that are others than those of the parts together.
+        parts: at least one part.
+        more: attributes that replace those of the parts.
     """
     listed = [*parts]
     if len(listed) == 1:
@@ -347,9 +346,9 @@ def together(parts: Iterable[Meaning], **more: Any) -> Meaning:
 
 
 def _counted(rule: Callable[_P, Iterator[Meaning | LayerPass]]) -> Callable[_P, Meaning]:
-    """Return a rule's part with its layers.
+    """Turn a generator into a function that returns the meaning with its layers.
 
-    A rule yields first what is counted, and then the layers, or raises why there are none.
+    The generator yields the counts first, and then the layers, or raises why there are none.
     """
 
     @functools.wraps(rule)
@@ -368,16 +367,15 @@ def _counted(rule: Callable[_P, Iterator[Meaning | LayerPass]]) -> Callable[_P, 
 
 
 def bound(part: Meaning, values: Sequence[Value], *, exact: bool = True) -> Meaning:
-    """Return a part whose layers read some tensors in their order.
+    """Return a meaning whose layers are bound to operands, in order.
 
-    The first layer reads as many as it has roles. Each other one reads the result of the one before
-    as its first role.
+    The first layer reads one operand per role. The first role of every other layer is the result of
+    the layer before.
 
     Args:
-        part: of layers that are all forward passes, or it is returned as it is.
-        values: what is read, each the role of one layer; it is returned as it is, too, where they
-            are more or fewer.
-        exact: whether the layers compute what the call does, and not only take its time.
+        part: the meaning; returned unchanged unless all layers are forward passes.
+        values: the operands; the meaning is returned unchanged if their number does not fit.
+        exact: whether the layers compute the same as the call, not only take as long.
     """
     remaining, layers = list(values), []
     for place, layer_pass in enumerate(part.layers):
@@ -407,15 +405,15 @@ def _check_floating(value: Value) -> None:
 
 
 def on_images(op: str, shape: Sequence[int], **parameters: Any) -> Layer:
-    """Return a memory-bound layer on a tensor: missing sides are 1, and one too many is width.
+    """Return a memory-bound layer on a tensor; missing sides are 1, further ones are merged.
 
     Args:
-        op: of the layer.
-        shape: of the tensor; one dimension is channels.
-        parameters: of the operation.
+        op: op of the layer.
+        shape: shape of the tensor; a single dimension is channels.
+        parameters: parameters of the op.
 
     Raises:
-        UsageError: a layer that cannot be.
+        UsageError: the layer is invalid.
     """
     batch, channels, *rest = shape if len(shape) > 1 else (1, *shape, *[1] * (1 - len(shape)))
     height = rest.pop(0) if len(rest) > 1 else 1
@@ -424,12 +422,12 @@ def on_images(op: str, shape: Sequence[int], **parameters: Any) -> Layer:
 
 
 # -----------------------------------------------------------------------------
-# Convolutions and poolings: windows over images of any number of sides. Pads are a number in front
-# and one behind for each side.
+# Convolutions and poolings: windows over images of any number of sides. Pads are a pair (before,
+# after) for each side.
 
 
 def padded(before: Sequence[int], after: Sequence[int] | None = None) -> Pads:
-    """Return pads, alike in front and behind unless told."""
+    """Return pads as pairs; those after default to those before."""
     return list(zip(before, before if after is None else after, strict=True))
 
 
@@ -441,14 +439,14 @@ def same_padding(
     *,
     first: bool = False,
 ) -> Pads:
-    """Return the pads with which there are as many windows as strides fit into a side.
+    """Return the pads of TensorFlow's ``SAME``: one window per stride.
 
     Args:
-        sizes: of the images.
-        kernel: of the windows.
-        stride: of them.
-        dilation: of them, 1 is dense.
-        first: whether what is odd lies in front.
+        sizes: sizes of the images.
+        kernel: sizes of the windows.
+        stride: stride for each side.
+        dilation: dilation for each side; 1 is dense.
+        first: whether an odd element of padding is before, not after.
     """
     pads = []
     for size, taps, step, apart in zip(sizes, kernel, stride, dilation, strict=True):

@@ -34,18 +34,19 @@ INTEGERS: Final = ("labels", "indices")
 class Pass:
     """One pass of an op.
 
-    A role that is read and written stands for two tensors, a value and the gradient of it, unless
-    it is among ``updates``.
+    A role that is both read and written stands for two tensors, a value and its gradient, unless it
+    is among ``updates``.
 
     Attributes:
-        reads: Roles of what is read; of some layers only where they depend on its fields.
-        writes: Roles of what is written, the main result first.
+        reads: Roles of the tensors read; a function if they depend on the layer's fields.
+        writes: Roles of the tensors written, the main result first.
         updates: Roles that are read and overwritten.
-        flops: Of a layer; a number is per element of its largest tensor. An addition,
-            multiplication, division, comparison, root, power, exponential or logarithm is one. What
-            is done only once per channel, image or tensor is left out.
-        executed: FLOPs that a direct kernel must do, where these are fewer.
-        touched: How many elements of what it reads the result depends on, by role; all of others.
+        flops: FLOPs of a layer; a number is per element of the largest tensor. An addition,
+            multiplication, division, comparison, root, power, exponential or logarithm counts as
+            one. Operations per channel, image or tensor are not counted.
+        executed: FLOPs of a direct kernel, if fewer.
+        touched: Elements of the tensors read that the result depends on, by role; all elements of
+            roles that are missing.
     """
 
     reads: Sequence[str] | Callable[[Layer], Sequence[str]]
@@ -57,21 +58,21 @@ class Pass:
 
     @property
     def per_element(self) -> int:
-        """FLOPs of an element, of a pass that counts so."""
+        """FLOPs per element, of a pass whose count is per element."""
         assert isinstance(self.flops, int)
         return self.flops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operands:
-    """How an op is declared by the shapes of its operands, in descriptors.
+    """Shapes of operands in the descriptors of an op.
 
     Attributes:
-        least: Shapes that there have to be.
-        most: Shapes that there may be.
-        dimensions: Sizes that each has at least.
-        read: Values of the op's fields from shapes, each size with its position.
-        write: The shapes of a layer.
+        least: Minimum number of shapes.
+        most: Maximum number of shapes.
+        dimensions: Minimum number of dimensions of each.
+        read: Returns values of the op's fields for shapes, each size with its position.
+        write: Returns the shapes of a layer.
     """
 
     least: int
@@ -86,41 +87,40 @@ class Op:
     """One entry of the table.
 
     Attributes:
-        name: What it is called among those of its kind.
-        kind: What its layers are called in results; without the number of sides, if it has windows.
-        fields: In the order in which descriptors have them.
-        shapes: Tensors by role, in plain layouts (images are NC and the sides, outermost first). A
-            gradient goes by its tensor's role, and has its shape.
-        passes: By name.
-        training: What the forward pass of training does, where that differs from inference.
-        reference: The forward pass in float64: from numpy, a layer and its tensors by role to
-            ``dst``, or to all that the pass of training writes by role.
-        given: Turns what a layer is built from into values of its fields.
+        name: Name among the ops of its kind.
+        kind: Kind of its layers in results, without the number of sides if it has windows.
+        fields: Fields in the order of descriptors.
+        shapes: Returns the shapes of tensors by role, in plain layouts (images are NC and the
+            sides, outermost first). A gradient has the role and shape of its tensor.
+        passes: Passes by name.
+        training: The forward pass in training, if it differs from inference.
+        reference: The forward pass in float64: returns ``dst`` for numpy, a layer and its tensors
+            by role, or all tensors by role that the pass in training writes.
+        given: Converts the arguments that a layer is built from to values of its fields.
         settle: Checks and completes a layer's fields.
-        key: Its name in the table.
-        prefix: What its descriptors begin with.
-        operands: How descriptors give the shapes of operands.
-        output: Of fields with sides, what follows from all others.
-        sizes_first: Whether descriptors have all fields of a side together.
-        shown: Whether descriptors have a field that is at its default.
-        batch: The layers' minibatch; None of those that have none: it counts as one, and stays.
-        scaled: The same layer's fields for another minibatch.
-        other_shapes: Shapes in which tensors may be handed over as well, by role.
-        native: Fields of the native problem, by name.
-        attributes: What consumers ask a layer besides its fields, by name.
+        key: Name in the table.
+        prefix: Prefix of its descriptors.
+        operands: Shapes of operands in descriptors.
+        output: The field with sides that follows from all others.
+        sizes_first: Whether descriptors group the fields by side.
+        shown: Whether descriptors contain a field that has its default value.
+        batch: Returns the minibatch of a layer; None if layers have none, which counts as one.
+        scaled: Returns the layer's fields for another minibatch.
+        other_shapes: Returns further shapes that tensors may have, by role.
+        native: Returns the fields of the native problem by name.
+        attributes: Further attributes of layers by name.
         multiply_adds: Whether its FLOPs are the multiply-adds that publications count.
-        memory_bound: Whether it passes values on rather than computes: memory bounds it.
-        exact: Roles of what is float32 whatever the precision: parameters of a normalisation, and
-            what is summed up over a whole tensor.
-        positive: Roles whose elements have to be above zero: that of a root, or a divisor.
+        memory_bound: Whether it moves data rather than computes, so that memory bounds it.
+        exact: Roles that are float32 in every precision: parameters of a normalisation, and sums
+            over a whole tensor.
+        positive: Roles whose elements must be above zero: radicands and divisors.
         trained: Roles of trained tensors.
-        no_gpu: Why there is no native row of it on a GPU; empty where there may be one.
-        windows: Whether windows slide over one to three sides, which its kind has behind it.
-        elementwise: Each element comes from those at its own place, whichever that is: the order of
-            elements in memory makes no difference.
-        spread: Its formula or its slope changes over [-8, 8); some change where a source is 3 or 6
-            from zero.
-        form: What a memory-bound one works on: ``images``, ``rows`` along their last axis, rows of
+        no_gpu: Why it has no native row on a GPU; empty if it may have one.
+        windows: Whether windows slide over one to three sides; their number follows the kind.
+        elementwise: Whether each element depends on those at its own position only, so that the
+            order of elements in memory does not matter.
+        spread: Whether its formula or slope changes within [-8, 8), for some at 3 or 6.
+        form: Operand of a memory-bound op: ``images``, ``rows`` along their last axis, rows of
             logits (``flat``), ``weights``.
     """
 
@@ -157,24 +157,24 @@ class Op:
 
     @property
     def in_one_order(self) -> bool:
-        """Whether its tensors have one layout only, whatever that of images around them."""
+        """Whether its tensors have a single layout, independent of the layout of images."""
         return self.form != "images"
 
     @property
     def operand_count(self) -> int:
-        """How many tensors its forward pass reads, of one whose layers all read as many."""
+        """Number of tensors that the forward pass reads, if it is the same for all layers."""
         reads = self.passes["forward"].reads
         assert not callable(reads)
         return len(reads)
 
     @property
     def sided(self) -> tuple[Field, ...]:
-        """Fields with a value for each side that descriptors have."""
+        """Fields of descriptors with a value for each side."""
         return tuple(field for field in self.fields if field.type == "sides" and field.spelling)
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """How descriptors spell the fields, in their order."""
+        """Spellings of the fields in descriptors, in order."""
         return tuple(
             field.spelling + side
             for field in self.fields
@@ -183,7 +183,7 @@ class Op:
         )
 
     def shows(self, layer: Layer, field: Field) -> bool:
-        """Whether a layer's descriptor has a field."""
+        """Whether a layer's descriptor contains a field."""
         if field.shown or field.default is REQUIRED or self.shown(layer, field):
             return True
         if field.default is None:
@@ -197,11 +197,11 @@ class Op:
         """Return a layer.
 
         Args:
-            name: How to call it in tables.
-            given: Its fields.
+            name: Name in tables.
+            given: Values of its fields.
 
         Raises:
-            UsageError: No such field, one that is missing, or a layer that cannot be.
+            UsageError: A field does not exist or is missing, or the layer is invalid.
         """
         given = self.given(self, given)
         names = [field.name for field in self.fields]
@@ -222,7 +222,7 @@ class Op:
 
 
 def _check_total(shapes: Shapes) -> None:
-    """Refuse tensors whose bytes in fp32 no longer fit a signed 64-bit integer."""
+    """Check that the bytes of all tensors in fp32 fit a signed 64-bit integer."""
     elements = {role: math.prod(shape) for role, shape in shapes.items()}
     total = sum(elements.values()) * _WORD_BYTES
     if total >= _LIMIT_BYTES:
@@ -235,18 +235,18 @@ def _check_total(shapes: Shapes) -> None:
 
 @functools.cache
 def _places(op: Op) -> dict[str, int]:
-    """Return where a layer's values stand, by field."""
+    """Return the index of each field in a layer's values."""
     return {field.name: number for number, field in enumerate(op.fields)}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Layer:
-    """A problem of an op. Its fields, and the attributes that the op has besides, are its own.
+    """A problem of an op; fields and further attributes of the op are attributes of the layer.
 
     Attributes:
         entry: The op.
-        values: Of its fields, in their order.
-        name: How to call it in tables.
+        values: Values of its fields, in order.
+        name: Name in tables.
     """
 
     entry: Op
@@ -272,16 +272,16 @@ class Layer:
 
     @property
     def kind(self) -> str:
-        """What it is called in results: ``conv2d``, ``gemm``, ``pointwise``."""
+        """Kind in results: ``conv2d``, ``gemm``, ``pointwise``."""
         return f"{self.entry.kind}{self.sides}d" if self.entry.windows else self.entry.kind
 
     @property
     def sides(self) -> int:
-        """How many sides its images have; of an op whose fields have none, two."""
+        """Number of sides of its images; two if its fields have none."""
         return next((len(getattr(self, field.name)) for field in self.entry.sided), 2)
 
     def value(self, field: str) -> Any:
-        """Return the value of a field, of one that is called like a method or property too."""
+        """Return the value of a field, even if a method or property has the same name."""
         return self.values[_places(self.entry)[field]]
 
     @property
@@ -291,18 +291,18 @@ class Layer:
 
     @property
     def kept(self) -> dict[str, Any]:
-        """Its fields but those that always follow from others."""
+        """Its fields without those that follow from others."""
         fields = self.fields
         return {field.name: fields[field.name] for field in self.entry.fields if not field.derived}
 
     @property
     def batch(self) -> int:
-        """The minibatch; one where there is none."""
+        """The minibatch; 1 if there is none."""
         return self.entry.batch(self) if self.entry.batch is not None else 1
 
     @property
     def passes(self) -> tuple[str, ...]:
-        """Those that it has."""
+        """Names of its passes."""
         return tuple(self.entry.passes)
 
     @property
@@ -314,13 +314,13 @@ class Layer:
         """Return the same layer with some fields, or the name, changed.
 
         Raises:
-            UsageError: A layer that cannot be.
+            UsageError: The layer is invalid.
         """
         name = changes.pop("name", self.name)
         return self.entry.build(name, **(self.kept | changes))
 
     def with_batch(self, batch: int) -> Layer:
-        """Return the same layer for another minibatch; one that has none stays."""
+        """Return the same layer for another minibatch; unchanged if it has none."""
         if self.entry.batch is None:
             return self
         return self.replace(**self.entry.scaled(self, batch))
@@ -345,25 +345,25 @@ class Layer:
         return self.entry.shapes(self)
 
     def other_shapes(self, role: str) -> tuple[Shape, ...]:
-        """Return shapes in which a tensor of this role may be handed over as well."""
+        """Return further shapes that a tensor of this role may have."""
         shape = self.entry.other_shapes(self).get(role)
         return () if shape is None else (shape,)
 
     def reads(self, pass_: str, propagation: str = "inference") -> tuple[str, ...]:
-        """Return the roles of what a pass reads.
+        """Return the roles of the tensors that a pass reads.
 
         Args:
             pass_: One of its passes.
-            propagation: ``inference`` or ``training``: which forward pass.
+            propagation: ``inference`` or ``training``, for the forward pass.
 
         Raises:
-            UsageError: No such pass.
-            UnsupportedError: The pass exists, but not for this layer.
+            UsageError: There is no such pass.
+            UnsupportedError: The pass does not exist for this layer.
         """
         return self._roles(self.pass_of(pass_, propagation).reads)
 
     def writes(self, pass_: str, propagation: str = "inference") -> tuple[str, ...]:
-        """Return the roles of what a pass writes, its main result first."""
+        """Return the roles of the tensors that a pass writes, its main result first."""
         return self._roles(self.pass_of(pass_, propagation).writes)
 
     def result(self, pass_: str) -> str:
@@ -371,16 +371,16 @@ class Layer:
         return self.writes(pass_)[0]
 
     def operands(self, pass_: str) -> dict[str, int]:
-        """Return the elements of each tensor of a pass, by role; a gradient has its tensor's."""
+        """Return the elements of each tensor of a pass by role."""
         shapes = self.shapes()
         return {role: math.prod(shapes[role]) for role in (*self.reads(pass_), *self.writes(pass_))}
 
     def in_float32(self, role: str) -> bool:
-        """Whether a tensor is float32 whatever the precision."""
+        """Whether a tensor is float32 in every precision."""
         return role in self.entry.exact
 
     def above_zero(self, role: str) -> bool:
-        """Whether the elements of a tensor have to be above zero: that of a root, or a divisor."""
+        """Whether the elements of a tensor must be above zero, as radicands and divisors."""
         return role in self.entry.positive
 
     @property
@@ -390,7 +390,7 @@ class Layer:
 
     @property
     def weight_elements(self) -> int:
-        """Elements of what is trained; zero without weights."""
+        """Elements of the trained tensors; zero without weights."""
         shapes = self.shapes()
         return sum(math.prod(shapes[role]) for role in self.entry.trained)
 
@@ -398,24 +398,24 @@ class Layer:
     # Counts.
 
     def flops(self, pass_: str) -> int:
-        """Return the algorithmic FLOPs, with taps on padding counted; a multiply-add is two."""
+        """Return the algorithmic FLOPs, including taps on padding; a multiply-add counts as two."""
         step = self.pass_of(pass_)
         if callable(step.flops):
             return step.flops(self)
         return step.flops * max(math.prod(shape) for shape in self.shapes().values())
 
     def flops_executed(self, pass_: str) -> int:
-        """Return the FLOPs that a direct kernel must do: taps on padding are left out."""
+        """Return the FLOPs of a direct kernel, without taps on padding."""
         step = self.pass_of(pass_)
         return self.flops(pass_) if step.executed is None else step.executed(self)
 
     def bytes(self, pass_: str, itemsize: int) -> int:
-        """Return the least bytes moved: what is read once, and the result written once.
+        """Return the least bytes moved: operands are read once, and the result is written once.
 
-        Only what the result depends on is read (a 1x1 kernel with stride 2 reads a quarter of its
-        source), but the result is written whole: backward-data zeroes what no output saw. A second
-        reading, which no kernel avoids unless the tensor fits into a cache, and what a library
-        keeps for the backward pass in a format of its own are not counted.
+        Only elements that the result depends on are read (a 1x1 kernel with stride 2 reads a
+        quarter of its source). The result is written as a whole: backward-data writes zeros where
+        no output read. Not counted are second reads, which kernels avoid only if the tensor fits
+        into a cache, and data that a library keeps for the backward pass in its own format.
 
         Args:
             pass_: One of its passes.

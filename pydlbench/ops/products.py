@@ -1,4 +1,4 @@
-"""Matrix products, also of fully connected layers, and scaled dot-product attention."""
+"""Matrix products, including fully connected layers, and scaled dot-product attention."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # -----------------------------------------------------------------------------
-# ``dst[m, n] = src[m, k] @ weights[k, n]``, without bias, for each of a batch; sizes of the batch
-# that are one in a matrix stand for all of the other. A fully connected layer has the minibatch as
-# its rows. The scores of an attention are the products of its queries (``src``) with its keys
-# (``weights``, which lie as ``nk``), a product for each head of each sequence.
+# ``dst[m, n] = src[m, k] @ weights[k, n]``, without bias, for each matrix of a batch; batch
+# dimensions of size one are broadcast. A fully connected layer has the minibatch as rows. The
+# scores of an attention are products of queries (``src``) and keys (``weights``, stored as ``nk``),
+# one for each head of each sequence.
 
 
 def _given(_: Op, values: dict[str, Any]) -> dict[str, Any]:
-    """Return fields in which ``batch_count`` independent products are the batch of both."""
+    """Return the fields with ``batch_count`` as the batch of both matrices."""
     count = values.pop("batch_count", None)
     if count is not None:
         values |= {"src_batch": (count,), "weights_batch": (count,)}
@@ -51,7 +51,7 @@ def _batch_count(layer: Layer) -> int:
 
 
 def _gemm_shapes(layer: Layer) -> Shapes:
-    """Return ``(batch..., rows, columns)`` of each matrix; of a single product the batch is 1."""
+    """Return ``(batch..., rows, columns)`` of each matrix; a single product has a batch of 1."""
     return {
         "src": (*(layer.src_batch or (1,)), layer.m, layer.k),
         "weights": (*(layer.weights_batch or (1,)), layer.k, layer.n),
@@ -60,7 +60,7 @@ def _gemm_shapes(layer: Layer) -> Shapes:
 
 
 def _lone_matrices(layer: Layer) -> Shapes:
-    """Return the shapes of lone matrices without their batch."""
+    """Return the shapes of the matrices of a single product without batch."""
     if layer.src_batch:
         return {}
     return {role: shape[1:] for role, shape in layer.shapes().items()}
@@ -75,14 +75,14 @@ def _gemm_scaled(layer: Layer, batch: int) -> dict[str, Any]:
     scaled: dict[str, Any] = {"samples": batch}
     for field in ("src_batch", "weights_batch"):
         first, *rest = getattr(layer, field)
-        # The outermost size of the batch is that of the samples; where it is one, it stays.
+        # The outermost batch dimension is that of the samples, unless it is broadcast.
         outermost = max(layer.src_batch[0], layer.weights_batch[0])
         scaled[field] = (first if first != outermost else first * batch // samples, *rest)
     return scaled
 
 
 def _read_gemm(_: Op, tensors: list[Sizes]) -> dict[str, Any]:
-    """Return the fields of ``MxK:KxN``, ``BxMxK:BxKxN`` or either with ``:BxMxN`` behind."""
+    """Return the fields of ``MxK:KxN`` or ``BxMxK:BxKxN``, optionally followed by ``:BxMxN``."""
     sizes = [[size for size, _ in tensor] for tensor in tensors]
     (*first, m, k), weights = sizes[0], sizes[1]
     *second, _rows, n = weights
@@ -121,8 +121,9 @@ GEMM: Final = Op(
         Field(name="m"),
         Field(name="k"),
         Field(name="n"),
-        # How the weights, or their gradient, lie where they are not packed, outermost letter first:
-        # those of a product of two activations have no other way. ``any`` leaves it to the library.
+        # Order of the weights, or of their gradient, in memory if they are not packed, outermost
+        # letter first; the second operand of two activations cannot be packed. With ``any`` the
+        # library chooses.
         Field(
             name="weights_tag",
             spelling="wtag",
@@ -130,8 +131,8 @@ GEMM: Final = Op(
             choices=("any", "kn", "nk"),
             default="any",
         ),
-        # Sequences or images that the rows are of, or the products where there are several. 0 where
-        # each row is one.
+        # Number of sequences or images among the rows, or among the products of a batch. 0 if each
+        # row is one.
         Field(name="samples", default=0, least=0),
     ),
     operands=Operands(least=2, most=3, dimensions=2, read=_read_gemm, write=_write_gemm),
@@ -150,9 +151,9 @@ GEMM: Final = Op(
     native=lambda s: {field: value for field, value in s.fields.items() if field != "samples"},
     attributes={
         "batch_count": _batch_count,
-        # How backends call the way to store the weights that is wanted; None if any will do.
+        # Backends' name of the order of the weights; None for any.
         "variant": lambda s: {"kn": "plain", "nk": "transposed"}.get(s.weights_tag),
-        # Whether a matrix stands for several of the batch.
+        # Whether a matrix is broadcast.
         "broadcast": lambda s: s.src_batch != s.weights_batch,
     },
     multiply_adds=True,
@@ -162,7 +163,7 @@ GEMM: Final = Op(
 # -----------------------------------------------------------------------------
 # ``dst = softmax(query @ key.T / sqrt(size)) @ value`` of each head of each sequence (A. Vaswani
 # et al., 2017), where several heads of queries may share one of keys and values (J. Ainslie et al.,
-# 2023). ``causal``: a query sees keys up to its own place, counted from the first.
+# 2023). ``causal``: a query attends to the keys up to its own position.
 
 
 def _settle_attention(values: dict[str, Any]) -> None:
@@ -189,7 +190,7 @@ def _attention_shapes(layer: Layer) -> Shapes:
 def _attention_pass(
     reads: tuple[str, ...], writes: tuple[str, ...], sizes: int, values: int
 ) -> Pass:
-    """Return a pass by how many of its products reach over the size, and over that of values."""
+    """Return a pass with the given numbers of products over the size, and over that of values."""
 
     def multiply_adds(layer: Layer) -> int:
         return layer.batch * int(layer.heads * (sizes * layer.size + values * layer.value_size))
@@ -222,7 +223,7 @@ def _attend(np: Any, layer: Layer, t: Any) -> Any:
 
 
 def _no_native(layer: Layer) -> dict[str, Any]:
-    raise UnsupportedError(f"{layer.kind}: there is no native kernel of it as a whole")
+    raise UnsupportedError(f"{layer.kind}: there is no native kernel for it")
 
 
 ATTENTION: Final = Op(
@@ -252,8 +253,8 @@ ATTENTION: Final = Op(
     shapes=_attention_shapes,
     passes={
         "forward": _attention_pass(("query", "key", "value"), ("dst",), 1, 1),
-        # The scores once more, and the gradients of the weights, scores, queries, keys and values.
-        # ``result`` is the forward pass's, ``dst`` the incoming gradient.
+        # The scores again, and the gradients of weights, scores, queries, keys and values.
+        # ``result`` is that of the forward pass, ``dst`` the incoming gradient.
         "backward-data": _attention_pass(
             ("query", "key", "value", "result", "dst"), ("query", "key", "value"), 3, 2
         ),

@@ -1,21 +1,21 @@
-"""Recurrent layers over sequences: LSTM and GRU, one or several, in one direction or both.
+"""Recurrent layers: LSTM and GRU, one or several layers, in one direction or both.
 
-Sequences ``(steps, batch, size)`` go through cells that hand their state from step to step. With
+The input is a sequence ``(steps, batch, size)``; a cell passes its state from step to step. With
 ``x`` the source and ``h`` the state before a step (``src_iter`` before the first one), and a matrix
 of ``weights``, one of ``weights_iter`` and a ``bias`` for each gate:
 
 - ``lstm``: ``i, f, o = sigmoid(x W + h U + b)`` and ``g = tanh(x W + h U + b)``; ``c = f c + i g``
-  (``src_iter_c`` before the first step) and ``h = o tanh(c)``. Gates lie in the order ``i, f, g,
-  o``.
+  (``src_iter_c`` before the first step) and ``h = o tanh(c)``. Gates are stored in the order ``i,
+  f, g, o``.
 - ``gru``: ``u, r = sigmoid(x W + h U + b)``, ``o = tanh(x W + r (h U + b') + b)`` and ``h = u h +
-  (1 - u) o``, with the reset gate behind the product, as cuDNN and PyTorch have it ("linear before
-  reset"). Gates lie in the order ``u, r, o``, and ``b'`` behind them.
+  (1 - u) o``, with the reset gate after the product, as in cuDNN and PyTorch ("linear before
+  reset"). Gates are stored in the order ``u, r, o``, followed by ``b'``.
 
-In two directions the second half of the result's columns goes through the sequence from its end.
-Each further layer reads the result of the one before.
+With two directions, the second half of the result's columns processes the sequence from its end.
+Each further layer reads the result of the previous one.
 
-The result are the states of the last layer. backward-data gives the gradients of all that was read
-at once: no library has them apart. What its forward pass kept for it lies in the library's own
+The result is the states of the last layer. backward-data computes the gradients of all inputs in
+one pass, as all libraries do. The data that its forward pass keeps for it is in the library's own
 format.
 
 Sources: S. Hochreiter and J. Schmidhuber, "Long short-term memory", 1997, with the forget gate of
@@ -39,14 +39,14 @@ _TRAINED: Final = ("weights", "weights_iter", "bias")
 def _settle(values: dict[str, Any]) -> None:
     wide = values["directions"] * values["hidden"]
     if values["layers"] > 1 and values["in_size"] != wide:
-        # The matrices of all layers are one tensor.
+        # The matrices of all layers are in one tensor.
         raise UsageError(
-            f"in_size={values['in_size']}: further layers read {wide}; nearest: {wide}, or layers=1"
+            f"in_size={values['in_size']}: later layers have {wide}; nearest: {wide}, or layers=1"
         )
 
 
 def _shapes(layer: Layer) -> Shapes:
-    """Return the shape of each tensor by role; matrices lie as (in, gate, out)."""
+    """Return the shape of each tensor by role; matrices are stored as (in, gate, out)."""
     each, gates = (layer.layers, layer.directions), layer.gates
     state = (*each, layer.batch, layer.hidden)
     return {
@@ -63,7 +63,7 @@ def _shapes(layer: Layer) -> Shapes:
 def _flops(layer: Layer) -> int:
     """Return the FLOPs of the products, two for a multiply-add.
 
-    What gates compute beside them is not counted, and neither does DeepBench count it
+    The elementwise operations of gates are not counted, as in DeepBench
     (baidu-research/DeepBench, ``code/nvidia/rnn_bench.cu``).
     """
     each = int(layer.gates * layer.hidden * (layer.in_size + layer.hidden))
@@ -132,7 +132,7 @@ def _recurrent(cell: str) -> Op:
         attributes={"gates": lambda _: _GATES[cell], "cell": lambda _: cell},
         multiply_adds=True,
         trained=_TRAINED,
-        no_gpu="cuDNN has recurrent layers beside its graph interface, not within",
+        no_gpu="cuDNN's graph interface has no recurrent layers",
     )
 
 

@@ -1,12 +1,11 @@
-"""Images in another size: nearest and linear resampling.
+"""Resizing of images: nearest and linear resampling.
 
 Pixels are squares: the centre of output ``o`` lies at ``(o + 1/2) in / out`` of the source, where
 that of input ``i`` is at ``i + 1/2`` ("half-pixel centres").
 
-- ``nearest``: the pixel that the centre lies in, of two the latter.
-- ``linear``: the mean of the two pixels between whose centres it lies, weighted, along each side;
-  beyond the outermost centres their values go on. Nothing is smoothed beforehand where the result
-  is smaller.
+- ``nearest``: the pixel that contains the centre; on an edge, the second one.
+- ``linear``: the weighted mean of the two pixels whose centres enclose it, along each side; beyond
+  the outermost centres their values continue. There is no smoothing if the result is smaller.
 
 Sources: oneDNN's developer guide, "Resampling"; PyTorch's ``interpolate`` with ``nearest-exact``,
 and with ``bilinear`` and ``align_corners=False``.
@@ -26,13 +25,12 @@ if TYPE_CHECKING:
 
 
 def flops_of_pixel(per_side: int, sides: Iterable[tuple[int, int]], *, backward: bool) -> int:
-    """Return the FLOPs of each pixel of the result.
+    """Return the FLOPs per pixel of the result.
 
     Args:
-        per_side: pixels of the source along a side that it is a weighted sum of; of one it is a
-            copy.
-        sides: sizes of source and result; along equal ones nothing is weighted.
-        backward: its gradient is added to all of them, the first among them.
+        per_side: number of pixels along a side in the weighted sum; 1 is a copy.
+        sides: sizes of source and result; sides of equal size have no weights.
+        backward: whether it is the gradient, which is added to all of these pixels.
     """
     if per_side == 1:
         return int(backward)
@@ -40,31 +38,31 @@ def flops_of_pixel(per_side: int, sides: Iterable[tuple[int, int]], *, backward:
 
 
 def _touched(mode: str, size: int, out: int) -> int:
-    """Return how many positions of a side the result is made of."""
+    """Return the number of positions of a side that the result depends on."""
     if mode == "nearest" or size <= 2 * out:
         return min(size, out) if mode == "nearest" else size
-    # Two for each, none of them of two; but one where a centre of the result is that of a pixel.
+    # Two distinct ones per pixel of the result, or one if its centre is that of a source pixel.
     common = math.gcd(size, out)
     centred = common if size // common % 2 and out // common % 2 else 0
     return 2 * out - centred
 
 
 def taps(mode: str, size: int, out: int) -> list[tuple[int, int, float]]:
-    """Return for each position of the result two of the source, and the weight of the latter.
+    """Return two positions of the source, and the weight of the second, per position of the result.
 
-    They are one and the same, and the weight is zero, where there is only one.
+    If there is only one, both are equal and the weight is zero.
 
     Args:
         mode: ``nearest`` or ``linear``.
-        size: Of the source.
-        out: Of the result.
+        size: Size of the source.
+        out: Size of the result.
     """
     if mode == "nearest":
         nearest = ((2 * to + 1) * size // (2 * out) for to in range(out))
         return [(at, at, 0.0) for at in nearest]
     taps = []
     for to in range(out):
-        # In units of a part of a pixel, so that nothing is rounded.
+        # In fractions of a pixel, without rounding.
         low, part = divmod((2 * to + 1) * size - out, 2 * out)
         if 0 <= low < size - 1 and part:
             taps.append((low, low + 1, part / (2 * out)))
@@ -75,7 +73,7 @@ def taps(mode: str, size: int, out: int) -> list[tuple[int, int, float]]:
 
 
 def pairs(layer: Layer) -> list[tuple[int, int]]:
-    """Return sizes of source and result of each side, outermost first."""
+    """Return the sizes of source and result for each side, outermost first."""
     return list(zip(layer.in_size, layer.out_size, strict=True))
 
 
@@ -125,7 +123,7 @@ def _resize(mode: str) -> Op:
                     * math.prod(_touched(mode, size, out) for size, out in pairs(s))
                 },
             ),
-            # Each element of the gradient is added to all pixels that it came from.
+            # Each element of the gradient is added to all pixels that it depends on.
             "backward-data": Pass(
                 reads=("dst",), writes=("src",), flops=lambda s: flops(s, backward=True)
             ),

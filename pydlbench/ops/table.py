@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pydlbench.ops.op import Layer, Op
 
-#: Every op there is, by key: its name, behind its kind and a colon where descriptors have it so.
+#: All ops by key: the name, with the kind and a colon before it as in descriptors.
 OPS: Final[Mapping[str, Op]] = MappingProxyType(
     {
         op.key: op
@@ -40,9 +40,9 @@ def _kinds(*, memory_bound: bool) -> tuple[str, ...]:
     return tuple(names)
 
 
-#: What layers are called in results.
+#: Kinds of layers in results.
 KINDS: Final = _kinds(memory_bound=False)
-#: Those whose layers pass values on rather than compute: memory bounds them.
+#: Kinds of layers that move data rather than compute, so that memory bounds them.
 MEMORY_BOUND: Final = frozenset(_kinds(memory_bound=True))
 
 #: Bytes of one stored element, by precision.
@@ -58,7 +58,7 @@ def find_op(key: str) -> Op:
         key: ``conv``, ``relu``, ``elementwise:add``.
 
     Raises:
-        UsageError: With the nearest ones.
+        UsageError: There is no such op; names the nearest ones.
     """
     if key not in OPS:
         choices = ", ".join(nearest(str(key), OPS) or OPS)
@@ -67,38 +67,38 @@ def find_op(key: str) -> Op:
 
 
 def without_sides(kind: str) -> str:
-    """Return a kind without the number of its sides: ``conv`` of ``conv3d``."""
+    """Return a kind without its number of sides: ``conv`` for ``conv3d``."""
     return re.sub(r"[123]d$", "", kind)
 
 
 def ops_of_kind(kind: str) -> dict[str, Op]:
-    """Return the ops whose layers are of a kind, by their names: ``pointwise``, ``elementwise``."""
+    """Return the ops of a kind (``pointwise``, ``elementwise``) by name."""
     return {op.name: op for op in OPS.values() if op.kind == kind}
 
 
 def build_layer(op: str, *, name: str | None = None, **fields: Any) -> Layer:
     """Return a layer: a problem of an op.
 
-    Fields with a value for each side take a number for all of them, or a tuple, outermost first;
-    ``sides`` (1 to 3) says how many there are where no tuple does, and is 2 without. ``padding`` is
-    a number, one for each side, or those before and behind each: (top, bottom, left, right).
+    Fields with a value for each side accept a number for all of them, or a tuple, outermost first.
+    Without a tuple ``sides`` (1 to 3, by default 2) gives their number. ``padding`` is a number,
+    one for each side, or two for each side: (top, bottom, left, right).
 
     Args:
-        op: Its key: ``conv``, ``relu``, ``elementwise:add``.
-        name: How to call the layer in tables.
-        fields: Of the op: ``batch=64, in_channels=3, in_size=224, out_channels=96, kernel=11``.
+        op: Key of the op: ``conv``, ``relu``, ``elementwise:add``.
+        name: Name in tables.
+        fields: Fields: ``batch=64, in_channels=3, in_size=224, out_channels=96, kernel=11``.
 
     Raises:
-        UsageError: No such op or field, one that is missing, or a layer that cannot be.
+        UsageError: The op or a field does not exist, a field is missing, or the layer is invalid.
     """
     return find_op(op).build(name, **fields)
 
 
 def read_layer(data: Mapping[str, Any]) -> Layer:
-    """Read back what :meth:`~pydlbench.ops.op.Layer.to_dict` wrote.
+    """Return the layer of :meth:`~pydlbench.ops.op.Layer.to_dict`.
 
     Raises:
-        UsageError: It is no layer.
+        UsageError: The mapping is not a layer.
     """
     fields = dict(data)
     return build_layer(fields.pop("op"), name=fields.pop("name", None), **fields)

@@ -1,8 +1,8 @@
 """Ops on dense tensors of any shape: arithmetic, reductions, copies, rows of a table.
 
-Each reads some tensors and writes one, ``dst``; its gradients are other layers. There is no batch
-to tell from other dimensions. A descriptor is the kind, the op and the shapes of the operands:
-``elementwise:mul:8x128x768:1x1x768``, perhaps with ``by`` and a number.
+Each op reads some tensors and writes one, ``dst``; its gradients are other layers. No dimension is
+the batch. A descriptor is the kind, the op and the shapes of the operands:
+``elementwise:mul:8x128x768:1x1x768``, optionally with ``by`` and a number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _operands(least: int, most: int, *names: str) -> Operands:
-    """Return operands that are fields themselves."""
+    """Return operands whose shapes are fields."""
 
     def read(_: Op, tensors: list[Sizes]) -> dict[str, Any]:
         return {
@@ -57,10 +57,10 @@ def _named(ops: tuple[Op, ...], name: str) -> Op:
 
 
 # -----------------------------------------------------------------------------
-# ``dst = op(x, y, z)`` for each element, ``a`` being the number. Where an operand has one element
-# along a dimension, it stands for all others along it; a number of a program, such as the 2 of
-# ``2 x``, is an operand of one element. The result is written to memory of its own, also where a
-# program overwrites an operand: it moves as many bytes.
+# ``dst = op(x, y, z)`` for each element, where ``a`` is the number. Operands are broadcast along
+# dimensions of size one. A number of a program, such as the 2 of ``2 x``, is an operand of one
+# element. The result has memory of its own, even if a program overwrites an operand: the bytes
+# moved are the same.
 
 _ROLES: Final = ("src", "src2", "src3")
 
@@ -82,11 +82,11 @@ def _elementwise(
     """Return an op.
 
     Args:
-        name: Of the op.
-        operands: How many it has.
-        flops: Per element of the result.
-        reference: Its formula, of numpy, operands and number.
-        positive: Role whose elements have to be above zero.
+        name: Name of the op.
+        operands: Number of operands.
+        flops: FLOPs per element of the result.
+        reference: Formula; its arguments are numpy, the operands and the number.
+        positive: Role whose elements must be above zero.
         numbered: Whether it has a number.
     """
     roles = _ROLES[:operands]
@@ -127,7 +127,7 @@ def _elementwise(
 
 
 def _sum_flops(layer: Layer) -> int:
-    """Return one for each element, and one for the number that it multiplies with, unless 1."""
+    """Return one FLOP per element, and one more for the factor unless that is 1."""
     return math.prod(_broadcast(layer)) * (1 + int(abs(layer.number) != 1))
 
 
@@ -160,17 +160,17 @@ _ELEMENTWISE: Final = (
 
 
 def merged_elementwise(name: str, *shapes: Sequence[int], number: float = 1.0) -> Layer:
-    """Return arithmetic of the fewest dimensions on operands whose last ones belong together.
+    """Return an elementwise layer with as few dimensions as possible, operands aligned at the end.
 
-    Dimensions that all operands have, or lack, alike lie behind one another: they are one.
+    Adjacent dimensions are merged if the same operands are broadcast along them.
 
     Args:
-        name: Of the op.
-        shapes: Of the operands, as a program has them: an empty one is a number.
-        number: Of an op that has one.
+        name: Name of the op.
+        shapes: Shapes of the operands; that of a number is empty.
+        number: The number of an op that has one.
 
     Raises:
-        UsageError: A layer that cannot be.
+        UsageError: The layer is invalid.
     """
     longest = max(map(len, shapes), default=0)
     aligned = [(1,) * (longest - len(shape)) + tuple(shape) for shape in shapes]
@@ -191,8 +191,8 @@ def merged_elementwise(name: str, *shapes: Sequence[int], number: float = 1.0) -
 
 
 # -----------------------------------------------------------------------------
-# Sums, means, extremes and the Euclidean norm over some dimensions: ``dst`` has 1 for these. FLOPs
-# are of each element of the source; what is done once for each one of the result is left out.
+# Sums, means, extremes and the Euclidean norm over some dimensions, which are 1 in ``dst``. FLOPs
+# are per element of the source; operations per element of the result are not counted.
 
 
 def _settle_reduction(values: dict[str, Any]) -> None:
@@ -231,15 +231,15 @@ _REDUCTIONS: Final = (
 
 
 def merged_reduction(name: str, shape: Sequence[int], over: Collection[int]) -> Layer:
-    """Return a reduction of the fewest dimensions.
+    """Return a reduction with as few dimensions as possible.
 
     Args:
-        name: Of the op.
-        shape: Of the source.
-        over: Dimensions that are reduced.
+        name: Name of the op.
+        shape: Shape of the source.
+        over: The reduced dimensions.
 
     Raises:
-        UsageError: A layer that cannot be.
+        UsageError: The layer is invalid.
     """
     source: list[int] = []
     result: list[int] = []
@@ -260,17 +260,19 @@ def merged_reduction(name: str, shape: Sequence[int], over: Collection[int]) -> 
 
 
 # -----------------------------------------------------------------------------
-# A tensor that is written and not computed: copied as it is, filled with zeros, or with its
-# dimensions in another order, ``i`` of the result being ``order[i]`` of the source.
+# Data movement: a copy, zeros, or a permutation of dimensions, where dimension ``i`` of the result
+# is ``order[i]`` of the source.
 
 
 def _settle_move(values: dict[str, Any], *, turned: bool) -> None:
     if not values["src"]:
-        raise UsageError("without a shape; nearest: 1")
+        raise UsageError("the shape is missing; nearest: 1")
     wanted = list(range(len(values["src"]))) if turned else []
     if sorted(values["order"]) != wanted:
         last = "".join(map(str, reversed(wanted))) or "none"
-        raise UsageError(f"order={values['order']}: none of {values['src']}; nearest: {last}")
+        raise UsageError(
+            f"order={values['order']}: not an order of {values['src']}; nearest: {last}"
+        )
 
 
 def _move(name: str, reads: tuple[str, ...], **options: Any) -> Op:
@@ -306,15 +308,15 @@ _MOVES: Final = (
 
 
 def merged_move(shape: Sequence[int], strides: Sequence[int]) -> Layer:
-    """Return what makes a dense tensor of one that lies otherwise, of the fewest dimensions.
+    """Return the copy of a tensor to dense memory, with as few dimensions as possible.
 
     Args:
-        shape: Of both.
-        strides: Of the source, in elements; gaps make no difference.
+        shape: Shape of both tensors.
+        strides: Strides of the source in elements; gaps do not matter.
     """
     axes = [axis for axis, size in enumerate(shape) if size != 1]
     memory = sorted(axes, key=lambda axis: -strides[axis])
-    # Axes of the result that follow one another in the source too are one.
+    # Axes that are adjacent in the result and in the source are merged.
     groups: list[list[int]] = []
     for axis in axes:
         place = memory.index(axis)
@@ -330,10 +332,10 @@ def merged_move(shape: Sequence[int], strides: Sequence[int]) -> Layer:
 
 
 # -----------------------------------------------------------------------------
-# Rows of a table that indices name, at uniformly random places: ``dst[i] = src[indices[i]]`` is an
-# embedding; ``dst`` zero and then ``dst[indices[i]] += src[i]`` the gradient of its table.
+# Rows of a table by uniformly random indices: ``dst[i] = src[indices[i]]`` is an embedding;
+# ``dst[indices[i]] += src[i]`` after ``dst = 0`` is the gradient of its table.
 
-#: Inputs are float32 arrays, in which all whole numbers up to here are.
+#: Inputs are float32 arrays, which represent all whole numbers up to this one.
 _MOST_ROWS: Final = 2**24
 
 
@@ -375,7 +377,7 @@ _GATHERS: Final = (
             "indices": (s.count,),
             "dst": (s.count, s.width),
         },
-        # No more of a table is read than rows are named.
+        # At most one row per index is read.
         touched=lambda s: {"src": min(s.count, s.rows) * s.width},
         reference=lambda _np, _s, t: t.src[t.indices.astype(int)],
     ),

@@ -2,12 +2,12 @@
 
 ``dst[n, oc, o] = sum over ic, k of weights[oc, ic, k] * src[n, group(oc) + ic, o * stride -
 pad_before + k * dilation]``, with as many ``o`` and ``k`` as there are sides, is a convolution
-(cross-correlation), without bias. A transposed one is its backward-data pass as a layer of its own:
-each source element puts a window into the result. Several sizes of the result fit one source where
-the stride is above one.
+(cross-correlation) without bias. A transposed convolution is its backward-data pass as a layer:
+each source element adds a window to the result. With a stride above one, several sizes of the
+result belong to one size of the source.
 
-Trailing pads whose last positions no output reads are replaced by those that
-:func:`~pydlbench.ops.axis.trailing_pad` picks, so that layers computing the same are equal.
+Trailing pads whose last positions no output reads are replaced by those of
+:func:`~pydlbench.ops.axis.trailing_pad`, so that layers that compute the same are equal.
 """
 
 from __future__ import annotations
@@ -49,20 +49,19 @@ def _pad_after(*, derived: bool) -> Field:
 
 
 def spread_sides(op: Op, values: dict[str, Any]) -> dict[str, Any]:
-    """Return fields with a value for each side, where one stands for all.
+    """Expand fields with a single value to one for each side.
 
-    ``sides`` says how many there are; without it a field that has a tuple does, or there are two.
-    ``padding`` is a number, one for each side, or those before and behind each side: (top, bottom,
-    left, right).
+    ``sides`` is the number of sides; by default that of a tuple among the fields, else two.
+    ``padding`` is a number, one for each side, or two for each side: (top, bottom, left, right).
 
     Raises:
-        UsageError: Another number of values, or of sides.
+        UsageError: The number of values, or of sides, is wrong.
     """
     names = [field.name for field in op.fields if field.type == "sides"]
     tuples = [len(values[name]) for name in names if isinstance(values.get(name), (tuple, list))]
     sides = values.pop("sides", tuples[0] if tuples else 2)
     if sides not in (1, 2, 3):
-        raise UsageError(f"sides={sides!r}: there are one, two or three; nearest: 2")
+        raise UsageError(f"sides={sides!r}: not 1, 2 or 3; nearest: 2")
     padding = values.pop("padding", None)
     if padding is not None:
         several = isinstance(padding, (tuple, list))
@@ -75,14 +74,14 @@ def spread_sides(op: Op, values: dict[str, Any]) -> dict[str, Any]:
         value = values.get(name, defaults[name])
         if isinstance(value, (tuple, list)):
             if len(value) != sides:
-                raise UsageError(f"{name}={value!r}: expected a number, or one of each of {sides}")
+                raise UsageError(f"{name}={value!r}: expected a number, or {sides} of them")
         elif name in values or value is None or isinstance(value, int):
             values[name] = (value,) * sides
     return values
 
 
 def _settle(values: dict[str, Any], *, transposed: bool = False) -> None:
-    """Work out the sizes of the output, and the pads."""
+    """Compute the sizes of the output, and the pads."""
     names = ("in_size", "kernel", "stride", "dilation", "pad_before", "pad_after", "out_size")
     sides = SIDES[-len(values["in_size"]) :]
     rows = zip(sides, *(values[name] for name in names), strict=True)
@@ -103,9 +102,9 @@ def _settle_side(
     *,
     transposed: bool,
 ) -> tuple[int, int, int]:
-    """Return the size of the output, and the pads before and behind, of one side.
+    """Return the size of the output, and the pads before and after, of one side.
 
-    A transposed convolution writes the images that windows slide over.
+    A transposed convolution writes the images that its windows slide over.
     """
     window = extent(kernel, dilation)
     reach = (size - 1) * stride + window
@@ -151,26 +150,26 @@ def _axes(fields: Mapping[str, Any], *, transposed: bool = False) -> tuple[Axis,
 
 
 def axes(layer: Layer) -> tuple[Axis, ...]:
-    """Return the sides of the windows, outermost first; of a transposed one its convolution's."""
+    """Return the sides of the windows, outermost first; for ``deconv`` those of its convolution."""
     return _axes(layer.fields, transposed=layer.op == "deconv")
 
 
 def elements_inside(layer: Layer) -> list[list[int]]:
-    """Return how many taps of the windows at each place of each side meet an element.
+    """Return the number of taps that meet an element, by side and position of the window.
 
-    A window holds as many elements as the product of its numbers; the rest is padding.
+    The elements of a window are the product of its numbers; its other taps meet padding.
     """
     return [axis.elements_inside() for axis in axes(layer)]
 
 
 def on_padded_images(layer: Layer) -> Layer:
-    """Return a layer for images that have its padding on them already."""
+    """Return the layer for images that include the padding."""
     pads = (layer.in_size, layer.pad_before, layer.pad_after)
     return layer.replace(in_size=tuple(map(sum, zip(*pads, strict=True))), padding=0)
 
 
 def _shown(layer: Layer, field: Field) -> bool:
-    """Whether a descriptor has the leading pads: where they are none, and benchdnn derives some."""
+    """Whether a descriptor contains leading pads, also zeros for which benchdnn derives others."""
     if field.name != "pad_before":
         return False
     return any(layer.pad_before) or any(
@@ -212,7 +211,7 @@ def _conv_shapes(layer: Layer) -> Shapes:
 
 
 def _per_tap(layer: Layer) -> int:
-    """Return FLOPs of a tap: each output channel meets the input channels of its group."""
+    """Return the FLOPs of a tap: output channels times the input channels of their group."""
     return 2 * layer.batch * int(layer.out_channels) * int(layer.in_channels // layer.groups)
 
 
@@ -253,7 +252,7 @@ _PASSES: Final = {
 
 
 def _windows_of(layer: Layer, padded: Any, taps: tuple[int, ...]) -> Any:
-    """Return the view of padded images that a tap meets, of all outputs."""
+    """Return the view of padded images that a tap meets over all outputs."""
     cut = [slice(None), slice(None)]
     for axis, tap in zip(axes(layer), taps, strict=True):
         first = tap * axis.dilation
@@ -262,7 +261,7 @@ def _windows_of(layer: Layer, padded: Any, taps: tuple[int, ...]) -> Any:
 
 
 def _pads(layer: Layer) -> list[tuple[int, int]]:
-    """Return pads before and behind, those behind large enough for all windows."""
+    """Return pads before and after, the latter large enough for all windows."""
     behind = [
         max(
             0,
@@ -303,7 +302,7 @@ def _convolve_transposed(np: Any, layer: Layer, t: Any) -> Any:
 
 
 def _grouped_weights(layer: Layer) -> Shapes:
-    """Return the shape of weights with an axis for their groups in front."""
+    """Return the shape of weights with a leading axis for groups."""
     first, *rest = layer.shapes()["weights"]
     return {"weights": (layer.groups, first // layer.groups, *rest)}
 
@@ -333,9 +332,9 @@ CONV: Final = Op(
 
 
 def _convolution(layer: Layer) -> Layer:
-    """Return the convolution of the result that gives images of the source's size.
+    """Return the convolution from the result's size to the source's size.
 
-    Its ``src`` is this layer's ``dst`` and the other way round; the weights are the same.
+    Its ``src`` is this layer's ``dst`` and vice versa; the weights are the same.
     """
     alike = ("batch", "groups", "kernel", "stride", "dilation", "pad_before", "pad_after")
     return CONV.build(
@@ -371,7 +370,7 @@ DECONV: Final = Op(
     windows=True,
 )
 
-#: The pass of a transposed convolution's ``convolution`` that computes a pass of it.
+#: The pass of its ``convolution`` that computes each pass of a transposed convolution.
 PASS_OF_CONVOLUTION: Final = {
     "forward": "backward-data",
     "backward-data": "forward",
@@ -379,14 +378,14 @@ PASS_OF_CONVOLUTION: Final = {
 }
 
 # -----------------------------------------------------------------------------
-# Poolings: the maximum or mean of the elements that a window holds. Padding never wins a maximum.
-# A mean divides by the elements inside the input, or by the whole window. Over padding alone a
-# maximum is the least value; a mean that does not count padding is none, which libraries refuse.
+# Poolings: the maximum or mean of the elements of a window. Padding is never the maximum. A mean is
+# over the elements inside the input, or over the whole window. For a window of padding only, the
+# maximum is the least value, and a mean without padding is undefined; libraries reject it.
 
 
 def _settle_pool(values: dict[str, Any]) -> None:
     if values["count_include_pad"] and values["mode"] == "max":
-        raise UsageError("count_include_pad=True: a maximum counts nothing; nearest: mode avg")
+        raise UsageError("count_include_pad=True: only for averages; nearest: mode avg")
     _settle(values)
 
 
@@ -445,8 +444,8 @@ POOL: Final = Op(
                 "src": s.batch * s.channels * math.prod(axis.touched_inputs() for axis in axes(s))
             },
         ),
-        # Maxima are found in the source again. Libraries keep their positions instead, in a format
-        # of their own: neither is among the least bytes.
+        # Searches the maxima in the source again. Libraries store their positions in an own format
+        # instead; neither counts as least bytes.
         "backward-data": Pass(
             reads=lambda s: ("src", "dst") if s.mode == "max" else ("dst",),
             writes=("src",),

@@ -39,7 +39,7 @@ def run_protocol(run: Run) -> tuple[ProtocolNumber, ...]:
     if protocol.data is not None:
         if data is None:
             raise UsageError(
-                f"--protocol {protocol.name}: needs images; give --data or generated ones"
+                f"--protocol {protocol.name}: needs images; use --data or generated ones"
             )
         if data.name != protocol.data:
             raise UsageError(
@@ -56,7 +56,7 @@ def run_protocol(run: Run) -> tuple[ProtocolNumber, ...]:
 
 
 class _Lines:
-    """Writes a protocol's lines, of which all fields of the run are known."""
+    """Writes a protocol's lines, with the fields of the run filled in."""
 
     def __init__(self, run: Run, definitions: Sequence[StepDefinition]) -> None:
         self._log = run.log
@@ -84,28 +84,28 @@ class _Lines:
         }
 
     def filled(self, template: str, fields: dict[str, Any]) -> str:
-        """Return a template with its fields."""
+        """Fill in a template."""
         return template.format_map({**self._known, **fields})
 
     def write(self, templates: Iterable[str], **fields: Any) -> None:
-        """Write lines, with the time of day at which each is written."""
+        """Write lines, each with the time of day."""
         for template in templates:
             self._log.write(self.filled(template, {**fields, "stamp": self._log.stamp()}))
 
 
 # -----------------------------------------------------------------------------
-# Scripts that time steps on images that lie there.
+# Scripts that time steps on resident images.
 
 
 def summary(times: Sequence[float], batch: int, steps: int) -> dict[str, float]:
-    """Return what scripts make of the seconds of their steps; see ``protocol.FIELDS``.
+    """Return the statistics of step times that scripts print; see ``protocol.FIELDS``.
 
     Args:
-        times: of the steps that count; at least one.
+        times: seconds of the timed steps; at least one.
         batch: images per step.
-        steps: by which the sums are divided. Where a script drops a step and divides by all of
-            them, equal times ``t`` of 100 steps have the mean ``0.99 t`` and the spread
-            ``sqrt(0.99 - 0.99^2) t = 0.0995 t``: published spreads of 10 % are this.
+        steps: divisor of the sums. If a script drops a step but divides by all of them, equal times
+            ``t`` of 100 steps have the mean ``0.99 t`` and the spread ``sqrt(0.99 - 0.99^2) t =
+            0.0995 t``: this explains published spreads of 10 %.
     """
     mean = sum(times) / steps
     rates = [batch / time for time in times]
@@ -124,7 +124,7 @@ def summary(times: Sequence[float], batch: int, steps: int) -> dict[str, float]:
 
 
 class _Timed:
-    """A run of a script that times steps."""
+    """Runs a script that times steps."""
 
     def __init__(self, run: Run, loop: TimedLoop, definitions: Sequence[StepDefinition]) -> None:
         self._run, self._loop, self._definitions = run, loop, definitions
@@ -135,13 +135,13 @@ class _Timed:
         """Warm up and time each kind of step; yield the numbers.
 
         Raises:
-            UsageError: a single step, and that one dropped: its mean would be zero.
+            UsageError: there is a single step, which is dropped.
         """
         run, loop = self._run, self._loop
         if loop.drops_first and self._steps == 1:
             quirk = next(quirk.name for quirk in run.protocol.quirks if "drops_first" in quirk.loop)
             raise UsageError(
-                f"--steps 1: {run.protocol.name} drops one more than the burn-in; nearest: "
+                f"--steps 1: {run.protocol.name} drops the first timed step; nearest: "
                 f"--steps 2, or --quirk {quirk}=off"
             )
         self._lines.write(loop.heading)
@@ -188,7 +188,7 @@ class _Timed:
     def _timed(
         self, step: Step, definition: StepDefinition
     ) -> tuple[tuple[float, ...], dict[str, Any]]:
-        """Return the seconds of the steps that count, and what they come to."""
+        """Return the seconds of the timed steps, and their statistics."""
         now, wait = self._run.log.now, self._run.model.synchronize
         batch, every, steps = self._run.settings.batch, self._run.settings.every, self._steps
         loop = self._loop
@@ -222,7 +222,7 @@ class _Timed:
 
 
 # -----------------------------------------------------------------------------
-# Scripts that train on a data set and print the time between their lines.
+# Scripts that train on a data set and print the time between lines.
 
 
 def error_rate(predictions: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
@@ -232,7 +232,7 @@ def error_rate(predictions: NDArray[np.float32], labels: NDArray[np.int64]) -> f
 
 
 class _Training:
-    """A run of a script that trains."""
+    """Runs a script that trains."""
 
     def __init__(
         self, run: Run, loop: TrainingLoop, definitions: Sequence[StepDefinition], data: Dataset
@@ -243,7 +243,7 @@ class _Training:
         self._lines = _Lines(run, definitions)
 
     def run(self) -> list[ProtocolNumber]:
-        """Train, print a line every so many steps, test at the end; return the numbers."""
+        """Train, print lines in between, test at the end; return the numbers."""
         run, loop, log = self._run, self._loop, self._run.log
         every = run.settings.every
         self._check_sizes()
@@ -287,7 +287,7 @@ class _Training:
         return self._loop.rate(step, self._batch, self._images)
 
     def _report(self, index: int, elapsed: float, share: int, outcome: Outcome, fed: Batch) -> None:
-        """Write the lines of a report: on so many seconds, taken for so many steps."""
+        """Write the lines of a report on ``share`` steps that took ``elapsed`` seconds."""
         error = None
         if outcome.predictions is not None:
             assert fed.labels is not None, "scripts that train have labels"
@@ -300,13 +300,13 @@ class _Training:
             ms=1e3 * elapsed / share,
             examples=share * self._batch / elapsed,
             loss=outcome.loss,
-            # The optimizer has counted this step already when a script reads its rate.
+            # Scripts read the rate after the optimizer has counted this step.
             next_rate=self._rate(index + 1),
             error=error,
         )
 
     def _figure(self, seconds: Sequence[float]) -> list[ProtocolNumber]:
-        """Return what the lines but the first come to on average; none without such lines."""
+        """Return the mean over all lines but the first; empty without such lines."""
         if not seconds:
             return []
         name, field, unit = self._loop.figure
@@ -322,12 +322,13 @@ class _Training:
         ]
 
     def _check_sizes(self) -> None:
-        """Refuse a batch that is larger than a part of the data."""
+        """Check that the batch fits all parts of the data."""
         parts = [("training", self._data.train)]
         if len(self._definitions) > _EVALUATES:
             parts += [("validation", self._data.validation), ("test", self._data.test)]
         for name, split in parts:
-            # The next batch of training images starts behind the first image at the latest.
+            # The offset of training batches is taken modulo images minus batch, which must not be
+            # 0.
             spare = int(name == "training")
             count = len(split.labels)
             if count < self._batch + spare:
@@ -349,14 +350,14 @@ class _Training:
         return steps
 
     def _batches(self) -> Iterator[Batch]:
-        """Yield what the steps are fed, without end."""
+        """Yield the batches of training steps, without end."""
         offset = 0
         while True:
             yield _cut(self._data.train, offset, offset + self._batch)
             offset = (offset + self._batch) % (self._images - self._batch)
 
     def _evaluate(self, step: Step, split: Split) -> float:
-        """Return the error rate of all images, in batches; the last one reaches back to be full."""
+        """Return the error rate of all images; the last batch overlaps the one before it."""
         import numpy as np
 
         count, rows = len(split.labels), []

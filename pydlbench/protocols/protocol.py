@@ -1,7 +1,7 @@
-"""A published protocol as data: whose script, how many steps, what is in its number, its lines.
+"""A published protocol as data: script, number of steps, contents of its numbers, printed lines.
 
-A protocol declares; :mod:`pydlbench.protocols.interpreter` runs what it declares. Lines are
-templates in the manner of ``str.format``; :data:`FIELDS` lists what they may name.
+:mod:`pydlbench.protocols.interpreter` runs protocols. Lines are templates for ``str.format`` with
+the fields of :data:`FIELDS`.
 """
 
 from __future__ import annotations
@@ -21,56 +21,56 @@ if TYPE_CHECKING:
     from pydlbench.backends.steps.definition import StepDefinition
     from pydlbench.protocols.data.datasets import Dataset
 
-#: What templates of lines may name. Seconds are of one step.
+#: Fields of line templates. Seconds are per step.
 FIELDS: Final[Mapping[str, str]] = {
     # Of every line.
     "stamp": "time of day, with microseconds",
-    "began": "time of day at which the run began, in ISO's form",
-    "model": "its name",
-    "title": "what the script calls the model",
-    "framework": "what the script calls the framework",
-    "version": "of the framework: 2.13",
-    "precision": "as the scripts call it: fp16",
+    "began": "time of day at the start of the run, in ISO format",
+    "model": "name of the model",
+    "title": "the script's name of the model",
+    "framework": "the script's name of the framework",
+    "version": "version of the framework: 2.13",
+    "precision": "the scripts' name: fp16",
     "layout": "NCHW or NHWC",
     "optimizer": "sgd",
-    "device": "as TensorFlow calls it: /gpu:0",
+    "device": "TensorFlow's name: /gpu:0",
     "batch": "images per step",
-    "steps": "that count",
-    "shape": "of the input: 128x3x224x224",
+    "steps": "number of timed steps",
+    "shape": "shape of the input: 128x3x224x224",
     "dataset": "cifar10 for images of 32 x 32, else imagenet",
-    "epochs": "that the steps are of the data set",
+    "epochs": "epochs of the data set in these steps",
     "mode": "TRAIN, or FORWARD_ONLY",
     # Of lines between steps.
-    "index": "of the step, or of the line within the protocol's last lines",
-    "seconds": "of the last step; between two lines of a training script their mean",
-    "loss": "that was fetched; 0 without",
-    # Of timed steps: of the line's and all before it.
-    "name": "of the step's definition",
-    "mean": "sum of the seconds over the number of steps that should count",
+    "index": "index of the step, or of the kind of step in the last lines",
+    "seconds": "time of the last step; for training scripts the mean between two lines",
+    "loss": "the fetched loss; 0 without",
+    # Of timed steps, up to the line.
+    "name": "name of the step's definition",
+    "mean": "sum of the seconds over the nominal number of steps",
     "ms": "the mean in milliseconds",
-    "spread": "of the seconds: the population's, sqrt(E[t^2] - E[t]^2)",
+    "spread": "population's standard deviation of the seconds, sqrt(E[t^2] - E[t]^2)",
     "rate": "images over the sum of the seconds: the harmonic mean of the steps' rates",
     "uncertainty": "population's standard deviation of the steps' rates over sqrt(steps)",
     "jitter": "1.4826 * median(abs(rate - median(rates)))",
-    "total": "all images over the wall time of the loop, with everything between two steps",
+    "total": "all images over the wall time of the loop, time between steps included",
     # Of lines of a training script.
-    "epoch": "that the step is in",
-    "examples": "images per second since the line before",
+    "epoch": "epoch of the step",
+    "examples": "images per second since the last line",
     "next_rate": "learning rate of the next step",
-    "error": "percentage of predictions that are wrong",
+    "error": "percentage of wrong predictions",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A number that a timed script comes to, in terms of :data:`FIELDS`.
+    """A result of a timed script, in terms of :data:`FIELDS`.
 
     Attributes:
-        value: the field.
-        unit: of the value and the spread.
+        value: field of the value.
+        unit: unit of value and spread.
         name: template of its name.
-        spread: the field of its spread; None where the script prints none.
-        samples: whether the seconds of all steps stand behind it.
+        spread: field of the spread; None if the script prints none.
+        samples: whether the times of all steps are recorded with it.
         more: what its time includes besides the step.
     """
 
@@ -84,24 +84,25 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedLoop:
-    """Steps of one kind after the other, on images that lie there.
+    """Timed steps of one kind after the other, on resident images.
 
     Attributes:
         clock: around each ``step``, or around the whole ``loop`` with one synchronisation.
-        waits: for the device: ``unfetched`` after a step that brings nothing to the host, as such a
-            step would return early; ``around``, before and after each.
-        together: whether all kinds warm up in turn before the first is timed.
-        drops_first: whether the first counted step is left out of all sums, which are divided by
-            the full number of steps all the same.
+        waits: synchronisation with the device: ``unfetched``, after steps that copy nothing to the
+            host and would return early; ``around``, before and after each step.
+        together: whether all kinds are warmed up in turn before the first is timed.
+        drops_first: whether sums exclude the first timed step but are divided by the full number of
+            steps.
         first: number of the first step in lines.
-        heading: lines before anything is computed.
-        activation: line for each activation after the heading; none where empty.
+        heading: lines at the start.
+        activation: line for each activation after the heading; none if empty.
         warming: lines before the warm-up.
-        ready: lines after it.
-        line: after the first step and each whose number ``Settings.every`` divides.
+        ready: lines after the warm-up.
+        line: line after the first step and each step whose number is divisible by
+            ``Settings.every``.
         stage: lines after all steps of a kind.
-        figures: what each kind comes to.
-        sums: names of further figures with the kinds, by index, whose means they add up.
+        figures: results of each kind.
+        sums: names of further results, with the indices of the kinds whose means they add up.
     """
 
     clock: Literal["step", "loop"] = "step"
@@ -123,19 +124,20 @@ class TimedLoop:
 class TrainingLoop:
     """A script that trains and prints the time since its last line.
 
-    Images are taken in the order of the file, over and over. The first definition trains; a second
-    one reports on the same images before each line; a third one evaluates after it, and at the end.
+    Images are used in the order of the file, repeatedly. The first definition trains, the second
+    one reports on the same images before each line, the third one evaluates after it and at the
+    end.
 
     Attributes:
         rate: learning rate as a function of the step, the batch and the number of images.
         first_over_all: whether the first line's single step is divided by the steps between lines.
         validation_in_time: whether a line's time covers the validation pass of the line before.
-        ready: lines after the weights have got their values.
-        lines: of a report.
+        ready: lines after the initialisation of weights.
+        lines: lines of a report.
         validation: line after a validation pass.
         test: line at the end.
-        figure: name, field and unit of what all lines but the first come to on average.
-        more: what the figure's time includes besides the step.
+        figure: name, field and unit of the mean over all lines but the first.
+        more: what its time includes besides the step.
     """
 
     rate: Callable[[int, int, int], float]
@@ -151,15 +153,15 @@ class TrainingLoop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quirk:
-    """Something a script does that changes its number and could be done otherwise.
+    """A property of a script that affects its numbers and can be switched.
 
     Attributes:
-        name: as typed on the command line.
-        what: one sentence.
-        default: whether the script does it, so that it is on unless switched off.
-        steps: fields of all definitions where it is not as by default.
-        loop: fields of the loop likewise.
-        definitions: the steps that are run instead likewise; empty for the protocol's own.
+        name: name as typed on the command line.
+        what: description in one sentence.
+        default: whether the script has it, so that it is on by default.
+        steps: changed fields of all definitions if it is switched.
+        loop: changed fields of the loop if it is switched.
+        definitions: definitions if it is switched; empty for those of the protocol.
     """
 
     name: str
@@ -172,15 +174,15 @@ class Quirk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How long a protocol runs.
+    """Counts and quirks of a run.
 
     Attributes:
         batch: images per step.
-        warmup: steps before the first that counts.
-        steps: steps that count; None where ``epochs`` and the data decide.
-        every: steps from one line to the next.
-        epochs: passes over the training images; None where the protocol has none.
-        quirks: names of those that are on.
+        warmup: untimed steps at the start.
+        steps: timed steps; None if ``epochs`` and the data determine them.
+        every: steps between lines.
+        epochs: passes over the training images; None if the protocol has none.
+        quirks: names of the quirks that are on.
     """
 
     batch: int
@@ -196,22 +198,22 @@ class Protocol:
     """A published protocol.
 
     Attributes:
-        name: as typed on the command line.
-        title: in words.
+        name: name as typed on the command line.
+        title: description.
         source: the script and its revision.
-        models: those it was written for; the first is the default.
-        defaults: what the script does when nothing is asked for.
-        definitions: the steps, by what can be said about them before a run.
-        loop: how they are run, timed and printed.
-        own_definitions: the steps of frameworks for which the script has others.
-        framework: in which the script was written; the default.
-        batches: images per step of models for which the script has another number.
-        options: of the models' graphs, as ``build_model`` takes them, where the script differs.
-        own_options: further ones by model.
-        titles: what the script calls models, where it is another name.
-        frameworks: what the script calls frameworks, likewise.
-        quirks: what can be switched.
-        data: whose images it needs.
+        models: models of the script; the first is the default.
+        defaults: default settings of the script.
+        definitions: definitions of the steps.
+        loop: how steps are run, timed and printed.
+        own_definitions: definitions for frameworks that differ.
+        framework: framework of the script; the default.
+        batches: images per step for models that differ.
+        options: options of the models' graphs, for ``build_model``, where the script differs.
+        own_options: further options by model.
+        titles: the script's names of models, if different.
+        frameworks: the script's names of frameworks, if different.
+        quirks: properties that can be switched.
+        data: the data set that it needs.
     """
 
     name: str
@@ -238,7 +240,7 @@ class Protocol:
 
         Args:
             framework: ``torch``, ``tensorflow`` or ``native``.
-            settings: with which quirks; None is the script's own.
+            settings: settings with quirks; None for those of the script.
         """
         definitions = self.own_definitions.get(framework, self.definitions)
         for quirk in self._switched(settings):
@@ -248,21 +250,21 @@ class Protocol:
         return definitions
 
     def loop_with(self, settings: Settings) -> TimedLoop | TrainingLoop:
-        """Return the loop as it is with the quirks of some settings."""
+        """Return the loop with the quirks of the settings."""
         loop = self.loop
         for quirk in self._switched(settings):
             loop = replace(loop, **quirk.loop)
         return loop
 
     def model_options(self, model: str) -> dict[str, Any]:
-        """Return the options of a model's graph as the script has it."""
+        """Return the options of a model's graph for this script."""
         return {**self.options, **self.own_options.get(model, {})}
 
     def check_model(self, name: str) -> None:
-        """Make sure that the script has a model.
+        """Check that the script has a model.
 
         Raises:
-            UsageError: it has not; with the nearest of those that it has.
+            UsageError: it has no such model; names the nearest one.
         """
         if name not in self.models:
             near = nearest(name, self.models) or list(self.models)
@@ -285,17 +287,17 @@ class Protocol:
         """Return the script's settings with changes.
 
         Args:
-            model: its name; some have a batch of their own.
+            model: name of the model, for its default batch.
             batch: images per step.
-            warmup: steps before those that count; 0 is none.
-            steps: that count.
+            warmup: untimed steps at the start; 0 for none.
+            steps: timed steps.
             every: steps between lines.
             epochs: passes over the training images.
             quirks: names of quirks to switch on.
             without: names of quirks to switch off.
 
         Raises:
-            UsageError: a count that is none, an option the protocol lacks, an unknown quirk.
+            UsageError: a count is invalid, the protocol lacks an option, or a quirk is unknown.
         """
         for option, count, least in (
             ("--batch", batch, 1),
@@ -306,9 +308,11 @@ class Protocol:
             if count is not None and count < least:
                 raise UsageError(f"{option} {count}: too few for {self.name}; nearest: {least}")
         if epochs is not None and self.defaults.epochs is None:
-            raise UsageError(f"--epochs {epochs:g}: {self.name} counts no epochs; use --steps")
+            raise UsageError(f"--epochs {epochs:g}: {self.name} has no epochs; use --steps")
         if epochs is not None and not epochs > 0:
-            raise UsageError(f"--epochs {epochs:g}: not positive; {self.name} runs 10 by itself")
+            raise UsageError(
+                f"--epochs {epochs:g}: not positive; nearest: {self.defaults.epochs:g}"
+            )
         known = {quirk.name for quirk in self.quirks}
         on, off = set(quirks), set(without)
         for name in sorted(on | off):
@@ -327,19 +331,19 @@ class Protocol:
         )
 
     def _switched(self, settings: Settings | None) -> list[Quirk]:
-        """Return the quirks that are not as by default."""
+        """Return the quirks that differ from the default."""
         if settings is None:
             return []
         return [quirk for quirk in self.quirks if (quirk.name in settings.quirks) != quirk.default]
 
 
 # -----------------------------------------------------------------------------
-# One run of a protocol: on what, in which framework, with which clock; and what it comes to.
+# A run of a protocol: model, framework, clock, and results.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What is run; the lines name it.
+    """The model and environment of a run, for its lines.
 
     Attributes:
         model: name of the model.
@@ -347,11 +351,11 @@ class Subject:
         activations: name and shape ``(batch, height, width, channels)`` or ``(batch, features)``
             of the outputs that a script prints.
         framework: ``torch``, ``tensorflow`` or ``native``.
-        version: of the framework: ``2.13.0``.
+        version: version of the framework: ``2.13.0``.
         precision: ``fp32``, ``fp16``, ...
         device: ``cpu`` or ``cuda:0``.
         layout: ``NCHW`` or ``NHWC``.
-        optimizer: the model's: ``sgd``.
+        optimizer: optimizer of the model: ``sgd``.
     """
 
     model: str
@@ -367,10 +371,10 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogStream:
-    """Where lines go and what time it is; tests invent both.
+    """Output of lines, and the clock; tests replace both.
 
     Attributes:
-        write: takes one line as the script prints it, without the line feed.
+        write: called with a line of the script, without line feed.
         note: takes a remark that is not the script's: it belongs on standard error.
         now: seconds of a monotonic clock.
         today: the time of day for lines that carry it.

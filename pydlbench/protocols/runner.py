@@ -1,4 +1,4 @@
-"""A published protocol on a model: asked for by the host, run in the framework's process."""
+"""Runs a published protocol on a model in the framework's process."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 
 class ProtocolSpec(ProtocolOptions, frozen=True, kw_only=True):
-    """What is run, and how.
+    """A protocol with its options.
 
-    Without a model or framework it is the script's own, without a mode the framework's first.
+    Model and framework default to those of the script, the mode to the framework's first one.
 
     Attributes:
         data: folder of the real data set; None generates images.
-        generated: how many images to generate: for training (those for validation included), for
-            validation and for the test; None is as many as the real data set has.
+        generated: number of images to generate for training (validation included), validation and
+            test; None for those of the real data set.
 
     Raises:
-        UsageError: no such protocol, framework and so on; a model that the script does not have;
-            a number that cannot be.
+        UsageError: a protocol, framework or other choice does not exist, the script lacks the
+            model, or a number is invalid.
     """
 
     data: str | None = None
@@ -56,12 +56,12 @@ class ProtocolSpec(ProtocolOptions, frozen=True, kw_only=True):
 
     @property
     def declaration(self) -> Protocol:
-        """What the protocol declares."""
+        """The protocol."""
         return find_protocol(self.protocol)
 
     @property
     def step(self) -> StepSpec:
-        """How its steps are run, whatever they are."""
+        """Common options of all its steps."""
         cast = self.cast or self.declaration.definitions_in(str(self.framework))[0].cast
         return StepSpec(
             model=str(self.model),
@@ -75,7 +75,7 @@ class ProtocolSpec(ProtocolOptions, frozen=True, kw_only=True):
         )
 
     def settings(self) -> Settings:
-        """Return the script's settings with this one's changes."""
+        """Return the script's settings with these options."""
         return self.declaration.settings(
             self.model,
             batch=self.batch,
@@ -88,19 +88,19 @@ class ProtocolSpec(ProtocolOptions, frozen=True, kw_only=True):
         )
 
     def build(self) -> Model:
-        """Return the model's graph as the script has it."""
+        """Return the model's graph for this script."""
         options = {**self.declaration.model_options(str(self.model)), **self.options}
         return build_model(str(self.model), self.settings().batch, **options)
 
 
 class ProtocolResult(Record, frozen=True, kw_only=True):
-    """What a protocol came to.
+    """Results of a protocol.
 
     Attributes:
         library: name and version of the framework.
-        data: where the images are from; None without any.
-        numbers: those that the script prints.
-        environment: what the framework says of itself.
+        data: source of the images; None without images.
+        numbers: the numbers that the script prints.
+        environment: version and settings of the framework.
     """
 
     library: str
@@ -110,7 +110,7 @@ class ProtocolResult(Record, frozen=True, kw_only=True):
 
 
 # -----------------------------------------------------------------------------
-# The host's side: lines arrive on the worker's channel while the protocol runs there.
+# The host's side: receives lines while the worker runs the protocol.
 
 
 def run_in_worker(
@@ -122,13 +122,13 @@ def run_in_worker(
     """Run a protocol in its framework's process.
 
     Args:
-        spec: what is run.
-        session: whose worker runs it; it needs a patience for hours (``Options.timeout_s``).
-        write: takes each line of the script, as soon as it is written there.
-        note: takes remarks that are not the script's.
+        spec: protocol and options.
+        session: session with the worker; its ``Options.timeout_s`` must allow for hours.
+        write: called with each line of the script as it is written.
+        note: called with remarks other than the script's lines.
 
     Raises:
-        UsageError: data that is missing or damaged, a batch that does not fit it.
+        UsageError: the data is missing or damaged, or the batch does not fit it.
         UnsupportedError: the framework cannot do what the script does.
         PydlbenchError: the framework is missing, or its process died.
     """
@@ -144,7 +144,7 @@ def run_in_worker(
 
 
 # -----------------------------------------------------------------------------
-# The worker's side: data, model and framework brought together, then the script.
+# The worker's side: loads data, model and framework, and runs the script.
 
 
 def run_here(
@@ -153,12 +153,12 @@ def run_here(
     """Run a protocol in this process.
 
     Args:
-        backend: of the framework.
+        backend: the framework's backend.
         tell: sends a message to the host.
-        spec: a :class:`ProtocolSpec` in its JSON form.
+        spec: a :class:`ProtocolSpec` as JSON.
 
     Returns:
-        A :class:`ProtocolResult` likewise.
+        A :class:`ProtocolResult` as JSON.
     """
     wanted = ProtocolSpec.from_dict(spec)
     log = LogStream(write=lambda line: tell({"line": line}), note=lambda text: tell({"note": text}))
@@ -192,7 +192,7 @@ def run_here(
 def activations(model: Model) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Return name and shape (channels last) of the outputs that scripts list.
 
-    They are those of convolutions, poolings and products.
+    These are convolutions, poolings and products.
     """
     shapes = []
     for node in model.nodes:
@@ -209,7 +209,7 @@ def _subject(spec: ProtocolSpec, model: Model, environment: Mapping[str, Any]) -
         activations=activations(model),
         framework=str(spec.framework),
         version=str(environment.get("version", "")),
-        # Scripts know no other half precision.
+        # Scripts have a single half precision.
         precision=spec.precision.removesuffix("-tc"),
         device=spec.device,
         layout=spec.layout.upper(),

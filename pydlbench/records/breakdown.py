@@ -93,11 +93,15 @@ class BrokenDownCall(CallInContext, frozen=True, kw_only=True):
         alone_s: of all of them together, each by itself; None where it could not be run so.
         native_s: of the native layers that stand for them; 0 of views, None without a layer.
         faults: page faults of them all in the step; None where nobody counted them by call.
+        signatures: of the calls, see :class:`~pydlbench.records.operator.RecordedCall`.
     """
 
     alone_s: float | None = None
     native_s: float | None = None
     faults: float | None = None
+    signatures: tuple[str, ...] = ()
+
+    promised = ("alone_s", "native_s", "faults")
 
 
 class BrokenDownModule(ModuleInContext, frozen=True, kw_only=True):
@@ -117,7 +121,7 @@ class Breakdown(Record, frozen=True, kw_only=True):
 
     Attributes:
         levels: each with its interval; null where it is not known.
-        reasons: by level, why it is null.
+        reasons: by level, why it is null; and why ``faults`` of calls are.
         terms: they sum to the step.
         calls: the longest first.
         modules: likewise.
@@ -166,6 +170,10 @@ class BreakdownRecord(Breakdown, frozen=True, kw_only=True, rename={"measured": 
         threads: that computed.
         processes: fresh ones in which the step was timed.
         trace: how calls were timed in their step.
+        forecast_s: what stored rows said of the step before it was timed; null without.
+        lines: by the user's module, where the user's code made its first call:
+            ``my_model.py:15``.
+        types: what an ONNX file computes in, see ``StepFacts``; None of all else.
         notes: what a reader has to know.
         seconds: that the breakdown took.
     """
@@ -185,16 +193,25 @@ class BreakdownRecord(Breakdown, frozen=True, kw_only=True, rename={"measured": 
     threads: int
     processes: int
     trace: Tracing
+    forecast_s: float | None = None
+    lines: Mapping[str, str] = msgspec.field(default_factory=dict)
+    types: str | None = None
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
 
-    derived = ("additivity_error",)
-    omitted = ("own",)
+    derived = ("additivity_error", "forecast_error")
+    promised = ("forecast_s",)
+    omitted = ("own", "types")
 
     @property
     def additivity_error(self) -> float | None:
         """How far calls alone are off the step, as a signed fraction of it; null without them."""
-        alone = self.levels.alone
-        if alone is None:
-            return None
-        return (alone.median - self.measured.median) / self.measured.median
+        return None if self.levels.alone is None else self._off(self.levels.alone.median)
+
+    @property
+    def forecast_error(self) -> float | None:
+        """How far the forecast is off the step, likewise; null without one."""
+        return None if self.forecast_s is None else self._off(self.forecast_s)
+
+    def _off(self, predicted_s: float) -> float:
+        return (predicted_s - self.measured.median) / self.measured.median

@@ -135,7 +135,7 @@ class Tried(Record, frozen=True, kw_only=True):
     ran: bool = True
 
 
-class Diagnosis(Record, frozen=True, kw_only=True, rename={"terms": "ledger"}):
+class Diagnosis(Record, frozen=True, kw_only=True):
     """Everything that was found on a step.
 
     Attributes:
@@ -143,7 +143,7 @@ class Diagnosis(Record, frozen=True, kw_only=True, rename={"terms": "ledger"}):
         findings: the largest saving first.
         tried: what saves nothing.
         untried: what there was no time for, or could not be run.
-        terms: of the check's ledger: name, seconds and share.
+        terms: of the breakdown: name, seconds and share.
         notes: what a reader has to know.
         seconds: that it took.
         interrupted: Ctrl-C came before everything was tried.

@@ -15,7 +15,6 @@ from typing import Annotated, Any, ClassVar, Final
 import msgspec
 
 from pydlbench.records.breakdown import BreakdownRecord
-from pydlbench.records.check import CheckRecord
 from pydlbench.records.comparison import CompareDocument
 from pydlbench.records.diagnosis import Diagnosis
 from pydlbench.records.estimate import StepEstimate
@@ -103,42 +102,6 @@ def _answer(*results: str) -> dict[str, Any]:
     }
 
 
-class CheckedStep(StepAnswer, frozen=True, kw_only=True):
-    """A step of a model in a framework, measured rung by rung; or why it is not.
-
-    Attributes:
-        record: its fields stand in the object itself, where the status is ok.
-    """
-
-    record: CheckRecord
-
-    rules: ClassVar[Mapping[str, Any]] = _answer(
-        *("measured_s", "rungs", "forecast_s", "forecast_error", "additivity_error"),
-        *("ledger", "unexplained"),
-    )
-
-
-class CheckDocument(Document, frozen=True, kw_only=True):
-    """Checks: one object, or several under checks. Times in seconds.
-
-    Attributes:
-        interrupted: more was asked for than is here.
-        run: when, where and with what; null if nothing could be run.
-        measurements: the rows.
-        checks: one for each framework and mode, where there are several.
-    """
-
-    interrupted: bool = False
-    run: RunRecord | None
-    measurements: tuple[Measurement, ...] = ()
-    schema_version: Annotated[int, version("check")]
-    checks: tuple[CheckedStep, ...] = ()
-
-    rules: ClassVar[Mapping[str, Any]] = {
-        "anyOf": [{"required": ["checks"]}, {"$ref": "#/$defs/CheckedStep"}]
-    }
-
-
 class BrokenDownStep(StepAnswer, frozen=True, kw_only=True):
     """A step of a model in a framework, broken down; or why it is not.
 
@@ -148,17 +111,24 @@ class BrokenDownStep(StepAnswer, frozen=True, kw_only=True):
 
     record: BreakdownRecord
 
-    rules: ClassVar[Mapping[str, Any]] = _answer("measured_s", "levels", "terms", "calls")
+    rules: ClassVar[Mapping[str, Any]] = _answer(
+        *("measured_s", "levels", "terms", "calls", "not_measured", "unexplained"),
+        *("forecast_s", "forecast_error", "additivity_error"),
+    )
 
 
 class BreakdownDocument(RunDocument, frozen=True, kw_only=True):
-    """Breakdowns of a step. Times in seconds.
+    """Breakdowns of a step: one object, or several under breakdowns. Times in seconds.
 
     Attributes:
-        breakdowns: one for each framework and mode.
+        breakdowns: one for each framework and mode, where there are several.
     """
 
-    breakdowns: tuple[BrokenDownStep, ...]
+    breakdowns: tuple[BrokenDownStep, ...] = ()
+
+    rules: ClassVar[Mapping[str, Any]] = {
+        "anyOf": [{"required": ["breakdowns"]}, {"$ref": "#/$defs/BrokenDownStep"}]
+    }
 
 
 class ForecastStep(StepAnswer, frozen=True, kw_only=True):
@@ -632,7 +602,7 @@ class SweepDocument(RunDocument, frozen=True, kw_only=True):
         measurements: the rows.
         estimates: estimates of steps.
         steps: timed steps.
-        checks: of steps.
+        breakdowns: of steps.
         findings: diagnoses.
         not_estimated: rows of [[estimate]] without an estimate, with the reason.
         agreements: what came of comparing frameworks.
@@ -644,7 +614,7 @@ class SweepDocument(RunDocument, frozen=True, kw_only=True):
     estimates: tuple[StepEstimate, ...]
     steps: tuple[StepRow, ...]
     schema_version: Annotated[int, version("sweep")]
-    checks: tuple[CheckedStep, ...]
+    breakdowns: tuple[BrokenDownStep, ...]
     findings: tuple[DiagnosisObject, ...] = ()
     not_estimated: tuple[Mapping[str, Any], ...] = ()
     agreements: tuple[AgreementRow, ...] = ()
@@ -686,7 +656,6 @@ DOCUMENTS: Final[Mapping[str, type[Document]]] = MappingProxyType(
     {
         "backends": BackendsDocument,
         "breakdown": BreakdownDocument,
-        "check": CheckDocument,
         "compare": CompareDocument,
         "compare-fleets": FleetComparisonDocument,
         "compare-published": PublishedDocument,

@@ -206,8 +206,3 @@ def flat_names(record: type[Record], before: str = "") -> Iterator[str]:
 
 # What has no cell in CSV: samples, rounds, and mappings of anything.
 _NO_CELL = (tuple[float, ...], Mapping[int, float], Mapping[str, Any])
-
-
-def cut(text: str, width: int) -> str:
-    """Return the beginning of a text that is longer than that many characters."""
-    return text if len(text) <= width else f"{text[: width - 3].rstrip(' ,{(')}..."

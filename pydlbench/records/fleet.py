@@ -8,9 +8,9 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from pydlbench.records.fields import cut, shown
+from pydlbench.records.fields import shown
 from pydlbench.records.record import Record, one_of
-from pydlbench.units import format_seconds, percent
+from pydlbench.units import cut, format_seconds, percent
 
 #: Formats a fraction in per cent with its sign.
 SIGNED: Final = partial(percent, signed=True)

@@ -120,19 +120,21 @@ class StepFaults(Record, frozen=True, kw_only=True):
     Attributes:
         place: where it ran.
         step: the step, as JSON.
+        program: a hash of its recorded calls: a user's file may be another one today.
         created_utc: when, in ISO 8601.
         counts: page faults of a step, one of each process.
     """
 
     place: Place
     step: str
+    program: str
     created_utc: str
     counts: tuple[float, ...]
 
     @property
     def key(self) -> str:
         """What it is found by in a store."""
-        return self.place.key("faults", self.step)
+        return self.place.key("faults", f"{self.step} {self.program}")
 
 
 class ForecastTerm(Record, frozen=True, kw_only=True):
@@ -185,7 +187,7 @@ class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "fore
         created_utc: when the forecast was made, in ISO 8601.
         seconds: of a step (JSON: ``forecast_s``).
         ci_low: lower end of its 90 % interval: by so much were earlier forecasts off, or where
-            fewer than nine were scored, :data:`pydlbench.ladder.scores.ASSUMED`.
+            fewer than nine were scored, :data:`pydlbench.analysis.scores.ASSUMED`.
         ci_high: upper end.
         operators_s: sum of the operators.
         host_s: on a GPU, what the host needs to enqueue a step; the step is the makespan of host

@@ -8,11 +8,11 @@ from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 
-from pydlbench.records.fields import cut, shown
+from pydlbench.records.fields import shown
 from pydlbench.records.record import Record, one_of
 from pydlbench.records.specs import Cache, LayerKind, PassName, Precision, Propagation
 from pydlbench.timing.statistics import median, median_interval, quantile
-from pydlbench.units import format_seconds, number, percent, scientific, si
+from pydlbench.units import cut, format_seconds, number, percent, scientific, si
 
 # As libraries name them: wino, winograd, jit_wino_4x3; fft, FFT_TILING; no part of another word.
 _FEWER_FLOPS: Final = (("Winograd", r"(?<![a-z])wino"), ("FFT", r"(?<![a-z])fft(?![a-z])"))

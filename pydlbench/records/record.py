@@ -10,7 +10,7 @@ made of the same classes and their docstrings, see :mod:`pydlbench.records.schem
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Final, Self, get_args, get_origin
 
 import msgspec
@@ -18,7 +18,7 @@ import msgspec
 #: Of a document that a command writes.
 SCHEMA_VERSION: Final = 1
 #: Of those whose fields mean something else than they once did, by the command.
-SCHEMA_VERSIONS: Final[Mapping[str, int]] = {"check": 2, "sweep": 2}
+SCHEMA_VERSIONS: Final[Mapping[str, int]] = {"sweep": 2}
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +33,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         promised: what it has in every version, although it has a default or is derived.
         embedded: fields whose objects' fields stand in the object itself, before its own.
         rules: keywords that the object's JSON Schema has besides.
+        notebook: shows a record as ``markdown`` or ``html``; None where nobody can. Reports are
+            made below, in the flow of data: the package sets it when it gives a function out.
     """
 
     derived: ClassVar[tuple[str, ...]] = ()
@@ -41,6 +43,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     promised: ClassVar[tuple[str, ...]] = ()
     embedded: ClassVar[tuple[str, ...]] = ()
     rules: ClassVar[Mapping[str, Any]] = {}
+    notebook: ClassVar[Callable[[Record, str], str | None]] = lambda *_: None
+
+    def _repr_markdown_(self) -> str | None:
+        return type(self).notebook(self, "markdown")
+
+    def _repr_html_(self) -> str | None:
+        return type(self).notebook(self, "html")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object."""

@@ -19,7 +19,7 @@ class RecordedProblem(Record, frozen=True, kw_only=True):
             operands where there is none.
         passes: of that layer; empty where there is none.
         direction: ``forward``, ``loss``, ``backward`` or ``optimizer``, where the file tells.
-        precision: in which it computes.
+        precision: in which it computes; types that have none by their names; empty if unknown.
         modules: of the user's model that it belongs to, where the file names them.
         count: how many calls.
         seconds: that they took; null where the file has no times.

@@ -40,6 +40,7 @@ from pydlbench.words import (
 if TYPE_CHECKING:
     from pydlbench.backends.host_clock import HostClock
     from pydlbench.backends.steps.trace import TracedSteps
+    from pydlbench.records.breakdown import BreakdownRecord
     from pydlbench.timing.chunk import Chunk, Request
 
 
@@ -156,7 +157,7 @@ class StepSpec(Record, frozen=True, kw_only=True):
             ("--loss", own.loss, None),
             ("--optimizer", own.optimizer, OPTIMIZERS[0]),
             ("--train-mode or --eval-mode", own.train, None),
-            ("--arg", options_text(self.options), ""),
+            ("--set", options_text(self.options), ""),
         ):
             if given != only:
                 word = "" if isinstance(given, bool) else f" {given}"
@@ -212,6 +213,28 @@ def framework_text(step: Mapping[str, Any]) -> str:
 
 # -----------------------------------------------------------------------------
 # What is known of a prepared step besides its time, and how one is to be prepared.
+
+
+def step_words(step: StepSpec | BreakdownRecord) -> list[str]:
+    """Return the words that name a step on a command line."""
+    words = [step.model]
+    own = step.own
+    # Of one's own model only a file may leave it open; inputs say it themselves.
+    says = is_onnx(step.model) and not (own and own.inputs) if own is not None else True
+    words += ["--batch", str(step.batch)] if step.batch is not None and says else []
+    layout = "nhwc" if own is None else "nchw"
+    for name, usual in (("phase", "forward"), ("precision", "fp32"), ("layout", layout)):
+        value = getattr(step, name)
+        words += [f"--{name}", value] if value != usual else []
+    for name, value in step.options.items():
+        plain = f"{name.replace('_', '-')}={value}"
+        words += ["--set", plain if own is None else f"{name}={value}"]
+    words += own.words() if own is not None else []
+    words += ["--framework", step.framework]
+    words += ["--device", step.device] if step.device != "cpu" else []
+    # A framework's first mode needs no word.
+    usual_mode = step.mode == FRAMEWORK_MODES[step.framework][0]
+    return words if usual_mode else [*words, "--mode", str(step.mode)]
 
 
 class Check(Record, frozen=True, kw_only=True):

@@ -120,9 +120,11 @@ class Tracing(Record, frozen=True, kw_only=True):
         source: whose times they are.
         rounds: traced steps, in one process.
         calls: in a step.
-        traced_s: the traced step's median.
+        traced_s: the traced step's median; with time stamps that of the chain of its calls.
         untraced_s: that of the steps that ran beside them without a trace.
-        cost: the traced step over the other one of its round: the median; 1 costs nothing.
+        cost: the traced step, or the chain, over the other one of its round: the median. A
+            profiler at 1 costs nothing; a chain has neither modules nor autograd.
+        way: in which the step was traced, of :data:`TRACES`.
         notes: what was not as usual: why it was not the profiler, or that seconds are scaled.
     """
 
@@ -132,4 +134,5 @@ class Tracing(Record, frozen=True, kw_only=True):
     traced_s: float
     untraced_s: float
     cost: float
+    way: Annotated[str, one_of(*TRACES)] = TRACES[0]
     notes: tuple[str, ...] = ()

@@ -1,11 +1,15 @@
-"""The report of ``breakdown``: levels, the terms between them, and the modules that dominate."""
+"""The report of ``breakdown``: levels, what lies above each, the modules, and what follows."""
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.backends import capabilities
 from pydlbench.records.breakdown import LEVELS, BreakdownRecord
 from pydlbench.records.fields import Column
+from pydlbench.records.step import step_words
 from pydlbench.report.blocks import Heading, Lines, Table
 from pydlbench.report.columns import device_name
 from pydlbench.report.context import call_tree
@@ -21,57 +25,59 @@ if TYPE_CHECKING:
 
 # Modules that are shown unless all are asked for.
 _SHOWN: Final = 8
+# Below this share of the step nothing is worth a sentence.
+_WORTH: Final = 0.005
+#: What lies above a level.
+_ABOVE: Final = {
+    "limit": "kernels",
+    "native": "the framework's choice",
+    "alone": "context",
+    "in_context": "between calls",
+}
 
 
 def breakdown_report(
     run: RunRecord, documents: Sequence[Mapping[str, Any]], *, explain: bool = False
 ) -> list[Block]:
-    """Return a report on each breakdown.
+    """Return a report on each breakdown; of several also all levels in one table.
 
     Args:
         run: for the device's name.
         documents: breakdowns, or why there are none.
-        explain: how each term was measured, and all modules.
+        explain: all terms and how each was measured, and all modules.
     """
     blocks: list[Block] = []
+    records = []
     for one in documents:
         if one["status"] == "ok":
-            blocks += _blocks(run, BreakdownRecord.from_dict(one), explain=explain)
+            records.append(BreakdownRecord.from_dict(one))
+            blocks += _blocks(run, records[-1], explain=explain)
         else:
             words = f"{one['model']}  {one['phase']}  {one['framework']} {one['mode']}"
             blocks.append(Lines([f"{words}  {one['status']}: {one['reason']}"], alarm=True))
+    if len(records) > 1:
+        blocks.append(Table.of(breakdown_columns(records), records))
     return blocks
 
 
 def _blocks(run: RunRecord, record: BreakdownRecord, *, explain: bool) -> list[Block]:
-    step = record.measured
-    scale = Scale.fit(step.median)
-    options = [f"{name}={value}" for name, value in record.options.items()]
-    what = [record.model, *options, f"batch {record.batch}", record.phase, record.precision]
-    where = [record.library, record.mode, record.layout]
-    figures = f"{_with_interval(step, scale)}, {record.processes} processes"
+    scale = Scale.fit(record.measured.median)
+    threads = f"{record.threads} thread{'' if record.threads == 1 else 's'}"
+    where = f"{device_name(run.device)}  {threads}  measured in {record.seconds:.0f} s"
     modules = record.modules if explain else record.modules[:_SHOWN]
     blocks: list[Block] = [
-        Heading(
-            [
-                "  ".join([*what, " ".join(where)]),
-                f"{figures}   {record.batch / step.median:.4g} images/s",
-                f"{device_name(run.device)}  {record.threads} threads",
-            ],
-            bold=2,
-        ),
-        _levels(record, scale),
+        Heading([*summary_parts(record), where], bold=2),
+        Table.of(level_columns(record), level_rows(record)),
         *bars(
             "levels",
             "From the limit to the step",
             [
                 Bar(name.replace("_", " "), level.median, ends=_ends(level))
                 for name in LEVELS
-                if (level := _level(record, name)) is not None
+                if (level := getattr(record.levels, name)) is not None
             ],
             ordered=False,
         ),
-        Table.of(_term_columns(scale), record.terms),
         Table.of(_module_columns(scale), modules),
         *bars(
             "modules",
@@ -86,31 +92,101 @@ def _blocks(run: RunRecord, record: BreakdownRecord, *, explain: bool) -> list[B
             ],
         ),
         *call_tree(record.calls),
-        Lines(_remarks(record, scale)),
+        Lines([*_remarks(record, scale), *conclusion(record)]),
     ]
+    if wrong := [f"contradiction: {one}" for one in record.contradictions]:
+        blocks.append(Lines(wrong, alarm=True))
     if explain:
         hows = [f"{one.term}: {one.how}" for one in record.terms]
+        blocks.append(Table.of(term_columns(record), record.terms))
         blocks.append(Lines(hows, listed=True, title="how it was measured"))
     return blocks
 
 
-def _level(record: BreakdownRecord, name: str) -> Level | None:
-    found: Level | None = getattr(record.levels, name)
+def summary_parts(record: BreakdownRecord) -> tuple[str, str]:
+    """Return what was broken down; and the step, as long as it takes."""
+    step = record.measured
+    layout = capabilities.of(record.framework).steps.layout_text(record.layout)
+    if record.own is not None and record.layout == "nchw":  # as it is built
+        layout = ""
+    options = [f"{name}={value}" for name, value in record.options.items()]
+    what = [record.model, *options, f"batch {record.batch}", record.phase]
+    what += [record.types or record.precision, f"{record.library} {record.mode}{layout}"]
+    scale = Scale.fit(step.median)
+    between = interval_text(step.ci_low, step.ci_high, scale)
+    figures = f"{scale.text(step.median)} (95 % {between}, {record.processes} processes)"
+    return "  ".join(what), f"{figures}   {record.batch / step.median:.4g} images/s"
+
+
+def interval_text(low: float | None, high: float | None, scale: Scale) -> str:
+    """Return an interval: ``409.1 .. 426.0``; a dash without one."""
+    return "-" if low is None or high is None else f"{scale.bare(low)} .. {scale.bare(high)}"
+
+
+# -----------------------------------------------------------------------------
+# The levels, each with what lies above it.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelRow:
+    """A level with all that lies above it, or a part of that.
+
+    Attributes:
+        name: of the level, in words; empty of a part.
+        level: its time; None where it is not known, and of a part.
+        above_s: seconds of what lies above; None where nothing does.
+        above: what that is; where nothing does, why the level is not known.
+    """
+
+    name: str = ""
+    level: Level | None = None
+    above_s: float | None = None
+    above: str = ""
+
+
+def level_rows(record: BreakdownRecord) -> list[LevelRow]:
+    """Return a breakdown's levels from the limit to the step, each before the parts above it."""
+    found = []
+    for name, above in zip(LEVELS, (*LEVELS[1:], ""), strict=True):
+        terms = [one for one in record.terms if one.level == above]
+        title, level = name.replace("_", " "), getattr(record.levels, name)
+        if not terms:
+            found.append(LevelRow(name=title, level=level, above=record.reasons.get(name, "")))
+            continue
+        parts = [LevelRow(above_s=one.seconds, above=f"  {_named(one)}") for one in terms]
+        words = _ABOVE[name]
+        if len(terms) == 1:
+            words = f"{words}: {terms[0].detail}" if terms[0].detail else words
+            words = words if terms[0].kind == "difference" else _named(terms[0])
+            parts = []
+        above_s = sum(one.seconds for one in terms)
+        found.append(LevelRow(name=title, level=level, above_s=above_s, above=words))
+        found += parts
     return found
 
 
-def _levels(record: BreakdownRecord, scale: Scale) -> Table:
-    """Return a row for each level; of one that is not known the reason."""
+def _named(term: Term) -> str:
+    return f"{term.term}: {term.detail}" if term.detail else term.term
 
-    def cell(name: str) -> str:
-        level = _level(record, name)
-        return record.reasons[name] if level is None else _with_interval(level, scale)
 
-    columns: list[Column[str]] = [
-        Column("level", lambda name: name.replace("_", " "), right=False),
-        Column("time", cell, right=False),
+def level_columns(record: BreakdownRecord) -> list[Column[LevelRow]]:
+    """Return the columns of the levels; differences have their sign."""
+    scale = Scale.fit(record.measured.median)
+
+    def time(one: LevelRow) -> str:
+        return scale.text(one.level.median) if one.level is not None else "-" * bool(one.name)
+
+    def interval(one: LevelRow) -> str:
+        level = one.level
+        return "" if level is None else interval_text(level.ci_low, level.ci_high, scale)
+
+    return [
+        Column("level", lambda one: one.name, right=False),
+        Column("time", time),
+        Column("95 %", interval),
+        Column("above", lambda one: "" if one.above_s is None else scale.signed(one.above_s)),
+        Column("what lies above it", lambda one: one.above, right=False),
     ]
-    return Table.of(columns, LEVELS)
 
 
 def _ends(level: Level) -> tuple[float, float] | None:
@@ -118,26 +194,45 @@ def _ends(level: Level) -> tuple[float, float] | None:
     return None if low is None or high is None else (low, high)
 
 
-def _with_interval(level: Level, scale: Scale) -> str:
-    text = scale.text(level.median)
-    if level.ci_low is None or level.ci_high is None:
-        return f"{text} (n {level.n})"
-    return f"{text} (95 % {scale.bare(level.ci_low)} .. {scale.bare(level.ci_high)}, n {level.n})"
+def breakdown_columns(records: Sequence[BreakdownRecord]) -> list[Column[BreakdownRecord]]:
+    """Return the columns of several breakdowns of the same step: all levels.
+
+    Args:
+        records: all that stand in the table, at least one.
+    """
+    scale = Scale.fit(max(one.measured.median for one in records))
+
+    def level(name: str) -> Column[BreakdownRecord]:
+        def time(one: BreakdownRecord) -> str:
+            found = getattr(one.levels, name)
+            return "-" if found is None else scale.text(found.median)
+
+        return Column(name.replace("_", " "), time)
+
+    return [
+        Column("step", lambda one: f"{one.framework} {one.mode}", right=False),
+        *map(level, LEVELS),
+        Column("unexplained", lambda one: percent(one.unexplained, signed=True)),
+    ]
 
 
-def _term_columns(scale: Scale) -> list[Column[Term]]:
-    def interval(one: Term) -> str:
-        if one.ci_low is None or one.ci_high is None:
-            return "-"
-        return f"{scale.bare(one.ci_low)} .. {scale.bare(one.ci_high)}"
+def term_columns(record: BreakdownRecord) -> list[Column[Term]]:
+    """Return the columns of the terms, which sum to the step; what is no limit has its sign."""
+    scale = Scale.fit(record.measured.median)
+
+    def time(one: Term) -> str:
+        return (scale.text if one.kind == "limit" else scale.signed)(one.seconds)
+
+    def share(one: Term) -> str:
+        return percent(one.share, decimal=True, signed=one.kind != "limit")
 
     return [
         Column("term", lambda one: one.term, right=False),
         Column("kind", lambda one: one.kind, right=False),
-        Column("time", lambda one: scale.text(one.seconds)),
-        Column("95 %", interval),
-        Column("of the step", lambda one: percent(one.share)),
-        Column("stands out", lambda one: one.detail, right=False),
+        Column("time", time),
+        Column("95 %", lambda one: interval_text(one.ci_low, one.ci_high, scale)),
+        Column("share", share),
+        Column("what stands out", lambda one: one.detail, right=False),
     ]
 
 
@@ -155,18 +250,20 @@ def _module_columns(scale: Scale) -> list[Column[BrokenDownModule]]:
     ]
 
 
+# -----------------------------------------------------------------------------
+# What stands below the tables.
+
+
 def _remarks(record: BreakdownRecord, scale: Scale) -> list[str]:
-    lines = []
-    if record.unexplained is not None:
-        words = f"unexplained {record.unexplained:+.1%} of the step"
-        if record.unexplained_low is not None and record.unexplained_high is not None:
-            words += f", 95 % {record.unexplained_low:+.1%} .. {record.unexplained_high:+.1%}"
-        lines.append(words)
+    lines = [unexplained_line(record)]
     lines += [f"not measured: {one}" for one in record.not_measured]
-    lines += [f"contradiction: {one}" for one in record.contradictions]
+    if record.forecast_s is not None:
+        error = percent(record.forecast_error, signed=True)
+        lines.append(f"forecast made before: {scale.text(record.forecast_s)} ({error})")
     trace = record.trace
+    traced = "the chain of calls" if trace.way == "stamps" else "a traced step"
     lines.append(
-        f"calls are timed by {trace.source} in {trace.rounds} steps and more: a traced step takes "
+        f"calls are timed by {trace.source} in {trace.rounds} steps: {traced} takes "
         f"{trace.cost:.2f} times as long as one beside it ({scale.text(trace.untraced_s)})"
     )
     lines += [f"note: {one}" for one in (*trace.notes, *record.notes)]
@@ -176,3 +273,57 @@ def _remarks(record: BreakdownRecord, scale: Scale) -> list[str]:
             f"warning: {rounds} were disturbed, which widens intervals: {record.disturbance}"
         )
     return lines
+
+
+def unexplained_line(record: BreakdownRecord) -> str:
+    """Return what experiments leave of the step, and whether any is missing."""
+    whole = "" if record.not_measured else "   everything was measured"
+    if record.unexplained is None:
+        return f"unexplained: no difference has all of its experiments{whole}"
+    step_s = record.measured.median
+    words = f"unexplained {Scale.fit(step_s).signed(record.unexplained * step_s)}"
+    inside = [percent(record.unexplained, signed=True, decimal=True)]
+    if record.unexplained_low is not None and record.unexplained_high is not None:
+        ends = (record.unexplained_low, record.unexplained_high)
+        low, high = (percent(one, signed=True, decimal=True) for one in ends)
+        inside.append(f"95 % {low} .. {high}")
+    return f"{words} ({', '.join(inside)}){whole}"
+
+
+def conclusion(record: BreakdownRecord) -> list[str]:
+    """Return which module dominates, what costs most, and what to do next; each a line.
+
+    Nothing is said to dominate or to be lost where others used the machine beside most rounds, or
+    where measurements contradict each other.
+    """
+    if record.contradictions:
+        return [f"Nothing is concluded: {len(record.contradictions)} contradictions."]
+    if 2 * record.disturbed > record.measured.n:
+        why = "somebody else used the machine beside most rounds"
+        return [f"Nothing is concluded: {why}. Repeat on an idle machine."]
+    scale = Scale.fit(record.measured.median)
+    lines = []
+    if record.modules:
+        first = record.modules[0]
+        line = record.lines.get(first.module)
+        place = f" ({line})" if line else ""
+        time = scale.text(first.seconds)
+        lines.append(f"{first.module}{place} dominates: {time}, {percent(first.share)} of the step")
+    loss = largest_loss(record)
+    if loss is None:
+        lines.append("No term besides the limit is worth 0.5 % of the step.")
+    else:
+        detail = f" ({loss.detail})" if loss.detail else ""
+        share = percent(loss.share)
+        lines.append(
+            f"costs most: {loss.term} {scale.text(loss.seconds)}, {share} of the step{detail}"
+        )
+    return [*lines, f"next: pydlbench {shlex.join(['diagnose', *step_words(record)])}"]
+
+
+def largest_loss(record: BreakdownRecord) -> Term | None:
+    """Return the term that costs most besides the limit, beyond its interval; None without one."""
+    terms = [one for one in record.terms if one.kind != "limit"]
+    sure = [one for one in terms if one.ci_low is None or one.ci_low > 0]
+    found = max(sure, key=lambda one: one.seconds, default=None)
+    return found if found is not None and found.share >= _WORTH else None

@@ -210,7 +210,7 @@ def _remedy(reason: str, found: Comparison, row: Row) -> str:
 def _ways(found: Comparison, rows: Sequence[Row]) -> list[str]:
     """Return what would tell smaller changes."""
     if found.passes:
-        return ["more --passes"]
+        return ["more --repetitions"]
     layers = any(row.kind in LAYER_KINDS for row in rows)
     interleave = ["--interleave"] if layers and found.matching.axis else []
     return [*interleave, "more runs of both sides in the store"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.records.check import step_words
+from pydlbench.records.step import step_words
 from pydlbench.report.blocks import Details, Lines, Table
 from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.units import format_seconds, percent
@@ -139,8 +139,10 @@ def _dominates(dominant: Dominant, calls: Sequence[CallInContext]) -> str:
 def _between(record: StepRecord, trace: Tracing) -> str:
     between_s = record.between_calls_s or 0.0
     whole = between_s + sum(one.in_context_s for one in record.calls or ())
+    chain = trace.way == "stamps"
+    over = "the chain of its calls over the step" if chain else "traced over untraced"
     return (
         f"between calls {format_seconds(between_s)}, {percent(between_s / whole)}; "
         f"{trace.calls:,} calls in {trace.rounds} steps of one process, by {trace.source}: "
-        f"traced over untraced {trace.cost:.3f}"
+        f"{over} {trace.cost:.3f}"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.records.check import RUNGS
+from pydlbench.records.breakdown import LEVELS
 from pydlbench.records.fields import flat_names
 from pydlbench.records.measurement import Measurement
 from pydlbench.records.step import StepRow
@@ -62,9 +62,9 @@ def flat_lines(
 _RUN: Final = ("run_id", "created_utc")
 _STEP: Final = (
     *("model", "phase", "framework", "cast", "feed", "option", "images_per_s", "faults", "busy"),
-    *("checks", "estimate_low_s", "estimate_high_s", "additivity_s"),
+    *("checks", "estimate_low_s", "estimate_high_s"),
     *("additivity_error", "forecast_s", "forecast_error", "unexplained"),
-    *(f"{rung}_s" for rung in RUNGS),
+    *(f"{level}_s" for level in LEVELS),
     *("protocol", "number", "value", "unit"),
 )
 # What the lines of samples have as well.
@@ -73,15 +73,15 @@ _IDENTITY: Final = (
     *("backend", "mode", "cache", "timing", "fuse", "layout_request", "model", "phase"),
     *("framework", "cast", "layout", "feed", "option", "protocol", "number"),
 )
-#: ``table`` is ``layer``, ``step``, ``check``, ``estimate`` or ``protocol``; ``sample`` counts from
-#: 0 and is empty in the line of the measurement. Of a protocol, each number that its script prints
-#: has lines of its own.
+#: ``table`` is ``layer``, ``step``, ``breakdown``, ``estimate`` or ``protocol``; ``sample`` counts
+#: from 0 and is empty in the line of the measurement. Of a protocol, each number that its script
+#: prints has lines of its own.
 LONG_COLUMNS: Final = tuple(
     dict.fromkeys(
         (*_RUN, "table", "sample", "sample_s", *CSV_COLUMNS, *flat_names(StepRow), *_STEP)
     )
 )
-_TIMES: Final = {"layer": "time_s", "step": "time_s", "check": "measured_s"}
+_TIMES: Final = {"layer": "time_s", "step": "time_s", "breakdown": "measured_s"}
 
 
 def to_long(runs: Iterable[tuple[RunRecord, Iterable[Entry]]]) -> str:
@@ -120,8 +120,6 @@ def _measured(entry: Entry) -> Iterator[tuple[dict[str, Any], list[float]]]:
 
 
 def _samples(entry: Entry) -> list[float]:
-    if entry.table == "check":
-        return [one["seconds"]["step"] for one in entry.document.get("laps") or ()]
     if entry.samples is not None:
         return list(entry.samples)
     return list(entry.document.get("samples_s") or ())
@@ -145,9 +143,9 @@ def flat_row(table: str, document: Mapping[str, Any]) -> dict[str, Any]:
             "estimate_high_s": found.get("high"),
             "images_per_s": found.get("images_per_s"),
         }
-    if table == "check":
-        rungs = document.get("rungs") or {}
-        row |= {f"{name}_s": (rungs.get(name) or {}).get("median") for name in RUNGS}
+    if table == "breakdown":
+        levels = document.get("levels") or {}
+        row |= {f"{name}_s": (levels.get(name) or {}).get("median") for name in LEVELS}
     options = document.get("options")
     if options:
         row["option"] = " ".join(f"{name}={value}" for name, value in sorted(options.items()))
@@ -191,7 +189,7 @@ _FRAMEWORKS: Final = {"torch": "pytorch"}
 _STAGES: Final = {"forward": "eval", "forward-backward": "train"}
 _DEFAULT_MODES: Final = ("eager", "graph", None)
 _PROTOCOL: Final = "deep-learning-benchmark"
-_DLB_TIMES: Final = {"step": "time_s", "check": "measured_s"}
+_DLB_TIMES: Final = {"step": "time_s", "breakdown": "measured_s"}
 
 
 def to_dlb(runs: Iterable[tuple[RunRecord, Iterable[Entry]]]) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.analysis.scores import LEAST
 from pydlbench.backends import capabilities
-from pydlbench.ladder.scores import LEAST
-from pydlbench.records.fields import Column, cut
+from pydlbench.records.fields import Column
 from pydlbench.records.forecast import ForecastRecord
 from pydlbench.report.blocks import Heading, Lines, Table
 from pydlbench.report.columns import device_name
-from pydlbench.units import Scale, percent
+from pydlbench.units import Scale, cut, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -82,6 +82,12 @@ def page(title: str, subtitle: str, sections: Sequence[tuple[str, Sequence[Block
     return f"<!DOCTYPE html>\n{whole}"
 
 
+def fragment(blocks: Iterable[Block]) -> str:
+    """Return blocks as HTML that can stand in a page of others: a notebook's, for example."""
+    whole = _tag("div", *_Printer().elements(blocks))
+    return ET.tostring(whole, "unicode", method="html")
+
+
 class _Printer:
     """Prints the blocks of one page; counts its figures."""
 
@@ -115,7 +121,7 @@ class _Printer:
         if count > MOST_FIGURES:
             return _tag("p", f"{title}: only the first {MOST_FIGURES} figures are drawn")
         # What the converter draws is well-formed, and no entity can be in it.
-        drawn = ET.fromstring(_NAMESPACES.sub("", svg(figure, themed=True)))  # noqa: S314
+        drawn = ET.fromstring(_NAMESPACES.sub("", svg(figure, themed=True)))  # noqa: S314 - ours
         drawn.attrib.pop("height")
         drawn.set("style", f"max-width:{drawn.attrib.pop('width')}px")
         drawn.set("role", "img")

@@ -72,13 +72,13 @@ LISTS: Final = {
     "step": "steps",
     "agreement": "agreements",
     "protocol": "protocols",
-    "check": "checks",
+    "breakdown": "breakdowns",
     "findings": "findings",
 }
 # Commands that write a list of their table alone.
-_BY_ITSELF: Final = ("forecast", "breakdown")
+_BY_ITSELF: Final = ("forecast",)
 # Commands that write a single object beside the run, and the table that it is in.
-_SINGLE: Final = {"estimate": "estimate", "check": "check", "diagnose": "findings"}
+_SINGLE: Final = {"estimate": "estimate", "breakdown": "breakdown", "diagnose": "findings"}
 
 
 def run_document(
@@ -117,10 +117,10 @@ def run_document(
     if kind == "step" and len(lists["protocols"]) == 1:
         return {"kind": kind, "run": head["run"], **lists["protocols"][0]}
     single = lists[LISTS[_SINGLE[kind]]] if kind in _SINGLE else []
+    if kind == "breakdown":
+        return {**head, **(single[0] if len(single) == 1 else {"breakdowns": single})}
     if len(single) == 1:
         return {**head, **single[0], "measurements": lists["measurements"]}
-    if kind == "check" and single:
-        return {**head, "checks": single, "measurements": lists["measurements"]}
     return {**head, **lists}
 
 

@@ -109,7 +109,7 @@ def ncu_command(row: Measurement) -> list[str]:
         ["--nvtx", "--nvtx-include", f"pydlbench@{PROFILED_RANGE}/", "-o", file],
         ["pydlbench", "layers", "--shape", row.problem, "--pass", row.pass_],
         ["--precision", row.precision, "--cache", row.cache, "--device", row.device],
-        ["--layout", row.layout_request, *fused, "--visits", "1", "--budget", "0.01"],
+        ["--layout", row.layout_request, *fused, "--repetitions", "1", "--budget", "0.01"],
         ["--store", "none"],
     ]
     first, *others = (shlex.join(words) for words in lines)
@@ -173,7 +173,7 @@ def _few_visits(row: Measurement) -> str:
     count = 0 if row.time is None else row.time.repetitions
     return (
         f"the interval is that of {count} repetitions within seconds, in one process; "
-        f"--visits {2 * count}, each in another one, would tell more"
+        f"--repetitions {2 * count}, each in another one, would tell more"
     )
 
 

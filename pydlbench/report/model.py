@@ -16,7 +16,7 @@ from pydlbench.units import format_bytes, format_seconds, percent, si
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from pydlbench.ladder.estimate import Estimate, LayerShare, Plan
+    from pydlbench.analysis.estimate import Estimate, LayerShare, Plan
     from pydlbench.records.estimate import Recorded
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord

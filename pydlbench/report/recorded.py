@@ -83,6 +83,12 @@ def _time(seconds: float | None) -> str:
     return "-" if seconds is None else format_seconds(seconds)
 
 
+def _pass(problem: RecordedProblem) -> str:
+    """Return the passes of its layer; of an optimizer that it is one."""
+    named = problem.direction in ("forward", "backward")
+    return " ".join(problem.passes) if named and problem.passes else problem.direction
+
+
 def _ratio(problem: RecordedProblem) -> str:
     if problem.seconds is None or not problem.native_s:
         return "-"
@@ -92,7 +98,7 @@ def _ratio(problem: RecordedProblem) -> str:
 _COLUMNS: Final[tuple[Column[RecordedProblem], ...]] = (
     Column("operator", lambda problem: problem.operator, right=False),
     Column("problem", lambda problem: problem.problem, right=False),
-    Column("pass", lambda problem: " ".join(problem.passes) or problem.direction, right=False),
+    Column("pass", _pass, right=False),
     Column("precision", lambda problem: problem.precision, right=False),
     Column("count", lambda problem: f"{problem.count:,}"),
     Column("time", lambda problem: _time(problem.seconds)),

@@ -7,10 +7,10 @@ import shlex
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
-from pydlbench.records.fields import Column, cut
+from pydlbench.records.fields import Column
 from pydlbench.records.measurement import MATERIAL
 from pydlbench.report.blocks import Table
-from pydlbench.units import format_seconds, percent
+from pydlbench.units import cut, format_seconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

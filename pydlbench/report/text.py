@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
 from pydlbench.errors import UsageError, nearest
-from pydlbench.records.fields import cut
 from pydlbench.report.blocks import Details, Facts, Figure, Heading, Lines, Table, Title
 from pydlbench.store.place import user_path
-from pydlbench.units import printable
+from pydlbench.units import cut, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -60,12 +59,13 @@ class Style:
 
     @classmethod
     def of(cls, stream: TextIO) -> Self:
-        """Return the style that suits ``stream`` (https://no-color.org)."""
+        """Return the style that suits ``stream`` (https://no-color.org, https://force-color.org)."""
+        forced = bool(os.environ.get("FORCE_COLOR")) and not os.environ.get("NO_COLOR")
         if not stream.isatty():
-            return cls()
+            return cls(forced)
         plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
         columns = shutil.get_terminal_size((WIDEST, 24)).columns
-        return cls(not plain, min(WIDEST, columns), terminal=True)
+        return cls(forced or not plain, min(WIDEST, columns), terminal=True)
 
     def bold(self, text: str) -> str:
         """Mark what is to be read first."""

@@ -577,11 +577,9 @@ class _Loop:
                 self._done[entry.key] = result = Result(entry.table, document, key=entry.key)
                 if of := kernel_of(entry.key):
                     self._behind.setdefault(of, []).append(result)
-        # An estimate without a kernel that failed is not what was asked for. A check has measured
-        # its step all the same, and says of its native rung what is missing there.
+        # An estimate without a kernel that failed is not what was asked for.
         for key in incomplete & set(self._done):
-            if self._done[key].table == "estimate":
-                del self._done[key]
+            del self._done[key]
 
     def earlier(self, task: Task, row: Row) -> Result | None:
         """Return what an earlier attempt has finished of a row."""

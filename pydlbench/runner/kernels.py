@@ -19,6 +19,7 @@ from pydlbench.devices.kept import KeptKernel
 from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.ops.table import ITEM_BYTES
 from pydlbench.runner.rows import measured_row
+from pydlbench.study.loop import Size
 from pydlbench.study.plan import planned, scatter
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.policy import Policy, gpu_policy
@@ -113,6 +114,8 @@ class Kernels:
         self._described: dict[tuple[KernelSpec, str, bool], KernelFacts] = {}
         # By worker, what it was told to make ready.
         self._kept: dict[KernelSpec, KeptKernel | None] = {}
+        # By problem and variant, the seconds of what searches have tried.
+        self._tried_s: dict[tuple[KernelSpec, str], float] = {}
         self._begun: dict[Worker, tuple[KernelSpec, Preparation]] = {}
         self._without_empty_call: set[tuple[str, str, str | None]] = set()
 
@@ -210,6 +213,7 @@ class Kernels:
         variant: str | None = None,
         alone: bool = False,
         finals: bool = True,
+        unchecked: bool = False,
     ) -> RemoteKernel[KernelFacts]:
         """Have a case made ready in its worker; raises what the backend raises.
 
@@ -220,15 +224,20 @@ class Kernels:
             alone: it competes with nobody: for an estimate's sum a short search will do, and with
                 cold caches the kernel of the hot row, where that was measured before.
             finals: see ``Preparation``.
+            unchecked: take a variant that was not verified yet as it is: whoever asks has it
+                verified before its time is shown.
         """
         worker = self._workers.get(case.backend, case.device, warm=warm)
         plan = self._plan(case, variant, warm=warm, alone=alone, finals=finals)
+        if unchecked:
+            plan = plan._replace(preparation=dataclasses.replace(plan.preparation, verified=True))
         if self._begun.get(worker) == (case, plan.preparation):
             del self._begun[worker]
             kernel = worker.prepared()
         else:
             kernel = worker.prepare(case, plan.preparation)
         known = plan.known
+        self._keep_tried(case, kernel.facts)
         if plan.found is not None:
             kernel.facts = plan.found
         elif plan.seen is not None:
@@ -276,6 +285,32 @@ class Kernels:
         )
         found = None if variant is None else found
         return _Plan(preparation, summand, problem, found, known, seen)
+
+    def _keep_tried(self, case: KernelSpec, facts: KernelFacts) -> None:
+        """Keep what a search has timed; of one kernel alone it is a first execution."""
+        if case.backend == "native" and len(facts.candidates) > 1:
+            times = _times(facts.candidates)
+            self._tried_s |= {(_nameless(case), name): times[name] for name in times}
+
+    def known_size(self, case: KernelSpec, variant: str | None, process: int) -> Size | None:
+        """Return how long a native kernel runs, as its search or an earlier run has found.
+
+        Args:
+            case: what it computes.
+            variant: its name.
+            process: that holds it, in which what is short and was not searched for is warmed up.
+        """
+        if variant is None or case.backend != "native":
+            return None
+        seconds = self._tried_s.get((_nameless(case), variant))
+        warm = seconds is not None
+        kept = self.kept(case)
+        if seconds is None and kept is not None and variant in (kept.variant, kept.rival):
+            seconds = kept.seconds
+        if seconds is None:
+            return None
+        warm = warm or seconds >= self._policy.warm_limit_s
+        return Size(execution_s=seconds, wall_s=seconds, process=process if warm else 0)
 
     def kept(self, case: KernelSpec) -> KeptKernel | None:
         """Return the kernel that an earlier run has found for a native case on a CPU, if any."""
@@ -359,8 +394,7 @@ class Kernels:
         if kept is not None and kept.variant == variant_of(case, facts):
             return kept.rival
         margin = _RIVAL_OF_SUMMAND if self._options.estimate else _RIVAL
-        tried = [one for one in facts.candidates if one["status"] == "ok" and one["seconds"]]
-        times = {f"{one['algorithm']} {one['layout']}": min(one["seconds"]) for one in tried}
+        times = _times(facts.candidates)
         own = times.pop(f"{facts.algorithm} {facts.layout}", None)
         if own is None or not times:
             return None
@@ -436,6 +470,12 @@ class Kernels:
             keep_candidates=self._options.algorithms,
         )
         return self._devices.limited(row, case)
+
+
+def _times(candidates: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Return the seconds of candidates that ran, by the names that they are asked for by."""
+    tried = [one for one in candidates if one["status"] == "ok" and one["seconds"]]
+    return {f"{one['algorithm']} {one['layout']}": min(one["seconds"]) for one in tried}
 
 
 def variant_of(case: KernelSpec, facts: KernelFacts) -> str | None:

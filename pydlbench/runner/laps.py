@@ -126,7 +126,7 @@ class Laps:
     def _take_new_processes(self) -> None:
         if self._renew:
             half = (self._visits + 1) // 2
-            self._workers.renew(everything=self.number == half)
+            self._workers.renew(others=self.number == half)
 
 
 def _kept_bytes(kernels: Kernels, group: Sequence[KernelSpec]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
@@ -80,7 +79,7 @@ class Workers:
         """
         from pydlbench.backends import capabilities
         from pydlbench.workers.environment import allocator_environment
-        from pydlbench.workers.host import Worker
+        from pydlbench.workers.host import Worker, take_ahead
 
         allocator = allocator or ("kept pages" if warm else "default")
         key = (backend, device, allocator, logging)
@@ -88,9 +87,15 @@ class Workers:
             log = capabilities.of(backend).log_environment if logging else {}
             extra = {**allocator_environment(allocator), **log}
             limits = self._limits if backend == "native" else self._code_limits
-            self._found[key] = Worker(
-                backend, device, self._cpus, environment=extra, python=self._python, **limits
-            )
+            usual = not extra and self._python is None
+            worker = take_ahead(backend, device, self._cpus) if usual else None
+            if worker is None:
+                worker = Worker(
+                    backend, device, self._cpus, environment=extra, python=self._python, **limits
+                )
+            for name, limit in limits.items():
+                setattr(worker, name, limit)
+            self._found[key] = worker
         return self._found[key]
 
     def canary(self) -> float | None:
@@ -133,21 +138,21 @@ class Workers:
             wanted: backend and device of each.
             warm: of each such a process; see :meth:`get`.
         """
-        workers = [self.get(*one, warm=each) for one in dict.fromkeys(wanted) for each in warm]
-        for worker in workers:
-            worker.launch()
-        for worker in workers:
-            with contextlib.suppress(PydlbenchError):
-                worker.describe()
+        from pydlbench.workers.host import start_together
 
-    def renew(self, *, everything: bool) -> None:
+        start_together(
+            [self.get(*one, warm=each) for one in dict.fromkeys(wanted) for each in warm]
+        )
+
+    def renew(self, *, native: bool = True, others: bool = True) -> None:
         """End processes; the next request to each starts a new one, with other addresses.
 
         Args:
-            everything: those of frameworks and GPUs, too, which take seconds to start.
+            native: those of native kernels on a CPU.
+            others: those of frameworks and GPUs, which take seconds to start.
         """
         for (backend, device, *_), worker in self._found.items():
-            if everything or (backend, device) == ("native", "cpu"):
+            if native if (backend, device) == ("native", "cpu") else others:
                 worker.close(kill=True)
 
     def close(self) -> None:
@@ -167,6 +172,10 @@ _ROOF_PATTERNS = ("read", "copy", "triad")
 _REVISIT_S = 30.0
 # Arithmetic that takes so many times as long as memory would: see :meth:`Devices._believe`.
 _FAR_FROM_MEMORY = 2.0
+# Bytes per second that any machine's memory moves.
+_ANY_MEMORY = 5e9
+# What stands in a row that memory cannot be the limit of: one window of each level.
+_ROUGH_PATTERN = "triad"
 
 
 class Devices:
@@ -187,12 +196,13 @@ class Devices:
         keep_probes: bool = True,
     ) -> None:
         from pydlbench.devices.cpu.record import start_record
+        from pydlbench.workers.host import ahead
 
         self._keep_probes = keep_probes
         self._facts = facts
         self._cpus = cpus
         self._workers = workers
-        self._cpu: DeviceRecord = start_record(facts, cpus)
+        self._cpu: DeviceRecord = start_record(facts, cpus, ahead())
         self._gpus: dict[str, GpuRecord] = {}
         self._main = "cpu"
         # Levels whose bandwidths are those of an earlier run, as nothing depends on them yet.
@@ -312,53 +322,66 @@ class Devices:
             near = cached_bytes(case) <= 2 * private
             levels = ("memory", "llc", "l2") if near else ("memory", "llc")
         try:
-            if not case.on_gpu:
-                self._believe(row, case, levels)
-            held = with_limits(row, case, self._probed(case, precisions, levels), levels)
+            believed = not case.on_gpu and self._believe(row, case, levels)
+            lacking = () if believed else levels
+            held = with_limits(row, case, self._probed(case, precisions, lacking), levels)
             over = held.roofline
             # Only a kernel that is near its roof is told what another precision would bring.
             near_roof = over and (over.bound == "memory" or over.efficiency >= NEAR_ROOF)
             if near_roof and not case.on_gpu:
-                self._probed(case, ("fp32", "bf16"), levels)
+                self._probed(case, ("fp32", "bf16"), lacking)
             return held
         except PydlbenchError as error:  # the time stands without a peak beside it
             return msgspec.structs.replace(row, warnings=(*row.warnings, str(error)))
 
-    def _believe(self, row: Measurement, case: KernelSpec, levels: Sequence[str]) -> None:
-        """Take kept bandwidths over as they are where they cannot matter to a row's roof.
+    def _believe(self, row: Measurement, case: KernelSpec, levels: Sequence[str]) -> bool:
+        """Take bandwidths as they are where they cannot matter to a row's roof.
 
         A window of memory maps and fills three times the last-level cache. Where arithmetic takes
         more than twice what the kept bandwidth says, no window would make memory the limit. Who
-        is nearer to it has them confirmed.
+        is nearer to it has them confirmed. Where nothing is kept, and even slow memory would not be
+        the limit, one window of each level will do.
+
+        Returns:
+            Whether they are there, and no more is to be probed for this row.
         """
-        from pydlbench.devices.cpu.record import probed_sizes
+        from pydlbench.devices.bandwidths import extend_bandwidths
+        from pydlbench.devices.cpu.record import probe_bandwidths, probed_sizes
 
         if not self._keep_probes or self._cpu.bandwidth_reason is not None:
-            return
+            return False
         known = {one.level for one in self._cpu.bandwidths} - self._unconfirmed
         if known >= set(levels):
-            return
+            return False
         kept = [one for one in self.kept().read() if one.pattern in _ROOF_PATTERNS]
         self._probed(case, (case.precision,), ())
         record = self._cpu
         sizes = probed_sizes(record)
-        there = {
-            (one.level, one.pattern) for one in kept if one.working_set_bytes == sizes[one.level]
-        }
+        kept = [one for one in kept if one.working_set_bytes == sizes[one.level]]
         wanted = [level for level in levels if sizes[level] is not None]
-        slowest = [one.bytes_per_s for one in kept if one.level == "memory"]
-        whole = all((level, pattern) in there for level in wanted for pattern in _ROOF_PATTERNS)
-        if whole and slowest:
-            compute_s = row.flops_executed / record.limits(case.precision, row.clock_hz).measured
-            if compute_s > _FAR_FROM_MEMORY * row.bytes / max(slowest):
-                new = [one for one in kept if one.level in wanted and one.level not in known]
-                old = [one for one in record.bandwidths if one.level in known]
-                self._cpu = dataclasses.replace(record, bandwidths=(*old, *new))
-                self._unconfirmed |= {one.level for one in new}
-                return
+        whole = {one.level for one in kept} >= set(wanted)
+        compute_s = row.flops_executed / record.limits(case.precision, row.clock_hz).measured
+        memory = [one.bytes_per_s for one in kept if one.level == "memory"]
+        rate = max(memory) if whole and memory else _ANY_MEMORY
+        if compute_s > _FAR_FROM_MEMORY * row.bytes / rate:
+            lacking = [one for one in wanted if one not in known | self._unconfirmed]
+            new = tuple(one for one in kept if one.level in lacking)
+            if not whole:
+                probe = self._workers.get("native", "cpu").probe
+                bare = dataclasses.replace(record, bandwidths=())
+                rough, _ = extend_bandwidths(
+                    bare,
+                    lambda: probe_bandwidths(bare, (_ROUGH_PATTERN,), lacking, probe, windows=1),
+                )
+                new = rough.bandwidths
+                self.kept().write([one for one in new if one.disturbance is None])
+            self._cpu = dataclasses.replace(record, bandwidths=(*record.bandwidths, *new))
+            self._unconfirmed |= {one.level for one in new}
+            return {one.level for one in self._cpu.bandwidths} >= set(wanted)
         old = [one for one in record.bandwidths if one.level not in self._unconfirmed]
         self._cpu = dataclasses.replace(record, bandwidths=tuple(old))
         self._unconfirmed.clear()
+        return False
 
     def _revisited(self, device: str, record: DeviceRecord | GpuRecord) -> DeviceRecord | GpuRecord:
         """The device, with further windows of its roofs where the last ones are some time ago."""

@@ -8,11 +8,12 @@ from pydlbench.backends import capabilities
 from pydlbench.backends.capabilities import default_device
 from pydlbench.errors import BackendMissingError, UsageError
 from pydlbench.models.catalog import find_layers
+from pydlbench.records.peaks import DevicePeaks
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.options import Options
 from pydlbench.runner.session import Session
 from pydlbench.timing.policy import LAYER_BUDGET_S
-from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS, check_device
+from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS, check_device, check_word
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,6 +83,49 @@ def measure(
     usual = Options(budget_s=LAYER_BUDGET_S, visits=None)
     with Session(options or usual) as session:
         return next(row for _, row in session.measure([case]))
+
+
+def peaks(
+    device: str = "cpu", precision: str = "fp32", *, threads: int | None = None
+) -> DevicePeaks:
+    """Return the compute peaks of a device, theoretical and measured, for MFU.
+
+    Args:
+        device: ``cpu`` or ``cuda:N``.
+        precision: ``fp32``, ``bf16`` or ``fp16`` on a CPU; a GPU knows more.
+        threads: of a CPU's probe, one pinned per core; None is one per physical core.
+
+    Returns:
+        The record, in FLOP/s: what the units can do at the clock of the probe, and what the probe
+        has reached. A CPU's is kept for a day and only confirmed.
+
+    Raises:
+        UsageError: no such device or precision, or more threads than CPUs.
+        BackendMissingError: the native module or a library is missing.
+        UnsupportedError: the device cannot compute in this precision; says why.
+    """
+    check_device(device)
+    check_word("precision", precision, CPU_PRECISIONS if device == "cpu" else GPU_PRECISIONS)
+    with Session(Options(threads=threads)) as session:
+        probed: DeviceRecord | GpuRecord
+        if device == "cpu":
+            probed = session.devices.cpu((precision,), (), ())
+        else:
+            probed = session.devices.gpu(device, (precision,), (), ())
+        limits, peak = probed.limits(precision), probed.peak(precision)
+        assert peak is not None, "its limits are known"
+        return DevicePeaks(
+            device=device,
+            name=str(probed.to_dict()["name"]),
+            precision=precision,
+            threads=len(session.cpus) if device == "cpu" else None,
+            measured=limits.measured,
+            theoretical=limits.theoretical,
+            nominal=None if peak.nominal is None else peak.nominal.flops_per_s,
+            clock_hz=peak.clock_hz or 0.0,
+            derivation=None if peak.theoretical is None else peak.theoretical.derivation,
+            kernel=peak.kernel,
+        )
 
 
 def probe_device(

@@ -37,6 +37,8 @@ _WARM_VISITS: Final = 2
 # Visits after which a backend that is so much slower than the fastest, beyond doubt, has enough of
 # them; and a second kernel that is slower than the first one.
 _FEW: Final = 2
+# Of two kernels that so many visits in turn cannot tell apart either one will do.
+_RIVAL_VISITS: Final = 3
 _FAR: Final = 1.5
 
 
@@ -274,7 +276,7 @@ class Problem:
             return
         timed = [run for run in runs if self._count(run) >= _FEW and run.row is None]
         for run in timed:
-            self._settle_rival(run, beyond_doubt=True)
+            self._settle_rival(run, beyond_doubt=self._count(run) < _RIVAL_VISITS)
         series = {index: self._study.table.of(_key(run)) for index, run in enumerate(timed)}
         if len(series) < 2:
             return
@@ -295,8 +297,11 @@ class Problem:
             if beyond_doubt and not (found.above(1.0) or back.above(1.0)):
                 return
             near = max(found.median, back.median) <= NEAR
-            run.second = (run.variant if found.median < 1 else rival.variant) if near else None
-            if found.median < 1:
+            faster = found.median < 1
+            if faster and not _verified(self._kernels, rival):
+                faster = near = False
+            run.second = (run.variant if faster else rival.variant) if near else None
+            if faster:
                 table.replace(_key(run), _key(rival))
                 run.facts, run.variant = _chosen(rival, run), rival.variant
                 run.kernel, rival.kernel = rival.kernel, run.kernel
@@ -470,6 +475,7 @@ def _prepare_default(kernels: Kernels, run: BackendRun, *, alone: bool = False) 
     if run.facts is None:
         run.facts = run.kernel.facts
         run.variant = variant_of(run.case, run.facts)
+        _size(kernels, run)
         if (variant := kernels.rival_of(run.case, run.facts)) is not None:
             run.rival = BackendRun(run.case, variant=variant)
     return False
@@ -481,17 +487,38 @@ def _prepare_rival(kernels: Kernels, run: BackendRun, *, alone: bool) -> None:
     assert rival is not None, "there is one"
     rival.kernel = None
     try:
-        rival.kernel = kernels.prepare(run.case, variant=rival.variant, alone=alone, finals=False)
+        rival.kernel = kernels.prepare(
+            run.case, variant=rival.variant, alone=alone, finals=False, unchecked=True
+        )
     except WorkerError:
         run.rival = None
         _prepare_default(kernels, run, alone=alone)
         return
-    except PydlbenchError:  # wrong, say: what the search has chosen is right
+    except PydlbenchError:  # what the search has chosen is right
         run.rival = None
         return
-    rival.facts = rival.facts or rival.kernel.facts
-    if rival.facts.correct.status == "failed":
-        run.rival = None
+    if rival.facts is None:
+        rival.facts = rival.kernel.facts
+        _size(kernels, rival)
+
+
+def _size(kernels: Kernels, run: BackendRun) -> None:
+    """Take what is known of how long a kernel runs, before it is first sampled."""
+    assert run.kernel is not None, "it was made ready"
+    size = kernels.known_size(run.case, run.variant, run.kernel.generation)
+    if size is not None:
+        run.size[False] = size
+
+
+def _verified(kernels: Kernels, rival: BackendRun) -> bool:
+    """Whether a rival gives a right result: nothing that it is faster is believed before."""
+    try:
+        kernel = kernels.prepare(rival.case, variant=rival.variant, finals=False)
+    except PydlbenchError:
+        return False
+    with releasing([kernel]):
+        rival.facts = kernel.facts
+    return rival.facts.correct.status == "ok"
 
 
 def _prepare_warm(kernels: Kernels, run: BackendRun) -> bool:

@@ -77,8 +77,11 @@ class Session:
         return self._workers.get(backend, device, warm=warm, logging=logging, allocator=allocator)
 
     def renew(self) -> None:
-        """End all processes; the next request to each starts a new one, with other addresses."""
-        self._workers.renew(everything=True)
+        """End the processes of frameworks; the next request to each starts a new one.
+
+        The native one stays, which reads bursts beside them.
+        """
+        self._workers.renew(native=False)
 
     def start(self, wanted: Iterable[tuple[str, str]], *, warm: Sequence[bool] = (False,)) -> None:
         """Start processes side by side; see :meth:`pydlbench.runner.machine.Workers.start`."""

@@ -7,14 +7,15 @@
     [defaults]            # for every table that knows the key
     batch = [1, 16]
 
-    [[layers]]            # as `pydlbench layers`; likewise [[estimate]], [[step]] and [[check]]
+    [[layers]]            # as `pydlbench layers`; likewise [[estimate]], [[step]] and [[breakdown]]
     shape = "alexnet/*"
     precision = ["fp32", "bf16"]
     exclude = [{ precision = "bf16", batch = 1 }]
 
 A list given to an option that takes several values goes there as it is; to one that takes a
-single value it is an axis: every combination of such axes is a request of its own. A table with
-``defaults = ["budget"]`` takes these of the file's defaults only.
+single value it is an axis: every combination of such axes is a request of its own. A list of lists
+is an axis of an option that takes several. A table with ``defaults = ["budget"]`` takes these of
+the file's defaults only.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Key:
 
     Attributes:
         name: of the option without its dashes, or of the argument: ``model``.
-        takes: ``many`` values, ``one``, none at all (``flag``), or is given ``again`` for another.
+        takes: ``many`` values, ``pairs`` of name and value, ``one``, or none at all (``flag``).
         positional: an argument, not an option.
         refused: why a file may not have it; empty where it may.
     """
@@ -192,7 +193,7 @@ def _table(
         if name in ("exclude", "defaults"):
             continue
         _check_name(place, name, keys)
-        axes.append(_words(place, by_name[name], value))
+        axes.append(key_words(place, by_name[name], value))
     # Arguments come last, behind "--": a name may begin with a dash.
     axes.sort(key=lambda axis: bool(axis[0]) and not axis[0][0].startswith("--"))
     count = math.prod(len(axis) for axis in axes)
@@ -211,7 +212,7 @@ def _table(
     )
 
 
-def _words(place: str, key: Key, value: Any) -> list[tuple[str, ...]]:
+def key_words(place: str, key: Key, value: Any) -> list[tuple[str, ...]]:
     """Return the alternatives of one key: one for options with lists, else one per value."""
     if key.takes == "flag":
         if not isinstance(value, bool):
@@ -220,17 +221,19 @@ def _words(place: str, key: Key, value: Any) -> list[tuple[str, ...]]:
                 f"{key.name} = true"
             )
         return [(f"--{key.name}",) if value else ()]
+    if isinstance(value, dict) and key.takes == "pairs":
+        value = [f"{name}={_plain(one)}" for name, one in value.items()]
     values = value if isinstance(value, list) else [value]
     if not values:
         raise UsageError(f"{place}: {key.name} = []: empty; nearest: leave it out")
-    if key.takes == "again" and all(isinstance(one, list) for one in values):
-        # An axis of alternatives, each with several of them.
+    if key.takes in ("many", "pairs") and all(isinstance(one, list) for one in values):
+        # An axis of alternatives, each with several values.
         return [
             tuple(f"--{key.name}={_text(place, key, one)}" for one in alternative)
             for alternative in values
         ]
     texts = [_text(place, key, one) for one in values]
-    if key.takes in ("many", "again"):
+    if key.takes in ("many", "pairs"):
         return [tuple(f"--{key.name}={text}" for text in texts)]
     if key.positional:
         return [(text,) for text in texts]
@@ -247,6 +250,10 @@ def _text(place: str, key: Key, value: Any) -> str:
     if isinstance(value, str) and not value.strip():
         raise UsageError(f'{place}: {key.name} = "": empty; nearest: leave it out')
     return str(value)
+
+
+def _plain(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _shown(value: Any) -> str:

@@ -18,7 +18,7 @@ from pydlbench.study.loop import LEAST_ROUNDS, ROUNDS, Size, Study, Subject, ran
 from pydlbench.timing import policy as policies
 from pydlbench.timing.policy import Policy, gpu_policy
 from pydlbench.units import format_bytes
-from pydlbench.workers.host import releasing
+from pydlbench.workers.host import releasing, start_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -78,9 +78,12 @@ def run_in_turn(
     """
     how = preparation or StepPreparation()
     turns = _Turns(cases, session, msgspec.structs.replace(how, trace=False))
-    while not turns.finished:
-        turns.visit(progress)
-    records = turns.records()
+    try:
+        while not turns.finished:
+            turns.visit(progress)
+        records = turns.records()
+    finally:
+        turns.close()
     return _traced(cases, records, session, progress) if how.trace else records
 
 
@@ -118,6 +121,11 @@ class _Turns:
         self._session = session
         self._preparation = preparation
         self._visits = session.options.visits or LEAST_ROUNDS
+        # One framework starts on one core: the process of the next visit starts beside it, and is
+        # stopped while anybody is timed.
+        alone = len({(case.framework, case.device) for case in cases}) == 1
+        pairs = alone and self._visits > 1 and not cases[0].on_gpu
+        self._sessions = [session, session.beside()] if pairs else [session]
         self._lap = 0
         on_gpus = all(case.on_gpu for case in cases)
         order = random_order(session.options.seed)
@@ -141,10 +149,11 @@ class _Turns:
         Args:
             progress: called with steps that are done, parts of them too, all, and what comes next.
         """
-        count, session = len(self._cases), self._session
-        if self._lap:
-            session.renew()
-        session.start((case.framework, case.device) for case in self._cases)
+        count = len(self._cases)
+        place = self._lap % len(self._sessions)
+        session = self._sessions[place]
+        if place == 0:
+            self._start()
         done = count * self._lap // (self._visits + 1)
         preparation = self._preparation
         if self._lap:
@@ -168,6 +177,23 @@ class _Turns:
             self._sample(kernels)
         self._lap += 1
 
+    def _start(self) -> None:
+        """Start the processes of this visit, and of the next one where that has others."""
+        ahead = self._sessions[: self._visits - self._lap]
+        for session in ahead:
+            if self._lap:
+                session.renew()
+        frameworks = dict.fromkeys((case.framework, case.device) for case in self._cases)
+        if len(ahead) == 1:
+            ahead[0].start(frameworks)
+        else:
+            start_together([one.worker(*each) for one in ahead for each in frameworks])
+
+    def close(self) -> None:
+        """End the processes that are not the session's own."""
+        for session in self._sessions[1:]:
+            session.close()
+
     def _sample(self, kernels: Mapping[int, RemoteKernel[StepFacts]]) -> None:
         rounds = ROUNDS if self._visits == 1 else 1
         subjects = []
@@ -178,7 +204,7 @@ class _Turns:
                     key=index,
                     sample=kernel.sample,
                     policy=dataclasses.replace(policy, visits=max(rounds, self._visits)),
-                    process=kernel.generation,
+                    process=self._lap + 1,
                     preparation=self._lap,
                     size=self._sizes.get(index),
                 )

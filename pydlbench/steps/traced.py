@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -27,16 +26,20 @@ if TYPE_CHECKING:
     from pydlbench.runner.session import Session
     from pydlbench.workers.host import RemoteKernel
 
-#: An interval of the median at 95 % takes six rounds; short steps have more.
+#: An interval of the median at 95 % takes six rounds; short steps have more. Of long ones there are
+#: as many as fit into half a minute, without an interval.
 _ROUNDS: Final = 6
 _MOST: Final = 18
 _ENOUGH_S: Final = 4.0
+_LONG_S: Final = 30.0
+#: So many tell what a round takes, and that a trace costs little: more where it does not look so.
+_FIRST: Final = 2
 #: A trace that makes a step this much longer is not of that step any more.
 _COST: Final = 1.03
 #: Calls without a known roofline may take this share of a module that has one.
 _UNKNOWN: Final = 0.1
 #: The precision of a peak by the type of operands.
-_PRECISIONS: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+PRECISIONS: Final = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 #: What a module's roofline reads: these are measured in every run.
 _LEVELS: Final = ("memory", "llc")
 
@@ -81,12 +84,24 @@ class Rounds:
         ]
         return list(middle_rounds(flat, calls + 1))
 
+    def __add__(self, other: Rounds) -> Rounds:
+        return Rounds(
+            [*self.traced_s, *other.traced_s],
+            [*self.plain_s, *other.plain_s],
+            [*self.calls_s, *other.calls_s],
+        )
+
+    @property
+    def cheap(self) -> bool:
+        """Whether tracing does not seem to make the step longer by more than may be."""
+        return median(self.ratios) <= _COST
+
     @property
     def dear(self) -> bool:
         """Whether tracing makes the step longer by more than may be: not by chance."""
         interval = median_interval(self.ratios)
         by_chance = interval is not None and interval.low <= 1
-        return median(self.ratios) > _COST and not by_chance
+        return not self.cheap and not by_chance
 
 
 def trace_step(case: StepSpec, session: Session) -> dict[str, Any]:
@@ -116,15 +131,24 @@ def trace_step(case: StepSpec, session: Session) -> dict[str, Any]:
     return {"trace": tracing, **in_context(facts.calls, rounds, limits_of(facts.calls, session))}
 
 
-def traced_rounds(kernel: RemoteKernel[StepFacts], facts: TraceFacts) -> tuple[Rounds, Tracing]:
-    """Return rounds of traced steps: by the profiler, unless it fails or costs too much."""
+def traced_rounds(
+    kernel: RemoteKernel[StepFacts], facts: TraceFacts, *, briefly: bool = False
+) -> tuple[Rounds, Tracing]:
+    """Return rounds of traced steps: by the profiler, unless it fails or costs too much.
+
+    Args:
+        kernel: runs the step traced.
+        facts: its calls, and how it can be traced.
+        briefly: a way is chosen, in which others take the rounds: of one that costs little two
+            rounds are enough.
+    """
     notes: list[str] = []
     rounds = None
     way = next(iter(facts.sources))
     try:
-        rounds = _sampled(kernel, facts, way)
+        rounds = _sampled(kernel, facts, way, briefly=briefly)
         if not rounds.dear:
-            return rounds, _tracing(facts, way, rounds)
+            return rounds, tracing_of(facts, way, rounds)
         notes.append(
             f"{facts.sources[way]} makes the step {median(rounds.ratios):.2f} times as long"
         )
@@ -132,26 +156,49 @@ def traced_rounds(kernel: RemoteKernel[StepFacts], facts: TraceFacts) -> tuple[R
         notes.append(str(error))
     if "stamps" in facts.sources and way != "stamps":
         try:
-            stamped = _sampled(kernel, facts, "stamps")
+            stamped = _sampled(kernel, facts, "stamps", briefly=briefly)
         except UnsupportedError as error:
             notes.append(str(error))
         else:
-            return _of_steps(stamped), _tracing(facts, "stamps", stamped, notes)
+            if median(map(sum, stamped.calls_s)) > median(stamped.plain_s):
+                notes.append(
+                    "the calls take longer one after another than the step: what is between them "
+                    "cannot be told, and is below zero"
+                )
+            return _of_steps(stamped), tracing_of(facts, "stamps", stamped, notes)
     if rounds is None:
         raise UnsupportedError("; ".join(notes))
     notes.append("seconds are scaled to the step without a trace")
-    return _scaled(rounds), _tracing(facts, way, rounds, notes)
+    return _scaled(rounds), tracing_of(facts, way, rounds, notes)
 
 
-def _sampled(kernel: RemoteKernel[StepFacts], facts: TraceFacts, way: str) -> Rounds:
-    seconds: list[float] = []
-    begin = time.monotonic()
-    width = 2 + len(facts.calls)
-    while not seconds or (len(seconds) < _MOST * width and time.monotonic() - begin < _ENOUGH_S):
-        untimed = 0 if seconds else 1
-        request = Request(samples=_ROUNDS, untimed=untimed, timing=way)
-        seconds += kernel.sample(request).seconds
-    return Rounds.of_seconds(seconds, len(facts.calls))
+def _sampled(
+    kernel: RemoteKernel[StepFacts], facts: TraceFacts, way: str, *, briefly: bool
+) -> Rounds:
+    first = kernel.sample(Request(samples=_FIRST, untimed=1, timing=way))
+    rounds = Rounds.of_seconds(first.seconds, len(facts.calls))
+    # Nobody compares time stamps with anything: they time a chain, and the step ran beside it.
+    if briefly and (way == "stamps" or rounds.cheap):
+        return rounds
+    round_s = max(first.wall_s, sum(rounds.traced_s) + sum(rounds.plain_s)) / _FIRST
+    more = rounds_wanted(round_s, most=_ROUNDS if briefly else _MOST) - _FIRST
+    if more > 0:
+        chunk = kernel.sample(Request(samples=more, timing=way))
+        rounds += Rounds.of_seconds(chunk.seconds, len(facts.calls))
+    return rounds
+
+
+def rounds_wanted(round_s: float, most: int = _MOST) -> int:
+    """Return how many rounds of traced steps are taken.
+
+    Args:
+        round_s: what one takes, with the step beside it.
+        most: of short ones.
+    """
+    round_s = max(round_s, 1e-6)
+    if _ROUNDS * round_s > _LONG_S:
+        return max(_FIRST, min(_ROUNDS - 1, int(_LONG_S / round_s)))
+    return max(_ROUNDS, min(most, int(_ENOUGH_S / round_s)))
 
 
 def _of_steps(stamped: Rounds) -> Rounds:
@@ -168,9 +215,18 @@ def _scaled(rounds: Rounds) -> Rounds:
     return Rounds(rounds.plain_s, rounds.plain_s, calls_s)
 
 
-def _tracing(facts: TraceFacts, way: str, rounds: Rounds, notes: Sequence[str] = ()) -> Tracing:
+def tracing_of(facts: TraceFacts, way: str, rounds: Rounds, notes: Sequence[str] = ()) -> Tracing:
+    """Return what there is to say of how calls were timed.
+
+    Args:
+        facts: of the traced step.
+        way: in which it was traced.
+        rounds: that were taken so.
+        notes: what was not as usual.
+    """
     return Tracing(
         source=facts.sources[way],
+        way=way,
         rounds=len(rounds.traced_s),
         calls=len(facts.calls),
         traced_s=median(rounds.traced_s),
@@ -351,9 +407,9 @@ def _executed(meaning: Meaning) -> float | None:
 
 
 def _moved(meaning: Meaning) -> int | None:
-    """Return least bytes; where a trace has no sizes of results, as far as layers tell."""
+    """Return least bytes; without sizes of results what is read, and what layers tell."""
     if meaning.bytes is not None or not meaning.layers or meaning.reads is None:
-        return meaning.bytes
+        return meaning.reads if meaning.bytes is None else meaning.bytes
     itemsize = bytes_of_type(next(iter(meaning.dtypes), "float32"))
     layers = [(each.layer, each.pass_) for each in meaning.layers]
     # Of layers one after the other only the last one's result is the call's.
@@ -365,4 +421,4 @@ def _moved(meaning: Meaning) -> int | None:
 
 def precision_of(meaning: Meaning) -> str:
     """Return the precision of the peak that a call is held against."""
-    return next((_PRECISIONS[one] for one in meaning.dtypes if one in _PRECISIONS), "fp32")
+    return next((PRECISIONS[one] for one in meaning.dtypes if one in PRECISIONS), "fp32")

@@ -1,11 +1,10 @@
-"""Opens the store's file, and turns what SQLite says into one line with what to do.
+"""Opens the store's file and turns SQLite's errors into one line with a remedy.
 
-Writers use a write-ahead log, so that readers and a second writer are never in the way, and have
-each commit on the disk before they go on: after a power cut, what was finished is there.
+Writers use a write-ahead log, so that readers and a second writer do not block each other. Each
+commit is on the disk before a writer goes on, so that finished rows survive a power cut.
 
-Readers never write. Where the log cannot be opened because the folder is read-only, the file is
-read as it is; a log that is there and has not been merged is read in a copy, for it holds the
-newest rows.
+Readers never write. If the folder is read-only, so that the log cannot be opened, the file is read
+without it. A log that has not been merged holds the newest rows; it is then merged in a copy.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ if TYPE_CHECKING:
 
 
 _PLACES = ", ".join("?" * (1 + len(LAYER_COLUMNS)))
-#: Puts an entry's number and :func:`~pydlbench.store.entry.layer_values` into the table of layers.
-INSERT_LAYER: Final = f"INSERT INTO layers VALUES ({_PLACES})"  # noqa: S608 - places for values
+#: Inserts an entry's number and :func:`~pydlbench.store.entry.layer_values` into ``layers``.
+INSERT_LAYER: Final = f"INSERT INTO layers VALUES ({_PLACES})"  # noqa: S608 - placeholders
 
 #: ``PRAGMA application_id`` of a store: "pdlb" in ASCII.
 APPLICATION_ID: Final = 0x70646C62
-#: ``PRAGMA user_version``: the version of the tables below.
+#: ``PRAGMA user_version``: version of the tables below.
 VERSION: Final = 2
 
-#: Which entries are found by their keys alone; a query has to say it in the same words.
+#: Condition of the entries that are indexed by key alone; queries must repeat it literally.
 OF_OPERATORS: Final = "kind IN ('operator', 'faults')"
 
-#: Runs, their entries and tags. Documents are compressed JSON, samples float64 (seconds). What a
-#: list of runs shows stands in columns of its own, as do the numbers of layers: reading a hundred
+#: Runs, their entries and tags. Documents are compressed JSON, samples are float64 (seconds). What
+#: a list of runs shows has its own columns, and so have the numbers of layers: reading a hundred
 #: thousand documents would take seconds.
 TABLES: Final = (
     """
@@ -55,7 +54,7 @@ TABLES: Final = (
         request BLOB
     )
     """,
-    # The samples have a CRC-32: a document's compression has its own.
+    # Samples have a CRC-32; the compression of documents includes a checksum.
     """
     CREATE TABLE entries (
         number INTEGER PRIMARY KEY,
@@ -67,10 +66,10 @@ TABLES: Final = (
         samples_crc INTEGER
     )
     """,
-    # Ends with the row's number: counts and orders are read from it alone.
+    # The index contains the row number as well, which is enough for counting and ordering.
     "CREATE INDEX entries_of_run ON entries (run, kind)",
     "CREATE UNIQUE INDEX entries_by_key ON entries (run, key) WHERE key IS NOT NULL",
-    # What forecasts are made of is looked up whatever run it is from.
+    # Forecasts look up operators and faults of all runs.
     f"CREATE INDEX entries_of_operators ON entries (key) WHERE {OF_OPERATORS}",
     """
     CREATE TABLE layers (
@@ -94,10 +93,10 @@ TABLES: Final = (
 
 
 def check_origin(connection: sqlite3.Connection, path: Path) -> bool:
-    """Return whether a file is a store; one without any table is none yet.
+    """Return whether a file is a store, False if it has no table yet.
 
     Raises:
-        StoreError: it is another program's, or of another version of pydlbench.
+        StoreError: another program or another version of pydlbench wrote the file.
     """
     application = _pragma(connection, "application_id")
     version = _pragma(connection, "user_version")
@@ -118,21 +117,21 @@ def check_origin(connection: sqlite3.Connection, path: Path) -> bool:
 
 
 def begin_store(connection: sqlite3.Connection, path: Path) -> None:
-    """Make the tables of a new store, in one transaction: all or none.
+    """Create the tables of a new store in one transaction.
 
     Args:
-        connection: outside of any transaction.
-        path: for messages.
+        connection: without an open transaction.
+        path: the file, for messages.
 
     Raises:
         StoreError: as :func:`check_origin`.
-        sqlite3.Error: the file cannot be written; it is then left as it was.
+        sqlite3.Error: the file cannot be written; it is unchanged then.
     """
     if check_origin(connection, path):
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        # Once more: another process may have done it meanwhile.
+        # Checked again: another process may have created the tables meanwhile.
         if not check_origin(connection, path):
             for statement in TABLES:
                 connection.execute(statement)
@@ -150,18 +149,18 @@ def _pragma(connection: sqlite3.Connection, name: str) -> int:
     return int(value)
 
 
-#: Seconds that a process waits for another one's transaction.
+#: Seconds to wait for the transaction of another process.
 BUSY_S: Final = 15.0
 _ELSE: Final = "name another file with --store"
-# What is no text in a damaged file is part of the message.
+# SQLite's messages quote damaged files.
 _LONGEST: Final = 200
 
 
 def open_writer(path: Path) -> sqlite3.Connection:
-    """Open a store for writing; a new one is begun.
+    """Open a store for writing, or create it.
 
     Raises:
-        StoreError: it cannot be written or is no store.
+        StoreError: the file cannot be written or is not a store.
     """
     with translated(path):
         connection = sqlite3.connect(path.absolute(), timeout=BUSY_S, isolation_level=None)
@@ -170,7 +169,7 @@ def open_writer(path: Path) -> sqlite3.Connection:
             _use_log(connection)
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
-            # SQLite opens a file that it may not write for reading, without a word.
+            # SQLite silently opens a file without write permission for reading.
             connection.execute("BEGIN IMMEDIATE")
             connection.execute(f"PRAGMA user_version = {VERSION}")
             connection.execute("ROLLBACK")
@@ -181,10 +180,10 @@ def open_writer(path: Path) -> sqlite3.Connection:
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
-    """Open a store for reading; a file without any table is an empty one.
+    """Open a store for reading; a file without tables is an empty store.
 
     Raises:
-        StoreError: it cannot be read or is no store.
+        StoreError: the file cannot be read or is not a store.
     """
     with translated(path):
         connection = _read_only(path)
@@ -202,7 +201,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Raise what SQLite raises as ``StoreError``."""
+    """Turn SQLite's errors into ``StoreError``."""
     try:
         yield
     except sqlite3.Error as error:
@@ -210,15 +209,15 @@ def translated(path: Path) -> Iterator[None]:
 
 
 def explain(error: sqlite3.Error, path: Path) -> StoreError:
-    """Return an error that says in one line what is wrong with a store and what to do."""
+    """Return an error with one line that names the problem and the remedy."""
     code = getattr(error, "sqlite_errorcode", 0)
-    kind = code & 0xFF  # without what tells one kind of input or output error from another
+    kind = code & 0xFF  # without the extended part of the code
     where = f"store {path}"
     text = " ".join(str(error).split())[:_LONGEST]
     if path.is_dir():
         return StoreError(f"{where}: is a directory; nearest: --store {path / 'store.sqlite'}")
     if kind in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-        why = "the disk is full" if kind == sqlite3.SQLITE_FULL else f"the disk refused ({text})"
+        why = "the disk is full" if kind == sqlite3.SQLITE_FULL else f"writing failed ({text})"
         return StoreError(f"{where}: not written, {why}; make room for it, or {_ELSE}")
     if kind in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
         return StoreError(f"{where}: is read-only; make it writable, or {_ELSE}")
@@ -231,10 +230,10 @@ def explain(error: sqlite3.Error, path: Path) -> StoreError:
             f"{where}: another process has locked it for {BUSY_S:g} s; wait for that, or {_ELSE}"
         )
     if kind == sqlite3.SQLITE_NOTADB:
-        return StoreError(f"{where}: is no SQLite file; {_ELSE}")
+        return StoreError(f"{where}: not an SQLite file; {_ELSE}")
     if kind == sqlite3.SQLITE_CORRUPT or "decode" in text:
         file = shlex.quote(str(path))
-        # Distributions build a sqlite3 without what .recover needs.
+        # The sqlite3 of Linux distributions is often built without .recover.
         return StoreError(
             f"{where}: is damaged ({text}); save what can be read, run by run with: pydlbench "
             f"export RUN --format json --samples --store {file}, or all with the sqlite3 of "
@@ -242,19 +241,19 @@ def explain(error: sqlite3.Error, path: Path) -> StoreError:
         )
     if kind == sqlite3.SQLITE_CONSTRAINT:
         gone = "FOREIGN" in text
-        why = "its run is not in it any more" if gone else "there is a run of this id in it"
+        why = "its run was deleted" if gone else "it has a run of this id already"
         return StoreError(f"{where}: not written, {why} ({text}); {_ELSE}")
     return StoreError(f"{where}: {text}; {_ELSE}")
 
 
 def _use_log(connection: sqlite3.Connection) -> None:
-    """Switch to the write-ahead log; a file system that cannot have one stays without."""
+    """Switch to the write-ahead log, unless the file system does not support it."""
     deadline = time.monotonic() + BUSY_S
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
-            # Switching does not wait for others by itself.
+            # Unlike other statements, this one does not wait for other processes.
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
@@ -264,7 +263,7 @@ def _use_log(connection: sqlite3.Connection) -> None:
 
 def _read_only(path: Path) -> sqlite3.Connection:
     if not path.exists() and path.parent.is_dir():
-        raise StoreError(f"store {path}: there is none yet; begin with: pydlbench layers")
+        raise StoreError(f"store {path}: no such file; create it with: pydlbench layers")
     try:
         return _checked(path, "mode=ro")
     except sqlite3.OperationalError as error:
@@ -279,7 +278,7 @@ def _read_only(path: Path) -> sqlite3.Connection:
 
 
 def _checked(path: Path, how: str) -> sqlite3.Connection:
-    # Absolute: SQLite takes ":memory:" for no file, and what follows two slashes for a host.
+    # Absolute: ":memory:" is not a file for SQLite, and two slashes precede a host.
     address = f"{path.absolute().as_uri()}?{how}"
     connection = sqlite3.connect(address, uri=True, timeout=BUSY_S, isolation_level=None)
     try:
@@ -291,7 +290,7 @@ def _checked(path: Path, how: str) -> sqlite3.Connection:
 
 
 def _copied(path: Path, log: Path) -> sqlite3.Connection:
-    """Read file and log in memory, by way of a copy beside each other."""
+    """Return the file merged with its log, in memory; the merge is done in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="pydlbench-") as folder:
         copy = Path(folder) / path.name
         shutil.copyfile(path, copy)

@@ -1,4 +1,4 @@
-"""A run from wherever it is: a store, or a JSON document that a command wrote."""
+"""Loads a run from a store or from the JSON document of a command."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ if TYPE_CHECKING:
 
     from pydlbench.store.reader import Reader
 
-# A run of 100,000 layers with their candidates; what is larger is no document of a command.
+# A run of 100,000 layers with their candidates is smaller than this.
 _MOST_BYTES = 1 << 28
 
-# The first of these names that a document has says which command wrote it.
+# The first of these fields that a document has identifies the command that wrote it.
 _TELLING = {
     "findings": "diagnose",
     "protocol": "step",
     "steps": "step",
-    "checks": "check",
     "forecasts": "forecast",
     "breakdowns": "breakdown",
     "estimate": "estimate",
-    "framework": "check",
+    "levels": "breakdown",
+    "framework": "breakdown",
 }
 
 
-# Commands that write a list of what their tables are called by.
-_SEVERAL = {"check": "checks", "forecast": "forecasts", "breakdown": "breakdowns"}
-# Commands whose document is one entry, and its table; of all others it is ``findings``.
+# Commands that write a list, with the field of that list.
+_SEVERAL = {"forecast": "forecasts", "breakdown": "breakdowns"}
+# Commands whose document is a single entry, with its table; for others it is ``findings``.
 _ALONE = {"estimate": "estimate", "fleet": "fleet"}
 
 
 class Loaded:
-    """A run with its entries, which are read when they are first asked for.
+    """A run with its entries, which are read on first use.
 
     Args:
-        info: as a list shows it.
-        record: when, where, with what.
-        source: the store that holds it, or all entries of a file, with their samples.
+        info: summary of the run, as in a list of runs.
+        record: time, device, environment and command of the run.
+        source: the store that holds the run, or all entries of a file with their samples.
 
     Attributes:
-        info: see there.
-        record: see there.
+        info: as above.
+        record: as above.
     """
 
     def __init__(self, info: RunInfo, record: RunRecord, source: Reader | list[Entry]) -> None:
@@ -60,7 +60,7 @@ class Loaded:
 
     @cached_property
     def entries(self) -> list[Entry]:
-        """All entries, with their raw samples where there are some."""
+        """All entries with their raw samples, if any."""
         return self.table(None, samples=True)
 
     def table(
@@ -77,7 +77,7 @@ class Loaded:
         return entries if places is None else [entries[place] for place in sorted(set(places))]
 
     def columns(self, names: Sequence[str] = LAYER_COLUMNS) -> list[tuple[Any, ...]]:
-        """Return the columns of its layers; see ``Store.columns``."""
+        """Return the columns of the run's layers; see ``Store.columns``."""
         if not isinstance(self._source, list):
             return self._source.columns(self.info.id, names=names)
         rows = [layer_values(entry.document) for entry in self._source if entry.table == "layer"]
@@ -88,23 +88,23 @@ class Loaded:
 def load(text: str, store: Reader | None) -> Loaded:
     """Return a run.
 
-    What looks like a path (it has a slash, or ends in ``.json``) is a file; everything else is a
-    run of the store, and a file only where there is no such run.
+    A text with a slash or the ending ``.json`` is a path. Any other text names a run of the store,
+    or a file if the store has no such run.
 
     Args:
-        text: what ``Store.find`` takes, or a path.
-        store: None where there is none.
+        text: an argument of ``Store.find``, or a path.
+        store: the store, or None without one.
 
     Raises:
-        UsageError: there is no such run and no such file, or the file is not what a command wrote
-            with ``--json``.
+        UsageError: there is no such run and no such file, or the file was not written by
+            ``--json``.
     """
     path = user_path(text)
     if "/" in text or path.suffix == ".json":
         return _from_file(path, text)
     try:
         if store is None:
-            raise UsageError(f"run {text}: no runs are kept yet; begin with: pydlbench layers")
+            raise UsageError(f"run {text}: no runs are stored yet; start with: pydlbench layers")
         info = store.find(text)
     except UsageError:
         if path.is_file():
@@ -134,7 +134,9 @@ def _from_file(path: Path, text: str) -> Loaded:
     except ValueError as error:
         if isinstance(error, PydlbenchError):
             raise
-        raise UsageError(f"{text}: is no JSON ({error}); give what --json FILE wrote") from error
+        raise UsageError(
+            f"{text}: not JSON ({error}); give a file that --json FILE wrote"
+        ) from error
     try:
         known = SCHEMA_VERSIONS.get(_kind(document), SCHEMA_VERSION)
         if document["schema_version"] > known:
@@ -148,8 +150,8 @@ def _from_file(path: Path, text: str) -> Loaded:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UsageError(
-            f"{text}: is no results of a run ({_lacking(document, error)}); give what layers, "
-            "estimate, step, check, diagnose or forecast wrote with --json"
+            f"{text}: not the results of a run ({_lacking(document, error)}); give a file that a "
+            "command wrote with --json FILE"
         ) from error
     info = RunInfo(
         id=record.id,
@@ -164,16 +166,16 @@ def _from_file(path: Path, text: str) -> Loaded:
 
 
 def _lacking(document: object, error: Exception) -> str:
-    """Say why a document is no results: what is missing in it, as far as that is known."""
+    """Return why a document is not the results of a run."""
     if not isinstance(document, dict):
-        return "no object"
+        return "not an object"
     if isinstance(error, KeyError):
         return f"without {error.args[0]}"
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def _kind(document: Mapping[str, Any]) -> str:
-    """Return the command that wrote a document: each has a name that no other has."""
+    """Return the command that wrote a document, from the fields of the document."""
     if isinstance(document.get("kind"), str):  # a sweep, or what export wrote
         return str(document["kind"])
     for name, kind in _TELLING.items():
@@ -183,20 +185,20 @@ def _kind(document: Mapping[str, Any]) -> str:
 
 
 def _entries(document: Mapping[str, Any]) -> Iterator[Entry]:
-    """Yield what a document holds, as the command that wrote it puts it into a store."""
+    """Yield the entries of a document, as the command stores them."""
     kind = _kind(document)
     for row in document.get("measurements", ()):
         yield Entry.from_document("layer", row)
     if kind == "sweep":
         yield from _swept(document)
         return
-    shared = {"schema_version", "kind", "run", "interrupted", "measurements", "checks"}
+    shared = {"schema_version", "kind", "run", "interrupted", "measurements"}
     rest = {name: value for name, value in document.items() if name not in shared}
     if kind == "step" and "protocol" in document:
         yield Entry.from_document("protocol", rest)
     elif kind == "step":
         for row in document["steps"]:
-            # As a store gives it back: its samples in its document as well.
+            # As from a store: the samples are in the document as well.
             yield Entry("step", dict(row), Entry.from_document("step", row).samples)
         for plain in document.get("agreements", ()):
             yield Entry.from_document("agreement", plain)
@@ -208,12 +210,12 @@ def _entries(document: Mapping[str, Any]) -> Iterator[Entry]:
 
 
 def _swept(document: Mapping[str, Any]) -> Iterator[Entry]:
-    """Yield what a sweep's document holds besides its layers."""
+    """Yield the entries of a sweep's document other than layers."""
     for name, table in (
         ("estimates", "estimate"),
         ("agreements", "agreement"),
         ("protocols", "protocol"),
-        ("checks", "check"),
+        ("breakdowns", "breakdown"),
         ("findings", "findings"),
     ):
         for plain in document.get(name, ()):

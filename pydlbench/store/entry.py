@@ -1,4 +1,4 @@
-"""What a store holds: entries as bytes and columns, and who writes a run."""
+"""Entries of a store as bytes and columns, and the process that writes a run."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 #: Kinds of entries: a timed layer; the estimate of a step (computed, not measured); a timed
-#: framework step, two frameworks' results held against each other, a published script's numbers;
-#: a check; what ``diagnose`` found; a forecast (computed), the operators timed for it, and counts
-#: of page faults of a step; a breakdown. Another command may have a table of its own.
+#: framework step, the comparison of two frameworks' results, the numbers of a published script;
+#: findings of ``diagnose``; a forecast (computed), the operators timed for it, and counts of
+#: page faults of a step; a breakdown. Other commands may add tables.
 TABLES: Final = (
-    *("layer", "estimate", "step", "agreement", "protocol", "check", "findings"),
+    *("layer", "estimate", "step", "agreement", "protocol", "findings"),
     *("forecast", "operator", "faults", "breakdown"),
 )
-#: Those that were not timed.
+#: Tables of entries that were not timed.
 UNTIMED: Final = ("estimate", "agreement", "forecast")
-#: Statuses of rows that need not be measured again.
+#: Statuses of rows that a resumed run does not repeat.
 ANSWERED: Final = ("ok", "skipped")
 
 
-#: Why a run is left alone, with its id to be put in.
+#: Why a run cannot be resumed, with a placeholder for its id.
 BEING_WRITTEN: Final = (
-    "is being written; wait for its end, or, if its process has gone on another host or in another "
+    "is still running; wait for its end, or, if its process ended on another host or in another "
     "container: pydlbench runs end {}"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One finished thing.
+    """One finished row or document of a run.
 
     Attributes:
         table: one of :data:`TABLES`.
-        document: its JSON object; NaN and infinities are allowed. Without ``samples_s``: of
-            layers, which have thousands, they are only read when they are asked for; of steps
-            they stand in the document all the same when it is read.
+        document: a JSON object; NaN and infinities are allowed. It has no ``samples_s``: layers
+            have thousands of samples, which are read on request only. The documents of steps
+            contain them again when they are read.
         samples: raw samples in seconds.
-        key: what it answers, see :func:`pydlbench.runner.execute.row_key`; a later entry of the
-            same run with the same key takes its place.
+        key: identifies the request, see :func:`pydlbench.runner.execute.row_key`; a later entry of
+            the same run with the same key replaces this one.
     """
 
     table: str
@@ -62,7 +62,7 @@ class Entry:
 
     @classmethod
     def from_document(cls, table: str, document: Mapping[str, Any], key: str | None = None) -> Self:
-        """Return an entry for a JSON object, its ``samples_s`` taken out."""
+        """Return an entry for a JSON object; ``samples_s`` is moved out of it."""
         plain = dict(document)
         samples = plain.pop("samples_s", None)
         return cls(table, plain, None if samples is None else tuple(samples), key)
@@ -71,27 +71,27 @@ class Entry:
 # -----------------------------------------------------------------------------
 # Documents and samples as bytes: compressed JSON, and float64 in little-endian order.
 
-# A document of two kilobytes takes 50 us at this level, and 15 % less room at the highest.
+# Takes 50 us for two kilobytes; the highest level would save another 15 %.
 _LEVEL = 6
 
 
 def pack(document: Mapping[str, Any]) -> bytes:
-    """Return a JSON object as bytes; NaN and infinities are kept as Python writes them."""
+    """Return a JSON object as bytes; NaN and infinities are written as Python does."""
     return zlib.compress(json.dumps(document, separators=(",", ":")).encode("ascii"), _LEVEL)
 
 
 def unpack(data: bytes) -> dict[str, Any]:
-    """Read :func:`pack`'s bytes back, without what could steer a terminal.
+    """Return the object of :func:`pack`, without control characters in its texts.
 
     Raises:
-        ValueError: they are damaged.
+        ValueError: the data is damaged.
     """
     document: dict[str, Any]
     try:
         text = zlib.decompress(data)
         try:
-            document = msgspec.json.decode(text)  # a fraction of the other's time
-        except msgspec.DecodeError:  # NaN and infinities are none of its numbers
+            document = msgspec.json.decode(text)  # much faster than the json module
+        except msgspec.DecodeError:  # it has no NaN and no infinities
             document = json.loads(text)
     except zlib.error as error:
         raise ValueError(str(error)) from error
@@ -102,16 +102,16 @@ def unpack(data: bytes) -> dict[str, Any]:
     return document
 
 
-# What there is in the JSON of every text with a control character; looking takes a microsecond.
+# Every text with a control character contains one of these in JSON; the search is fast.
 _MAY_STEER: Final = (b"\\u00", b"\\b", b"\\f", b"\x7f", b"\xc2")
 
 
 def without_controls(value: Any) -> Any:
-    """Return a document whose texts steer no terminal: files and stores come from anywhere."""
+    """Remove control characters from all texts: files and stores may come from anywhere."""
     if isinstance(value, dict):
         return {printable(name): without_controls(item) for name, item in value.items()}
     if isinstance(value, list):
-        # Samples are many, and no texts.
+        # Samples are many, and not texts.
         plain = all(type(item) is float for item in value)
         return value if plain else [*map(without_controls, value)]
     return printable(value) if isinstance(value, str) else value
@@ -133,15 +133,15 @@ def samples_crc(data: bytes | None) -> int | None:
 
 
 def unpack_samples(data: bytes | None, crc: int | None = None) -> tuple[float, ...] | None:
-    """Read :func:`pack_samples`'s bytes back.
+    """Return the samples of :func:`pack_samples`.
 
     Raises:
-        ValueError: they are damaged: not a whole number of float64, or not of that CRC-32.
+        ValueError: the data is damaged: a partial float64, or another CRC-32.
     """
     if data is None:
         return None
     if crc is not None and zlib.crc32(data) != crc:
-        raise ValueError("the samples are not those that were written")
+        raise ValueError("the CRC-32 of the samples differs")
     numbers = array.array("d")
     numbers.frombytes(data)
     if sys.byteorder == "big":
@@ -152,9 +152,9 @@ def unpack_samples(data: bytes | None, crc: int | None = None) -> tuple[float, .
 # -----------------------------------------------------------------------------
 # The columns of a layer's row that can be read without its document.
 
-#: Names, in the order of ``Store.columns``'s tuples: the fields of the JSON document, but
-#: ``median``, ``ci_low``, ``ci_high`` and ``n``, which are those of its ``time_s``. Seconds, Hz,
-#: FLOPs, bytes. None is what the document has not.
+#: Column names in the order of the tuples of ``Store.columns``: fields of the JSON document, and
+#: ``median``, ``ci_low``, ``ci_high`` and ``n`` of its ``time_s``. Units are seconds, Hz, FLOPs and
+#: bytes. A field that the document lacks is None.
 LAYER_COLUMNS: Final = (
     *("layer", "kind", "problem", "batch", "pass", "precision", "device", "backend", "mode"),
     *("cache", "timing", "threads", "fuse", "layout_request", "propagation", "status"),
@@ -166,9 +166,9 @@ _LARGEST: Final = (1 << 63) - 1
 
 
 def layer_values(document: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return a layer's document as the values of :data:`LAYER_COLUMNS`, as SQLite can hold them.
+    """Return the values of :data:`LAYER_COLUMNS` of a layer's document, as SQLite can store them.
 
-    NaN becomes None, as SQLite has none; the document keeps it.
+    NaN, which SQLite lacks, becomes None; the document keeps it.
     """
     summary = document.get("time_s")
     time = summary if isinstance(summary, dict) else {}
@@ -184,23 +184,22 @@ def _cell(value: Any) -> Any:
         return value if -_LARGEST <= value <= _LARGEST else float(value)
     if isinstance(value, float):
         return None if math.isnan(value) else value
-    # Names may hold bytes of the command line that are no text.
+    # Names may contain bytes of the command line that are not text.
     return value if value is None else str(value).encode("utf-8", "backslashreplace").decode()
 
 
 # -----------------------------------------------------------------------------
-# Which process writes a run, so that a run whose process is gone can be told from a running one.
+# The process that writes a run, to distinguish a killed run from a running one.
 #
-# Kept are the host's name, the kernel's boot, the process's number and the time at which it
-# started: numbers are given out again, and nothing but the start tells one process from the next.
-# Of a process on another host, or in another container, nothing can be known: its run stays
-# ``running``.
+# The host's name, the kernel's boot id, the process id and its start time are stored. Process ids
+# are reused, so only the start time identifies a process. Processes on another host or in another
+# container are not visible; their runs stay ``running``.
 
-_START = 21 - 2  # field 22 of /proc/PID/stat, counted behind the name in brackets
+_START = 21 - 2  # field 22 of /proc/PID/stat, counted from the one after the name
 
 
 def this_process() -> dict[str, Any]:
-    """Return who writes."""
+    """Return the identity of this process."""
     return {**_place(), "pid": os.getpid(), "start": _started(os.getpid())}
 
 
@@ -208,7 +207,7 @@ def is_gone(writer: Mapping[str, Any] | None) -> bool:
     """Whether the process that wrote a run has certainly ended.
 
     Args:
-        writer: of :func:`this_process`; None where it was not kept.
+        writer: the result of :func:`this_process`; None if it was not stored.
     """
     if writer is None:
         return True
@@ -223,7 +222,7 @@ def is_gone(writer: Mapping[str, Any] | None) -> bool:
 
 
 def _place() -> dict[str, Any]:
-    """The host, its boot, and the name space of its processes (a container has its own)."""
+    """The host, its boot id, and the PID namespace (a container has its own)."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -236,7 +235,7 @@ def _place() -> dict[str, Any]:
 
 
 def _started(pid: int) -> str | None:
-    """When a process started, in the kernel's ticks; None where there is none."""
+    """Start time of a process in kernel ticks; None if there is no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -248,7 +247,7 @@ def _started(pid: int) -> str | None:
 
 
 def _without_proc(pid: int) -> str | None:
-    """A system that shows no processes: alive is all that can be asked."""
+    """Without /proc only the existence of a process can be tested."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

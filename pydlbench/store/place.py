@@ -1,4 +1,4 @@
-"""Where the store is, and what makes two machines in it the same."""
+"""Location of the store, and identity of the machines in it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any, Final
 from pydlbench.errors import UsageError
 
 # -----------------------------------------------------------------------------
-# What a list calls a machine, and what makes two machines the same.
+# Names and identity of machines.
 
-# What vendors print around a name.
+# Noise in the names of vendors.
 _NOISE = re.compile(r"\((?:R|TM)\)|\b(?:CPU|Processor|NVIDIA|\d+-Core)\b|@.*", re.IGNORECASE)
-# What does not change while a machine is the same one. Clocks, load and free memory do.
+# Facts that identify a machine. Clocks, load and free memory vary.
 _FACTS = ("vendor", "family", "model", "stepping", "brand", "machine", "isa", "sockets", "cores")
 
 
 def machine_name(device: Any) -> str:
-    """Return the short name of a run's CPU or GPU; empty where the record has none.
+    """Return the short name of a run's CPU or GPU; empty if the record has none.
 
     Args:
         device: ``RunRecord.device``.
@@ -33,46 +33,46 @@ def machine_name(device: Any) -> str:
 
 
 def cpu_identity(device: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a run's CPU has to be the same for its rows to be continued.
+    """Return the properties of a run's CPU that must be equal to resume the run.
 
     Args:
-        device: ``RunRecord.device``; of a GPU's, the host beside it counts.
+        device: ``RunRecord.device``; for a GPU the host counts.
     """
     cpu = device.get("host") or device
     facts = cpu.get("facts")
     if not isinstance(facts, Mapping):
         return {"name": cpu.get("name")}
-    # The default number of threads follows from how many CPUs the process may use.
+    # The number of usable CPUs determines the default number of threads.
     usable = len(facts.get("affinity") or ())
     known = {name: facts.get(name) for name in _FACTS}
     return {"name": cpu.get("name"), **known, "usable CPUs": usable}
 
 
 def gpu_name(device: Mapping[str, Any]) -> str | None:
-    """Return the name of a run's GPU; None where none has been used yet."""
+    """Return the name of a run's GPU; None if no GPU was used yet."""
     name = device.get("name")
     return str(name) if "host" in device else None
 
 
 # -----------------------------------------------------------------------------
-# Paths as people write them.
+# Paths given by the user.
 
 
 def user_path(text: str | Path) -> Path:
-    """Return a path, its ``~`` replaced as a shell does: that of an unknown user stays as it is."""
+    """Return a path with ``~`` expanded; that of an unknown user is left unchanged."""
     path = Path(text)
     try:
         return path.expanduser()
-    except RuntimeError:  # no such user, or nobody's home is known
+    except RuntimeError:  # no such user, or no home folder is known
         return path
 
 
 # -----------------------------------------------------------------------------
-# Where the store is: an option, an environment variable, or the user's data directory.
+# Path of the store: an option, an environment variable, or the user's data directory.
 
-#: Environment variable that names the store.
+#: Environment variable with the path of the store.
 VARIABLE: Final = "PYDLBENCH_STORE"
-#: Word that stands for no store at all, as an option and in the variable.
+#: Value of option and variable for running without a store.
 NOWHERE: Final = "none"
 
 
@@ -87,20 +87,20 @@ def default_path() -> Path:
 
 
 def chosen_path(option: str | None) -> tuple[Path | None, str]:
-    """Return the store that a command uses, and who named it.
+    """Return the store that a command uses, and where its path comes from.
 
     Args:
-        option: what was given with ``--store``.
+        option: the value of ``--store``.
 
     Returns:
-        The path, None where nothing is to be kept; and ``--store``, the variable's name, or an
-        empty word for the user's data directory.
+        The path, or None to store nothing; and ``--store``, the variable's name, or an empty text
+        for the user's data directory.
 
     Raises:
-        UsageError: the option is an empty word.
+        UsageError: the option is empty.
     """
     if option == "":
-        raise UsageError("--store '': empty file name; nearest: none, or leave it out")
+        raise UsageError("--store '': empty file name; nearest: none, or omit the option")
     named, by = (option, "--store") if option else (os.environ.get(VARIABLE), VARIABLE)
     if named == NOWHERE:
         return None, by

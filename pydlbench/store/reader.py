@@ -1,4 +1,4 @@
-"""What can be asked of a store, and how people name runs: ``last``, beginnings of ids, tags."""
+"""Reads a store, and resolves names of runs: ``last``, prefixes of ids, tags."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 # -----------------------------------------------------------------------------
-# How people name runs: ``last``, beginnings of ids, tags.
+# Names of runs: ``last``, prefixes of ids, tags.
 
 _LAST: Final = re.compile(r"last(?:~([0-9]{1,9}))?")
 _TAG: Final = re.compile(r"[\w.+@][\w.+@:-]{0,63}")
@@ -36,21 +36,21 @@ _SHORTEST: Final = 4
 
 
 def chosen(text: str, ids: Sequence[str], tags: Collection[str], path: Path) -> str:
-    """Return the id that is meant by an id, its beginning, or ``last``.
+    """Return the full id for an id, a prefix of one, or ``last``.
 
     Args:
-        text: what was given.
-        ids: newest first.
-        tags: for the message.
-        path: of the store, for the message.
+        text: the name given.
+        ids: all ids, the newest first.
+        tags: all tags, for the message.
+        path: the store, for the message.
 
     Raises:
-        UsageError: none is meant, or several are.
+        UsageError: the text matches no run, or several.
     """
     if text in ids:
         return text
     if not ids:
-        raise UsageError(f"run {text}: no runs in {path} yet; begin with: pydlbench layers")
+        raise UsageError(f"run {text}: no runs in {path} yet; start with: pydlbench layers")
     if match := _LAST.fullmatch(text):
         back = int(match[1] or 0)
         if back >= len(ids):
@@ -62,14 +62,14 @@ def chosen(text: str, ids: Sequence[str], tags: Collection[str], path: Path) -> 
         return meant[0]
     if meant:
         few = ", ".join(meant[:4]) + ("..." if len(meant) > 4 else "")
-        raise UsageError(f"run {text}: {len(meant)} runs begin so: {few}; give more of it")
+        raise UsageError(f"run {text}: {len(meant)} runs match: {few}; give more characters")
     near = nearest(text, [*tags, *ids, *map(_tail, ids)]) or ["last"]
     text = text or "''"
     raise UsageError(f"run {text}: no such run; nearest: {', '.join(near)}; see: pydlbench runs")
 
 
 def short_id(name: str, ids: Sequence[str]) -> str:
-    """Return the shortest end of an id, from behind its dash, that means this run only."""
+    """Return the shortest unique prefix of the part of an id after its dash."""
     tail = _tail(name)
     for length in range(_SHORTEST, len(tail)):
         if _beginning(tail[:length], ids) == [name]:
@@ -78,10 +78,10 @@ def short_id(name: str, ids: Sequence[str]) -> str:
 
 
 def check_tag(tag: str) -> None:
-    """Refuse a tag that would be taken for something else.
+    """Check that a text can be a tag.
 
     Raises:
-        UsageError: it has blanks, is too long, or is what ``find`` means otherwise.
+        UsageError: it has invalid characters, is too long, or has another meaning in ``find``.
     """
     if not _TAG.fullmatch(tag):
         plain = re.sub(r"[^\w.+@:-]+", "-", tag).strip("-:")[:64] or "baseline"
@@ -89,9 +89,9 @@ def check_tag(tag: str) -> None:
             f"tag {tag!r}: up to 64 letters, digits and . _ + @ : - only; nearest: {plain}"
         )
     if _LAST.fullmatch(tag):
-        raise UsageError(f"tag {tag}: means the newest run; nearest: {tag}-one")
+        raise UsageError(f"tag {tag}: reserved for the newest run; nearest: {tag}-one")
     if tag.endswith(".json") and tag != ".json":
-        raise UsageError(f"tag {tag}: means a file; nearest: {tag[:-5]}-json")
+        raise UsageError(f"tag {tag}: reserved for files; nearest: {tag[:-5]}-json")
 
 
 def _beginning(text: str, ids: Sequence[str]) -> list[str]:
@@ -105,10 +105,10 @@ def _tail(name: str) -> str:
 
 
 # -----------------------------------------------------------------------------
-# What can be asked of a store.
+# Reading a store.
 
-# In the order in which runs were begun, not by their dates: a clock that was once set ahead would
-# keep its runs the newest.
+# By the order in which runs started, not by their dates: runs of a clock that was once set ahead
+# would stay the newest.
 _NEWEST_FIRST = "ORDER BY runs.rowid DESC"
 
 
@@ -116,8 +116,8 @@ class Reader:
     """The reading half of :class:`pydlbench.store.store.Store`.
 
     Args:
-        connection: to a store of the current schema.
-        path: of its file.
+        connection: an open store of the current schema.
+        path: its file.
     """
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
@@ -125,24 +125,27 @@ class Reader:
         self._connection = connection
 
     def runs(self, *, tag: str | None = None, limit: int | None = None) -> list[RunInfo]:
-        """Return runs, newest first, without reading a document.
+        """Return runs, the newest first, without reading their documents.
 
         Args:
-            tag: only those that have it.
-            limit: at the most so many.
+            tag: return only runs with this tag.
+            limit: the maximum number of runs.
         """
         clause = "" if tag is None else "WHERE id IN (SELECT run FROM tags WHERE tag = ?)"
         return self._infos(clause, () if tag is None else (tag,), -1 if limit is None else limit)
 
     def ids(self) -> list[str]:
-        """Return the ids of all runs, newest first."""
+        """Return the ids of all runs, the newest first."""
         return [row[0] for row in self._read(f"SELECT id FROM runs {_NEWEST_FIRST}")]  # noqa: S608 - a constant
 
     def info(self, run_id: str) -> RunInfo:
-        """Return what is known of a run by its full id.
+        """Return the summary of a run.
+
+        Args:
+            run_id: full id.
 
         Raises:
-            UsageError: there is none.
+            UsageError: there is no such run.
         """
         infos = self._infos("WHERE id = ?", (run_id,), 1)
         if not infos:
@@ -150,18 +153,18 @@ class Reader:
         return infos[0]
 
     def find(self, text: str) -> RunInfo:
-        """Return the run that somebody means.
+        """Return the run with a name.
 
         Args:
-            text: an id; a tag (of several runs the newest); ``last``; ``last~2``, two before it;
-                or the beginning of an id, or of what stands behind its last dash.
+            text: an id; a tag (the newest run with it); ``last``; ``last~2``, two runs before that;
+                or a prefix of an id or of the part after its last dash.
 
         Raises:
-            UsageError: no run is meant, or several are.
+            UsageError: the name matches no run, or several.
         """
         ids = self.ids()
         if (last := _LAST.fullmatch(text)) and text not in ids:
-            # A run in which nothing could be measured is found by its id only.
+            # ``last`` skips runs in which nothing could be measured.
             measured = filter(self._has_measured, ids)
             ids = list(itertools.islice(measured, int(last[1] or 0) + 1)) or ids
         tags = {row[0] for row in self._read("SELECT tag FROM tags")}
@@ -178,7 +181,7 @@ class Reader:
             return RunRecord.from_dict({**values, "command": _texts(command)})
 
     def request(self, run_id: str) -> dict[str, Any] | None:
-        """Return what was asked for when a run began, or None where it was not kept."""
+        """Return the request that started a run, or None if it was not stored."""
         data = self._row("SELECT request FROM runs WHERE id = ?", run_id)[0]
         with self._undamaged(f"run {run_id}"):
             return None if data is None else unpack(data)
@@ -195,10 +198,11 @@ class Reader:
 
         Args:
             run_id: full id.
-            table: only those of one table.
-            samples: with the raw samples, in seconds; in a step's document they always stand.
-            places: only these of the table, counted from 0: with ``layer``, lines of ``columns``.
-                No other document is read, so that a few rows of a large run are there at once.
+            table: return only entries of this table.
+            samples: include the raw samples, in seconds; documents of steps always contain them.
+            places: return only the entries at these positions of the table, counted from 0; for
+                ``layer`` these are the lines of ``columns``. Only their documents are read, which
+                is fast for a few rows of a large run.
         """
         chosen = "number, kind, document, CASE WHEN ?3 OR kind = 'step' THEN samples END"
         select = f"SELECT {chosen}, samples_crc, key FROM entries WHERE run = ?1"  # noqa: S608 - constants
@@ -222,15 +226,15 @@ class Reader:
     ) -> list[tuple[Any, ...]]:
         """Return the columns of a run's layers, in the order in which they were finished.
 
-        A hundred thousand rows take a fraction of a second; ``LAYER_COLUMNS`` has their names.
+        Much faster than reading the documents of large runs.
 
         Args:
             run_id: full id.
             table: only ``layer`` has columns.
-            names: of ``LAYER_COLUMNS``; fewer are read faster.
+            names: some of ``LAYER_COLUMNS``; fewer are read faster.
         """
         if table != "layer":
-            raise UsageError(f"columns of {table}: there are none; nearest: layer")
+            raise UsageError(f"table {table}: it has no columns; nearest: layer")
         wanted = ", ".join(f"layers.{LAYER_COLUMNS[LAYER_COLUMNS.index(name)]}" for name in names)
         return self._read(
             f"SELECT {wanted} FROM entries JOIN layers ON entry = number "  # noqa: S608 - constants
@@ -239,7 +243,7 @@ class Reader:
         )
 
     def documents(self, table: str, limit: int) -> list[tuple[int, dict[str, Any]]]:
-        """Return the newest entries of a table with their numbers, whatever run they are from.
+        """Return the newest entries of a table with their numbers, of all runs.
 
         Args:
             table: one of ``TABLES``.
@@ -253,10 +257,10 @@ class Reader:
             return [(number, unpack(document)) for number, document in rows]
 
     def newest(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Return the newest operator or count of page faults of each key, whatever run it is from.
+        """Return the newest operator or count of page faults of each key, of all runs.
 
         Args:
-            keys: those without an entry are left out.
+            keys: keys without an entry are omitted from the result.
         """
         from pydlbench.store.connection import OF_OPERATORS
 
@@ -273,7 +277,7 @@ class Reader:
         return documents
 
     def _has_measured(self, run_id: str) -> bool:
-        """Whether anything came of a run, or may still come of it."""
+        """Whether a run has a measured row, or may still get one."""
         ended = "SELECT 1 FROM runs WHERE id = ? AND status IN ('done', 'failed')"
         ok = "SELECT 1 FROM layers JOIN entries ON entry = number WHERE run = ? AND status = 'ok'"
         if not self._read(ended, (run_id,)) or self._read(f"{ok} LIMIT 1", (run_id,)):
@@ -325,7 +329,7 @@ class Reader:
     def _row(self, statement: str, run_id: str) -> tuple[Any, ...]:
         rows = self._read(statement, (run_id,))
         if not rows:
-            self.info(run_id)  # says that there is none
+            self.info(run_id)  # raises UsageError
         row: tuple[Any, ...] = rows[0]
         return row
 
@@ -341,12 +345,12 @@ class Reader:
             yield
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise StoreError(
-                f"store {self.path}: {what}: a document is damaged ({error}); the others can be "
-                "read: leave it out, or restore the file from a backup"
+                f"store {self.path}: {what}: a document is damaged ({error}); others can still "
+                "be read: omit it, or restore the file from a backup"
             ) from error
 
 
 def _texts(words: str) -> list[Any]:
-    """Return the words of a command line as it is kept, without what could steer a terminal."""
+    """Return the words of a stored command line, without control characters."""
     command: list[Any] = without_controls(json.loads(words))
     return command

@@ -1,4 +1,4 @@
-"""Going on where a run stopped: whether it is still the same run, and what its record says."""
+"""Resuming a run: whether machine and request are the same, and the record of both attempts."""
 
 from __future__ import annotations
 
@@ -25,22 +25,20 @@ def refuse_differences(
     request_before: Mapping[str, Any] | None,
     request_now: Mapping[str, Any],
 ) -> None:
-    """Make sure that new rows may stand beside those of a run.
+    """Check that new rows may be added to a run.
 
     Args:
-        before: the run, as it was kept.
-        now: a run on this machine as it is; a GPU is compared where both have used one.
-        request_before: what it was asked for.
-        request_now: what is asked for now; JSON objects, compared key by key.
+        before: the stored run.
+        now: a run on this machine in its present state; GPUs are compared if both runs used one.
+        request_before: the request of the stored run.
+        request_now: the present request; both are JSON objects and compared key by key.
 
     Raises:
-        UsageError: the machine, a library's version, a variable that libraries read, or the
-            request differs; it names what.
+        UsageError: the machine, a library's version, an environment variable of a library, or the
+            request differs; names the difference.
     """
     if request_before is None:
-        raise UsageError(
-            f"--resume {before.id}: it was kept without what was asked for; start a new run"
-        )
+        raise UsageError(f"--resume {before.id}: its request was not stored; start a new run")
     pairs = (
         ("the machine", cpu_identity(before.device), cpu_identity(now.device)),
         ("the GPU", *_gpus(before, now)),
@@ -50,7 +48,7 @@ def refuse_differences(
     )
     for what, old, new in pairs:
         differences = list(_differences(old, new))
-        # A sum over everything says least of all.
+        # The digest of all cases is the least informative difference.
         other = [text for text in differences if not text.startswith("cases was")]
         differences = other or differences
         if differences:
@@ -83,18 +81,18 @@ def _text(value: Any) -> str:
 
 
 def _plain(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a request as it is read back from JSON."""
+    """Return a request after a round trip through JSON."""
     plain: dict[str, Any] = json.loads(json.dumps(request))
     return plain
 
 
 # -----------------------------------------------------------------------------
-# The record of a run that was gone on with: what both attempts have found on the machine.
+# The record of a resumed run, merged from both attempts.
 #
-# Each attempt probes what its own rows need. The rows of the first one stand in the run beside
-# those of the second, so their peaks, bandwidths and libraries have to stand in its record as well.
+# Each attempt probes what its own rows need. The run contains the rows of both, so its record needs
+# the peaks, bandwidths and libraries of both.
 
-# Lists of a device's record, and what tells their items apart.
+# Lists of a device's record, with the fields that identify an item.
 _NAMED: Final = {
     "peaks": ("precision",),
     "bandwidths": ("level", "pattern"),
@@ -104,11 +102,11 @@ _BY_THREADS: Final = "by_threads"
 
 
 def continued(before: RunRecord, now: RunRecord) -> RunRecord:
-    """Return the run's record: the first attempt's id, time and command, and all that is known.
+    """Return the merged record, with id, time and command of the first attempt.
 
     Args:
-        before: as it was kept.
-        now: of the session that goes on; where both have found the same thing, this one counts.
+        before: the stored record.
+        now: the record of the resuming session, which has precedence.
     """
     return msgspec.structs.replace(
         now,
@@ -121,13 +119,13 @@ def continued(before: RunRecord, now: RunRecord) -> RunRecord:
 
 
 def _device(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one device; of several numbers of threads the most are on top, as in any run.
+    """Return the merged device; at the top level the one with the most threads, as in any run.
 
-    Only one on which nothing was probed stands behind others.
+    A device with probed peaks precedes one without.
     """
     if not before or not now:
         return dict(before or now)
-    if ("host" in before) != ("host" in now):  # one attempt has used a GPU, the other has not
+    if ("host" in before) != ("host" in now):  # only one attempt used a GPU
         card = now if "host" in now else before
         pair = (before, card["host"]) if card is now else (card["host"], now)
         return {**card, "host": _same_use(*pair)}
@@ -142,13 +140,13 @@ def _device(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _each(device: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return a device by its number of threads."""
+    """Return the devices of a record by number of threads."""
     plain = {name: value for name, value in device.items() if name != _BY_THREADS}
     return {str(plain.get("threads")): plain, **device.get(_BY_THREADS, {})}
 
 
 def _same_use(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all that two attempts have found on a device used in the same way."""
+    """Merge two records of a device with the same number of threads."""
     joined = _union(before, now)
     for name, keys in _NAMED.items():
         if before.get(name) and now.get(name):
@@ -159,7 +157,7 @@ def _same_use(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, An
 
 
 def _union(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return both, the later one's values where it has some; tables are joined, not replaced."""
+    """Merge two mappings: later values have precedence unless empty; nested ones are merged."""
     joined = dict(before)
     for name, value in now.items():
         old = joined.get(name)
@@ -171,11 +169,11 @@ def _union(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _items(before: Any, now: Any, keys: tuple[str, ...]) -> list[Any]:
-    """Return the items of both lists; of those about the same thing the later that was measured."""
+    """Merge two lists: of items with the same key, the later one that was measured."""
     items = {_name(item, keys): item for item in before}
     for item in now:
         name = _name(item, keys)
-        # A probe that could not run this time does not undo the one that did.
+        # A probe that could not run does not replace one that did.
         if name not in items or not item.get("reason"):
             items[name] = item
     return list(items.values())

@@ -1,4 +1,4 @@
-"""The store: runs begin, their entries are committed one by one, and are read back."""
+"""The store: writes runs, entry by entry, and reads them back."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _ENDS = ("done", "interrupted", "failed")
 class Store(Reader):
     """One file of results. Open it with :meth:`open`, and use it as a context manager.
 
-    Every method raises ``StoreError``, in one line with what to do, where the file cannot be
-    written or read; what was committed before stays. ``UsageError`` where there is no such run.
-    Not to be shared among threads; any number of processes may have the same file open.
+    Every method raises ``StoreError``, in one line with a remedy, if the file cannot be written or
+    read; committed entries are unaffected. Methods raise ``UsageError`` if there is no such run.
+    A store must not be shared by threads; any number of processes may open the same file.
 
     Attributes:
-        path: of the file.
+        path: the file.
     """
 
     @classmethod
@@ -47,13 +47,13 @@ class Store(Reader):
         """Open a store.
 
         Args:
-            path: of the file; None is :func:`pydlbench.store.place.default_path`, whose folder
-                is made where it is missing.
-            readonly: write nothing. Works where the file or its folder cannot be written; a missing
-                file is an error.
+            path: the file; None is :func:`pydlbench.store.place.default_path`, whose folder is
+                created if missing.
+            readonly: write nothing. This works without write permission for file and folder; a
+                missing file is an error.
 
         Raises:
-            StoreError: it cannot be opened, is damaged, no store, or of another version.
+            StoreError: the file cannot be opened, is damaged, not a store, or of another version.
         """
         from pydlbench.store.connection import open_reader, open_writer
 
@@ -65,7 +65,7 @@ class Store(Reader):
                 where.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise StoreError(
-                    f"store {where}: its folder cannot be made ({error.strerror}); name another "
+                    f"store {where}: its folder cannot be created ({error.strerror}); name another "
                     "file with --store"
                 ) from error
         return cls(open_writer(where), where)
@@ -82,16 +82,16 @@ class Store(Reader):
         self.close()
 
     def close(self) -> None:
-        """Close the file; nothing else works afterwards."""
+        """Close the file; the store cannot be used afterwards."""
         self._connection.close()
 
     def begin(self, run: RunRecord, kind: str, *, request: Mapping[str, Any] | None = None) -> None:
-        """Put a run into the store, with status ``running`` and this process as its writer.
+        """Add a run with status ``running`` and this process as its writer.
 
         Args:
-            run: its id must be new.
+            run: a run with a new id.
             kind: the command.
-            request: what was asked for, for whoever goes on with a killed run; a JSON object.
+            request: the request as a JSON object, needed to resume the run.
         """
         with self._transaction():
             self._connection.execute(
@@ -118,17 +118,17 @@ class Store(Reader):
             )
 
     def add(self, run_id: str, entry: Entry) -> None:
-        """Commit an entry; one of the same run with the same key is replaced by it."""
+        """Commit an entry; it replaces an entry of the same run with the same key."""
         self.add_all(run_id, (entry,))
 
     def add_all(self, run_id: str, entries: Iterable[Entry]) -> None:
-        """Commit entries together: all of them or, if one cannot be, none."""
+        """Commit entries in one transaction: all of them, or none if one is invalid."""
         with self._transaction():
             for entry in entries:
                 self._insert(run_id, entry)
 
     def holds(self, run_id: str, entry: Entry) -> bool:
-        """Whether this is a run's newest entry; asked after an interrupted ``add``."""
+        """Whether an entry is the newest one of a run; used after an interrupted ``add``."""
         rows = self._read(
             "SELECT kind, document, samples FROM entries WHERE run = ? "
             "ORDER BY number DESC LIMIT 1",
@@ -137,15 +137,15 @@ class Store(Reader):
         return rows == [(entry.table, pack(entry.document), pack_samples(entry.samples))]
 
     def describe(self, run: RunRecord) -> None:
-        """Keep a run's device and environment as they are known by now."""
+        """Store a run's device and environment as known so far."""
         document, _, machine = _columns(run)
         self._update(run.id, "document = ?, machine = ?", document, machine)
 
     def finish(self, run: RunRecord, status: str) -> None:
-        """End a run: its status, and its device and environment, which are known only now.
+        """End a run: store its status, and its final device and environment.
 
         Args:
-            run: as it is now; its id says which. The command line stays that of its beginning.
+            run: the final record; its command line is ignored.
             status: ``done``, ``interrupted`` or ``failed``.
         """
         if status not in _ENDS:
@@ -155,27 +155,27 @@ class Store(Reader):
         self._update(run.id, columns, status, document, machine)
 
     def end(self, run_id: str) -> None:
-        """End a run whose process is gone; what it has finished stays.
+        """Mark a run as interrupted whose process has ended; its entries are kept.
 
-        For one of another host or container, of which nothing can be seen from here. A process
-        that is still there is not disturbed, and ends its run itself.
+        For processes of another host or container, which are not visible here. If the process still
+        runs, it continues and sets the status itself.
 
         Raises:
-            UsageError: no such run, or it has ended.
+            UsageError: there is no such run, or it has ended.
         """
         with self._transaction():
             status = self.info(run_id).status
             if status not in ("running", "killed"):
-                raise UsageError(f"run {run_id}: has ended already, it is {status}")
+                raise UsageError(f"run {run_id}: has ended already with status {status}")
             self._connection.execute(
                 "UPDATE runs SET status = 'interrupted', writer = NULL WHERE id = ?", (run_id,)
             )
 
     def tag(self, run_id: str, tag: str) -> None:
-        """Give a run a tag; several runs may share one, and one that it has is no error.
+        """Add a tag to a run, which may have it already; several runs may share a tag.
 
         Raises:
-            UsageError: no such run, or the word cannot be one.
+            UsageError: there is no such run, or the tag is invalid.
         """
         check_tag(tag)
         with self._transaction():
@@ -185,10 +185,10 @@ class Store(Reader):
             )
 
     def untag(self, run_id: str, tag: str) -> None:
-        """Take a tag from a run.
+        """Remove a tag from a run.
 
         Raises:
-            UsageError: it has no such tag.
+            UsageError: the run has no such tag.
         """
         with self._transaction():
             tags = self.info(run_id).tags
@@ -198,17 +198,17 @@ class Store(Reader):
             self._connection.execute("DELETE FROM tags WHERE tag = ? AND run = ?", (tag, run_id))
 
     def delete(self, run_id: str) -> None:
-        """Delete a run with all that belongs to it.
+        """Delete a run with its entries and tags.
 
         Raises:
-            UsageError: there is none.
+            UsageError: there is no such run.
         """
         with self._transaction():
             self.info(run_id)
             self._connection.execute("DELETE FROM runs WHERE id = ?", (run_id,))
 
     def vacuum(self) -> None:
-        """Give the room of deleted runs back to the file system."""
+        """Return the space of deleted runs to the file system."""
         from pydlbench.store.connection import translated
 
         with translated(self.path):
@@ -216,7 +216,7 @@ class Store(Reader):
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def settle(self) -> None:
-        """Merge the log into the file and be without one: the file alone is the whole store."""
+        """Merge the log into the file and remove it, so that the file alone is the store."""
         from pydlbench.store.connection import translated
 
         with translated(self.path):
@@ -226,7 +226,7 @@ class Store(Reader):
         """Change columns of a run.
 
         Raises:
-            StoreError: the run is not in the store any more.
+            StoreError: the run was deleted.
         """
         with self._transaction():
             changed = self._connection.execute(
@@ -235,17 +235,16 @@ class Store(Reader):
             )
             if not changed.rowcount:
                 raise StoreError(
-                    f"store {self.path}: run {run_id}: not written, it is not in the store any "
-                    "more: somebody has deleted it"
+                    f"store {self.path}: run {run_id}: not written, the run was deleted"
                 )
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        """All or nothing, whatever ends it; waits for other writers first."""
+        """Run a transaction, which is rolled back on any exception; waits for other writers."""
         from pydlbench.store.connection import translated
 
         with translated(self.path):
-            # Within the try: Ctrl-C that comes just behind it would leave the transaction open.
+            # Within the try: Ctrl-C right after it would leave the transaction open.
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
                 yield
@@ -258,7 +257,7 @@ class Store(Reader):
         from pydlbench.store.connection import INSERT_LAYER
 
         if not re.fullmatch(r"[a-z][a-z-]{0,31}", entry.table):
-            raise UsageError(f"table {entry.table}: not a name; nearest: {', '.join(TABLES)}")
+            raise UsageError(f"table {entry.table}: not a valid name; nearest: {', '.join(TABLES)}")
         if entry.key is not None:
             self._connection.execute(
                 "DELETE FROM entries WHERE run = ? AND key = ?", (run_id, entry.key)

@@ -129,12 +129,17 @@ def estimate_values(
         beside: the subjects that they were made of: what disturbed one of them disturbed the value.
         confidence: level of the interval.
     """
-    words: dict[int, str] = {}
-    for series in beside:
-        words |= {
-            number: seen for number, seen in _Beside(series).words.items() if number in values
-        }
+    words = {number: seen for number, seen in seen_in_rounds(beside).items() if number in values}
     return _estimate(values, {}, words, confidence)
+
+
+def seen_in_rounds(series: Collection[Series]) -> dict[int, str]:
+    """Return what was seen of others beside subjects, by round; of undisturbed ones nothing.
+
+    Args:
+        series: of the subjects.
+    """
+    return {number: seen for one in series for number, seen in _Beside(one).words.items()}
 
 
 def _estimate(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.errors import PydlbenchError
@@ -77,7 +77,7 @@ class Subject:
 
 
 class Study:
-    """Takes rounds of visits and keeps them in a table.
+    """Takes rounds of visits and keeps them in a table; an interrupted round as far as it came.
 
     Args:
         order: seeded source of the order in each round. With a fixed one each subject would always
@@ -124,31 +124,39 @@ class Study:
             if self._interference is not None and before is None:
                 before = self._interference()
             taken: list[tuple[Subject, Request, Chunk]] = []
-            for subject in waiting:
-                request = request_for(subject, alone=alone and number > first)
-                try:
-                    chunk = subject.sample(request)
-                except PydlbenchError as error:
-                    errors[subject.key] = error
-                    continue
-                subject.size = _sized(subject, request, chunk)
-                taken.append((subject, request, chunk))
-            after = None if self._interference is None else self._interference()
-            beside = _slower(before, after)
+            after: Interference | None = None
+            try:
+                for subject in waiting:
+                    request = request_for(subject, alone=alone and number > first)
+                    try:
+                        chunk = subject.sample(request)
+                    except PydlbenchError as error:
+                        errors[subject.key] = error
+                        continue
+                    subject.size = _sized(subject, request, chunk)
+                    taken.append((subject, request, chunk))
+                after = None if self._interference is None else self._interference()
+            finally:  # also of a round that is interrupted
+                self._add(taken, number, _slower(before, after))
             before = after
-            for subject, request, chunk in taken:
-                self.table.add(
-                    visit_of(
-                        subject.key,
-                        chunk,
-                        inner=request.inner,
-                        number=number,
-                        preparation=subject.preparation,
-                        process=subject.process,
-                        beside=beside,
-                    )
-                )
         return errors
+
+    def _add(
+        self, taken: Sequence[tuple[Subject, Request, Chunk]], number: int, beside: Interference
+    ) -> None:
+        """Add the visits of a round to the table."""
+        for subject, request, chunk in taken:
+            self.table.add(
+                visit_of(
+                    subject.key,
+                    chunk,
+                    inner=request.inner,
+                    number=number,
+                    preparation=subject.preparation,
+                    process=subject.process,
+                    beside=beside,
+                )
+            )
 
 
 def request_for(subject: Subject, *, alone: bool = False) -> Request:
@@ -193,7 +201,9 @@ def _warm_up(subject: Subject) -> None:
         request = Request(samples=1, inner=inner)
     assert subject.size is not None, "sampled at least once"
     if subject.size.execution_s < policy.warm_limit_s:
-        request = request_for(subject)
+        # As long as a visit, but of what is longer than that one more sample will do.
+        policy = replace(policy, least_samples=1)
+        request = request_for(replace(subject, policy=policy))
         subject.size = _sized(subject, request, subject.sample(request))
 
 

@@ -1,4 +1,4 @@
-"""A chunk: what a backend hands back for one request, times and disturbance counters together."""
+"""A chunk: the samples that a backend returns for one request, with interference counters."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import msgspec
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What a kernel is asked to run next.
+    """A request to sample a kernel.
 
     Attributes:
         samples: timed samples to return.
         inner: executions per sample; the sample is their mean.
         untimed: executions before the first sample, to refill caches and wake the threads.
-        touch: reading the operands once does as well: a kernel that can leaves out the untimed
-            executions, which take it longer.
-        timing: how a step on a GPU is timed, see ``backends.steps.device.WAYS``; empty is the
-            first of these, and the only way of all else.
+        touch: reading the operands once is enough in place of the untimed executions, which a slow
+            kernel then skips if it supports that.
+        timing: how a step on a GPU is timed, one of ``backends.steps.device.WAYS``; empty is the
+            first of them, and the only one for everything else.
     """
 
     samples: int
@@ -28,16 +28,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuReadings(msgspec.Struct, frozen=True, kw_only=True):
-    """What NVML told about a GPU during a chunk of samples; None is what it did not tell.
+    """NVML readings of a GPU during a chunk of samples; None where NVML has none.
 
     Attributes:
         sm_clock_hz: median SM clock.
         memory_clock_hz: median memory clock.
-        power_w: median power: the first and the last reading are beside the load.
+        power_w: median power, since the first and the last reading may lie outside the load.
         temperature_c: highest temperature of the GPU.
-        reasons: what held the clock down, by the names of ``REASONS``.
-        others: process ids of others that computed on this GPU.
-        readings: how many readings these are of.
+        reasons: why the clock was reduced, by the names of ``REASONS``.
+        others: ids of other processes that computed on this GPU.
+        readings: number of readings.
     """
 
     sm_clock_hz: float | None = None
@@ -54,34 +54,32 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         seconds: seconds per execution, one per sample.
-        involuntary: involuntary context switches of all threads during each sample; empty where
-            the platform does not count them.
+        involuntary: involuntary context switches of all threads during each sample; empty if the
+            platform does not count them.
         clock_hz: core-clock readings taken in the chunk; may be empty.
         run_delay_s: time spent runnable but waiting for a CPU, of the thread that waited most. An
-            involuntary switch always waits, so 0 beside switches means "not counted here".
+            involuntary switch always waits, so 0 with switches means "not counted".
         steal_s: time the hypervisor took from the used CPUs, summed over them.
         wall_s: wall time between the two readings of the counters.
-        threads: threads that the kernel ran on, a CPU for each.
-        disturbance: what the backend itself saw that speaks against these samples (a GPU that was
-            too hot, another process on it), in words.
-        gpu: what was read from a GPU meanwhile.
-        gate_timeouts: samples that were taken once more because the host had to wait for the GPU
-            while the launch gate was closed.
-        enqueue_s: what the host needs to put an execution into a GPU's queue, one per sample; empty
-            where nobody asked.
-        allocations: blocks per execution that a framework asked a GPU's driver for; None where
-            nobody counted.
-        faults: page faults per execution; None where nobody counted.
-        voluntary: voluntary context switches of all threads; None where nobody counted.
-        cpu_s: CPU time that the process spent within ``wall_s``, summed over its threads, those
-            that wait by spinning included; None where nobody counted.
-        others_s: CPU time that others spent on the used CPUs within ``wall_s``; counted in ticks,
-            so that it may come out a tick too long or too short, or negative; None where nobody
-            counted.
-        canary: FMA throughput of bursts on all threads right before and right after, each as a
-            share of what the cores do when nobody else uses them; empty where there was none.
-        parts: of each sample the seconds of what it consists of, such as a step's calls; empty
-            where nobody timed them.
+        threads: threads that the kernel ran on, one CPU each.
+        disturbance: why the backend considers these samples unreliable (the GPU was too hot,
+            another process ran on it); None if it does not.
+        gpu: readings of the GPU during the samples.
+        gate_timeouts: samples that were repeated because the host had to wait for the GPU while the
+            launch gate was closed.
+        enqueue_s: host time to enqueue an execution on a GPU, one per sample; empty if not
+            measured.
+        allocations: memory blocks per execution that a framework requested from the GPU's driver;
+            None if not counted.
+        faults: page faults per execution; None if not counted.
+        voluntary: voluntary context switches of all threads; None if not counted.
+        cpu_s: CPU time of the process within ``wall_s``, summed over its threads, spinning ones
+            included; None if not counted.
+        others_s: CPU time of other processes on the used CPUs within ``wall_s``. It is counted in
+            ticks, so it may be a tick too long or too short, and negative. None if not counted.
+        canary: FMA throughput of bursts on all threads right before and right after, each relative
+            to idle cores; empty without bursts.
+        parts: for each sample the seconds of its parts, such as a step's calls; empty if not timed.
 
     Raises:
         ValueError: if there is no sample, a time or counter is negative or not finite,

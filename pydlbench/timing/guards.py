@@ -1,4 +1,4 @@
-"""Interference and throttling: what counters and bursts say about visits, in words."""
+"""Interference and throttling, derived from the counters and bursts of a round."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
 
 
 # -----------------------------------------------------------------------------
-# Interference: what counters and bursts say of a visit. Nothing is left out for it, and nothing for
-# its time: a kernel may be bimodal by nature.
+# Interference. No sample is dropped because of it, nor because of its time: a kernel's times may be
+# bimodal by nature.
 #
-# What no counter shows is a neighbour on the same physical core outside the virtual machine. It
-# slows every sample alike, without a switch, a wait or (mostly) a tick of steal; bursts tell.
+# No counter shows a neighbour on the same physical core outside the virtual machine. It slows all
+# samples alike, without a switch, a wait or (mostly) a tick of steal. Bursts of FMAs detect it.
 
 
 def waited_s(chunk: Chunk) -> float:
-    """Return how long a thread can have waited for somebody else's, in seconds.
+    """Return an upper bound of the time that a thread waited for other processes, in seconds.
 
-    Threads of a process that has more of them than CPUs wait for each other. Others have delayed
-    one for no longer than they ran, and they ran for no longer than this process left the CPUs to
-    them, idle time included. Both CPU time and wall time are known to the microsecond, so this
-    tells of chunks of a millisecond what ticks tell of seconds.
+    In a process with more threads than CPUs the threads wait for each other. Other processes cannot
+    delay a thread for longer than they ran, and they ran at most while this process did not use the
+    CPUs. CPU time and wall time are exact to a microsecond, so the bound holds for chunks of a
+    millisecond, where counts of ticks need seconds.
 
     Args:
-        chunk: with its counters.
+        chunk: samples with their counters.
     """
     if chunk.cpu_s is None:
         return chunk.run_delay_s
@@ -47,15 +47,15 @@ def seen_beside(
     wall_s: float,
     policy: Policy,
 ) -> str | None:
-    """Return what disturbed a visit, in words, or None.
+    """Return a description of the interference in a round, or None.
 
     Args:
-        disturbance: what the backend saw.
-        fma: share of the FMA units that bursts beside it have had; None without any.
-        wait_s: how long a thread waited for a CPU that somebody else had.
-        steal_s: what the hypervisor took.
-        wall_s: how long the visit was.
-        policy: says how much is too much.
+        disturbance: what the backend observed.
+        fma: FMA throughput of the bursts around it over that of idle cores; None without bursts.
+        wait_s: how long a thread waited for a CPU that another process used.
+        steal_s: CPU time that the hypervisor took.
+        wall_s: wall time of the samples.
+        policy: the limits.
     """
     if disturbance is not None:
         return disturbance
@@ -71,23 +71,22 @@ def seen_beside(
 
 
 def slow_canary(shares: Sequence[float], policy: Policy) -> str | None:
-    """Return what bursts around a visit or a probe say, in words; None where the cores were ours.
+    """Return a description of other use of the cores that bursts detected, or None.
 
     Args:
-        shares: of each burst, as in :attr:`pydlbench.timing.chunk.Chunk.canary`; empty where there
-            was none.
-        policy: says how much is too little.
+        shares: throughput of each burst, see :attr:`pydlbench.timing.chunk.Chunk.canary`.
+        policy: the limit.
     """
     if not shares or min(shares) >= policy.canary_share:
         return None
-    return f"somebody else used the cores: their FMA units did {min(shares):.0%} beside it"
+    return f"another process used the cores: FMA bursts reached {min(shares):.0%} of idle cores"
 
 
 # -----------------------------------------------------------------------------
-# What slowed a GPU down while it was sampled, and whether that counts against the samples.
+# Throttling of a GPU while it was sampled, and whether it disqualifies the samples.
 #
-# Large matrix products sit at the power cap by nature: a cap is recorded, but never held against a
-# sample. Heat and other processes are: they would not be there the next time.
+# Large matrix products run at the power cap by nature, so the cap is recorded and nothing more.
+# Heat and other processes are interference: the next run may not have them.
 
 #: Bits of NVML's clock event reasons (``nvmlClocksEventReason*``), by a short name.
 REASONS = {
@@ -101,7 +100,7 @@ REASONS = {
     0x80: "power brake",
     0x100: "display clocks",
 }
-#: Those that are no property of the kernel. "Hardware slowdown" is heat or an external brake.
+#: Reasons that do not come from the kernel. "Hardware slowdown" is heat or an external brake.
 HARMFUL = (
     "hardware slowdown",
     "software thermal slowdown",
@@ -118,7 +117,7 @@ def reasons_of(bits: int) -> tuple[str, ...]:
 
 
 def disturbance(readings: GpuReadings | None) -> str | None:
-    """Return what speaks against the samples of a chunk, in words, or None."""
+    """Return why the samples of a chunk are unreliable, or None."""
     if readings is None:
         return None
     harmful = [name for name in readings.reasons if name in HARMFUL]
@@ -133,7 +132,7 @@ def disturbance(readings: GpuReadings | None) -> str | None:
 
 
 def combine(readings: Iterable[GpuReadings]) -> GpuReadings | None:
-    """Return one account of several: means weighted by their readings, maxima, unions."""
+    """Merge readings: means weighted by their counts, maxima, unions."""
     accounts = [account for account in readings if account.readings]
     if not accounts:
         return None

@@ -8,15 +8,15 @@ from typing import Final
 
 from pydlbench.errors import UsageError
 
-#: Seconds of sampling, all repetitions together, where nobody says how many: of a layer's row, and
-#: of a framework's step, which is some hundred times as long.
+#: Default sampling time in seconds, over all repetitions: of a layer's row, and of a framework's
+#: step, which takes about a hundred times as long.
 LAYER_BUDGET_S: Final = 1.0
 STEP_BUDGET_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Constants of a visit: how large it is, and what beside it is interference.
+    """Constants of the timing protocol: how much is sampled, and what counts as interference.
 
     Times are wall seconds, widths and fractions are relative (0.005 is 0.5 %).
 
@@ -25,53 +25,53 @@ class Policy:
     """
 
     # --- intervals --------------------------------------------------------------------------
-    # The usual level; the interval of a median exists from 6 rounds on.
+    # The usual level. The interval of a median exists from 6 rounds on.
     confidence: float = 0.95
 
-    # --- the size of a visit ----------------------------------------------------------------
-    # Sampling time of a subject, all of its visits together, and how many these are.
+    # --- the samples of a round -------------------------------------------------------------
+    # Sampling time of a subject over all of its rounds, and the number of rounds.
     budget_s: float = 2.0
     visits: int = 6
-    # Four slices of a scheduler (3 to 4 ms). What is known better within a visit than the visits
-    # agree is of no use to their median.
+    # Four time slices of the scheduler (3 to 4 ms). More precision within a round than the rounds
+    # agree to does not help their median.
     chunk_s: float = 0.015
-    # Of a slow kernel so many samples where the budget has room for them: a second one tells a
-    # sample that was interrupted from one that was not.
+    # Least samples of a slow kernel, if the budget allows: the second one shows whether the first
+    # was interrupted.
     least_samples: int = 2
-    # Memory and post-processing bound only.
+    # Bounds memory and post-processing only.
     max_samples: int = 5000
     # A clock call costs 20 to 40 ns, two per sample: under 0.1 % of 100 microseconds.
     min_sample_s: float = 100e-6
-    # A sample costs no more than its own time on a CPU. Elsewhere a cache flush and a gate can
-    # take a hundred times longer than what they are there for, and the chunk counts them.
+    # On a CPU a sample costs its own time. On a GPU the cache flush and the gate around it can take
+    # a hundred times as long, and count towards the chunk.
     chunk_by_wall: bool = False
-    # Executions before the first timed one of a visit, because what ran before left other data in
-    # the caches and the thread pool asleep: refilling 32 MB takes about 2 ms. What takes longer
-    # than that reads its operands once instead, where it can.
+    # Time of the untimed executions before the first sample of a round: the kernel before it left
+    # other data in the caches, and the thread pool is asleep. Refilling 32 MB takes about 2 ms.
+    # Slower kernels read their operands once instead, if they can.
     settle_s: float = 0.002
-    # From here on none: such a kernel's data does not survive in a cache between two executions.
+    # No untimed executions above this: such data does not survive in a cache between executions.
     settle_limit_s: float = 0.1
-    # What is faster has a visit that does not count in each new process: clocks settle within
-    # milliseconds. What takes longer has run for longer when it was made ready.
+    # Faster kernels have a round that does not count in each new process: clocks settle within
+    # milliseconds. Slower ones ran for longer than that when they were prepared.
     warm_limit_s: float = 0.002
-    # Readings until the inner count fits; each multiplies it by up to 100, so 5 reach 1e10.
+    # Attempts until the inner count fits; each multiplies it by up to 100, so 5 reach 1e10.
     max_calibrations: int = 5
 
     # --- interference -----------------------------------------------------------------------
-    # Run-queue wait over wall time. One waiting thread holds up the whole team, so the wait is
-    # not divided by the number of threads. Seen on two cores in 50 ms chunks: idle 0.1 % mostly,
-    # 1.6 % in every fifth (kernel threads), 4 to 12 % in about one of forty; with one busy
-    # process 46 to 59 % in every chunk. 5 % stands clear of both.
+    # Run-queue wait over wall time. One waiting thread delays the whole team, so the wait is not
+    # divided by the number of threads. Observed on two cores in chunks of 50 ms: mostly 0.1 % when
+    # idle, 1.6 % in every fifth chunk (kernel threads), 4 to 12 % in one of forty; with one busy
+    # process 46 to 59 % in every chunk. 5 % separates the two.
     chunk_wait_fraction: float = 0.05
-    # Just above the 0.8 ms of a kernel thread, which is no interference in a visit of 15 ms.
+    # Just above the 0.8 ms of a kernel thread, which does not disturb 15 ms of samples.
     chunk_wait_floor_s: float = 0.001
-    # Threads wait for each other, too, where a process has more of them than CPUs: that is its own
-    # doing. Where all others together took less of the CPUs than a disturbed visit would lose to
-    # them, and less than ticks of 10 ms at both ends of a few visits can hide, no wait is theirs.
+    # In a process with more threads than CPUs the threads wait for each other, too, which is not
+    # interference. The wait is not attributed to other processes if these used less CPU time than a
+    # disturbed round would lose, and less than ticks of 10 ms at both ends of a few rounds hide.
     others_fraction: float = 0.05
     others_floor_s: float = 0.03
-    # FMA throughput of a burst over that of undisturbed cores. Seen on two cores of a virtual
-    # machine: 98 to 101 % in 95 of 100 bursts, 50 % while a neighbour has the other half of a core.
+    # FMA throughput of a burst relative to idle cores. Observed on two cores of a virtual machine:
+    # 98 to 101 % in 95 of 100 bursts, 50 % while a neighbour uses the other half of a core.
     canary_share: float = 0.9
     # Steal is counted in ticks of 10 ms, and single ticks happen on idle machines.
     steal_tick_s: float = 0.010
@@ -80,7 +80,7 @@ class Policy:
 
     @property
     def visit_s(self) -> float:
-        """What a visit may take at most, one sample apart, in seconds."""
+        """Sampling time of a round in seconds; a single sample may take longer."""
         return self.budget_s / self.visits
 
     def __post_init__(self) -> None:
@@ -102,17 +102,17 @@ def gpu_policy(policy: Policy, timing: str, cache: str = "hot") -> Policy:
     """Return the constants for a kernel on a GPU.
 
     Args:
-        policy: those for a CPU.
+        policy: the constants for a CPU.
         timing: how the kernel is timed: ``events``, ``cuda-graph`` or ``host-sync``.
-        cache: the cache state. A sample of a cold one is a single execution: the second would find
-            what the first has left, unless operands rotate.
+        cache: the cache state. With a cold cache a sample is a single execution, since the second
+            would find the data of the first in the cache, unless operands rotate.
     """
     single = cache != "hot" and timing == "events"
     return replace(
         policy,
-        # Events tick every half microsecond and a graph's start takes one to three: 0.3 % of 1 ms.
+        # Events resolve half a microsecond and a graph takes one to three to start: 0.3 % of 1 ms.
         min_sample_s=0.0 if single else 0.001,
-        # A launch refills what it needs; there are no threads to wake.
+        # There are no threads to wake, and a launch loads what it needs.
         settle_s=0.0002,
         chunk_by_wall=True,
         warm_limit_s=1.0,
@@ -123,8 +123,8 @@ def step_policy(policy: Policy) -> Policy:
     """Return the constants for a framework's whole step.
 
     Args:
-        policy: those for a kernel.
+        policy: the constants for a kernel.
     """
-    # The first steps of a process build kernels and pools of memory; the median of three tells of a
-    # step that was interrupted.
+    # The first steps of a process build kernels and memory pools. The median of three excludes an
+    # interrupted step.
     return replace(policy, least_samples=3, warm_limit_s=1.0)

@@ -62,19 +62,19 @@ def median(values: Iterable[float]) -> float:
 
 
 def middle_rounds(seconds: Sequence[float], width: int) -> list[float]:
-    """Return what each of several summands took in a round: its mean over the rounds in the middle.
+    """Return the time of each of several summands: its mean over the middle rounds.
 
     Medians do not add up: times have long right tails, so the sum of many medians is below the
-    median of the sums (of a step's calls up to 6 % below, on a quiet machine). Rounds are ranked by
-    their sums, and about half of them left out, as many at either end: what this returns adds up to
-    about the median of the sums, and one slow round does not move it.
+    median of the sums (by up to 6 % for the calls of a step, on a quiet machine). Rounds are ranked
+    by their sums, and a quarter is dropped at either end. The result adds up to about the median of
+    the sums, and a single slow round does not change it.
 
     Args:
-        seconds: round by round, each of ``width`` summands.
-        width: positive.
+        seconds: ``width`` summands of the first round, then those of the next, and so on.
+        width: number of summands, positive.
 
     Raises:
-        ValueError: no round, or one that is not whole.
+        ValueError: there is no round, or the last one is incomplete.
     """
     count, rest = divmod(len(seconds), width)
     if rest or not count:
@@ -135,25 +135,25 @@ def median_interval(values: Iterable[float], confidence: float = 0.95) -> Interv
     return Interval(low=ordered[ranks[0]], high=ordered[ranks[1]], confidence=ranks[2])
 
 
-# Half of the 95 % interval of the median of so many values over their range, where these are
-# normal: Lord's substitute for Student's t (Biometrika 34 (1947) 41), simulated for the median.
+# Half of the 95 % interval of the median over the range, by the number of normal values: Lord's
+# substitute for Student's t (Biometrika 34 (1947) 41), simulated for the median.
 _OF_RANGE = {2: 6.35, 3: 1.34, 4: 0.74, 5: 0.56, 6: 0.43, 7: 0.38}
 
 
 def half_width_of_few(values: Collection[float]) -> float | None:
-    """Return half of the 95 % interval of the median of two to seven values, taken for normal.
+    """Return half of the 95 % interval of the median of two to seven normal values, else None.
 
-    For so few that :func:`median_interval`, which assumes nothing, has none. None for others.
+    For samples that are too small for :func:`median_interval`, which assumes no distribution.
     """
     factor = _OF_RANGE.get(len(values))
     return None if factor is None else factor * (max(values) - min(values))
 
 
 def paired_ratios(a: Mapping[int, float], b: Mapping[int, float]) -> list[float]:
-    """Ratios a / b of the rounds that both have; the keys are round numbers.
+    """Return the ratios a / b of the common rounds; keys are round numbers.
 
-    What a machine does to both kernels of a round cancels; the spread that is left is the
-    variance between rounds, which is what a verdict has to use.
+    Changes of the machine that affect both kernels of a round cancel. The remaining spread is the
+    variance between rounds, which verdicts are based on.
 
     Raises:
         ValueError: if a value of ``b`` is not positive.

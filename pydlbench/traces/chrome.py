@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import bisect
 import itertools
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -13,19 +14,13 @@ import msgspec
 
 from pydlbench.errors import UsageError
 from pydlbench.records.trace import ProgramCall
-from pydlbench.traces import nodes
+from pydlbench.traces import nodes, outermost
+from pydlbench.traces.outermost import COMPILED, calls_of, name_modules
 from pydlbench.traces.recorded import Recorded, Round, alike
-from pydlbench.traces.torch_calls import (
-    DTYPES,
-    is_idle,
-    is_operator,
-    is_read,
-    tensor,
-    write_signature,
-)
+from pydlbench.traces.torch_calls import DTYPES, tensor, write_signature
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _Time = Annotated[float, msgspec.Meta(ge=-1e18, le=1e18)]
 _Duration = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
@@ -84,78 +79,64 @@ def read(name: str, events: Sequence[Event]) -> Recorded:
         raise UsageError(
             f"{name}: recorded without shapes; nearest: torch.profiler.profile(record_shapes=True)"
         )
-    return _of_torch(complete)
+    return _of_torch(name, complete)
 
 
-def _inside(event: Event, outer: Event) -> bool:
-    return outer.ts <= event.ts < outer.end
-
-
-# -----------------------------------------------------------------------------
-# PyTorch. Of operators that call others, a call is the outermost that a rule reads; what has no
-# rule and calls nothing is a call that nobody reads.
-
-_STEP: Final = "ProfilerStep#"
-_MODULE: Final = "nn.Module: "
-_BACKWARD: Final = "autograd::engine::evaluate_function"
-_OPTIMIZER: Final = "Optimizer."
-_COMPILED: Final = "## Call CompiledFxGraph"
-_MICRO: Final = 1e-6
-
-
-@dataclass(slots=True)
-class _Frame:
-    """An event that is open, while those inside it are read."""
-
-    event: Event
-    direction: str
-    module: str
-    is_call: bool
-    calls_others: bool = False
-    inner_s: float = 0.0
-    #: Of a call, ids of all that it called: those of a GPU's kernels are among them.
-    ids: list[int] = field(default_factory=list)
+def _within(timed: Sequence[_Timed], outer: Event) -> tuple[int, int]:
+    """Return where the calls begin and end that begin within an event, of all in order of time."""
+    begin = attrgetter("begin")
+    first = bisect.bisect_left(timed, outer.ts, key=begin)
+    return first, bisect.bisect_left(timed, outer.end, lo=first, key=begin)
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _Timed:
     begin: float
     seconds: float
     call: ProgramCall
 
 
-def _of_torch(events: Sequence[Event]) -> Recorded:
+def _round(calls: Sequence[_Timed], step_s: float | None) -> Round:
+    seconds = tuple(each.seconds for each in calls)
+    return Round(tuple(each.call for each in calls), seconds, step_s)
+
+
+# -----------------------------------------------------------------------------
+# PyTorch.
+
+_STEP: Final = "ProfilerStep#"
+#: Of what a thread has called; ``Operator`` in older versions.
+_NOTED: Final = ("cpu_op", "Operator", "user_annotation")
+_GPU: Final = ("kernel", "gpu_memcpy", "gpu_memset")
+_MICRO: Final = 1e-6
+_DEEPEST: Final = 1000
+
+
+def _of_torch(name: str, events: Sequence[Event]) -> Recorded:
     steps = sorted((e for e in events if e.name.startswith(_STEP)), key=attrgetter("ts"))
     # The profiler shows a step on the GPU's rows again.
-    steps = [e for e in steps if e.cat == "user_annotation" or not e.cat] or steps
+    steps = [e for e in steps if e.cat == "user_annotation"] or steps
     kernels: dict[int, float] = defaultdict(float)
     for event in events:
-        if event.cat in ("kernel", "gpu_memcpy", "gpu_memset") and _id(event) is not None:
-            kernels[_id(event) or 0] += event.dur * _MICRO
-    calls, named = _calls_of(events, kernels)
-    rounds = [
-        _round([call for call in calls if step.ts <= call.begin < step.end], step.dur * _MICRO)
-        for step in steps
-    ]
+        if event.cat in _GPU and (number := _id(event)) is not None:
+            kernels[number] += event.dur * _MICRO
+    roots = _nested(name, events)
+    calls = sorted(_timed(events, roots, kernels), key=attrgetter("begin"))
+    rounds = [_round(calls[slice(*_within(calls, step))], step.dur * _MICRO) for step in steps]
     if not steps:
-        rounds = [_round(calls, _extent(calls))]
+        end = max((call.begin + call.seconds / _MICRO for call in calls), default=0.0)
+        rounds = [_round(calls, (end - calls[0].begin) * _MICRO if calls else 0.0)]
     kept, notes = alike(rounds)
-    if steps and (outside := sum(not any(s.ts <= c.begin < s.end for s in steps) for c in calls)):
+    outside = len(calls) - sum(len(each.calls) for each in rounds)
+    if outside:
         notes += (f"{outside} calls outside of the profiler's steps are left out",)
     return Recorded(
-        source="PyTorch profiler", rounds=kept, named=named, on_gpu=bool(kernels), notes=notes
+        source="PyTorch profiler",
+        rounds=kept,
+        named=name_modules(roots),
+        on_gpu=bool(kernels),
+        notes=notes,
     )
-
-
-def _round(calls: Sequence[_Call], step_s: float) -> Round:
-    return Round(tuple(each.call for each in calls), tuple(each.seconds for each in calls), step_s)
-
-
-def _extent(calls: Sequence[_Call]) -> float:
-    """Return the seconds from the first call to the end of the last."""
-    if not calls:
-        return 0.0
-    return (max(c.begin + c.seconds / _MICRO for c in calls) - calls[0].begin) * _MICRO
 
 
 def _id(event: Event) -> int | None:
@@ -163,115 +144,63 @@ def _id(event: Event) -> int | None:
     return number if isinstance(number, int) else None
 
 
-def _calls_of(events: Sequence[Event], kernels: Mapping[int, float]) -> tuple[list[_Call], bool]:
-    """Return the calls of all threads by their beginning, and whether modules are named."""
-    threads: dict[tuple[int | str, int | str], list[Event]] = defaultdict(list)
-    for event in events:
-        own = event.cat in ("cpu_op", "Operator", "user_annotation")
-        if own or event.name.startswith(_MODULE):
-            threads[event.pid, event.tid].append(event)
-    #: Modules of forward calls by autograd's number, which the gradient's events have as well.
-    modules: dict[int, str] = {}
-    calls: list[_Call] = []
-    # The thread that begins first runs forward.
-    for own_events in sorted(threads.values(), key=lambda every: min(e.ts for e in every)):
-        calls += _Thread(own_events, kernels, modules).calls
-    return sorted(calls, key=attrgetter("begin")), any(
-        event.name.startswith(_MODULE) for event in events
-    )
+def _nested(name: str, events: Sequence[Event]) -> list[outermost.Event]:
+    """Return what no other event of its thread has called, thread by thread.
 
-
-class _Thread:
-    """Reads what one thread ran.
-
-    Args:
-        events: of it.
-        kernels: seconds on a GPU by the id of what launched them.
-        modules: by autograd's number; added to.
+    Raises:
+        UsageError: events lie in each other too deep.
     """
-
-    def __init__(
-        self, events: Sequence[Event], kernels: Mapping[int, float], modules: dict[int, str]
-    ) -> None:
-        self.calls: list[_Call] = []
-        self._kernels, self._modules = kernels, modules
-        self._open: list[_Frame] = []
-        for event in sorted(events, key=lambda e: (e.ts, -e.dur)):
-            while self._open and self._open[-1].event.end <= event.ts:
-                self._close()
-            self._begin(event)
-        while self._open:
-            self._close()
-
-    def _begin(self, event: Event) -> None:
-        outer = self._open[-1] if self._open else None
-        frame = _Frame(event, *self._place(event, outer), is_call=_is_read(event))
-        number = event.args.get("Sequence number")
-        if frame.direction == "forward" and isinstance(number, int):
-            self._modules[number] = frame.module
-        if outer is not None and outer.is_call:
-            # Part of a call: only what it launched is looked at.
-            outer.ids += [_id(event) or 0]
-            return
-        if outer is not None and _is_operator(event):
-            for caller in self._open:
-                caller.calls_others = True
-        self._open.append(frame)
-
-    def _place(self, event: Event, outer: _Frame | None) -> tuple[str, str]:
-        """Return direction and module of what an event runs."""
-        direction, module = (outer.direction, outer.module) if outer else ("forward", "")
-        if event.name.startswith(_BACKWARD):
+    threads: dict[tuple[int | str, int | str], list[int]] = defaultdict(list)
+    for place, event in enumerate(events):
+        if event.cat in _NOTED or event.name.startswith("nn.Module: "):
+            threads[event.pid, event.tid].append(place)
+    roots: list[outermost.Event] = []
+    # The thread that begins first runs forward.
+    for places in sorted(threads.values(), key=lambda own: min(events[place].ts for place in own)):
+        callers: list[outermost.Event] = []
+        for place in sorted(places, key=lambda place: (events[place].ts, -events[place].dur)):
+            event = events[place]
+            while callers and events[callers[-1].place].end <= event.ts:
+                callers.pop()
+            if len(callers) == _DEEPEST:
+                raise UsageError(
+                    f"{name}: {event.name[:60]!r}: more than {_DEEPEST:,} events around it; "
+                    "nearest: record it again"
+                )
             number = event.args.get("Sequence number")
-            known = self._modules.get(number, "") if isinstance(number, int) else ""
-            return "backward", known or "backward"
-        if event.name.startswith(_OPTIMIZER):
-            return "optimizer", "optimizer"
-        if event.name.startswith(_MODULE):
-            return direction, event.name.removeprefix(_MODULE)
-        annotated = event.cat == "user_annotation" and not event.name.startswith((_STEP, "## "))
-        if annotated and not module:
-            return direction, event.name
-        return direction, module or direction * (direction != "forward")
+            annotates = event.cat == "user_annotation" and not event.name.startswith((_STEP, "## "))
+            nested = outermost.Event(
+                name=event.name,
+                place=place,
+                number=number if isinstance(number, int) else None,
+                annotates=annotates,
+            )
+            (callers[-1].inner if callers else roots).append(nested)
+            callers.append(nested)
+    return roots
 
-    def _close(self) -> None:
-        frame = self._open.pop()
-        event, outer = frame.event, self._open[-1] if self._open else None
-        unread = _is_operator(event) and not frame.calls_others and not is_idle(event.name)
-        if frame.is_call or unread:
-            self._add(frame, _operator_of(event.name), _signature_of(event), event.dur * _MICRO)
-        elif event.name.startswith(_COMPILED):
-            # What the compiler has written shows in no event of its own.
-            own_s = event.dur * _MICRO - frame.inner_s
-            self._add(frame, "generated kernels", "inductor.generated.default()", own_s)
-        elif outer is not None:
-            outer.inner_s += frame.inner_s
 
-    def _add(self, frame: _Frame, operator: str, signature: str, seconds: float) -> None:
-        ids = [_id(frame.event) or 0, *frame.ids]
-        if self._kernels:
-            seconds = sum(self._kernels.get(number, 0.0) for number in dict.fromkeys(ids))
-        if self._open:
-            self._open[-1].inner_s += frame.event.dur * _MICRO
-        call = ProgramCall(
-            operator=operator,
-            module=frame.module or frame.direction,
-            direction=frame.direction,
-            signature=signature,
+def _timed(
+    events: Sequence[Event], roots: Sequence[outermost.Event], kernels: Mapping[int, float]
+) -> Iterator[_Timed]:
+    """Give the calls; what runs on a GPU takes what its kernels take."""
+    for call in calls_of(roots):
+        event = events[call.event.place]
+        operator, signature = event.name.replace("::", "."), "inductor.generated.default()"
+        seconds = event.dur * _MICRO
+        if event.name.startswith(COMPILED):
+            operator = "generated kernels"
+            inside = calls_of(call.event.inner)
+            seconds -= sum(events[each.event.place].dur for each in inside) * _MICRO
+        else:
+            signature = _signature_of(event)
+        if kernels:
+            numbers = dict.fromkeys(_id(events[inner.place]) for inner in call.event.all())
+            seconds = sum(kernels.get(number or 0, 0.0) for number in numbers)
+        made = ProgramCall(
+            operator=operator, module=call.module, direction=call.direction, signature=signature
         )
-        self.calls.append(_Call(frame.event.ts, max(0.0, seconds), call))
-
-
-def _is_operator(event: Event) -> bool:
-    return event.cat in ("cpu_op", "Operator") and is_operator(event.name)
-
-
-def _operator_of(name: str) -> str:
-    return name.replace("::", ".")
-
-
-def _is_read(event: Event) -> bool:
-    return _is_operator(event) and is_read(event.name)
+        yield _Timed(event.ts, max(0.0, seconds), made)
 
 
 def _signature_of(event: Event) -> str:
@@ -317,15 +246,16 @@ def _of_onnxruntime(name: str, events: Sequence[Event]) -> Recorded:
         raise UsageError(f"{name}: nodes without shapes; nearest: a profile of onnxruntime 1.10 on")
     ran.sort(key=attrgetter("ts"))
     runs = sorted((e for e in events if e.name == _RUN), key=attrgetter("ts"))
-    calls = [(event, nodes.call_of(event.name.removesuffix(_ENDING), event.args)) for event in ran]
-    rounds = []
-    for run in runs:
-        own = [(event, call) for event, call in calls if _inside(event, run)]
-        seconds = tuple(event.dur * _MICRO for event, _ in own)
-        rounds.append(Round(tuple(call for _, call in own), seconds, run.dur * _MICRO))
-    if not runs:
-        seconds = tuple(event.dur * _MICRO for event, _ in calls)
-        rounds = [Round(tuple(call for _, call in calls), seconds)]
+    calls = [
+        _Timed(
+            event.ts,
+            event.dur * _MICRO,
+            nodes.call_of(event.name.removesuffix(_ENDING), event.args),
+        )
+        for event in ran
+    ]
+    rounds = [_round(calls[slice(*_within(calls, run))], run.dur * _MICRO) for run in runs]
+    rounds = rounds or [_round(calls, None)]
     kept, notes = alike(rounds)
     providers = Counter(str(event.args.get("provider", "")) for event in ran)
     on_gpu = any(name.startswith(("CUDA", "Tensorrt", "ROCM")) for name in providers)

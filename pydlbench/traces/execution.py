@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -14,22 +13,14 @@ import msgspec
 from pydlbench.errors import UsageError
 from pydlbench.ops.meaning import bytes_of_type
 from pydlbench.records.trace import ProgramCall
+from pydlbench.traces.outermost import Event, calls_of
 from pydlbench.traces.recorded import Recorded, Round
-from pydlbench.traces.torch_calls import (
-    DTYPES,
-    is_idle,
-    is_operator,
-    is_read,
-    read_schema,
-    tensor,
-    write_signature,
-)
+from pydlbench.traces.torch_calls import DTYPES, read_schema, tensor, write_signature
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _TENSOR: Final = re.compile(r"Tensor\((.+)\)")
-_DEEPEST: Final = 1000
 
 
 class Values(msgspec.Struct):
@@ -98,38 +89,25 @@ def read(name: str, nodes: Sequence[Node]) -> Recorded:
         nodes: all of them.
 
     Raises:
-        UsageError: no operators are in it, or they call each other in a circle.
+        UsageError: no operators are in it.
     """
-    called: dict[int | None, list[Node]] = defaultdict(list)
-    known = {node.id for node in nodes}
-    for node in nodes:
-        known_caller = node.caller in known and node.caller != node.id
-        called[node.caller if known_caller else None].append(node)
-    calls: list[ProgramCall] = []
-    seen = 0
-    #: What is still to be read, the next one last: node, direction, depth.
-    waiting = [(node, "forward", 0) for node in reversed(called[None])]
-    while waiting:
-        node, direction, depth = waiting.pop()
-        seen += 1
-        if depth > _DEEPEST:
-            raise UsageError(f"{name}: node {node.id}: called {_DEEPEST:,} deep; record it again")
-        if node.name.startswith("autograd::engine::evaluate_function"):
-            direction = "backward"
-        elif node.name.startswith("Optimizer."):
-            direction = "optimizer"
-        inner = sorted(called[node.id], key=attrgetter("id"))
-        alone = not any(is_operator(each.name) for each in inner)
-        if is_read(node.name) or (is_operator(node.name) and alone and not is_idle(node.name)):
-            calls.append(_call_of(node, direction))
-            seen += _below(node, called)
-            continue
-        waiting += [(each, direction, depth + 1) for each in reversed(inner)]
+    events = {node.id: Event(node.name, place) for place, node in enumerate(nodes)}
+    roots: list[Event] = []
+    for node in sorted(nodes, key=attrgetter("id")):
+        caller = events.get(node.id if node.caller is None else node.caller)
+        known = caller is not None and caller is not events[node.id]
+        (caller.inner if caller and known else roots).append(events[node.id])
+    calls = [
+        _call_of(nodes[call.event.place], call.direction)
+        for call in calls_of(roots)
+        if call.event.is_call
+    ]
     if not calls:
         raise UsageError(
             f"{name}: no operators among its {len(nodes):,} nodes; nearest: a trace of "
             "torch.profiler.ExecutionTraceObserver"
         )
+    seen = sum(len(list(root.all())) for root in roots)
     notes = ["an execution trace has no times: what dominates is told by the limits"]
     if seen < len(nodes):
         notes.append(f"{len(nodes) - seen} nodes that nothing calls are left out")
@@ -146,16 +124,6 @@ def _is_on_gpu(node: Node) -> bool:
     """Whether it reads a tensor of a GPU: the last of what is noted of one is its device."""
     tensors = (value for value in node.arguments.values if isinstance(value, list) and value)
     return any(str(value[-1]).startswith("cuda") for value in tensors)
-
-
-def _below(node: Node, called: dict[int | None, list[Node]]) -> int:
-    """Return how many nodes a call has inside it."""
-    number, waiting = 0, [node]
-    while waiting:
-        inner = called[waiting.pop().id]
-        number += len(inner)
-        waiting += inner
-    return number
 
 
 def _call_of(node: Node, direction: str) -> ProgramCall:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 LARGEST: Final = 512 << 20
 #: Events, nodes or executions in it.
 MOST: Final = 2_000_000
-#: A list of layers is no longer; the marks of a log stand within so many bytes.
-_HEAD: Final = 1 << 20
+#: The first mark of a log stands within so many bytes.
+_HEAD: Final = 16 << 20
 _GZIP: Final = b"\x1f\x8b"
 _JSON: Final = (b"{", b"[")
 _EXPECTED: Final = (

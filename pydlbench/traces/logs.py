@@ -27,13 +27,13 @@ def read(name: str, text: str, most: int) -> Recorded:
     """
     calls: list[ProgramCall] = []
     seconds: list[float] = []
-    torn, libraries = 0, dict[str, None]()
+    torn, on_gpu, libraries = 0, False, dict[str, None]()
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.startswith(MARKS):
             continue
         execution = parse_line(line) if len(line) <= _LONGEST else None
         if execution is None:
-            torn += ",exec," in line
+            torn += ",exec," in line and ",graph,exec," not in line
             continue
         if len(calls) == most:
             raise UsageError(
@@ -41,6 +41,7 @@ def read(name: str, text: str, most: int) -> Recorded:
             )
         backward = execution.propagation in _DIRECTIONS
         libraries.setdefault(execution.library)
+        on_gpu = on_gpu or ",exec,gpu" in line
         direction = "backward" if backward else "forward"
         calls.append(
             ProgramCall(
@@ -59,5 +60,6 @@ def read(name: str, text: str, most: int) -> Recorded:
     return Recorded(
         source=f"log of {' and '.join(libraries)}",
         rounds=(Round(tuple(calls), tuple(seconds)),),
+        on_gpu=on_gpu,
         notes=(*notes, "times of a log are those of kernels, without what calls them"),
     )

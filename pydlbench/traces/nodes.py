@@ -50,7 +50,8 @@ def call_of(module: str, args: Mapping[str, Any]) -> ProgramCall:
 
 
 def _tensors(listed: Any) -> tuple[Tensor, ...]:
-    pairs = [pair for each in listed or () if isinstance(each, dict) for pair in each.items()]
+    items = listed if isinstance(listed, list) else []
+    pairs = [pair for each in items if isinstance(each, dict) for pair in each.items()]
     return tuple(
         Tensor(dtype=_DTYPES.get(str(dtype), str(dtype)), shape=tuple(shape))
         for dtype, shape in pairs

@@ -5,12 +5,9 @@ How signatures are written: :mod:`pydlbench.backends.torch.signature`.
 
 from __future__ import annotations
 
-import functools
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-
-from pydlbench.ops.seen import aten
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,34 +41,6 @@ _MEMORY: Final = ("contiguous_format", "preserve_format", "channels_last", "chan
 #: Of what is computed nothing depends on these.
 _IDLE: Final = ("Layout", "Device", "pin_memory", "non_blocking", "Generator")
 _SCHEMA: Final = re.compile(r"(\w+::\w+)\.?(\w*)\((.*)\) ->")
-
-
-_OPERATOR: Final = re.compile(r"\w+::\w+")
-#: These have a rule, and call what moves elements where they have to.
-_MAY_CALL: Final = ("reshape",)
-#: Where these call nothing, there was nothing to do.
-_IDLE_ALONE: Final = (
-    *("to", "contiguous", "reshape", "flatten", "type_as", "item", "dropout", "expand_as"),
-    *("view_as", "resolve_conj", "resolve_neg", "requires_grad_", "numpy_T", "chunk"),
-)
-
-
-def is_operator(name: str) -> bool:
-    """Whether what was recorded is an operator's call, and not a function or a part of autograd."""
-    return _OPERATOR.fullmatch(name) is not None
-
-
-@functools.cache
-def is_read(name: str) -> bool:
-    """Whether a rule reads the calls of an operator, so that what it calls itself is part of it."""
-    namespace, _, operator = name.partition("::")
-    plain = operator.rstrip("_").removeprefix("_foreach_")
-    return namespace == "aten" and plain in aten.RULES and plain not in _MAY_CALL
-
-
-def is_idle(name: str) -> bool:
-    """Whether an operator that has called no other one has done nothing."""
-    return name.removeprefix("aten::") in _IDLE_ALONE
 
 
 @dataclass(frozen=True, slots=True)

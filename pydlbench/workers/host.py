@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import msgspec
 
 from pydlbench.backends.base import KernelFacts
+from pydlbench.backends.capabilities import FOLDER_VARIABLE
 from pydlbench.errors import PydlbenchError, WorkerError
 from pydlbench.timing.chunk import Chunk
 from pydlbench.workers.channel import (
@@ -96,6 +98,9 @@ _REST_S = 0.012
 # All workers of this process, so that one can have the machine for itself.
 _workers: Final[weakref.WeakSet[Worker]] = weakref.WeakSet()
 
+# Processes that were started before anybody has asked for them, see :func:`launched_ahead`.
+_ahead: Final[list[Worker]] = []
+
 # The worker sees the module path that the host sees, wherever the host was started from; one of
 # another installation has its own.
 _BOOTSTRAP = (
@@ -151,6 +156,7 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._replies: ReplyReader | None = None
         self._ready = False
+        self._folder = ""
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         self._said = 0  # bytes of standard error that belong to earlier requests
         self._description: dict[str, Any] = {}
@@ -361,6 +367,8 @@ class Worker:
             os.killpg(process.pid, signal.SIGKILL)
         if process.stdout is not None:
             process.stdout.close()
+        # What it could not remove by itself, as it was killed.
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def discard(self) -> None:
         """Close the worker for good."""
@@ -378,13 +386,15 @@ class Worker:
         self._stderr.seek(0)
         self._stderr.truncate()
         self._said = 0
+        self._folder = tempfile.mkdtemp(prefix="pydlbench-worker-")
+        folder = {FOLDER_VARIABLE: self._folder}
         self._process = subprocess.Popen(
             # -P: a json.py in the working directory is not the library's.
             [self._python or sys.executable, "-P", "-c", _BOOTSTRAP, setup_line, path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
-            env={**worker_environment(inherited, self.cpus), **self._environment},
+            env={**worker_environment(inherited, self.cpus), **self._environment, **folder},
             # Ctrl-C in the terminal is the host's to handle.
             start_new_session=True,
         )
@@ -466,6 +476,54 @@ class Worker:
         self._stderr.seek(self._said)
         said = self._stderr.read().decode(errors="replace")
         return WorkerError(f"the {self.backend} worker {exit_status(code, said)}")
+
+
+def start_together(workers: Sequence[Worker]) -> None:
+    """Start processes side by side, and wait until all are ready: nobody is timed meanwhile.
+
+    What cannot be started says so when it is first needed.
+    """
+    for worker in workers:
+        worker.launch()
+    for worker in workers:
+        with contextlib.suppress(PydlbenchError):
+            worker.describe()
+
+
+@contextlib.contextmanager
+def launched_ahead(backend: str, device: str, cpus: Sequence[int]) -> Iterator[None]:
+    """Start a process while this one still imports.
+
+    It ends with the context, unless somebody has taken it (:func:`take_ahead`).
+
+    Args:
+        backend: see :class:`Worker`; so are the others.
+        device: likewise.
+        cpus: likewise.
+    """
+    worker = Worker(backend, device, cpus)
+    worker.launch()
+    _ahead.append(worker)
+    try:
+        yield
+    finally:
+        if worker in _ahead:
+            _ahead.remove(worker)
+            worker.discard()
+
+
+def ahead() -> int:
+    """Return how many processes were started that nobody has taken yet."""
+    return len(_ahead)
+
+
+def take_ahead(backend: str, device: str, cpus: Sequence[int]) -> Worker | None:
+    """Return the worker that was started ahead for these; None where none was."""
+    for worker in _ahead:
+        if (worker.backend, worker.device, worker.cpus) == (backend, device, tuple(cpus)):
+            _ahead.remove(worker)
+            return worker
+    return None
 
 
 def _stop_all_but(worker: Worker) -> None:

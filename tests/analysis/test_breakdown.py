@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -254,6 +254,29 @@ def test_interference_widens_intervals_and_moves_no_number() -> None:
     assert beside.median == pytest.approx(alone.median, rel=0.03)
     assert beside.ci_high is not None
     assert beside.ci_high > 1.5 * alone.ci_high
+
+
+def test_where_half_of_the_rounds_were_quiet_numbers_are_of_these() -> None:
+    machine = Machine()
+    table = machine.table()
+    native = table.of("nconv")
+    table.forget("nconv")
+    step = table.of(STEP)
+    table.forget(STEP)
+    for visit in native:  # in three rounds somebody else slows the native kernel down, not the step
+        slow = visit.round in (0, 2, 4)
+        table.add(replace(visit, seconds=[9 * visit.median if slow else visit.median]))
+    for visit in step:
+        seen = "somebody else" if visit.round in (0, 2, 4) else None
+        table.add(replace(visit, disturbance=seen))
+    found = break_down(table, machine.parts())
+    undisturbed = break_down(machine.table(), machine.parts())
+    assert milliseconds(found)["choice"] == milliseconds(undisturbed)["choice"]
+    choice = terms(found)["choice"]
+    assert choice.ci_low is not None
+    assert choice.ci_low < -100 * MS
+    assert found.disturbed == 3
+    assert sum(one.seconds for one in found.terms) == pytest.approx(found.levels.step.median)
 
 
 def test_calls_without_a_layer_and_calls_not_run_alone_have_terms_of_their_own() -> None:

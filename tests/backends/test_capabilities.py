@@ -1,11 +1,15 @@
 """What backends declare of themselves, and how one is found and loaded."""
 
+import ctypes
 import importlib
 import importlib.metadata
 import importlib.util
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +20,7 @@ from pydlbench.words import CPU_PRECISIONS, FRAMEWORK_MODES, GPU_PRECISIONS
 
 EVERY = capabilities.every()
 FOLDER = Path(capabilities.__file__).parent
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 def test_every_folder_with_a_backend_declares_it():
@@ -35,6 +40,28 @@ def test_declarations_are_whole(one):
 
 def test_no_two_are_in_one_place():
     assert len({one.rank for one in EVERY}) == len(EVERY)
+
+
+@pytest.mark.parametrize(
+    ("version", "newer"),
+    [("2.13.4", False), ("2.9.0+cpu", False), ("2.14.0.dev1", True), ("3.0", True), (None, False)],
+)
+def test_a_framework_that_is_newer_than_what_was_tested_is_named(monkeypatch, version, newer):
+    monkeypatch.setattr(capabilities, "installed_version", lambda _: version)
+    lines = capabilities.untested(["torch", "native", "nobody", "torch"])
+    assert len(lines) == newer
+    assert all(line.startswith(f"torch {version} is newer") for line in lines)
+
+
+@pytest.mark.skipif(not PROJECT.exists(), reason="not in a checkout")
+@pytest.mark.parametrize("one", [one for one in EVERY if one.tested], ids=lambda one: one.name)
+def test_what_is_tested_is_what_the_tests_are_installed_with(one):
+    extras = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
+    (bound,) = re.findall(rf"^{one.name}\S*<([\d.]+)", "\n".join(extras["test"]), re.MULTILINE)
+    major, minor = one.tested.split(".")
+    assert bound == f"{major}.{int(minor) + 1}"
+    name = one.install.partition("[")[2].partition("]")[0]
+    assert not any("<" in requirement for requirement in extras[name])
 
 
 def test_declarations_import_no_library():
@@ -107,6 +134,35 @@ def test_a_module_that_is_not_there_says_why():
         native.native_module("_tpu")
 
 
+def test_onednn_of_an_environment_below_is_loaded_first(monkeypatch, tmp_path):
+    library = SimpleNamespace(name="libdnnl.so.3", locate=lambda: tmp_path / "libdnnl.so.3")
+    gone = SimpleNamespace(name="libdnnl.so.3", locate=lambda: tmp_path / "gone/libdnnl.so.3")
+    library.locate().touch()
+    loaded = []
+
+    def refuse(name):
+        if not loaded:
+            raise ImportError("libdnnl.so.3: cannot open shared object file")
+        return name
+
+    monkeypatch.setattr(importlib, "import_module", refuse)
+    monkeypatch.setattr(importlib.metadata, "files", lambda _: [gone, library])
+    monkeypatch.setattr(ctypes, "CDLL", loaded.append)
+    assert native.native_module("_cpu") == "pydlbench._cpu"
+    assert loaded == [str(tmp_path / "libdnnl.so.3")]
+
+
+def test_a_system_without_an_openmp_runtime_is_told_what_to_install(monkeypatch):
+    def refuse(name):
+        if name.endswith("_build"):
+            return SimpleNamespace()
+        raise ImportError("libgomp.so.1: cannot open shared object file")
+
+    monkeypatch.setattr(importlib, "import_module", refuse)
+    with pytest.raises(BackendMissingError, match=r"libgomp\.so\.1: .*; install it .*libgomp1"):
+        native.native_module("_cpu")
+
+
 def test_the_reason_recorded_at_build_time_is_given(monkeypatch):
     build = pytest.importorskip("pydlbench._build")
     monkeypatch.setattr(build, "TPU_MISSING", "no oneDNN for this machine", raising=False)
@@ -143,3 +199,12 @@ def test_a_layout_is_named_where_a_framework_lets_its_users_choose_one():
     assert capabilities.of("torch").steps.layout_text("nhwc") == ", channels_last"
     assert capabilities.of("torch").steps.layout_text("nchw") == ", nchw"
     assert capabilities.of("tensorflow").steps.layout_text("nhwc") == ""
+
+
+def test_a_backend_of_ours_is_found_without_looking_for_packages_of_others():
+    code = (
+        "import sys; from pydlbench.backends import capabilities; capabilities.of('native'); "
+        "print('pydlbench.plugins' in sys.modules, len(capabilities.every()) > 1)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]

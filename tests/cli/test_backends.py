@@ -5,14 +5,14 @@ from said import says
 
 from pydlbench.backends import capabilities
 from pydlbench.cli import backends as command
-from pydlbench.cli.parser import command_parser
+from pydlbench.cli.parser import read
 from pydlbench.errors import BackendMissingError, UnsupportedError, WorkerError
 
 pytestmark = pytest.mark.usefixtures("installed")
 
 
 def parse(*words):
-    return command_parser("backends").parse_args(words)
+    return read(["backends", *words])[0]
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_table(start, capsys):
     assert [one.partition(":")[0] for one in notes] == [
         *("tensorflow on cpu", "cupy on cuda", "jax on cpu", "onnxruntime on cpu"),
     ]
-    assert notes[0].endswith("pip install '.[tensorflow]'")
+    assert notes[0].endswith("pip install 'pydlbench[tensorflow]'")
     assert says(notes[1], "cuda:0", "needs an NVIDIA GPU; there is none")
     # What is not installed is not started.
     assert [name for name, _ in start.started] == ["native", "torch", "cupy", "numba"]
@@ -75,7 +75,7 @@ def test_json_on_stdout_is_pure(start, capsys):
     assert found["torch"]["modes"] == ["eager", "compiled", "frozen"]
     assert (found["tensorflow"]["usable"], found["tensorflow"]["about"]) == (False, None)
     assert found["tensorflow"]["reason"] == "not installed"
-    assert found["tensorflow"]["install"] == "pip install '.[tensorflow]'"
+    assert found["tensorflow"]["install"] == "pip install 'pydlbench[tensorflow]'"
     assert "GPU" in found["cupy"]["reason"]
 
 
@@ -127,7 +127,7 @@ def test_one_that_does_not_start_says_why(capsys, error):
 
 def test_an_install_command_is_given_once(capsys, monkeypatch):
     monkeypatch.setattr(capabilities, "is_there", lambda _: True)
-    text = "tensorflow is not installed; get it with: pip install '.[tensorflow]'"
+    text = "tensorflow is not installed; get it with: pip install 'pydlbench[tensorflow]'"
 
     def describe(name, _device):
         if name == "tensorflow":

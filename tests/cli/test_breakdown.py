@@ -3,14 +3,16 @@
 import inspect
 import json
 
+import msgspec
 import pytest
+from breakdown_records import forecast_of
 from invented_session import InventedSession
 from said import says
 
 from pydlbench.analysis.step import break_down_step
 from pydlbench.cli import breakdown as command
 from pydlbench.cli import main
-from pydlbench.cli.parser import Parser
+from pydlbench.cli.parser import read
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.breakdown import (
     BreakdownRecord,
@@ -21,14 +23,13 @@ from pydlbench.records.breakdown import (
     Term,
 )
 from pydlbench.records.trace import Tracing
+from pydlbench.store.store import Store
 
 MS = 1e-3
 
 
 def parse(*words):
-    parser = Parser(prog="pydlbench")
-    command.add_parser(parser.add_subparsers())
-    return parser.parse_args(["breakdown", *words])
+    return read(["breakdown", *words])[0]
 
 
 def level(ms):
@@ -107,10 +108,9 @@ def test_a_breakdown_is_printed_kept_and_shown_again(session, tmp_path, capsys):
     assert command.run(parse(*words), session.open, invented) == 0
     out = capsys.readouterr().out
     assert says(out, "40.00 ms", "36.00", "44.00", "6 processes", "100 images/s")
-    assert "unexplained +2.5% of the step, 95 % -1.0% .. +5.0%" in out
+    assert says(out, "unexplained", "+1.00 ms", "+2.5 %", "95 % -1.0 % .. +5.0 %")
     assert "not measured: fresh memory: nobody counts page faults here" in out
-    document = json.loads(path.read_text())
-    (found,) = document["breakdowns"]
+    found = json.loads(path.read_text())
     assert found["measured_s"] == found["levels"]["step"]
     assert found["levels"]["native"] is None
     assert found["additivity_error"] == pytest.approx(-0.2)
@@ -119,15 +119,14 @@ def test_a_breakdown_is_printed_kept_and_shown_again(session, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "unexplained context" in shown
     assert main(["export", "last", "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["breakdowns"] == document["breakdowns"]
+    assert json.loads(capsys.readouterr().out) == found
     assert main(["export", "last", "--format", "md"]) == 0
-    (row,) = [line for line in capsys.readouterr().out.splitlines() if "mnist" in line]
-    cells = [one.strip() for one in row.split("|")]
-    assert cells[-4:-1] == ["40.0 ms +-10 % (n 6)", "-20.0 %", "+2.5 %"]
+    rows = [line.split("|") for line in capsys.readouterr().out.splitlines() if "| step" in line]
+    assert [cell.strip() for cell in rows[0][1:4]] == ["step", "40.00 ms", "36.00 .. 44.00"]
 
 
 def test_a_step_without_a_trace_is_skipped_and_costs_no_other(session, capsys):
-    words = ("mnist", "--batch", "4", "--framework", "torch", "tensorflow", "--json", "-")
+    words = ("mnist", "--batch", "4", "--framework", "torch,tensorflow", "--json", "-")
     assert command.run(parse(*words), session.open, invented) == 0
     first, second = json.loads(capsys.readouterr().out)["breakdowns"]
     assert first["status"] == "ok"
@@ -135,5 +134,33 @@ def test_a_step_without_a_trace_is_skipped_and_costs_no_other(session, capsys):
 
 
 def test_rounds_below_an_interval_are_refused(capsys):
-    assert main(["breakdown", "mnist", "--rounds", "5"]) == 2
+    assert main(["breakdown", "mnist", "--repetitions", "5"]) == 2
     assert "6" in capsys.readouterr().err
+
+
+def test_a_forecast_is_made_and_kept_before_the_step_is_timed(session, monkeypatch, capsys):
+    forecast = forecast_of("mnist", 0.042)
+    monkeypatch.setattr("pydlbench.analysis.forecast.forecast_step", lambda *_, **__: forecast)
+
+    def measured(case, session, **settings):
+        found = settings["forecast"](case)
+        record = invented(case, session, **settings)
+        return msgspec.structs.replace(record, forecast_s=found.seconds)
+
+    words = ("mnist", "--batch", "4", "--framework", "torch")
+    assert command.run(parse(*words), session.open, measured) == 0
+    assert "forecast made before: 42.00 ms (+5.0 %)" in capsys.readouterr().out
+    with Store.open(readonly=True) as store:
+        ((made, kept),) = store.documents("forecast", 9)
+        ((measured_later, _),) = store.documents("breakdown", 9)
+    assert kept["forecast_s"] == 0.042
+    assert made < measured_later
+
+
+def test_steps_of_several_modes_stand_in_one_table(session, capsys):
+    words = ("mnist", "--batch", "4", "--framework", "torch", "--mode", "eager,compiled")
+    assert command.run(parse(*words), session.open, invented) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    rows = [line for line in lines if line[:1] == ["torch"]]
+    assert [row[1] for row in rows] == ["eager", "compiled"]
+    assert rows[0][2:] == ["-", "-", "32.00", "ms", "38.00", "ms", "40.00", "ms", "+2.5", "%"]

@@ -130,8 +130,8 @@ def test_a_median_of_zero_is_said_to_be_no_time(write, capsys):
         (["--same", "x"], "2%"),
         (["--same", "100%"], "2%"),
         (["--same", "-1"], "2%"),
-        (["--interleave", "--passes", "3"], "4"),
-        (["--interleave", "--passes", "2.5"], "4"),
+        (["--interleave", "--repetitions", "3"], "4"),
+        (["--interleave", "--repetitions", "2.5"], "4"),
     ],
 )
 def test_bad_numbers_are_answered_with_the_nearest(write, capsys, words, near):
@@ -454,7 +454,7 @@ def layer_run(write, name, **fields):
     return write(name, (1.0,), changes={0: one}, threads=1, **fields)
 
 
-INTERLEAVED = ["--interleave", "--passes", "6", "--budget", "0.02", "--quiet", "--json", "-"]
+INTERLEAVED = ["--interleave", "--repetitions", "6", "--budget", "0.02", "--quiet", "--json", "-"]
 
 
 @pytest.mark.usefixtures("drifting_workers")

@@ -5,7 +5,7 @@ from said import says
 
 from pydlbench.backends import capabilities as presence
 from pydlbench.cli import device
-from pydlbench.cli.parser import command_parser
+from pydlbench.cli.parser import read
 from pydlbench.devices.cpu.facts import CpuFacts, LogicalCpu
 from pydlbench.devices.cpu.record import DeviceRecord, precision_peak
 from pydlbench.devices.findings import Advice, Bandwidth, Reading
@@ -61,7 +61,7 @@ def no_gpu(monkeypatch):
 
 
 def run(*words, probe=record):
-    return device.run(command_parser("device").parse_args(words), probe)
+    return device.run(read(["device", *words])[0], probe)
 
 
 def test_the_table_shows_measured_beside_theory(capsys):

@@ -3,7 +3,7 @@ import json
 from said import says
 
 from pydlbench.cli import device
-from pydlbench.cli.parser import command_parser
+from pydlbench.cli.parser import read
 from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import accumulator, theoretical_peak
 from pydlbench.devices.gpu.record import extend_record, start_record
@@ -59,7 +59,7 @@ def record(device, precisions):
 
 
 def run(*words, probe=record):
-    return device.run(command_parser("device").parse_args(["--device", "cuda:1", *words]), probe)
+    return device.run(read(["device", "--device", "cuda:1", *words])[0], probe)
 
 
 def line(text, start):
@@ -85,7 +85,7 @@ def test_the_report_of_a_gpu(capsys):
     assert "12.8 (driver), 12.8 (runtime)" in line(out, "CUDA")
     assert "9.10.0  /opt/libcudnn.so.9" in line(out, "cuDNN")
     assert "12.8.4  /opt/libcublasLt.so.12" in line(out, "cuBLASLt")
-    assert err.startswith("warning: 1 process beside this one on the GPU (pid 77;")
+    assert says(err.splitlines()[0], "warning", "1 process", "77")
 
 
 def test_peaks_stand_with_theory_and_derivation(capsys):

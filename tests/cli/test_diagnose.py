@@ -9,7 +9,7 @@ from said import says
 
 from pydlbench.cli import diagnose as command
 from pydlbench.cli import main
-from pydlbench.cli.parser import command_parser
+from pydlbench.cli.parser import read
 from pydlbench.diagnose import run as package
 from pydlbench.errors import PydlbenchError
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving
@@ -44,7 +44,7 @@ def asked(monkeypatch):
             evidence=("in turn",),
             causes=(Cause(name=FRESH, meaning="the allocator"),),
             saving=saving,
-            next="pydlbench check mnist --framework torch",
+            next="pydlbench breakdown mnist --framework torch",
             parts=frozenset({"allocation"}),
         )
         return Diagnosis(step=StepRecord(case=case, status="ok", time=time), findings=(one,))
@@ -54,11 +54,11 @@ def asked(monkeypatch):
 
 
 def parse(*words):
-    return command_parser("diagnose").parse_args(words)
+    return read(["diagnose", *words])[0]
 
 
 def test_what_is_asked_for_arrives(session, asked, capsys):
-    words = ("--phase", "training", "--batch", "4", "--option", "decay=0", "--stop-after", "9")
+    words = ("--phase", "training", "--batch", "4", "--set", "decay=0", "--stop-after", "9")
     assert command.run(parse("mnist", *words, "--layout", "nchw"), session.open) == 0
     ((case, _, limit),) = asked
     assert (case.model, case.phase, case.batch, limit) == ("mnist", "training", 4, 9.0)
@@ -110,7 +110,7 @@ def test_documents(session, asked, tmp_path, capsys):
     assert document["run"]["id"]
     out = capsys.readouterr().out
     assert says(out, FRESH)
-    assert "- next: `pydlbench check mnist" in out  # as in Markdown
+    assert "- next: `pydlbench breakdown mnist" in out  # as in Markdown
 
 
 def test_a_full_disk_costs_the_file_and_not_the_report(

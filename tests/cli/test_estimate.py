@@ -11,7 +11,7 @@ from said import says
 
 from pydlbench.cli import estimate as command
 from pydlbench.cli import main
-from pydlbench.cli.parser import Parser
+from pydlbench.cli.parser import read
 from pydlbench.errors import PydlbenchError
 from pydlbench.records.estimate import StepEstimate
 from pydlbench.records.measurement import Roofline
@@ -30,9 +30,7 @@ def session(run_record):
 
 
 def run(session, *words):
-    parser = Parser(prog="pydlbench")
-    command.add_parser(parser.add_subparsers(dest="command"))
-    return command.run(parser.parse_args(["estimate", *words, "--quiet"]), session.open)
+    return command.run(read(["estimate", *words, "--quiet"])[0], session.open)
 
 
 def test_the_table_ends_in_an_interval_and_a_conclusion(session, capsys):
@@ -60,7 +58,7 @@ def test_json_has_the_estimate_and_the_rows_behind_it(session, capsys):
 
 
 def test_a_run_is_kept_and_shown_as_it_was_printed(session, capsys):
-    assert run(session, "mnist", "--device", "cpu", "--option", "classes=12") == 0
+    assert run(session, "mnist", "--device", "cpu", "--set", "classes=12") == 0
     out = capsys.readouterr().out
     with Store.open(readonly=True) as store:
         *layers, estimate = store.entries(session.run.id)
@@ -140,12 +138,12 @@ def own(tmp_path, monkeypatch):
         asked.append(case)
         return OperatorsFacts(calls=CALLS, batch=2, notes=("loss: invented",))
 
-    monkeypatch.setattr("pydlbench.ladder.operators.listed", listed)
+    monkeypatch.setattr("pydlbench.analysis.operators.listed", listed)
     return asked
 
 
 def test_a_model_of_ones_own_is_summed_by_module(own, session, capsys):
-    words = ("my_model.py:build", "--arg", "width=3", "--phase", "training", "--device", "cpu")
+    words = ("my_model.py:build", "--set", "width=3", "--phase", "training", "--device", "cpu")
     assert run(session, *words, "--optimizer", "adam", "--time-limit", "9") == 0
     out = capsys.readouterr().out
     (case,) = own
@@ -188,6 +186,6 @@ def test_the_types_of_an_onnx_file_are_its_own(session, tmp_path, monkeypatch, c
         assert (case.framework, case.mode) == ("onnxruntime", "optimized")
         return OperatorsFacts(calls=CALLS, batch=2, types="fp16")
 
-    monkeypatch.setattr("pydlbench.ladder.operators.listed", listed)
+    monkeypatch.setattr("pydlbench.analysis.operators.listed", listed)
     assert run(session, "net.onnx", "--device", "cpu") == 0
     assert says(capsys.readouterr().out.splitlines()[0], "net.onnx", "batch 2", "fp16")

@@ -8,11 +8,10 @@ import stat
 import sys
 
 import pytest
-from check_records import make_record
+from breakdown_records import document_of, make_record
 from said import says
 
 from pydlbench.cli import main
-from pydlbench.records.check import CheckResult
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.report.csv import DLB_COLUMNS, LONG_COLUMNS
@@ -35,17 +34,8 @@ def step(phase="forward", framework="torch", mode=None, batch=16, seconds=0.0393
     ).to_dict()
 
 
-def check():
-    record = make_record(model="mnist", batch=8)
-    return CheckResult(
-        model="mnist",
-        batch=8,
-        phase="forward",
-        precision="fp32",
-        framework="torch",
-        mode="eager",
-        record=record,
-    ).to_dict()
+def breakdown():
+    return document_of(make_record(model="mnist", batch=8, forecast_s=0.112))
 
 
 @pytest.fixture
@@ -77,7 +67,7 @@ def mixed(keep, measurement):
         Entry.from_document("layer", measurement(samples_s=(0.05, 0.051)).to_dict()),
         Entry.from_document("step", step()),
         Entry.from_document("step", step("training", "tensorflow", status="failed")),
-        Entry.from_document("check", check()),
+        Entry.from_document("breakdown", breakdown()),
     )
 
 
@@ -107,7 +97,7 @@ def test_several_runs_share_one_heading(capsys):
 
 
 def test_csv_of_steps_and_what_it_leaves_out(keep, capsys):
-    keep("step", Entry.from_document("step", step()), Entry.from_document("check", check()))
+    keep("step", Entry.from_document("step", step()), Entry.from_document("breakdown", breakdown()))
     assert main(["export", "last", "--format", "csv"]) == 0
     out, err = capsys.readouterr()
     (row,) = table(out)
@@ -137,11 +127,11 @@ def test_long_has_a_line_for_each_measurement_and_sample(capsys):
         "",
         *["failed", "", ""],
     ]
-    checks = [row for row in rows if row["table"] == "check"]
-    assert len(checks) == 1 + len(check()["laps"])
-    assert float(checks[0]["additivity_error"]) == pytest.approx(make_record().additivity_error)
-    assert float(checks[0]["operators_s"]) == pytest.approx(0.108)
-    assert float(checks[0]["time_s_median"]) == pytest.approx(make_record().measured.median)
+    (one,) = [row for row in rows if row["table"] == "breakdown"]
+    assert float(one["additivity_error"]) == pytest.approx(make_record().additivity_error)
+    assert float(one["alone_s"]) == pytest.approx(0.108)
+    assert float(one["time_s_median"]) == pytest.approx(make_record().measured.median)
+    assert float(one["forecast_error"]) == pytest.approx(0.112 / 0.1168 - 1)
 
 
 @pytest.mark.usefixtures("layers")
@@ -158,7 +148,7 @@ def test_json_is_what_the_command_wrote(capsys):
 
 @pytest.mark.parametrize(
     ("kind", "table_", "document", "schema"),
-    [("step", "step", step(), "step"), ("check", "check", check(), "check")],
+    [("step", "step", step(), "step"), ("breakdown", "breakdown", breakdown(), "breakdown")],
 )
 def test_json_of_other_commands_fits_their_schemas(kind, table_, document, schema, keep, capsys):
     jsonschema = pytest.importorskip("jsonschema")
@@ -199,7 +189,7 @@ def test_markdown_has_layers_and_the_rest(capsys):
     text = capsys.readouterr().out
     assert "| backend |" in text
     assert "it died" in text
-    assert "-3.8 %" in text
+    assert "-4.1 %" in text
 
 
 def test_dlb_has_the_six_columns_in_milliseconds(keep, capsys, run_record):
@@ -210,7 +200,7 @@ def test_dlb_has_the_six_columns_in_milliseconds(keep, capsys, run_record):
         Entry.from_document("step", step("training", "tensorflow", seconds=1.5)),
         Entry.from_document("step", step(mode="compiled", seconds=0.03)),
         Entry.from_document("step", step("training", status="failed")),
-        Entry.from_document("check", check()),
+        Entry.from_document("breakdown", breakdown()),
     )
     assert main(["export", "last", "--format", "dlb"]) == 0
     out, err = capsys.readouterr()

@@ -15,8 +15,9 @@ import pytest
 
 from pydlbench.cli import main
 from pydlbench.cli.measuring import measure
-from pydlbench.cli.options import add, fail_on
-from pydlbench.cli.parser import COMMANDS, Command, command_parser
+from pydlbench.cli.options import Measuring, flag_of
+from pydlbench.cli.parser import COMMANDS, Command, read, records
+from pydlbench.cli.values import fail_on
 from pydlbench.errors import UsageError
 from pydlbench.report.blocks import Lines
 from pydlbench.runner.tasks import Result, Row, Task
@@ -31,7 +32,7 @@ def test_help_has_two_examples_that_parse_and_the_exit_codes(command, capsys):
     assert len(examples) == 2
     for line in examples:
         name, *words = line.replace("'", "").partition(" > ")[0].split()
-        command_parser(name).parse_args(words)
+        read([name, *words])
 
 
 def test_version_in_short(capsys):
@@ -44,8 +45,9 @@ def test_completion_knows_every_option(shell, capsys, tmp_path):
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
     for name in COMMANDS:
-        for action in command_parser(name)._actions:
-            assert all(word in script for word in action.option_strings)
+        for kind, _ in records(name).values():
+            options = [field for field, one in kind.declared().items() if not one.argument]
+            assert all(flag_of(field) in script for field in options)
     if (program := shutil.which(shell)) is not None:
         path = tmp_path / "script"
         path.write_text(script, encoding="utf-8")
@@ -132,9 +134,8 @@ def test_a_command_that_stores_is_its_file_and_a_line(monkeypatch, run_record, c
     """Its own module and its line among the commands: all that measuring and keeping takes."""
     module = types.ModuleType("pydlbench.cli.latency")
 
-    def add_parser(subparsers):
-        parser = subparsers.add_parser("latency", description="Invented.")
-        add(parser, "quiet", "verbose", "store")
+    class Options(Measuring):
+        description = "Invented."
 
     @dataclass(frozen=True, kw_only=True)
     class Latency(Task):
@@ -157,7 +158,7 @@ def test_a_command_that_stores_is_its_file_and_a_line(monkeypatch, run_record, c
     def stored_report(run):
         return [Lines([str(entry.document["p99_s"]) for entry in run.table("latency")])]
 
-    module.add_parser, module.run, module.stored_report = add_parser, run, stored_report
+    module.Options, module.run, module.stored_report = Options, run, stored_report
     monkeypatch.setitem(sys.modules, "pydlbench.cli.latency", module)
     line = Command("invented", (("latency", "a"), ("latency -q", "b")), stores="latency")
     monkeypatch.setitem(COMMANDS, "latency", line)
@@ -172,7 +173,7 @@ def test_a_command_that_stores_is_its_file_and_a_line(monkeypatch, run_record, c
 
 def test_conditions():
     def read(text, name):
-        return fail_on("--fail-on", text, name)
+        return fail_on("--fail-on", text, (name,))
 
     assert read("failed", "failed") == ("failed", 0.0)
     assert read("slower:3%", "slower") == ("slower", 0.03)

@@ -9,12 +9,12 @@ import pytest
 from invented_session import InventedSession
 from said import says
 
+from pydlbench.analysis.forecast import conclude, forecasting
+from pydlbench.analysis.rows import FAULT, Rows
 from pydlbench.cli import forecast as command
 from pydlbench.cli import main
-from pydlbench.cli.parser import Parser
+from pydlbench.cli.parser import read
 from pydlbench.errors import UnsupportedError, UsageError
-from pydlbench.ladder.forecast import conclude, forecasting
-from pydlbench.ladder.rows import FAULT, Rows
 from pydlbench.records.forecast import ForecastTerm, OperatorTime, Place, StepFaults
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.report.forecast import dominating
@@ -24,9 +24,7 @@ WHEN = "2030-01-01T03:04:05+00:00"
 
 
 def parse(*words):
-    parser = Parser(prog="pydlbench")
-    command.add_parser(parser.add_subparsers())
-    return parser.parse_args(["forecast", *words])
+    return read(["forecast", *words])[0]
 
 
 def invented(case, session, store, **settings):
@@ -40,7 +38,7 @@ def invented(case, session, store, **settings):
         signature="{}", operator="conv", place=place, created_utc=WHEN, visits_s=(0.010, 0.014)
     )
     yield row
-    faults = StepFaults(place=place, step="{}", created_utc=WHEN, counts=(1000.0,))
+    faults = StepFaults(place=place, step="{}", program="f3", created_utc=WHEN, counts=(1000.0,))
     yield faults
     calls = [RecordedCall(signature="{}", operator="conv", count=5, names=("conv1", "conv2"))]
     if not settings["measures"]:
@@ -113,7 +111,7 @@ def test_a_framework_that_cannot_costs_itself_only(session, capsys):
     ("words", "said"),
     [
         (("mnost",), "mnist"),
-        (("mnist", "--visits", "0"), "--visits"),
+        (("mnist", "--repetitions", "0"), "--repetitions"),
         (("mnist", "--framework", "torch", "--mode", "graph"), "graph"),
         (("alexnet", "--phase", "training"), "forward-backward"),
     ],
@@ -145,7 +143,7 @@ def test_a_model_of_ones_own_is_forecast_in_torch(session, tmp_path, monkeypatch
     text = "import torch\nraise SystemExit\ndef build(width): pass\n"
     (tmp_path / "my_model.py").write_text(text)
     monkeypatch.chdir(tmp_path)
-    words = ("my_model.py:build", "--arg", "width=3", "--input", "4x8", "--phase", "training")
+    words = ("my_model.py:build", "--set", "width=3", "--input", "4x8", "--phase", "training")
     assert command.run(parse(*words), session.open, invented) == 0
     out = capsys.readouterr().out
     head = ("my_model.py:build", "width=3", "batch 4", "training", "input 4x8", "sgd", "eager")

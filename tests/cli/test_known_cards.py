@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pydlbench.cli import device
-from pydlbench.cli.parser import command_parser
+from pydlbench.cli.parser import read
 from pydlbench.errors import UsageError
 
 
@@ -13,7 +13,7 @@ def run(*words):
     def probe(**_arguments):
         pytest.fail("probed")
 
-    return device.run(command_parser("device").parse_args(["--known", *words]), probe)
+    return device.run(read(["device", "--known", *words])[0], probe)
 
 
 def cards(capsys):

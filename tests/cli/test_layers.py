@@ -7,7 +7,6 @@ import io
 import json
 import signal
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -15,15 +14,12 @@ from invented_session import InventedSession, stop_after
 from said import says
 
 from pydlbench.cli import layers as command
-from pydlbench.cli.parser import command_parser
+from pydlbench.cli.parser import read
 from pydlbench.errors import PrimitiveError, PydlbenchError, UsageError
 
-if TYPE_CHECKING:
-    import argparse
 
-
-def parse(*words: str) -> argparse.Namespace:
-    return command_parser("layers").parse_args(words)
+def parse(*words: str) -> command.Options:
+    return read(["layers", *words])[0]
 
 
 @pytest.fixture
@@ -55,7 +51,7 @@ def test_default_is_alexnet_forward_fp32_hot(session):
 
 def test_a_single_row_has_more_time_and_its_visits_in_one_process(session):
     assert command.run(parse("--shape", "conv3"), session.open) == 0
-    assert command.run(parse("--shape", "conv3", "--visits", "9"), session.open) == 0
+    assert command.run(parse("--shape", "conv3", "--repetitions", "9"), session.open) == 0
     assert command.run(parse("--shape", "conv3", "--budget", "3"), session.open) == 0
     found = [(one["budget_s"], one["visits"]) for one in session.opened]
     assert found == [(1.0, None), (1.0, 9), (3.0, None)]
@@ -81,8 +77,7 @@ def test_lists_are_combined(session):
         "--pass",
         "all",
         "--precision",
-        "fp32",
-        "bf16",
+        "fp32,bf16",
         "--cache",
         "hot,all-cold",
     ]
@@ -92,7 +87,7 @@ def test_lists_are_combined(session):
 
 
 def test_options_may_be_repeated_and_duplicates_count_once(session):
-    command.run(parse("--shape", "conv3", "--shape", "alexnet/conv3", "conv4"), session.open)
+    command.run(parse("--shape", "conv3", "--shape", "alexnet/conv3,conv4"), session.open)
     assert [case.layer.name for case in session.cases] == ["alexnet/conv3", "alexnet/conv4"]
 
 
@@ -110,7 +105,7 @@ def test_models_are_added_to_shapes(session):
 
 
 def test_pooling_leaves_out_the_pass_it_lacks_and_says_so(session, capsys):
-    words = ("--shape", "conv3", "pool1", "--pass", "forward", "backward-weights")
+    words = ("--shape", "conv3,pool1", "--pass", "forward,backward-weights")
     command.run(parse(*words), session.open)
     done = [(case.layer.name, case.pass_) for case in session.cases]
     assert ("alexnet/pool1", "forward") in done
@@ -119,7 +114,7 @@ def test_pooling_leaves_out_the_pass_it_lacks_and_says_so(session, capsys):
 
 
 def test_each_kind_of_layer_says_which_pass_it_lacks(session, capsys):
-    words = ("--shape", "conv3", "pool1", "relu:ic3", "--pass", "backward-weights")
+    words = ("--shape", "conv3,pool1,relu:ic3", "--pass", "backward-weights")
     command.run(parse(*words), session.open)
     assert [case.layer.name for case in session.cases] == ["alexnet/conv3"]
     err = capsys.readouterr().err
@@ -128,7 +123,7 @@ def test_each_kind_of_layer_says_which_pass_it_lacks(session, capsys):
 
 
 def test_both_propagations_do_not_double_backward_passes(session):
-    words = ["--shape", "conv3", "--propagation", "both", "--pass", "forward", "backward-data"]
+    words = ["--shape", "conv3", "--propagation", "both", "--pass", "forward,backward-data"]
     command.run(parse(*words), session.open)
     done = [(case.pass_, case.propagation) for case in session.cases]
     assert done == [
@@ -172,7 +167,7 @@ def test_json_on_stdout_is_pure(session, capsys):
 
 def test_json_stays_pure_with_warnings_and_notes(session, capsys):
     session.run.device["warnings"].append({"symptom": "no governor", "remedy": "set one"})
-    words = ["--shape", "conv3", "pool1", "--pass", "forward,backward-weights", "--json", "-"]
+    words = ["--shape", "conv3,pool1", "--pass", "forward,backward-weights", "--json", "-"]
     command.run(parse(*words), session.open)
     out, err = capsys.readouterr()
     assert len(json.loads(out)["measurements"]) == 3
@@ -197,7 +192,7 @@ def test_device_record_is_read_after_the_rows(run_record, capsys):
 
 
 def test_csv_on_stdout(session, capsys):
-    command.run(parse("--shape", "conv3", "conv4", "--csv", "-"), session.open)
+    command.run(parse("--shape", "conv3,conv4", "--csv", "-"), session.open)
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [row["layer"] for row in rows] == ["alexnet/conv3", "alexnet/conv4"]
 
@@ -214,7 +209,7 @@ def test_files_are_written_beside_the_table(session, capsys, tmp_path):
 def test_interrupt_shows_what_is_finished(run_record, capsys, tmp_path):
     session = InventedSession(run_record, before=stop_after(2))
     path = tmp_path / "a.json"
-    words = ("--shape", "conv2", "conv3", "conv4", "--json", str(path))
+    words = ("--shape", "conv2,conv3,conv4", "--json", str(path))
     assert command.run(parse(*words), session.open) == 130
     out, err = capsys.readouterr()
     assert out.startswith("alexnet  2 layers")
@@ -238,7 +233,7 @@ def test_interrupt_before_the_first_row_keeps_the_old_file(run_record, tmp_path)
 def test_error_after_some_rows_shows_them_and_is_raised(run_record, capsys):
     session = InventedSession(run_record, before=stop_after(1, PrimitiveError("worker gone")))
     with pytest.raises(PrimitiveError, match="worker gone"):
-        command.run(parse("--shape", "conv3", "conv4"), session.open)
+        command.run(parse("--shape", "conv3,conv4"), session.open)
     assert "alexnet/conv3" in capsys.readouterr().out
 
 
@@ -287,7 +282,7 @@ def test_progress_counts_over_all_sessions(session, monkeypatch):
 
     monkeypatch.setattr("pydlbench.cli.measuring.Progress", Recorder)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1}, raising=False)
-    command.run(parse("--shape", "conv3", "--threads", "1", "2"), session.open)
+    command.run(parse("--shape", "conv3", "--threads", "1,2"), session.open)
     assert seen == [(0, 2, label), (1, 2, label), "closed"]
 
 
@@ -369,7 +364,7 @@ def test_second_interrupt_costs_no_finished_row(run_record, tmp_path, monkeypatc
         monkeypatch.setattr("pydlbench.report.verdicts.conclude", interrupted)
         path = tmp_path / "a.json"
         session = Impatient(run_record)
-        words = ("--shape", "conv3", "conv4", "--json", str(path))
+        words = ("--shape", "conv3,conv4", "--json", str(path))
         assert command.run(parse(*words), session.open) == 130
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
@@ -405,7 +400,7 @@ EVERY_CPU_STACK = [
         (["--backend", "torch", "--mode", "compiled"], [("torch", "compiled")]),
         (["--backend", "numba,native"], [("numba", None), ("native", None)]),
         (
-            ["--backend", "all", "--mode", "eager", "xla"],
+            ["--backend", "all", "--mode", "eager,xla"],
             [
                 *(("native", None), ("torch", "eager"), ("tensorflow", "xla"), ("numba", None)),
                 ("jax", "xla"),
@@ -415,10 +410,10 @@ EVERY_CPU_STACK = [
             ["--backend", "all", "--mode", "all"],
             [*EVERY_CPU_STACK[:3], ("torch", "frozen"), *EVERY_CPU_STACK[3:]],
         ),
-        (["--backend", "torch", "native,torch", "--mode", "eager,eager"], EVERY_CPU_STACK[1::-1]),
+        (["--backend", "torch,native,torch", "--mode", "eager,eager"], EVERY_CPU_STACK[1::-1]),
         (["--backend", "torch,tensorflow", "--mode", "xla"], [("tensorflow", "xla")]),
         # One that is named is a row even where it cannot run: the row says why.
-        (["--backend", "native", "cupy"], [("native", None), ("cupy", None)]),
+        (["--backend", "native,cupy"], [("native", None), ("cupy", None)]),
     ],
 )
 def test_backends_and_their_modes(session, words, expected):
@@ -432,7 +427,7 @@ def test_backends_of_a_gpu(session):
 
 
 def test_backends_of_one_problem_stand_together(session):
-    words = ("--shape", "conv3", "conv4", "--pass", "forward", "backward-data")
+    words = ("--shape", "conv3,conv4", "--pass", "forward,backward-data")
     command.run(parse(*words, "--backend", "native,numba"), session.open)
     found = [(case.layer.name, case.pass_) for case in session.cases]
     assert found[::2] == found[1::2]

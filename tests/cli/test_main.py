@@ -2,13 +2,16 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import pydlbench
 from pydlbench.cli import main
+from pydlbench.cli.options import CommandOptions, option
 from pydlbench.cli.parser import COMMANDS
+from pydlbench.cli.values import whole_number
 from pydlbench.errors import PydlbenchError, UsageError
 
 
@@ -16,10 +19,8 @@ def command(run):
     """Stand for a command module."""
 
     class Module:
-        @staticmethod
-        def add_parser(subparsers):
-            parser = subparsers.add_parser("shapes")
-            parser.add_argument("--number", type=int)
+        class Options(CommandOptions):
+            number: int = option("N", "a number", read=partial(whole_number, least=1))
 
         @staticmethod
         def run(args):
@@ -71,7 +72,7 @@ def test_no_command_shows_the_help_and_is_a_usage_error(capsys):
 def test_bad_value_of_an_option_is_one_line(fake, capsys):
     fake(lambda _: 0)
     assert main(["shapes", "--number", "x"]) == 2
-    assert capsys.readouterr().err.startswith("pydlbench: --number: invalid int value: 'x'")
+    assert capsys.readouterr().err.startswith("pydlbench: --number x: not a whole number")
 
 
 @pytest.mark.parametrize(
@@ -103,11 +104,13 @@ def test_closed_pipe_is_silent():
     # Far more than a pipe holds, read by nobody.
     script = (
         "import sys, importlib, types\n"
-        "module = types.SimpleNamespace(\n"
-        "    add_parser=lambda s: s.add_parser('shapes'),\n"
-        "    run=lambda args: print('x' * 10_000_000) or 0)\n"
         "from pydlbench.cli import main\n"
+        "from pydlbench.cli.options import CommandOptions\n"
         "import pydlbench.cli.parser\n"
+        "class Options(CommandOptions):\n"
+        "    pass\n"
+        "module = types.SimpleNamespace(\n"
+        "    Options=Options, run=lambda args: print('x' * 10_000_000) or 0)\n"
         "importlib.import_module = lambda name: module\n"
         "sys.exit(main(['shapes']))\n"
     )

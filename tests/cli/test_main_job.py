@@ -100,10 +100,12 @@ sys.exit(main())
 
 
 @native
-@pytest.mark.parametrize("finished", [0, 1])
-def test_ctrl_c_prints_what_is_finished(finished):
+@pytest.mark.parametrize(
+    ("finished", "number", "code"), [(0, signal.SIGINT, 130), (1, signal.SIGTERM, 143)]
+)
+def test_ctrl_c_and_sigterm_print_what_is_finished(finished, number, code):
     problems = [f"mb1ic8ih{size}oc8oh{size}kh3ph1" for size in (8, 6, 7)]
-    words = ("--shape", *problems, "--budget", "0.2", "--json", "-")
+    words = ("--shape", ",".join(problems), "--budget", "0.2", "--json", "-")
     process = subprocess.Popen(
         [sys.executable, "-c", TELLING, "layers", *words, "--quiet"],
         stdout=subprocess.PIPE,
@@ -113,9 +115,9 @@ def test_ctrl_c_prints_what_is_finished(finished):
     for line in process.stderr:
         if line == f"finished {finished}\n":
             break
-    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, number)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
+    assert process.returncode == code, err
     document = json.loads(out)
     assert document["interrupted"] is True
     rows = document["measurements"]

@@ -1,14 +1,13 @@
-"""``check``, ``forecast`` and ``diagnose`` on an invented GPU; and where there is none."""
+"""``forecast`` and ``diagnose`` on an invented GPU; and where there is none."""
 
 import json
 
 import pytest
 from invented_gpu import Gpu, GpuSession, convolution
 
-from pydlbench.cli import check, diagnose, forecast, main
-from pydlbench.cli.parser import command_parser
+from pydlbench.cli import breakdown, diagnose, forecast, main
+from pydlbench.cli.parser import read
 from pydlbench.errors import UsageError
-from pydlbench.records.check import CheckResult
 
 BRIEF = ("mnist", "--framework", "torch", "--device", "cuda:0")
 
@@ -21,39 +20,23 @@ def session(run_record):
 
 
 def run(command, session, name, *words):
-    return command.run(command_parser(name).parse_args(words), session.open)
+    return command.run(read([name, *words])[0], session.open)
 
 
-def test_a_check_on_a_gpu_names_what_the_host_costs(session, capsys):
-    short = ("--laps", "6", "--stop-after", "0.001")
-    assert run(check, session, "check", *BRIEF, *short, "--json", "-") == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["device"] == "cuda:0"
-    gaps = next(one for one in document["ledger"] if one["term"] == "launch gaps")
-    assert gaps["kind"] == "experiment"
-    assert gaps["share"] > 0.5
-    assert document["rungs"]["operators"]["median"] == pytest.approx(12 * 4e-6)
-    assert CheckResult.from_dict(document).record.operators[0].enqueue_s == pytest.approx(20e-6)
-    assert run(check, session, "check", *BRIEF, *short, "--explain") == 0
-    printed = capsys.readouterr().out
-    assert "page faults per step" not in printed
-    assert "launch gaps" in printed
-
-
-def test_a_check_finds_its_forecast_in_the_store(session, capsys):
+def test_a_forecast_on_a_gpu_is_the_makespan_of_host_and_device(session, capsys):
     session.gpu.besides_s = session.gpu.once_s = 0.0
     assert run(forecast, session, "forecast", *BRIEF, "--json", "-") == 0
     (found,) = json.loads(capsys.readouterr().out)["forecasts"]
     assert found["status"] == "ok"
     assert found["graph_s"] == pytest.approx(12 * 4e-6)
     assert found["forecast_s"] == pytest.approx(session.gpu.true_step_s("mnist"), rel=0.02)
-    words = ("--laps", "6", "--stop-after", "0.001", "--json", "-")
-    assert run(check, session, "check", *BRIEF, *words) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["forecast_s"] == pytest.approx(found["forecast_s"])
-    assert abs(document["forecast_error"]) < 0.02
     assert run(forecast, session, "forecast", *BRIEF, "--known-only") == 0
     assert "CUDA graph" in capsys.readouterr().out
+
+
+def test_a_breakdown_on_a_gpu_is_refused_in_one_line(session):
+    with pytest.raises(UsageError, match="nearest: cpu"):
+        run(breakdown, session, "breakdown", *BRIEF)
 
 
 def test_a_diagnosis_on_a_gpu_finds_the_launch_gaps(session, capsys):
@@ -73,10 +56,9 @@ def test_a_diagnosis_on_a_gpu_finds_the_launch_gaps(session, capsys):
         (("--framework", "torch", "--device", "cuda:0", "--threads", "2"), "leave it out"),
     ],
 )
-@pytest.mark.parametrize(("command", "name"), [(check, "check"), (forecast, "forecast")])
-def test_what_a_gpu_does_not_have_is_one_line(session, command, name, words, near):
+def test_what_a_gpu_does_not_have_is_one_line(session, words, near):
     with pytest.raises(UsageError, match=f"nearest: {near}"):
-        run(command, session, name, "mnist", *words)
+        run(forecast, session, "forecast", "mnist", *words)
 
 
 @pytest.mark.parametrize(
@@ -85,12 +67,12 @@ def test_what_a_gpu_does_not_have_is_one_line(session, command, name, words, nea
 def test_by_default_steps_run_where_they_can_be_explained(framework, device, monkeypatch):
     monkeypatch.setattr("pydlbench.backends.capabilities.default_device", lambda: ("cuda:0", ()))
     words = ["mnist", *(("--framework", *framework) if framework else ())]
-    tasks, notes = check.read_tasks(command_parser("check").parse_args(words))
+    tasks, notes = forecast.read_tasks(read(["forecast", *words])[0])
     assert [row.case.device for task in tasks for row in task.rows] == [device]
     assert any("on the CPU" in one for one in notes) is (device == "cpu")
 
 
-@pytest.mark.parametrize("name", ["check", "forecast", "diagnose"])
+@pytest.mark.parametrize("name", ["forecast", "diagnose"])
 def test_without_a_gpu_there_is_one_line(name, capsys, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert main([name, *BRIEF, "--quiet", "--store", "none"]) == 1

@@ -2,11 +2,16 @@
 
 import pytest
 
-from pydlbench.cli import check, diagnose, estimate, forecast
-from pydlbench.cli.parser import command_parser
+from pydlbench.cli import breakdown, diagnose, estimate, forecast
+from pydlbench.cli.parser import read
 from pydlbench.errors import UsageError
 
-COMMANDS = {"check": check, "diagnose": diagnose, "forecast": forecast, "estimate": estimate}
+COMMANDS = {
+    "breakdown": breakdown,
+    "diagnose": diagnose,
+    "forecast": forecast,
+    "estimate": estimate,
+}
 EVERY = pytest.mark.parametrize("name", list(COMMANDS))
 FILES = {
     "net.onnx": "",
@@ -24,7 +29,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def tasks_of(name, *words):
-    return COMMANDS[name].read_tasks(command_parser(name).parse_args(words))[0]
+    return COMMANDS[name].read_tasks(read([name, *words])[0])[0]
 
 
 def steps_of(tasks):
@@ -58,7 +63,7 @@ def test_what_a_file_does_not_say_its_model_does(name, monkeypatch):
     assert task.guessed
 
 
-@pytest.mark.parametrize("name", ["check", "forecast"])
+@pytest.mark.parametrize("name", ["breakdown", "forecast"])
 def test_all_modes_are_those_of_the_framework(name):
     found = steps_of(tasks_of(name, "net.onnx", "--mode", "all"))
     assert found == [("onnxruntime", "optimized"), ("onnxruntime", "unoptimized")]

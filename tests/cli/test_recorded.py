@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from pydlbench.cli import layers, step
-from pydlbench.cli.parser import command_parser
+from pydlbench.cli.parser import read
 from pydlbench.devices.roofline import Level
 from pydlbench.errors import UsageError
 from pydlbench.records.run import RunRecord
@@ -38,8 +38,7 @@ class Machine:
 
 
 def traced(capsys, name, *more):
-    args = command_parser("step").parse_args(["--trace", str(DATA / name), *more])
-    args.command = "step"
+    args = read(["step", "--trace", str(DATA / name), *more])[0]
     assert step.run(args, Machine) == 0
     return capsys.readouterr().out
 
@@ -80,7 +79,7 @@ def test_options_that_a_trace_ignores_are_refused(capsys, arguments, part):
 
 
 def request(*arguments):
-    return layers.read_request(command_parser("layers").parse_args([*arguments, "--device", "cpu"]))
+    return layers.read_request(read(["layers", *arguments, "--device", "cpu"])[0])
 
 
 def test_layers_of_a_log_have_its_passes_and_precisions():
@@ -107,7 +106,7 @@ def test_layers_of_a_log_have_its_passes_and_precisions():
 
 def test_a_log_goes_alone(tmp_path):
     log = f"@{DATA / 'tensorflow.log.gz'}"
-    for more in (["conv3"], ["--model", "alexnet"], ["--batch", "4"], ["--pool", "max"]):
+    for more in (["--shape", "conv3"], ["--model", "alexnet"], ["--batch", "4"], ["--pool", "max"]):
         with pytest.raises(UsageError, match="nearest"):
             request("--shape", log, *more)
     path = tmp_path / "reorders.log"
@@ -117,3 +116,25 @@ def test_a_log_goes_alone(tmp_path):
     )
     with pytest.raises(UsageError, match="none of its 1 problems has a native layer"):
         request("--shape", f"@{path}")
+
+
+def test_rows_stand_for_the_calls_of_all_modules():
+    log = request("--shape", f"@{DATA / 'modules.json.gz'}").log
+    rows = [
+        SimpleNamespace(
+            problem=each.layer.problem,
+            pass_=each.pass_,
+            status="ok",
+            propagation=each.propagation,
+            backend="native",
+            time=SimpleNamespace(median=3e-6),
+            roofline=SimpleNamespace(time_s=1e-6),
+        )
+        for each in log.layers
+    ]
+    found = log.described(rows)
+    timed = {one.operator: one for one in found.problems if one.native_s is not None}
+    gradient = timed["aten.convolution_backward"]
+    assert (gradient.limit_s, gradient.native_s) == (2e-6, 6e-6)  # of data and of weights
+    (module,) = (one for one in found.modules if one.module == "Conv2d_1")
+    assert module.limit_s == pytest.approx(3e-6)

@@ -6,8 +6,8 @@ import sqlite3
 import pytest
 from said import says
 
+from pydlbench.cli.machine import reading_store
 from pydlbench.cli.measuring import recorder_of
-from pydlbench.cli.options import reading_store
 from pydlbench.errors import StoreError, UsageError
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
@@ -82,7 +82,7 @@ def test_nothing_is_kept_without_a_store(store_path, run_record, measurement, ca
 )
 def test_what_ends_a_run_early_is_kept(store_path, run_record, measurement, error, expected):
     def command():
-        with recorder_of(options(), "check") as recorder:
+        with recorder_of(options(), "breakdown") as recorder:
             recorder.start(run_record)
             layer(recorder, measurement())
             raise error
@@ -271,13 +271,13 @@ def test_a_transaction_that_is_interrupted_is_rolled_back(store_path, run_record
 
 
 def test_readers_open_what_is_there(store_path, tmp_path):
-    assert reading_store(options()) is None
-    assert reading_store(options(store="none")) is None
+    assert reading_store(None) is None
+    assert reading_store("none") is None
     with pytest.raises(UsageError, match=r"no such file; nearest: leave it out"):
-        reading_store(options(store=str(tmp_path / "a.sqlite")))
+        reading_store(str(tmp_path / "a.sqlite"))
     Store.open(store_path).close()
-    with reading_store(options()) as store:
+    with reading_store(None) as store:
         assert store.runs() == []
     sqlite3.connect(store_path).execute("PRAGMA user_version = 99").connection.close()
     with pytest.raises(StoreError, match="its schema is version 99"):
-        reading_store(options())
+        reading_store(None)

@@ -13,17 +13,17 @@ from invented_rows import row_of
 from invented_session import InventedSession, stop_after
 
 from pydlbench.cli import layers as command
-from pydlbench.cli.parser import command_parser
+from pydlbench.cli.parser import read
 from pydlbench.errors import PrimitiveError, UsageError
 from pydlbench.store.store import Store
 
 HELPERS = Path(__file__).parents[1] / "helpers"
-ALL = ("--shape", "conv2", "conv3", "conv4", "--batch", "2")
+ALL = ("--shape", "conv2,conv3,conv4", "--batch", "2")
 SAMPLES = (0.05, 0.06, 0.07)
 
 
 def parse(*words):
-    return command_parser("layers").parse_args(words)
+    return read(["layers", *words])[0]
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +117,7 @@ def test_failed_rows_are_measured_again_and_skipped_ones_not(begin, store_path):
     ]
 
 
-INTERLEAVED = ("--shape", "conv2", "conv3", "--batch", "2", "--backend", "native", "numba")
+INTERLEAVED = ("--shape", "conv2,conv3", "--batch", "2", "--backend", "native,numba")
 
 
 @pytest.fixture
@@ -242,7 +242,7 @@ _KILLED = """
 import sys, time
 from invented_session import InventedSession
 from pydlbench.cli import layers
-from pydlbench.cli.parser import Parser, command_parser
+from pydlbench.cli.parser import read
 from pydlbench.records.run import RunRecord
 
 def wait(count):
@@ -252,9 +252,7 @@ def wait(count):
 
 run = RunRecord(id="20300102-killed00", created_utc="2030-01-02T03:04:05+00:00",
                 command=tuple(sys.argv), device={"name": "A"})
-parser = Parser(prog="pydlbench")
-layers.add_parser(parser.add_subparsers())
-layers.run(parser.parse_args(sys.argv[1:]), InventedSession(run, before=wait).open)
+layers.run(read(sys.argv[1:])[0], InventedSession(run, before=wait).open)
 """
 
 

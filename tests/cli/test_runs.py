@@ -7,7 +7,7 @@ from said import says
 
 from pydlbench.cli import main
 from pydlbench.cli import runs as command
-from pydlbench.cli.parser import command_parser
+from pydlbench.cli.parser import read
 from pydlbench.errors import UsageError
 from pydlbench.report.json import dump, to_json
 from pydlbench.store.entry import Entry
@@ -15,7 +15,7 @@ from pydlbench.store.store import Store
 
 
 def parse(*words):
-    return command_parser("runs").parse_args(words)
+    return read(["runs", *words])[0]
 
 
 @pytest.fixture
@@ -183,10 +183,10 @@ def test_runs_are_deleted_with_yes_or_after_asking(filled, capsys):
 
         return ask
 
-    assert command.run(parse("delete", "aaaa"), answer("")) == 1
+    assert command.delete_runs(parse("delete", "aaaa"), answer("")) == 1
     assert "20300102-aaaa1111" in capsys.readouterr().err  # it is shown what would go
     assert len(ids(filled)) == 3
-    assert command.run(parse("delete", "aaaa", "last"), answer("y")) == 0
+    assert command.delete_runs(parse("delete", "aaaa", "last"), answer("y")) == 0
     assert ids(filled) == ["20300102-bbbb2222"]
     assert len(asked) == 2
     assert main(["runs", "delete", "base", "bbbb", "--yes"]) == 0
@@ -195,7 +195,7 @@ def test_runs_are_deleted_with_yes_or_after_asking(filled, capsys):
 
 def test_nothing_is_deleted_if_one_of_several_is_not_there(filled):
     with pytest.raises(UsageError, match="zzzz"):
-        command.run(parse("delete", "aaaa", "zzzz", "--yes"))
+        command.delete_runs(parse("delete", "aaaa", "zzzz", "--yes"))
     assert len(ids(filled)) == 3
 
 
@@ -203,7 +203,7 @@ def test_a_run_that_is_being_written_is_not_deleted(store_path, run_record):
     with Store.open(store_path) as store:
         store.begin(run_record, "layers")
     with pytest.raises(UsageError, match=run_record.id):
-        command.run(parse("delete", "last", "--yes"))
+        command.delete_runs(parse("delete", "last", "--yes"))
 
 
 def test_a_run_of_a_process_that_cannot_be_seen_is_ended_by_hand(store_path, run_record, capsys):

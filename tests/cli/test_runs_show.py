@@ -8,7 +8,7 @@ from said import says
 from pydlbench.cli import estimate as estimate_command
 from pydlbench.cli import main
 from pydlbench.cli import sweep as sweep_command
-from pydlbench.cli.parser import command_parser
+from pydlbench.cli.parser import read
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving, Tried
 from pydlbench.records.step import StepRecord, StepSpec
 from pydlbench.report.diagnose import diagnosis_report
@@ -18,7 +18,7 @@ from pydlbench.store.store import Store
 
 
 def parse(command, *words):
-    return command_parser(command.__name__.rpartition(".")[2]).parse_args(words)
+    return read([command.__name__.rpartition(".")[2], *words])[0]
 
 
 def shown(capsys, run="last"):

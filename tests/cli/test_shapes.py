@@ -47,7 +47,7 @@ def test_the_summarys_commands_list_layers(capsys):
 def test_json_without_a_pattern_has_every_layer(capsys):
     assert main(["shapes", "--json", "-"]) == 0
     whole = json.loads(capsys.readouterr().out)
-    assert main(["shapes", "*", "--json", "-"]) == 0
+    assert main(["shapes", "*", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == whole
     assert len(whole["layers"]) > 2000
 

@@ -7,7 +7,7 @@ import io
 import json
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,7 +16,7 @@ from said import says
 from pydlbench.backends.steps import operations
 from pydlbench.cli import main, steps
 from pydlbench.cli import step as command
-from pydlbench.cli.parser import Parser
+from pydlbench.cli.parser import read
 from pydlbench.errors import UsageError
 from pydlbench.protocols.runner import ProtocolResult
 from pydlbench.records.agreement import Agreement
@@ -24,16 +24,11 @@ from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.step import Check, StepRecord
 from pydlbench.store.store import Store
 
-if TYPE_CHECKING:
-    import argparse
-
 H200 = {"name": "NVIDIA H200", "capability": "9.0", "memory_bytes": 141_000_000_000}
 
 
-def parse(*words: str) -> argparse.Namespace:
-    parser = Parser(prog="pydlbench")
-    command.add_parser(parser.add_subparsers())
-    return parser.parse_args(["step", *words])
+def parse(*words: str) -> Any:
+    return read(["step", *words])[0]
 
 
 class FakeSession:
@@ -170,8 +165,8 @@ def test_equal_times_are_not_told_apart(session, capsys):
     assert not says(capsys.readouterr().out, "times as long")
 
 
-def test_sweep_is_one_group_per_batch(session, capsys):
-    command.run(parse("mnist", "--sweep", "batch=2,4", "--framework", "torch"), session.open)
+def test_each_batch_is_one_group(session, capsys):
+    command.run(parse("mnist", "--batch", "2,4", "--framework", "torch"), session.open)
     assert [[one.batch for one in group] for group in session.groups] == [[2], [4]]
     assert says(capsys.readouterr().out, "forward", "40", "batch 4")
 
@@ -216,7 +211,7 @@ def test_cpu_and_gpu_with_ratio_and_verdict(session, capsys):
 
 def test_interrupt_keeps_what_is_finished(session, capsys):
     session.interrupt_at = 1
-    assert command.run(parse("mnist", "--sweep", "batch=2,4"), session.open) == 130
+    assert command.run(parse("mnist", "--batch", "2,4"), session.open) == 130
     out, err = capsys.readouterr()
     assert "torch eager" in out
     assert says(err, "2 of 4")
@@ -316,7 +311,7 @@ def own(tmp_path, monkeypatch):
 
 def test_a_model_of_ones_own_runs_in_torch_as_it_was_asked_for(own, session, capsys):
     session.batch = 8
-    words = [own, "--phase", "training", "--arg", "width=3", "--input", "8x4", "--optimizer=adam"]
+    words = [own, "--phase", "training", "--set", "width=3", "--input", "8x4", "--optimizer=adam"]
     assert command.run(parse(*words, "--eval-mode", "--autocast", "bf16"), session.open) == 0
     ((case,),) = session.groups
     assert (case.framework, case.mode, case.precision) == ("torch", "eager", "bf16")
@@ -390,7 +385,6 @@ def test_a_file_that_does_not_tell_its_framework_is_asked_in_a_worker(
         (("my_model.py:biuld",), "nearest: my_model.py:build"),
         (("my_model.py",), "nearest: my_model.py:build"),
         (("my_model.py:build", "--batch", "8"), "nearest: --input 8x3x224x224"),
-        (("my_model.py:build", "--option", "lrn=off"), "nearest: --arg NAME=VALUE"),
         (("my_model.py:build", "--agree", "--framework", "all"), "--agree: for models of the cat"),
         (("my_model.py:build", "--framework", "jax"), "models of the catalogue, not my_model.py"),
         (("mnist", "--agree", "--framework", "jax"), "--agree: needs two frameworks"),

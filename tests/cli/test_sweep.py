@@ -16,7 +16,7 @@ def test_everything_is_one_run_with_its_samples(file, capsys):
     info, found = entries()
     assert (info.kind, info.status) == ("sweep", "done")
     kernels = sum(entry.table == "layer" for entry in found) - 6
-    assert counts(found) == {"layer": 6 + kernels, "estimate": 2, "step": 2, "check": 1}
+    assert counts(found) == {"layer": 6 + kernels, "estimate": 2, "step": 2, "breakdown": 1}
     assert kernels > 0  # of the estimates, each one's own
     assert found[0].samples == (1e-3, 2e-3)
     assert len({entry.key for entry in found}) == len(found)
@@ -41,7 +41,7 @@ def test_json_has_everything_by_kind(file, capsys):
     assert sweep(Sessions(), file, "--quiet", "--json", "-") == 0
     document = json.loads(capsys.readouterr().out)
     assert document["kind"] == "sweep"
-    assert [len(document[name]) for name in ("estimates", "steps", "checks")] == [2, 2, 1]
+    assert [len(document[name]) for name in ("estimates", "steps", "breakdowns")] == [2, 2, 1]
     assert not any("samples_s" in row for row in document["measurements"])
     jsonschema = pytest.importorskip("jsonschema")
     from pydlbench.records.schema import load_schema
@@ -53,7 +53,7 @@ def test_markdown_has_a_table_for_each_kind(file, tmp_path):
     target = tmp_path / "all.md"
     assert sweep(Sessions(), file, "--quiet", "--md", target) == 0
     text = target.read_text(encoding="utf-8")
-    for title in ("hot caches", "pydlbench check", "| layer |"):
+    for title in ("| layer |", "images/s", "| unexplained"):
         assert title in text
 
 
@@ -70,19 +70,19 @@ def test_a_row_that_fails_costs_itself(file, capsys):
     assert says(out, "[[layers]]", "2 of 6")
 
 
-def test_a_check_that_does_not_fit_costs_itself(tmp_path, capsys):
-    path = tmp_path / "checks.toml"
+def test_a_breakdown_that_does_not_fit_costs_itself(tmp_path, capsys):
+    path = tmp_path / "breakdowns.toml"
     rows = 'model = "mnist"\nbatch = [2, 100000000]\nframework = "torch"\n'
-    path.write_text(f"[[check]]\n{rows}", encoding="utf-8")
+    path.write_text(f"[[breakdown]]\n{rows}", encoding="utf-8")
     assert sweep(Sessions(), path, "--dry-run") == 0
     capsys.readouterr()
     assert sweep(Sessions(), path, "--json", "-", "--quiet") == 0
     document = json.loads(capsys.readouterr().out)
-    assert [(one["batch"], one["status"]) for one in document["checks"]] == [
+    assert [(one["batch"], one["status"]) for one in document["breakdowns"]] == [
         (2, "ok"),
         (100000000, "failed"),
     ]
-    assert "needs about" in document["checks"][1]["reason"]
+    assert "needs about" in document["breakdowns"][1]["reason"]
 
 
 def test_a_model_without_any_kernel_has_no_estimate_and_says_why(tmp_path, capsys):
@@ -121,7 +121,7 @@ def test_no_row_is_in_a_run_twice(tmp_path, capsys):
     path = tmp_path / "twice.toml"
     layers = '[[layers]]\nmodel = "mnist"\nbatch = 1\nthreads = 1\n'
     steps = 'model = "mnist"\nbatch = 1\nthreads = 1\n'
-    text = f'{layers}{layers}[[estimate]]\n{steps}[[check]]\n{steps}framework = "torch"\n'
+    text = f'{layers}{layers}[[estimate]]\n{steps}[[breakdown]]\n{steps}framework = "torch"\n'
     path.write_text(text, encoding="utf-8")
     sessions = Sessions()
     assert sweep(sessions, path) == 0

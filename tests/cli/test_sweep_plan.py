@@ -38,7 +38,7 @@ def test_the_plan_tells_all_rows_apart(tmp_path, capsys):
         batch = [8, 16]
         precision = ["fp32", "bf16"]
         layout = ["nhwc", "nchw"]
-        option = [["decay=0"], ["classes=12"]]
+        set = [["decay=0"], ["classes=12"]]
         framework = "torch"
         phase = "all"
         """,

@@ -196,17 +196,6 @@ def test_an_estimate_without_a_kernel_that_failed_is_summed_again(tmp_path):
     assert third.measured == []
 
 
-def test_a_check_stands_without_a_native_kernel_that_failed(tmp_path):
-    path = tmp_path / "check.toml"
-    path.write_text('[[check]]\nmodel = "mnist"\nframework = "torch"\n', encoding="utf-8")
-    first = Sessions()
-    first.failing = {"conv1 "}
-    assert sweep(first, path, "--quiet") == 0
-    second = Sessions()
-    assert sweep(second, "--resume", "last", "--quiet") == 0
-    assert second.measured == []
-
-
 def test_a_diagnosis_that_was_interrupted_is_made_again(tmp_path, monkeypatch):
     path = tmp_path / "diagnose.toml"
     path.write_text('[[diagnose]]\nmodel = "mnist"\nbatch = 2\n', encoding="utf-8")
@@ -249,7 +238,7 @@ model = "mnist"
 batch = 4
 phase = ["forward-backward", "training"]
 [[estimate]]
-[[check]]
+[[breakdown]]
 framework = "torch"
 """
 
@@ -266,7 +255,7 @@ def test_what_finished_sums_have_measured_is_shared_after_a_resume_as_well(tmp_p
     assert sweep(whole, path, "--quiet") == 0
     expected = kernels(entries()[1])
     assert len(expected) == len(set(expected))
-    # Within each of the two estimates and each of the two checks.
+    # Within each of the two estimates and each of the two breakdowns.
     for share in (0.2, 0.5, 0.7, 0.9):
         last = int(share * len(whole.measured))
 

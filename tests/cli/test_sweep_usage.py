@@ -24,10 +24,9 @@ def file(tmp_path):
         ('[[estimate]]\nmodel = "vgg17"', "vgg17: no such model; nearest: vgg1"),
         ("[[estimate]]\nbatch = 1", 'model: not given; nearest: model = "alexnet-owt"'),
         ('[[step]]\nframework = "torch"', "model: not given"),
-        ('[[check]]\nmodel = "--help"', "model: not given"),
+        ('[[breakdown]]\nmodel = "--help"', "model: not given"),
         ('[[step]]\nmodel = "mnist"\nprotocol = "x"', "protocol: is for published scripts"),
-        ('[[step]]\nmodel = "mnist"\nsweep = "x"', "nearest: batch = "),
-        ('[[check]]\nmodel = "mnist"\nmodes = "x"', "modes: no such key; nearest: mode"),
+        ('[[breakdown]]\nmodel = "mnist"\nmodes = "x"', "modes: no such key; nearest: mode"),
     ],
 )
 def test_mistakes_name_file_table_and_key_and_leave_no_trace(text, message, tmp_path, store_path):

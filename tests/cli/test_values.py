@@ -4,23 +4,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pydlbench.cli.options import byte_count, choices, split_patterns, whole_number
+from pydlbench.cli.values import byte_count, choices, patterns, whole_number
 from pydlbench.errors import UsageError
 
 
 def test_patterns_are_split_at_commas_but_not_inside_names():
-    assert split_patterns(["conv3,conv4", 'mb1ic3ih8oc4kh3n"a,b"', "@a,b.txt", "conv3"]) == [
+    assert patterns("--x", 'conv3, conv4,mb1ic3ih8oc4kh3n"a,b"') == [
         "conv3",
         "conv4",
         'mb1ic3ih8oc4kh3n"a,b"',
-        "@a,b.txt",
     ]
+    assert patterns("--x", "@a,b.txt") == ["@a,b.txt"]
 
 
 def test_every_stands_for_all_choices():
-    assert choices("--x", ["b", "all"], ("a", "b"), "all") == ["b", "a"]
+    assert choices("--x", "b,all", ("a", "b"), "all") == ["b", "a"]
     with pytest.raises(UsageError, match="--x all"):
-        choices("--x", ["all"], ("a", "b"))
+        choices("--x", "all", ("a", "b"))
 
 
 @given(st.text(max_size=12))

@@ -93,10 +93,10 @@ def read(*entries):
 SHARED = {"model": "vgg16", "phase": "forward", "precision": "fp32", "batch": 16}
 
 
-def test_steps_checks_and_estimates_are_figures():
+def test_steps_breakdowns_and_estimates_are_figures():
     found = read(
         Entry("step", {**SHARED, "framework": "torch", "mode": "eager", "time_s": {"median": 0.1}}),
-        Entry("check", {**SHARED, "framework": "tensorflow", "measured_s": {"median": 0.2}}),
+        Entry("breakdown", {**SHARED, "framework": "tensorflow", "measured_s": {"median": 0.2}}),
         Entry("estimate", {**SHARED, "estimate": {"time_s": 0.05}, "missing": []}),
     )
     assert [(one.who, one.seconds) for one in found] == [

@@ -46,6 +46,9 @@ def test_each_symptom_has_its_remedy(machine, tmp_path, changes, cpus, symptom, 
 def test_other_load_counts_when_it_leaves_too_few_cpus(machine, tree, running, warned):
     root = tree({"proc/loadavg": f"9.00 9.00 9.00 {running}/300 4242"})
     assert bool(symptoms(machine(cores=4), (0, 1), root)) is warned
+    # One process of ours more is no other load.
+    root = tree({"proc/loadavg": f"9.00 9.00 9.00 {running + 1}/300 4242"})
+    assert bool(cpu_advice(machine(cores=4), (0, 1), root, own=1)) is warned
 
 
 def test_huge_pages_switched_off(machine, tree):

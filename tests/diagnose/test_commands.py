@@ -6,15 +6,15 @@ import shlex
 import pytest
 from planted import World, run
 
-from pydlbench.cli import check, diagnose, layers, step
-from pydlbench.cli.parser import command_parser
+from pydlbench.cli import breakdown, diagnose, layers, step
+from pydlbench.cli.parser import read
 from pydlbench.diagnose.rules import again, faults_command, layer_command
 from pydlbench.ops.table import build_layer
 from pydlbench.records.own import OwnSpec
 from pydlbench.records.specs import KernelSpec
 from pydlbench.records.step import StepSpec
 
-COMMANDS = {"layers": layers, "diagnose": diagnose, "check": check, "step": step}
+COMMANDS = {"layers": layers, "diagnose": diagnose, "breakdown": breakdown, "step": step}
 # What is planted, and how it is run.
 PLANTED = {
     "unpacked weights": (World(unpacked_s={"fc1": 0.02, "fc2": 0.03}), {}),
@@ -39,11 +39,11 @@ PLANTED = {
 }
 
 
-def read(command):
+def tasks_of(command):
     """What the command line makes of a command, its options checked as they are when it runs."""
     program, name, *words = shlex.split(command)
     assert program == "pydlbench"
-    tasks, _ = COMMANDS[name].read_tasks(command_parser(name).parse_args(words))
+    tasks, _ = COMMANDS[name].read_tasks(read([name, *words])[0])
     return [row.case for task in tasks for row in task.rows]
 
 
@@ -56,7 +56,7 @@ def test_the_next_command_of_a_finding_is_read(fault):
     others = [text for one in found.findings for text in one.alternatives]
     commands += [text.partition("; next: ")[2] for text in others if "; next: " in text]
     for command in commands:
-        read(command)
+        tasks_of(command)
 
 
 @pytest.mark.parametrize(
@@ -69,13 +69,13 @@ def test_the_next_command_of_a_finding_is_read(fault):
 )
 def test_a_step_comes_back_as_it_was(words):
     case = StepSpec(model="alexnet", batch=3, **words)
-    assert read(again(case)) == [case]
-    read(faults_command(case))
+    assert tasks_of(again(case)) == [case]
+    tasks_of(faults_command(case))
 
 
 def test_a_typo_would_be_seen():
     with pytest.raises(Exception, match="no-such-option"):
-        read("pydlbench diagnose mnist --no-such-option")
+        tasks_of("pydlbench diagnose mnist --no-such-option")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_pooling_comes_back_as_it_was(mode, padding, word):
     )
     command = layer_command(KernelSpec(layer=layer, pass_="backward-data", backend="torch"))
     assert f"--pool {word}" in command
-    layers = {dataclasses.replace(case.layer, name=None) for case in read(command)}
+    layers = {dataclasses.replace(case.layer, name=None) for case in tasks_of(command)}
     assert layers == {layer.replace(name=None)}
 
 
@@ -123,4 +123,4 @@ def test_the_command_of_a_model_of_ones_own_asks_for_the_same(tmp_path, monkeypa
     (tmp_path / "net.py").write_text("def build(width): pass\n")
     case = StepSpec(**step)
     for command in (again(case), faults_command(case)):
-        assert read(command) == [case]
+        assert tasks_of(command) == [case]

@@ -16,7 +16,7 @@ def test_noise_alone_is_no_finding(seed):
 def test_a_disturbed_step_is_known_better_once_something_ran_beside_it():
     # Disturbed, the step takes ten times as long: fc1's loss would be less than 1 % of it.
     world = World(step_s=0.05, disturbed=9.0, reorder_s=0.02, unpacked_s={"fc1": 0.004})
-    found = run(world, layout="nchw", check=False)
+    found = run(world, layout="nchw", explained=False)
     assert any("other work disturbed the step" in note for note in found.notes)
     assert found.step.time.median > 0.7
     reorders, slow = found.findings

@@ -4,16 +4,17 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from breakdown_records import level, make_record, term
 from invented_calls import CALLS
 from invented_evidence import row
 from planted_world import summary
 
+from pydlbench.analysis.mapped import map_calls
 from pydlbench.diagnose import evidence, rules
 from pydlbench.diagnose.ablation import AgainstNative, LayerChange, StepChange
 from pydlbench.diagnose.run import hypotheses
 from pydlbench.errors import PrimitiveError
-from pydlbench.ladder.mapped import map_calls
-from pydlbench.records.check import CheckRecord, LedgerTerm, OperatorRow, Rungs
+from pydlbench.records.breakdown import BrokenDownCall
 from pydlbench.records.own import OwnSpec
 from pydlbench.records.step import StepRecord, StepSpec
 
@@ -43,44 +44,47 @@ def look(mapped, monkeypatch):
     """Look at a step of these calls; every native kernel reaches a tenth of its roof."""
     calls, stands = mapped
 
-    def check(*_, **__):
-        rows = [
-            OperatorRow(
-                **msgspec.structs.asdict(one),
-                kind="layer" if one.operator == "aten.convolution" else "pointwise",
-                seconds=CALL_S,
-                native_s=None if one.operator == "my.op" else NATIVE_S,
-            )
-            for one in calls
-        ]
-        rows.append(
-            OperatorRow(
-                signature="u", operator="aten._foreach_add_", kind="optimizer", seconds=CALL_S
-            )
+    def break_down(*_, **__):
+        found = []
+        for one in calls:
+            native_s = None if one.operator == "my.op" else NATIVE_S
+            for name, share in one.shares().items():
+                found.append(
+                    BrokenDownCall(
+                        operator=one.operator,
+                        module=name,
+                        direction=one.direction,
+                        count=int(share),
+                        in_context_s=share * CALL_S,
+                        share=0.1,
+                        alone_s=share * CALL_S,
+                        native_s=None if native_s is None else share * native_s,
+                        signatures=(one.signature,),
+                    )
+                )
+        update = BrokenDownCall(
+            operator="aten._foreach_add_",
+            module="optimizer",
+            direction="optimizer",
+            count=1,
+            in_context_s=CALL_S,
+            share=0.1,
+            alone_s=CALL_S,
+            signatures=("u",),
         )
-        ledger = LedgerTerm(term="dispatch", kind="experiment", seconds=0.1, share=0.1, how="")
-        return CheckRecord(
+        return make_record(
             model=CASE.model,
             batch=2,
             phase=CASE.phase,
-            precision="fp32",
-            framework="torch",
-            mode="eager",
-            library="invented 1",
-            threads=2,
-            rungs=Rungs(),
-            measured=summary(STEP_S),
-            ledger=(ledger,),
-            laps=(),
-            operators=tuple(rows),
+            measured=level(1e3 * STEP_S),
+            terms=(term("dispatch", "experiment", 100, "alone"),),
+            calls=(*found, update),
+            modules=(),
             lines={"a": "my_model.py:15"},
-            native_parts={},
-            faults={},
-            calibration={"dispatch_s": 1e-6},
         )
 
     def fails(*_, **__):
-        raise PrimitiveError("no check today")
+        raise PrimitiveError("no breakdown today")
 
     def measure(cases):
         return [(one, row(one, NATIVE_S, roof=NATIVE_S / 10)) for one in cases]
@@ -90,15 +94,13 @@ def look(mapped, monkeypatch):
         measure=measure, cache_bytes=lambda _: None, worker=lambda *_, **__: worker
     )
     monkeypatch.setattr(evidence, "map_step", lambda *_: stands)
-    log = SimpleNamespace(kernel=None, what="a step", executions={})
-    monkeypatch.setattr(evidence, "log_of", lambda *_: log)
 
-    def look(inputs=("2x8x6x6",), *, checked=True, asked=CASE):
+    def look(inputs=("2x8x6x6",), *, explained=True, asked=CASE):
         case = msgspec.structs.replace(asked, batch=2)
         step = StepRecord(case=case, status="ok", time=summary(STEP_S), inputs=inputs)
         monkeypatch.setattr(evidence, "run", lambda *_: step)
         seen, notes = evidence.observe(
-            asked, session, 100.0, lambda _: None, check if checked else fails
+            asked, session, 100.0, lambda _: None, break_down if explained else fails
         )
         return hypotheses(seen), notes
 
@@ -127,7 +129,7 @@ def test_each_recorded_call_is_started_with_a_layer_or_without(mapped):
     calls, stands = mapped
     plan = SimpleNamespace(terms=(None,) * 2)
     seen = SimpleNamespace(
-        case=CASE, term=lambda _: None, dispatch_s=1e-6, mapped=stands, plan=plan
+        case=CASE, difference=lambda _: None, dispatch_s=1e-6, mapped=stands, plan=plan
     )
     number = sum(one.count for one in calls)
     assert number > len(calls)
@@ -151,7 +153,7 @@ def test_a_fused_optimizer_and_a_larger_batch_are_changes_of_the_user_s_step(loo
     assert dict(fused.changes)["own"].optimizer == "adam-fused"
     assert because.next.startswith("pydlbench diagnose my_model.py:build")
     assert "--optimizer adam-fused" in because.next
-    assert "--arg width=3" in because.next
+    assert "--set width=3" in because.next
     larger, because = by_what["batch 4"]
     assert [one.text for one in dict(larger.changes)["own"].inputs] == ["4x8x6x6"]
     assert dict(larger.changes)["batch"] is None  # that of the inputs
@@ -164,11 +166,11 @@ def test_inputs_that_nobody_can_double_are_not(look):
     assert not any("batch" in one.what for one in changes)
 
 
-def test_without_a_check_there_is_no_excess_to_look_at(look):
-    found, notes = look(checked=False)
+def test_without_a_breakdown_there_is_no_excess_to_look_at(look):
+    found, notes = look(explained=False)
     assert not of(AgainstNative, found)
     assert any("channels last" in one.what for one in of(StepChange, found))
-    assert any("no check today" in one for one in notes)
+    assert any("no breakdown today" in one for one in notes)
 
 
 KERAS = StepSpec(model="my_keras.py:build", phase="training", framework="tensorflow")
@@ -207,6 +209,6 @@ def test_a_file_that_runs_as_it_is_written_is_tried_rewritten(look):
 @pytest.mark.parametrize(("mode", "asks"), [("eager", True), ("compiled", False)])
 def test_only_what_starts_its_operators_one_by_one_is_asked_what_that_costs(look, mode, asks):
     case = msgspec.structs.replace(CASE, mode=mode)
-    found, _ = look(asked=case, checked=False)
+    found, _ = look(asked=case, explained=False)
     reasons = {one.reason for because in found.values() for one in because}
     assert ("launch gaps" in reasons) == asks

@@ -1,7 +1,7 @@
 """Each planted fault is named, with what it costs; where it is absent, nobody names it."""
 
 import pytest
-from planted import KERNEL_S, Bench, World, checker, run
+from planted import KERNEL_S, Bench, World, explainer, run
 from said import says
 
 from pydlbench.diagnose.run import diagnose
@@ -25,12 +25,12 @@ def near(**seconds):
     return {name.replace("_", " "): pytest.approx(s, rel=0.05) for name, s in seconds.items()}
 
 
-@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("explained", [True, False])
 @pytest.mark.parametrize("phase", ["forward", "training"])
-def test_without_a_fault_there_is_no_finding(phase, check):
-    found = run(World(), phase=phase, check=check)
+def test_without_a_fault_there_is_no_finding(phase, explained):
+    found = run(World(), phase=phase, explained=explained)
     assert found.findings == ()
-    assert any("no check today" in note for note in found.notes) is not check
+    assert any("no breakdown today" in note for note in found.notes) is not explained
 
 
 def test_unpacked_weights_of_several_layers_are_one_finding_and_summed():
@@ -48,8 +48,8 @@ def test_unpacked_weights_of_several_layers_are_one_finding_and_summed():
     assert not says(one.symptom, "fc2", "32.0 ms")  # bias rows count too
 
 
-def test_without_a_check_large_layers_timed_interleaved_still_find_them():
-    found = run(World(step_s=0.05, unpacked_s={"fc1": 0.02}), check=False)
+def test_without_a_breakdown_large_layers_timed_interleaved_still_find_them():
+    found = run(World(step_s=0.05, unpacked_s={"fc1": 0.02}), explained=False)
     assert named(found) == {SLOW: pytest.approx(0.02, rel=0.01)}
     assert causes(found.findings[0]) == {UNPACKED: pytest.approx(0.02, rel=0.01)}
 
@@ -84,7 +84,7 @@ def test_a_slow_layout_is_found_by_the_other_one():
     (one,) = found.findings
     assert one.next == "pydlbench diagnose mnist --batch 4 --framework torch"
     assert says(one.symptom, "60.0 ms")
-    assert "an invented check" in found.notes
+    assert "an invented breakdown" in found.notes
 
 
 def test_the_right_layout_is_kept():
@@ -101,7 +101,7 @@ def test_fresh_memory_is_found_and_the_better_remedy_leads():
     assert says(one.symptom, "80000")
     (other,) = one.alternatives
     assert "GLIBC_TUNABLES=glibc.malloc.hugetlb=1" in other
-    assert one.next == "pydlbench check mnist --batch 4 --phase training --framework torch"
+    assert one.next == "pydlbench breakdown mnist --batch 4 --phase training --framework torch"
 
 
 def test_an_allocator_that_is_not_there_is_not_tried():
@@ -150,7 +150,7 @@ def test_an_optimizer_as_fast_as_native_kernels_is_none():
 def test_l2_terms_in_the_loss():
     found = run(World(decay_s=0.02), phase="training")
     assert named(found) == {"L2 terms in the loss": pytest.approx(0.02, rel=0.05)}
-    assert found.findings[0].next.endswith("--option decay=0 --framework torch")
+    assert found.findings[0].next.endswith("--set decay=0 --framework torch")
 
 
 def test_ragged_channels():
@@ -212,10 +212,10 @@ def test_float32_arithmetic():
     )
 
 
-@pytest.mark.parametrize("check", [True, False])
-def test_a_slow_loss(check):
+@pytest.mark.parametrize("explained", [True, False])
+def test_a_slow_loss(explained):
     world = World(step_s=0.05, slow_s={"loss": 0.02})
-    found = run(world, phase="forward-backward", options={"decay": "0"}, check=check)
+    found = run(world, phase="forward-backward", options={"decay": "0"}, explained=explained)
     assert named(found) == {"slow loss": pytest.approx(0.02, rel=0.05)}
     assert found.findings[0].where == ("loss forward",)
     assert list(causes(found.findings[0])) == ["slower kernel"]
@@ -243,11 +243,11 @@ def test_everything_has_a_json_form():
         "overlaps",
     } <= set(first)
     assert {"seconds", "ci_low", "ci_high", "share", "of", "how"} <= set(first["saving"])
-    assert plain["ledger"][0]["term"] == "fresh memory"
+    assert plain["terms"][0]["term"] == "fresh memory"
 
 
 def test_all_kernels_are_released():
     session = Bench(World(fresh_s=0.05, gaps_s=0.05), "mnist", 4)
-    diagnose(StepSpec(model="mnist", batch=4), session, 1e6, checker=checker(session.world))
+    diagnose(StepSpec(model="mnist", batch=4), session, 1e6, explainer=explainer(session.world))
     assert session.workers
     assert all(not one.made for one in session.workers.values())

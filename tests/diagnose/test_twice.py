@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from pydlbench.diagnose import run as running
-from pydlbench.diagnose.ablation import Hypothesis, Rounds, StepChange, cost_s
+from pydlbench.diagnose.ablation import Hypothesis, StepChange, cost_s
 from pydlbench.records.diagnosis import Saving
 from pydlbench.records.step import StepRecord, StepSpec
 
@@ -43,7 +43,7 @@ def diagnosed(monkeypatch):
 
         def observe(*_):
             clock.now += look_s
-            return SimpleNamespace(step_s=STEP_S, step=step, check=None, beside_s=STEP_S), ()
+            return SimpleNamespace(step_s=STEP_S, step=step, breakdown=None, beside_s=STEP_S), ()
 
         def try_out(one, *_):
             ran.append(one)
@@ -96,14 +96,6 @@ def test_a_stronger_second_run_changes_nothing(diagnosed):
     found, _ = diagnosed(saving(0.5, low=0.1), saving(0.6, low=0.59))
     (one,) = found.findings
     assert (one.saving.seconds, one.saving.low) == (0.5, 0.1)
-
-
-def test_rounds_that_were_taken_already_are_repeated_as_the_step_they_are_of(diagnosed):
-    rounds = Rounds(what="kept pages", pairs=((1.0, 0.5),) * 9, again=CHANGE)
-    found, ran = diagnosed(saving(0.5, low=0.1), saving(0.6, low=0.5), experiment=rounds)
-    (one,) = found.findings
-    assert one.saving.seconds == 0.5
-    assert ran == [rounds, CHANGE]
 
 
 @pytest.mark.parametrize(("limit_s", "times"), [(0.5, 0), (10.0, 1)])

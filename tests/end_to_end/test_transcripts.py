@@ -60,8 +60,8 @@ VARIABLE = {
     "environment.variables",
     "findings",
     "geomean_in",
-    # Of a check, in which a rung that somebody disturbed is refused.
-    *("ledger", "native_cold", "native_hot", "reasons", "rungs"),
+    # Of a breakdown, of which a level may not be known.
+    *("levels", "reasons", "terms"),
     "measurements.candidates.reorder_s",
     "measurements.causes",
     "measurements.reorder_s",
@@ -218,6 +218,8 @@ def valid(document: Any, name: str, folder: Path) -> None:
 def normal(line: str, folder: Path) -> str:
     """Return a line without what differs between machines, releases and widths of columns."""
     line = line.replace(str(folder), "FOLDER").replace(pydlbench.__version__, "VERSION")
+    # The release that took a recorded run, too.
+    line = re.sub(r'(\bpydlbench "?)\d+\.\d[\w.+]*', r"\1VERSION", line)
     # Python 3.13 writes an option's metavar once.
     line = re.sub(r"(-\w) ([A-Z]+), (--[\w-]+) \2", r"\1, \3 \2", line)
     # A forecast from this machine's peaks.

@@ -7,12 +7,12 @@ import shlex
 
 import msgspec
 import pytest
-from check_records import make_record
+from breakdown_records import document_of, make_record
 from invented_fleet import write_store
 from invented_rows import measurement, time_of
 from invented_runs import RUN, step_record
 
-from pydlbench.cli.parser import command_parser
+from pydlbench.cli.parser import read
 from pydlbench.errors import StoreError, UsageError
 from pydlbench.fleet.gather import collected, gathered
 from pydlbench.records.own import OwnInput, OwnSpec
@@ -128,8 +128,8 @@ OWN = {"model": "net.py:build", "layout": "nchw", "phase": "training"}
             "step --input 8x3x32x32 --optimizer adam",
         ),
         (
-            Entry.from_document("check", {**make_record().to_dict(), "feed": "host"}),
-            "check --feed host --device cpu",
+            Entry.from_document("breakdown", document_of(make_record(phase="training"))),
+            "breakdown --phase training --device cpu",
         ),
     ],
 )
@@ -140,7 +140,7 @@ def test_the_command_asks_for_all_that_the_row_was_measured_with(tmp_path, entry
     kind, *options = words.split()
     assert command == kind
     assert set(zip(options[::2], options[1::2], strict=True)) <= set(itertools.pairwise(said))
-    command_parser(command).parse_args(said)
+    read([command, *said])[0]
 
 
 def test_the_command_of_an_estimate_names_no_framework(tmp_path):

@@ -330,8 +330,8 @@ def test_the_reference_is_the_same_row_of_every_file_whatever_its_defaults_are(d
 
 
 def test_the_reference_takes_as_long_as_the_file_says():
-    keys = ("budget", "visits", "seed", "device")
-    text = '[defaults]\nbudget = 0.1\nvisits = 2\nseed = 3\ndevice = "cpu"\n' + FILE
+    keys = ("budget", "repetitions", "seed", "device")
+    text = '[defaults]\nbudget = 0.1\nrepetitions = 2\nseed = 3\ndevice = "cpu"\n' + FILE
     from pydlbench.cli.sweep import table_keys
     from pydlbench.runner.sweep import parse_sweep
 

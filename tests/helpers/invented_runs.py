@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-from check_records import make_record
+from breakdown_records import document_of, make_record
 from invented_rows import time_of
 
 from pydlbench.cli.fleet import judged
@@ -153,18 +152,10 @@ def model_document(rows: Any, name: str = "alexnet-owt", batch: int = 4) -> dict
     }
 
 
-def check_document(rows: Any = (), **changes: Any) -> dict[str, Any]:
-    """What ``check --json`` writes of one framework and mode."""
-    record = msgspec.structs.replace(make_record(), batch=4, **changes)
-    ladder = {"theoretical_s": 0.08, "roof_s": 0.084, "measured_s": record.measured.median}
-    return {
-        "run": RUN.to_dict(),
-        "status": "ok",
-        "reason": None,
-        **record.to_dict(),
-        "ladder": ladder,
-        "measurements": [row.to_dict() for row in rows],
-    }
+def breakdown_document(**changes: Any) -> dict[str, Any]:
+    """What ``breakdown --json`` writes of one framework and mode."""
+    record = make_record(**{"batch": 4, **changes})
+    return {"run": RUN.to_dict(), "kind": "breakdown", **document_of(record)}
 
 
 def step_record(seconds: float = 0.1, **changes: Any) -> StepRecord:

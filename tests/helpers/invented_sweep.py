@@ -1,15 +1,15 @@
-"""An invented session for a sweep: layers, models, steps and checks."""
+"""An invented session for a sweep: layers, models, steps and breakdowns."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from check_records import record_of
+from breakdown_records import record_of
 from invented_rows import row_of, time_of
 from invented_session import InventedSession
 
 from pydlbench.cli import sweep as command
-from pydlbench.cli.parser import command_parser
+from pydlbench.cli.parser import read
 from pydlbench.devices.cpu.affinity import choose_cpus
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.devices.cpu.record import start_record
@@ -18,7 +18,6 @@ from pydlbench.records.step import StepRecord
 from pydlbench.store.store import Store
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable
 
     from pydlbench.records.measurement import Measurement
@@ -41,7 +40,7 @@ model = "mnist"
 framework = "torch"
 mode = "all"
 batch = 8
-[[check]]
+[[breakdown]]
 model = "mnist"
 framework = "torch"
 batch = 8
@@ -101,18 +100,18 @@ class Sessions(InventedSession):
             )
         return found
 
-    def checker(self, case: Any, _session: Any, **settings: Any) -> Any:
-        settings["tell"]("operators")
-        self.begin(f"check {case.model} {case.framework} {case.mode}")
+    def measurer(self, case: Any, _session: Any, **settings: Any) -> Any:
+        settings["tell"]("calls")
+        self.begin(f"breakdown {case.model} {case.framework} {case.mode}")
         return record_of(case)
 
 
-def parse(*words: Any) -> argparse.Namespace:
-    return command_parser("sweep").parse_args([*map(str, words)])
+def parse(*words: Any) -> Any:
+    return read(["sweep", *map(str, words)])[0]
 
 
 def sweep(sessions: Sessions, *words: Any) -> int:
-    return command.run(parse(*words), sessions.open, sessions.checker)
+    return command.run(parse(*words), sessions.open, sessions.measurer)
 
 
 def entries(run: str = "last") -> tuple[RunInfo, list[Entry]]:
@@ -124,4 +123,4 @@ def entries(run: str = "last") -> tuple[RunInfo, list[Entry]]:
 def counts(found: list[Entry]) -> dict[str, int]:
     """Return how many entries there are of each kind that a sweep measures."""
     tables = [entry.table for entry in found]
-    return {name: tables.count(name) for name in ("layer", "estimate", "step", "check")}
+    return {name: tables.count(name) for name in ("layer", "estimate", "step", "breakdown")}

@@ -2,16 +2,15 @@
 
 from types import SimpleNamespace
 
+from breakdown_records import level, make_record
 from planted_world import KERNEL_S, World, summary
 
-from pydlbench.backends.steps.operations import prepare_logged_calls, record_calls
 from pydlbench.diagnose.run import diagnose
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.models import build_model
 from pydlbench.models.passes import step_passes
-from pydlbench.records.check import CheckRecord, LedgerTerm, OperatorRow, Rungs
+from pydlbench.records.breakdown import BrokenDownCall, Term
 from pydlbench.records.measurement import Correctness, Measurement, Roofline
-from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepFacts, StepSpec
 from pydlbench.runner.options import Options
 from pydlbench.study.table import Interference
@@ -19,9 +18,7 @@ from pydlbench.timing.chunk import Chunk
 from pydlbench.workers.channel import Release, Sample
 from pydlbench.workers.host import RemoteKernel
 
-__all__ = ["KERNEL_S", "Bench", "Kernels", "World", "checker", "run"]
-
-CALL = RecordedCall(signature="conv", operator="aten.convolution")
+__all__ = ["KERNEL_S", "Bench", "Kernels", "World", "calls", "explainer", "run"]
 
 
 class Kernels:
@@ -35,21 +32,13 @@ class Kernels:
         self.session, self.allocator = session, allocator
         self.made = {}
 
-    def build(self, builder, _facts, case, **_words):
+    def build(self, _builder, _facts, case, **_words):
         case = StepSpec.from_dict(case)
         world = self.session.world
         for word in world.refuses:
             if word in (case.mode, case.precision, self.allocator):
                 raise UnsupportedError(f"no {word} here")
         number = self.session.count = self.session.count + 1
-        if builder is record_calls:
-            self.made[number] = 0.0
-            return RemoteKernel(self, number, OperatorsFacts(calls=(CALL,)))
-        if builder is prepare_logged_calls:
-            self.made[number] = (1.0, world.reorder_s if case.layout == "nchw" else 0.0)
-            executions = {CALL.signature: {"oneDNN reorder": 1}}
-            facts = OperatorsFacts(names=(CALL.signature,), executions=executions)
-            return RemoteKernel(self, number, facts)
         model = build_model(case.model, case.batch, **case.options)
         own = build_model(self.session.model, self.session.batch).batch
         self.made[number] = world.step(case, self.allocator, own)
@@ -65,10 +54,6 @@ class Kernels:
 
     def ask(self, operation):
         if isinstance(operation, Sample):
-            if isinstance(self.made[operation.kernel], tuple):
-                call_s, reorder_s = self.made[operation.kernel]
-                seconds = (call_s, reorder_s, reorder_s, 0.0) * operation.request.samples
-                return Chunk(seconds=seconds)
             return self.session.chunk(self.made[operation.kernel], operation, self.allocator)
         assert isinstance(operation, Release)
         del self.made[operation.kernel]
@@ -187,68 +172,77 @@ class Bench:
         )
 
 
-def checker(world):
-    """Return what stands for the check: it knows what was planted, as the real one would."""
+def explainer(world):
+    """Return what stands for the breakdown: it knows what was planted, as the real one would."""
 
-    def check(case, *_, **__):
-        name, phase, precision = case.model, case.phase, case.precision
-        framework, mode, layout = case.framework, case.mode, case.layout
-        model = build_model(name, case.batch, **case.options)
+    def break_down(case, *_, **__):
+        model = build_model(case.model, case.batch, **case.options)
         step_s = world.step(case, "default", model.batch)
         times = {}
-        for one in step_passes(model, phase):
+        for one in step_passes(model, case.phase):
             if one.node in [node.name for node in model]:
                 times[one.node] = times.get(one.node, 0.0) + KERNEL_S
-        operators = []
+        found = []
         for node in model:
             if node.name not in times:
                 continue
             lost = world.unpacked_s.get(node.name, 0.0) + world.slow_s.get(node.name, 0.0)
-            kind = "layer" if node.op in ("conv", "linear", "pool") else "pointwise"
-            operators.append(operator(node.name, kind, times[node.name] + lost))
-        loss = world.decay_s + world.slow_s.get("loss", 0.0)
-        operators.append(operator("loss", "loss", loss))
-        operators.append(operator("optimizer", "optimizer", world.optimizer_s))
+            library = node.op in ("conv", "linear", "pool")
+            name = "aten.convolution" if library else "aten.relu"
+            found.append(calls(node.name, name, "forward", times[node.name] + lost))
+        loss_s = world.decay_s + world.slow_s.get("loss", 0.0)
+        found.append(calls("loss", "aten.sum", "loss", loss_s))
+        found.append(calls("optimizer", "aten.add_", "optimizer", world.optimizer_s))
         terms = {"fresh memory": world.fresh_s, "dispatch": world.gaps_s}
-        if mode in ("eager", "graph"):
-            terms["layout reorders"] = world.reorder_s if layout == "nchw" else 0.0
-        ledger = [
-            LedgerTerm(term=term, kind="experiment", seconds=s, share=s / step_s, how="planted")
-            for term, s in terms.items()
-        ]
-        return CheckRecord(
-            model=name,
+        if case.mode in ("eager", "graph"):
+            terms["reorders"] = world.reorder_s if case.layout == "nchw" else 0.0
+        return make_record(
+            model=case.model,
             batch=model.batch,
-            phase=phase,
-            precision=precision,
-            framework=framework,
-            mode=mode,
-            library="invented 1",
-            threads=2,
-            rungs=Rungs(),
-            measured=summary(step_s),
-            ledger=tuple(ledger),
-            laps=(),
-            operators=tuple(operators),
-            native_parts={**times, "loss": 0.0, "optimizer": KERNEL_S},
-            faults={},
-            calibration={"dispatch_s": 1e-6},
-            notes=("an invented check",),
+            phase=case.phase,
+            framework=case.framework,
+            mode=case.mode,
+            layout=case.layout,
+            measured=level(1e3 * step_s),
+            terms=tuple(
+                Term(
+                    term=name,
+                    kind="experiment",
+                    seconds=seconds,
+                    share=seconds / step_s,
+                    how="planted",
+                    level="alone",
+                )
+                for name, seconds in terms.items()
+            ),
+            calls=tuple(found),
+            modules=(),
+            notes=("an invented breakdown",),
         )
 
-    return check
+    return break_down
 
 
-def operator(name, kind, seconds):
-    return OperatorRow(signature=name, operator=name, kind=kind, seconds=seconds, names=(name,))
+def calls(module, operator, direction, seconds, **more):
+    return BrokenDownCall(
+        operator=operator,
+        module=module,
+        direction=direction,
+        count=more.pop("count", 1),
+        in_context_s=seconds,
+        share=seconds,
+        alone_s=seconds,
+        signatures=(f"{operator}({module})",),
+        **more,
+    )
 
 
-def run(world, *, check=True, limit=1e6, batch=4, model="mnist", **words):
+def run(world, *, explained=True, limit=1e6, batch=4, model="mnist", **words):
     """Diagnose a step of the invented machine."""
     case = StepSpec(model=model, batch=batch, **words)
 
-    def no_check(*_, **__):
-        raise PrimitiveError("no check today")
+    def no_breakdown(*_, **__):
+        raise PrimitiveError("no breakdown today")
 
     session = Bench(world, model, batch)
-    return diagnose(case, session, limit, checker=checker(world) if check else no_check)
+    return diagnose(case, session, limit, explainer=explainer(world) if explained else no_breakdown)

@@ -118,24 +118,23 @@ def test_joined_and_shifted_maps():
     ]
 
 
-def test_mistakes_in_a_definition():
+@pytest.mark.parametrize(
+    ("mistake", "node"),
+    [
+        (lambda net: net.linear("fc", 5), "fc"),
+        (lambda net: net.global_pool("g", after=INPUT), "g"),
+        (lambda net: net.add("add", INPUT, "half"), "add"),
+        (lambda net: net.concat("cat", [INPUT, "half"]), "cat"),
+        (lambda net: net.conv("late", 3, 1, after=net.flatten()), "flatten"),
+        (lambda net: net.relu("half") and net.model(title="t", source="s"), "half"),
+    ],
+    ids=["not flattened", "not square", "shapes", "sides", "flattened", "twice"],
+)
+def test_mistakes_in_a_definition_name_the_node(mistake, node):
     net = Builder("m", 1, (3, 8, 6))
-    with pytest.raises(ValueError, match=r"^m/fc: behind \(3, 8, 6\), which is not flattened"):
-        net.linear("fc", 5)
-    with pytest.raises(ValueError, match=r"^m/g: maps of 8x6 are not square"):
-        net.global_pool("g")
     net.conv("half", 3, 1, 2)
-    with pytest.raises(ValueError, match=r"^m/add: \(3, 8, 6\) and \(3, 4, 3\) differ"):
-        net.add("add", INPUT, "half")
-    with pytest.raises(ValueError, match=r"^m/cat: sides .* differ"):
-        net.concat("cat", [INPUT, "half"])
-    net.flatten()
-    with pytest.raises(ValueError, match=r"^m/flatten: features, where maps are needed"):
-        net.conv("late", 3, 1)
-    net.flatten("flatten2", after="half")
-    net.relu("half")
-    with pytest.raises(ValueError, match=r"^m/half: twice"):
-        net.model(title="t", source="s")
+    with pytest.raises(ValueError, match=rf"^m/{node}: "):
+        mistake(net)
 
 
 def test_pools_are_what_was_asked_for():

@@ -289,7 +289,7 @@ def test_dimensions_that_are_reduced_together_are_one():
     last = merged_reduction("mean", (2, 3, 5, 7), {0, 2})
     assert last.problem == "reduction:mean:2x3x5x7:1x3x1x7"
     assert merged_reduction("max", (2, 1, 5), {0, 1, 2}).problem == "reduction:max:10:1"
-    with pytest.raises(UsageError, match="no reduction"):
+    with pytest.raises(UsageError, match="not a reduction"):
         merged_reduction("max", (1, 5), {0})
 
 
@@ -325,7 +325,7 @@ _GEMM: dict[str, Any] = {"m": 2, "k": 3, "n": 4}
         ("conv", {"batch": 2}, ("in_channels", "conv needs it")),
         ("deconv", {**_CONV, "out_size": (30, 30)}, ("oh30", "nearest: oh8")),
         ("pool", {**_POOL, "mode": "mean"}, ("mode='mean'", "nearest: max")),
-        ("pool", {**_POOL, "count_include_pad": True}, ("a maximum counts nothing",)),
+        ("pool", {**_POOL, "count_include_pad": True}, ("count_include_pad",)),
         ("pool", {**_POOL, "in_size": 2}, ("kh3", "at most 2")),
         ("gemm", {**_GEMM, "m": 0}, ("m=0", "at least 1")),
         ("gemm", {**_GEMM, "batch_count": 0}, ("each at least 1",)),

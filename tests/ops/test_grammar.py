@@ -188,7 +188,7 @@ def test_names(text, name):
         ('ic3ih8oc4kh3n"x', 16, "closing quote"),
         ('ic3ih8oc4kh3n""', 15, "a name"),
         ("ic3ih8oc4kh3n", 14, "a name"),
-        ('ic3ih8oc4kh3n"x"ph1', 17, "nothing behind"),
+        ('ic3ih8oc4kh3n"x"ph1', 17, "after the name"),
         ("deconv:", 8, "ih|ic"),
         ("deconv:ic3ih4kh2", 17, "oc"),
         ("deconv:ic3ih4oc2kh2rh1", 20, "a field"),
@@ -262,14 +262,14 @@ def test_any_text_is_a_layer_or_one_line_of_help(start, fields):
 
 
 def test_a_pooling_that_does_not_exist_is_refused():
-    with pytest.raises(UsageError, match=r"^--pool maxi: no such pooling; nearest: max"):
+    with pytest.raises(UsageError, match=r"^--pool maxi: .*nearest: max"):
         parse_problem("ic4ih8kh3", pool="maxi")
 
 
 def test_a_pooling_with_a_name_is_one_that_an_option_speaks_of():
     (layer,) = find_layers(['mb2ic3_ih27kh3sh2n"net:pool"'], pool="max")
     assert (layer.kind, layer.name) == ("pool2d", "net:pool")
-    with pytest.raises(UsageError, match="none of the layers is a descriptor of pooling"):
+    with pytest.raises(UsageError, match=r"^--pool max: "):
         find_layers(["alexnet/pool1", "ic3ih8oc4kh3"], pool="max")
 
 

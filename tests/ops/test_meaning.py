@@ -7,8 +7,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from pydlbench.ladder.mapped import map_calls
-from pydlbench.ladder.operators import kind_of
+from pydlbench.analysis.mapped import map_calls
+from pydlbench.analysis.operators import kind_of
 from pydlbench.ops.seen import meaning_of, onnx, tensorflow
 from pydlbench.records.operator import RecordedCall
 

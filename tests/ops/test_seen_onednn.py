@@ -111,6 +111,11 @@ def test_a_reduction_has_the_sum_of_its_source():
     assert (found.kind, found.flops, found.bytes) == ("reduction", 64, 4 * (64 + 4))
 
 
+def test_products_of_whole_numbers_have_no_layer():
+    found = meaning("matmul", ",,4x8:8x2:4x2", "undef", "s8")
+    assert (found.layers, found.layers_missing) == ((), "no layer computes in int8")
+
+
 def test_a_conversion_has_bytes_and_no_layer():
     line = (
         "onednn_verbose,exec,cpu,reorder,jit,undef,src_f32::blocked:ab:f0 "

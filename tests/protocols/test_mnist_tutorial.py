@@ -191,26 +191,23 @@ def test_steps_are_what_the_script_runs():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
-        ({"batch": 64}, "only 64 training images; nearest: 63"),
-        ({"batch": 32}, "only 20 validation images; nearest: 20"),
-        ({"batch": 16, "epochs": 0.01}, "less than one step of 16 out of 64 images; nearest: 0.25"),
+        ({"batch": 64}, "64 training images; nearest: 63"),
+        ({"batch": 32}, "20 validation images; nearest: 20"),
+        ({"batch": 16, "epochs": 0.01}, r"--epochs 0\.01: .*nearest: 0\.25"),
     ],
 )
-def test_too_few_images(world, options, words):
-    with pytest.raises(UsageError, match=re.escape(words)):
+def test_too_few_images(world, options, message):
+    with pytest.raises(UsageError, match=message):
         world().run("mnist-tutorial", SUBJECT, data(64, 20, 20), **options)
 
 
 def test_generated_images_are_said_to_be(world):
     this = world()
     this.run("mnist-tutorial", SUBJECT, data(64, 8, 8, generated=True), batch=8, steps=1)
-    (note,) = this.notes
-    assert note == (
-        "generated images (class patterns and noise), not MNIST: an error rate says whether the "
-        "network learns, and nothing about MNIST"
-    )
+    assert len(this.notes) == 1
+    assert "not MNIST" in this.notes[0]
     other = world()
     other.run("mnist-tutorial", SUBJECT, data(64, 8, 8), batch=8, steps=1)
     assert other.notes == []

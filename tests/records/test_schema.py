@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from breakdown_records import document_of, make_record
 
 from pydlbench.cli import main
-from pydlbench.cli.parser import command_parser
+from pydlbench.cli.parser import read
 from pydlbench.errors import UsageError
 from pydlbench.records.documents import DOCUMENTS
 from pydlbench.records.measurement import Measurement
@@ -109,34 +110,21 @@ def test_a_device_is_valid(capsys):
 
     facts = read_cpu_facts()
     words = ["--device", "cpu", "--json", "-", "--quiet"]
-    args = command_parser("device").parse_args(words)
+    args = read(["device", *words])[0]
     record = start_record(facts, choose_cpus(facts, None))
     assert command.run(args, lambda **_: record) == 0
     assert errors("device", json.loads(capsys.readouterr().out)) == []
 
 
-def test_a_check_is_one_object_or_several(run_record, measurement):
-    from pydlbench.records.check import CheckResult
-
-    failed = CheckResult(
-        model="mnist",
-        batch=1,
-        phase="forward",
-        precision="fp32",
-        framework="torch",
-        mode="eager",
-        status="failed",
-        reason="it died",
-    ).to_dict()
-    head = {
-        "schema_version": 2,
-        "interrupted": False,
-        "run": run_record.to_dict(),
-        "measurements": [measurement().to_dict()],
-    }
-    assert errors("check", {**head, **failed}) == []
-    assert errors("check", {**head, "checks": [failed, failed]}) == []
-    assert errors("check", {**head, **failed, "status": "ok"})  # without its figures
+def test_a_breakdown_is_one_object_or_several(run_record):
+    words = {"model": "mnist", "batch": 1, "phase": "forward", "precision": "fp32"}
+    who = {"framework": "torch", "mode": "eager"}
+    failed = {**words, **who, "status": "failed", "reason": "it died"}
+    head = {"schema_version": 1, "interrupted": False, "run": run_record.to_dict()}
+    assert errors("breakdown", {**head, **failed}) == []
+    assert errors("breakdown", {**head, "breakdowns": [failed, failed]}) == []
+    assert errors("breakdown", {**head, **document_of(make_record())}) == []
+    assert errors("breakdown", {**head, **failed, "status": "ok"})  # without its figures
 
 
 def test_a_list_of_runs_is_valid(run_record, measurement):
@@ -188,7 +176,7 @@ def test_a_diagnosis_is_valid(run_record, capsys, monkeypatch):
             evidence=("in turn",),
             causes=(Cause(name="allocator", meaning="it gives pages back"),),
             saving=saving,
-            next="pydlbench check mnist",
+            next="pydlbench breakdown mnist",
             parts=frozenset({"allocation"}),
         )
         return Diagnosis(step=StepRecord(case=case, status="failed", reason="x"), findings=(one,))
@@ -201,7 +189,7 @@ def test_a_diagnosis_is_valid(run_record, capsys, monkeypatch):
         yield Session()
 
     monkeypatch.setattr(package, "diagnose", found)
-    args = command_parser("diagnose").parse_args(["mnist", "--json", "-", "--quiet"])
+    args = read(["diagnose", "mnist", "--json", "-", "--quiet"])[0]
     assert command.run(args, session) == 0
     assert errors("diagnose", json.loads(capsys.readouterr().out)) == []
 

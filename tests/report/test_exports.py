@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pydlbench.cli import export
-from pydlbench.cli.parser import command_parser
+from pydlbench.cli.parser import read
 from pydlbench.errors import UsageError
 from pydlbench.records.run import RunRecord
 from pydlbench.report.exports import perfetto, tracking, tritonbench
@@ -232,10 +232,10 @@ def test_operator_inputs_are_read_back():
 
 def test_traces_are_exported_as_operator_inputs(capsys):
     trace = f"@{DATA / 'execution.json.gz'}"
-    args = command_parser("export").parse_args([trace, "--format", "tritonbench"])
+    args = read(["export", trace, "--format", "tritonbench"])[0]
     assert export.run(args) == 0
     found = json.loads(capsys.readouterr().out)
     assert [one["count"] for one in found["aten.mm.default"]] == [1, 1]
     assert "aten.add_.Tensor" in found
     with pytest.raises(UsageError, match="nearest: --format tritonbench"):
-        export.run(command_parser("export").parse_args([trace, "--format", "csv"]))
+        export.run(read(["export", trace, "--format", "csv"])[0])

@@ -5,7 +5,7 @@ import pytest
 from said import says
 
 from pydlbench.cli.layers import read_request
-from pydlbench.cli.parser import command_parser
+from pydlbench.cli.parser import read
 from pydlbench.report.blocks import Table
 from pydlbench.report.layers import algorithms_report, layers_report, ncu_command
 from pydlbench.report.text import Style, as_text
@@ -122,8 +122,10 @@ def test_colour_only_on_terminals_that_want_it(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     assert Style.of(Terminal()).bold("x") == "\033[1mx\033[0m"
     assert Style.of(io.StringIO()).bold("x") == "x"
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert Style.of(io.StringIO()).bold("x") == "\033[1mx\033[0m"
     monkeypatch.setenv("NO_COLOR", "1")
-    assert Style.of(Terminal()).alarm("x") == "x"
+    assert Style.of(Terminal()).alarm("x") == Style.of(io.StringIO()).alarm("x") == "x"
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,7 @@ def test_the_command_for_a_profiler_asks_for_the_same_row(measurement, problem, 
     assert profiler[profiler.index("--clock-control") + 1] == "none"
     assert profiler[profiler.index("--nvtx-include") + 1] == f"pydlbench@{PROFILED_RANGE}/"
     where = profiler.index("pydlbench")
-    args = command_parser("layers").parse_args(profiler[where + 2 :])
+    args = read(["layers", *profiler[where + 2 :]])[0]
     (case,) = read_request(args).cases
     assert case.layer.problem == row.problem
     assert (case.pass_, case.precision, case.cache) == (row.pass_, row.precision, row.cache)

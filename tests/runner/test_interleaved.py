@@ -1,5 +1,6 @@
 """Invented backends interleaved whose faults are planted: whose times are known to the digit."""
 
+import dataclasses
 import os
 import signal
 from dataclasses import dataclass, field
@@ -134,6 +135,9 @@ class Host:
         self.at_once.append([case.backend for case, _ in wanted])
 
     def rival_of(self, case, facts):  # noqa: ARG002 - as the real one
+        return None
+
+    def known_size(self, *_):
         return None
 
     def keep(self, case, variant, rival, samples):
@@ -703,14 +707,16 @@ class Close(Host):
 
 
 @pytest.mark.parametrize(
-    ("second_s", "won", "seconds", "second_asked"),
+    ("second_s", "won", "seconds", "first_asked", "second_asked"),
     [
-        (1.2e-3, "brg:avx512", 1e-3, 2),  # out of the running after two visits
-        (0.8e-3, "brg:second", 0.8e-3, 6),
-        (0.9999e-3, "brg:second", 1e-3, 6),
+        (1.2e-3, "brg:avx512", 1e-3, 6, 2),  # out of the running after two visits, and not verified
+        (0.8e-3, "brg:second", 0.8e-3, 2, 7),
+        (0.9999e-3, "brg:second", 1e-3, 2, 7),
     ],
 )
-def test_of_two_kernels_the_faster_one_makes_the_row(second_s, won, seconds, second_asked):
+def test_of_two_kernels_the_faster_one_makes_the_row(
+    second_s, won, seconds, first_asked, second_asked
+):
     host = Close(second_s, native=Invented())
     (row,) = measured(host, CASES[:1], visits=6)
     assert row.algorithm == won
@@ -720,7 +726,29 @@ def test_of_two_kernels_the_faster_one_makes_the_row(second_s, won, seconds, sec
     assert kept.startswith("brg:second") is (won == "brg:second")
     assert (rival is None) is (second_s != 0.9999e-3)
     assert kept_s == row.time.median
-    assert [name for name, *_ in host.asked].count("brg:second") == second_asked
+    names = [name for name, *_ in host.asked]
+    assert (names.count("native"), names.count("brg:second")) == (first_asked, second_asked)
+    assert all(kernel.released == 1 for kernel in host.kernels)
+
+
+def test_a_second_kernel_that_is_faster_is_verified_before_its_time_is_shown():
+    host = Close(0.5e-3, native=Invented())
+    true = host.prepare
+
+    def prepare(case, *, unchecked=False, **words):
+        kernel = true(case, **words)
+        if kernel.facts.algorithm == "brg:second":
+            status = "unchecked" if unchecked else "failed"
+            correct = Correctness(status=status)
+            kernel.facts = dataclasses.replace(kernel.facts, correct=correct)
+        return kernel
+
+    host.prepare = prepare
+    (row,) = measured(host, CASES[:1], visits=6)
+    assert (row.algorithm, row.correct.status) == ("brg:avx512", "ok")
+    assert row.time.median == pytest.approx(1e-3, rel=0.03)
+    ((_, _, rival, _),) = host.found
+    assert rival is None
     assert all(kernel.released == 1 for kernel in host.kernels)
 
 

@@ -72,6 +72,26 @@ def test_processes_start_side_by_side_and_all_are_waited_for(monkeypatch):
     assert seen == [("launched", "torch", False), ("ready", "torch", False)]
 
 
+@pytest.mark.parametrize(
+    ("which", "ended"),
+    [
+        ({}, ["native", "torch"]),
+        ({"others": False}, ["native"]),
+        ({"native": False}, ["torch"]),
+    ],
+)
+def test_processes_are_renewed_by_what_they_hold(monkeypatch, which, ended):
+    closed = []
+    workers = Workers((0,), None)
+    for name in ("native", "torch"):
+        worker = workers.get(name, "cpu")
+        monkeypatch.setattr(worker, "close", lambda kill, name=name: closed.append((name, kill)))
+    workers.renew(**which)
+    assert closed == [(name, True) for name in ended]
+    monkeypatch.undo()
+    workers.close()
+
+
 def test_a_roof_survives_the_death_of_who_looks_at_it_again(monkeypatch):
     def dies(*_, **__):
         raise WorkerError("killed")
@@ -112,8 +132,8 @@ class Machine:
 
 
 @pytest.fixture
-def kept_devices(tmp_path, monkeypatch):
-    """Devices on a machine that an earlier run has probed."""
+def make_devices(tmp_path, monkeypatch):
+    """Make devices on a machine, which keep what they find."""
     monkeypatch.setenv("PYDLBENCH_PROBES", str(tmp_path / "probes.json"))
     facts = CpuFacts(
         cpus=(LogicalCpu(index=0, socket=0, siblings=(0,)),),
@@ -122,13 +142,26 @@ def kept_devices(tmp_path, monkeypatch):
             Cache(level=3, type="Unified", size_bytes=32 << 20, shared_cpus=(0,)),
         ),
     )
-    made = []
-    for _ in range(2):
+
+    def make():
         machine = Machine()
-        workers = SimpleNamespace(get=lambda *_, machine=machine, **__: machine)
-        made.append((Devices(facts, (0,), workers), machine))
-        made[0][0].cpu(("fp32",), ("read", "copy", "triad"))
-    return made[1]
+        workers = SimpleNamespace(get=lambda *_, **__: machine)
+        return Devices(facts, (0,), workers), machine
+
+    return make
+
+
+@pytest.fixture
+def kept_devices(make_devices):
+    """Devices on a machine that an earlier run has probed."""
+    make_devices()[0].cpu(("fp32",), ("read", "copy", "triad"))
+    return make_devices()
+
+
+@pytest.fixture
+def bare_devices(make_devices):
+    """Devices on a machine that nobody has probed."""
+    return make_devices()
 
 
 def row_of(case, seconds):
@@ -142,6 +175,25 @@ def test_a_row_far_from_the_memory_roof_asks_for_no_window_and_one_try(kept_devi
     held = devices.limited(row_of(case, 1.0), case)
     assert held.roofline.bound == "compute"
     assert [name for name, _ in machine.asked] == ["fma_peak", "launch"]
+
+
+def test_where_nothing_is_kept_a_row_far_from_it_asks_for_one_window_of_each_level(bare_devices):
+    devices, machine = bare_devices
+    far = KernelSpec(layer=build_layer("gemm", m=512, k=512, n=512))
+    near = KernelSpec(layer=parse_problem("relu:mb64ic64ih112"))
+    held = devices.limited(row_of(far, 1.0), far)
+    assert held.roofline.bound == "compute"
+    assert [what for what in machine.asked if what[0] == "bandwidth"] == [
+        ("bandwidth", "triad")
+    ] * len({one["level"] for one in devices.described()["bandwidths"]})
+    assert {len(one.windows) for one in devices.kept().read()} == {1}
+    # Again: nothing more is asked for. A row that memory may be the limit of has three windows.
+    before = len(machine.asked)
+    devices.limited(row_of(far, 1.0), far)
+    assert len(machine.asked) == before
+    devices.limited(row_of(near, 1.0), near)
+    assert machine.asked[before:].count(("bandwidth", "read")) >= 3
+    assert {len(one.windows) for one in devices.kept().read()} == {3}
 
 
 def test_a_row_near_it_has_them_confirmed_also_after_one_that_was_far(kept_devices):

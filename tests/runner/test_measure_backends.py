@@ -122,7 +122,7 @@ def test_an_uninstalled_framework_costs_its_rows_and_names_the_command(session, 
     rows = [row for _, row in session.measure([*both(POOL, "torch"), *both(other, "torch")])]
     assert [row.status for row in rows] == ["ok", "failed", "ok", "failed"]
     for row in rows[1::2]:
-        assert row.reason == "torch is not installed; get it with: pip install '.[torch]'"
+        assert row.reason == "torch is not installed; get it with: pip install 'pydlbench[torch]'"
 
 
 @pytest.mark.deep

@@ -17,10 +17,10 @@ KEYS = {
         Key(name="model", takes="one", positional=True),
         Key(name="batch", takes="one"),
         Key(name="phase", takes="one"),
-        Key(name="option", takes="again"),
+        Key(name="set", takes="pairs"),
     ),
     "step": (Key(name="model", takes="one", positional=True),),
-    "check": (),
+    "breakdown": (),
 }
 
 
@@ -51,9 +51,9 @@ def test_arguments_stand_behind_options():
 
 
 def test_options_that_are_given_again_stay_together_or_alternate():
-    together = '[[estimate]]\nmodel = "m"\noption = ["lrn=off", "classes=10"]'
-    assert requests(together) == [("--option=lrn=off", "--option=classes=10", "m")]
-    apart = '[[estimate]]\nmodel = "m"\noption = [["lrn=off"], ["lrn=on", "classes=10"]]'
+    together = '[[estimate]]\nmodel = "m"\nset = {lrn = "off", classes = 10}'
+    assert requests(together) == [("--set=lrn=off", "--set=classes=10", "m")]
+    apart = '[[estimate]]\nmodel = "m"\nset = [["lrn=off"], ["lrn=on", "classes=10"]]'
     assert [len(words) for words in requests(apart)] == [2, 3]
 
 

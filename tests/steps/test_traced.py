@@ -6,7 +6,7 @@ import pytest
 
 from pydlbench.errors import PrimitiveError
 from pydlbench.records.trace import ProgramCall, TraceFacts
-from pydlbench.steps.traced import Rounds, in_context, traced_rounds
+from pydlbench.steps.traced import Rounds, in_context, rounds_wanted, traced_rounds
 from pydlbench.timing.chunk import Chunk
 
 CALLS = (
@@ -84,9 +84,11 @@ class Kernel:
     def __init__(self, **answers):
         self.answers = answers
         self.ways: list[str] = []
+        self.steps = 0
 
     def sample(self, request):
         self.ways.append(request.timing)
+        self.steps += request.untimed + request.samples
         answer = self.answers[request.timing]
         if isinstance(answer, Exception):
             raise answer
@@ -108,7 +110,7 @@ def test_a_profiler_that_costs_little_is_taken():
     assert tracing.cost == pytest.approx(1.01)
     assert tracing.notes == ()
     assert set(rounds.traced_s) == {0.101}
-    assert tracing.rounds == len(rounds.traced_s) >= 6
+    assert tracing.rounds == len(rounds.traced_s) == 18
 
 
 def test_a_profiler_that_costs_too_much_gives_way_to_time_stamps():
@@ -133,3 +135,26 @@ def test_where_only_a_dear_profiler_is_there_seconds_are_scaled_and_it_is_said()
     assert set(rounds.traced_s) == {0.1}
     assert tracing.traced_s == pytest.approx(0.11)
     assert any("scaled" in one for one in tracing.notes)
+
+
+def test_calls_that_take_longer_in_a_row_than_the_step_are_said_to():
+    slow = (0.15, 0.1, 0.08, 0.04)
+    _, tracing = traced_rounds(Kernel(profile=DEAR, stamps=slow), FACTS)
+    assert tracing.way == "stamps"
+    assert "below zero" in tracing.notes[1]
+
+
+@pytest.mark.parametrize(
+    ("round_s", "rounds"),
+    [(0.0, 18), (0.01, 18), (0.25, 16), (0.5, 8), (0.8, 6), (5.0, 6), (6.0, 5), (9.0, 3), (60, 2)],
+)
+def test_rounds_are_planned_by_what_one_takes(round_s, rounds):
+    assert rounds_wanted(round_s) == rounds
+
+
+def test_choosing_a_way_takes_two_rounds_where_the_profiler_costs_little():
+    cheap, dear = Kernel(profile=CHEAP), Kernel(profile=DEAR, stamps=STAMPS)
+    assert traced_rounds(cheap, FACTS, briefly=True)[1].way == "profile"
+    assert cheap.steps == 3
+    assert traced_rounds(dear, FACTS, briefly=True)[1].way == "stamps"
+    assert dear.steps == (3 + 4) + 3

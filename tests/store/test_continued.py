@@ -8,16 +8,15 @@ READ = {"level": "memory", "pattern": "read", "bytes_per_s": 1e10}
 COPY = {"level": "memory", "pattern": "copy", "bytes_per_s": 2e10}
 
 
-def cpu(threads=2, **found):
+def cpu(threads=2, **probed):
     bare = {"kind": "cpu", "threads": threads, "peaks": [], "bandwidths": [], "launch_s": None}
-    return {**bare, "libraries": {}, **found}
+    return {**bare, "libraries": {}, **probed}
 
 
 def test_identity_is_the_first_ones(run_of):
-    before, now = run_of(0), run_of(1)
-    found = continued(before, now)
-    names = ("id", "created_utc", "command")
-    assert [getattr(found, name) for name in names] == [getattr(before, name) for name in names]
+    before = run_of(0, command=("pydlbench", "layers"))
+    joined = continued(before, run_of(1, command=("pydlbench", "layers", "--resume")))
+    assert joined == before
 
 
 def test_probes_of_both_are_there_and_the_later_counts(run_of):
@@ -42,7 +41,7 @@ def test_other_numbers_of_threads_stand_beside_each_other(run_of):
     pair = run_of(device=cpu(1, peaks=[FP32])), run_of(device=cpu(2, peaks=[BF16]))
     device = continued(*pair).device
     assert device["threads"] == 2
-    assert {name: one["peaks"] for name, one in device["by_threads"].items()} == {
+    assert {name: item["peaks"] for name, item in device["by_threads"].items()} == {
         "1": [FP32],
         "2": [BF16],
     }
@@ -60,7 +59,7 @@ def test_a_gpu_has_the_host_beside_it(run_of):
     card = {"kind": "cuda", "name": "card", "peaks": [BF16], "host": cpu(peaks=[])}
     host = cpu(peaks=[FP32])
     for pair in ((host, card), (card, host)):
-        device = continued(*(run_of(device=one) for one in pair)).device
+        device = continued(*(run_of(device=device) for device in pair)).device
         assert (device["kind"], device["peaks"]) == ("cuda", [BF16])
         assert device["host"]["peaks"] == [FP32]
     both = continued(run_of(device=card), run_of(device={**card, "host": host})).device
@@ -69,7 +68,7 @@ def test_a_gpu_has_the_host_beside_it(run_of):
 
 def test_without_any_device_the_other_one_is_taken(run_of):
     for pair in (({}, cpu()), (cpu(), {})):
-        assert continued(*(run_of(device=one) for one in pair)).device == cpu()
+        assert continued(*(run_of(device=device) for device in pair)).device == cpu()
 
 
 def test_the_environment_is_joined(run_of):

@@ -33,19 +33,18 @@ def test_runs_are_found(filled, text, name):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "nearest"),
     [
-        ("aaa", "run aaa: 2 runs begin so: 20300102-aaab2222, 20300101-aaaa1111; give more of it"),
-        ("last~3", "there are 3 runs only; nearest: last~2"),
-        ("bsae", "no such run; nearest: base"),
-        ("20300102-cccc3334", "nearest: 20300102-cccc3333"),
-        ("", "run '': no such run; nearest: last"),
+        ("aaa", "20300102-aaab2222, 20300101-aaaa1111"),
+        ("last~3", "last~2"),
+        ("bsae", "base"),
+        ("20300102-cccc3334", "20300102-cccc3333"),
+        ("", "last"),
     ],
 )
-def test_what_is_not_found_is_answered_with_the_nearest(filled, text, message):
-    with pytest.raises(UsageError) as caught:
+def test_what_is_not_found_is_answered_with_the_nearest(filled, text, nearest):
+    with pytest.raises(UsageError, match=f"^run {text or chr(39) * 2}: .*: {nearest}"):
         filled.find(text)
-    assert message in str(caught.value)
 
 
 def test_a_clock_that_was_once_set_ahead_does_not_keep_its_run_the_last(store, run_of):
@@ -56,7 +55,7 @@ def test_a_clock_that_was_once_set_ahead_does_not_keep_its_run_the_last(store, r
     assert [info.id for info in store.runs()] == ["20300102-bbbb2222", "20991231-aaaa1111"]
 
 
-@pytest.mark.parametrize("table", ["layer", "step", "check"])
+@pytest.mark.parametrize("table", ["layer", "step", "breakdown"])
 @pytest.mark.parametrize("status", ["done", "failed"])
 def test_a_run_in_which_nothing_was_measured_is_not_the_last(store, run_of, table, status):
     for name, row in (("20300102-aaaa0000", "ok"), ("20300103-bbbb0000", "skipped")):
@@ -65,12 +64,12 @@ def test_a_run_in_which_nothing_was_measured_is_not_the_last(store, run_of, tabl
         store.finish(run_of(id=name), status)
     assert store.find("last").id == "20300102-aaaa0000"
     assert store.find("bbbb").id == "20300103-bbbb0000"
-    with pytest.raises(UsageError, match="there is 1 run only; nearest: last~0"):
+    with pytest.raises(UsageError, match="nearest: last~0"):
         store.find("last~1")
 
 
 def test_an_empty_store_says_how_to_begin(store):
-    with pytest.raises(UsageError, match=r"no runs in .* yet; begin with: pydlbench layers"):
+    with pytest.raises(UsageError, match="pydlbench layers"):
         store.find("last")
 
 

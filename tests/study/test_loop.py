@@ -8,7 +8,7 @@ from pydlbench.errors import WorkerError
 from pydlbench.study.loop import LEAST_ROUNDS, Size, Study, Subject, request_for
 from pydlbench.study.table import Interference
 from pydlbench.timing.chunk import Chunk
-from pydlbench.timing.policy import Policy, gpu_policy
+from pydlbench.timing.policy import Policy, gpu_policy, step_policy
 
 
 def test_every_round_has_all_subjects_in_a_new_order(machine, study):
@@ -44,16 +44,28 @@ def test_whoever_dies_costs_itself_only(machine, study, dies_at):
     assert study.table.rounds("b") < LEAST_ROUNDS
 
 
-def test_whenever_it_is_interrupted_there_is_a_table(machine, study):
+def test_an_interrupted_round_keeps_the_visits_that_were_made(machine):
     host = machine()
-    subjects = [host.subject("a", 1e-3), host.subject("b", 2e-3)]
-    for number in range(3):
-        study.take(subjects, first=number)
-    assert study.table.of("b").median == pytest.approx(2e-3)
-    assert len(study.table.of("a")) == 3
-    assert "c" not in study.table
+
+    def interrupt(_request):
+        raise KeyboardInterrupt
+
+    subjects = {name: host.subject(name, seconds) for name, seconds in (("a", 1e-3), ("b", 2e-3))}
+    seen = Interference(fma=0.9)
+    study = Study(random.Random(0), lambda: seen)
+    study.take(list(subjects.values()), rounds=3)
+    *_, (last, _) = host.requests  # whoever is the last one of the round that follows
+    stopped = Study(random.Random(0), lambda: seen)
+    stopped.take(list(subjects.values()), rounds=2)
+    subjects[last].sample = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        stopped.take(list(subjects.values()), first=2, rounds=20)
+    (other,) = set(subjects) - {last}
+    assert stopped.table.rounds(last) == 2
+    assert stopped.table.rounds(other) >= 2
+    assert all(one.interference == seen for one in stopped.table.of(other))
     with pytest.raises(ValueError, match="no visits"):
-        study.table.of("c")
+        stopped.table.of("c")
 
 
 @pytest.mark.parametrize(
@@ -176,3 +188,13 @@ def test_visits_beside_others_have_as_many_samples_as_those_without(machine, stu
     found = study.table.of("a")
     assert max(one.median for one in found) > 7 * min(one.median for one in found)
     assert {len(one.seconds) for one in found} == {15}
+
+
+def test_a_long_step_has_one_sample_that_does_not_count_in_a_new_process(machine, study):
+    host = machine()
+    policy = step_policy(Policy(budget_s=10.0))
+    size = Size(execution_s=0.4, wall_s=0.4, process=1)
+    study.take([host.subject("step", 0.4, policy=policy, process=2, size=size)])
+    requests = [request for _, request in host.requests]
+    assert [(one.samples, one.untimed) for one in requests] == [(1, 1), (1, 0), (3, 0)]
+    assert len(study.table.of("step").seconds) == 3

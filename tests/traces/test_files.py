@@ -270,6 +270,53 @@ def test_a_circle_of_nodes_and_torn_lines_are_told(tmp_path):
     assert "1 torn lines were passed over" in recorded.notes
 
 
+def test_older_execution_traces_have_operands_side_by_side(tmp_path):
+    node = {
+        "id": 3,
+        "parent": 2,
+        "name": "aten::add",
+        "inputs": [[5, 6, 0, 32, 4, "cuda:0"], [7, 8, 0, 8, 4, "cuda:0"], 1],
+        "input_shapes": [[4, 8], [8], []],
+        "input_types": ["Tensor(float)"] * 2 + ["Int"],
+        "outputs": [[9, 10, 0, 32, 4, "cuda:0"]],
+        "output_shapes": [[4, 8]],
+        "output_types": ["Tensor(float)"],
+        "op_schema": "aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor",
+    }
+    recorded = read(written(tmp_path, {"nodes": [node]}))
+    assert recorded.on_gpu
+    (problem,) = distinct_problems(recorded)
+    signature = "aten.add.Tensor(float32[4, 8](8, 1), float32[8](1), alpha=1)"
+    assert problem.call.signature == signature
+    assert problem.meaning.layers[0].layer.problem == "bias:mb4ic8"
+    assert problem.meaning.bytes == 4 * (32 + 8 + 32)
+
+
+def test_a_profile_without_tensors_is_counted(tmp_path):
+    node = event("conv_kernel_time", 0, 5, "Node", op_name="Conv", input_type_shape=3)
+    (problem,) = distinct_problems(read(written(tmp_path, [node])))
+    assert (problem.call.operator, problem.meaning.layers) == ("onnx.Conv", ())
+
+
+def test_wide_types_have_no_layer(tmp_path):
+    double = {**PRODUCT, "Input type": ["double", "double"]}
+    recorded = read(written(tmp_path, [event("aten::mm", 0, 5, **double)]))
+    (described,) = describe(recorded, "x", distinct_problems(recorded)).problems
+    assert (described.precision, described.problem) == ("float64", "4x8 8x2")
+    assert described.no_layer == "no layer computes in float64"
+
+
+def test_a_log_of_a_gpu_has_no_limits_here(tmp_path):
+    recorded = read(written(tmp_path, LINE.replace(",exec,cpu,", ",exec,gpu:0,")))
+    assert recorded.on_gpu
+
+
+def test_events_within_each_other_are_bounded(tmp_path):
+    deep = [event("aten::new", place, 10_000 - 2 * place, **PRODUCT) for place in range(1500)]
+    with pytest.raises(UsageError, match=r"trace.json: 'aten::new': more than 1,000 events around"):
+        read(written(tmp_path, deep))
+
+
 def test_steps_whose_calls_differ_are_summed(tmp_path):
     def step(number, begin, calls):
         return [

@@ -352,3 +352,38 @@ def test_what_a_library_prints_can_be_read_while_it_lives(worker, prepare):
     assert '{"ok": "stdio"}' in said
     before.sample(ONE)
     assert worker.said() == said  # of the last request only, and its own printing is not disturbed
+
+
+def test_a_process_that_was_started_ahead_is_taken_once(make_worker, cpus):
+    make_worker()  # serves the invented backend
+    with host.launched_ahead("native", "cpu", cpus):
+        assert host.ahead() == 1
+        assert host.take_ahead("torch", "cpu", cpus) is None
+        taken = host.take_ahead("native", "cpu", cpus)
+        assert host.ahead() == 0
+        assert host.take_ahead("native", "cpu", cpus) is None
+    assert taken.describe()["name"] == "invented"
+    assert taken.generation == 1
+    taken.discard()
+
+
+def test_a_process_that_nobody_has_taken_ends(make_worker, cpus):
+    make_worker()
+    with host.launched_ahead("native", "cpu", cpus):
+        (worker,) = host._ahead
+        pid = worker.pid
+    assert host.ahead() == 0
+    assert gone(pid)
+
+
+@linux
+def test_its_folder_goes_with_it_however_it_ends(worker, prepare):
+    worker.describe()
+    environment = Path(f"/proc/{worker.pid}/environ").read_bytes().decode().split("\0")
+    named = dict(one.partition("=")[::2] for one in environment)
+    folder = Path(named["PYDLBENCH_WORKER_FOLDER"])
+    (folder / "trace").mkdir()
+    os.kill(worker.pid, signal.SIGKILL)
+    with pytest.raises(WorkerError, match="SIGKILL"):
+        prepare()
+    assert not folder.exists()

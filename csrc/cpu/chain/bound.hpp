@@ -15,7 +15,7 @@ class Bound {
  public:
   // Creates the primitive. `tensors` are in the order of the candidate's arguments; `workspace` is
   // what max pooling leaves for its backward pass, `scratch` of at least the candidate's
-  // scratchpad_bytes(). All memory is somebody else's and outlives this.
+  // scratchpad_bytes(). Memory is not owned and must outlive this.
   Bound(Candidate candidate, const std::vector<void*>& tensors, void* workspace, void* scratch);
   // A conversion from one layout to another.
   Bound(const dnnl::memory::desc& from, void* source, const dnnl::memory::desc& to, void* target,

@@ -33,7 +33,7 @@ std::optional<View> reshaped(const View& view, const memory::desc& plain) {
   return View{desc, plain, view.block};
 }
 
-// Whether a view has the numbers where `desc` wants them.
+// Whether a view has the layout of `desc`.
 bool lies_as(const View& view, const memory::desc& desc, const memory::desc& plain) {
   if (same_layout(view.plain, plain)) return same_layout(view.desc, desc);
   const auto other = reshaped(view, plain);
@@ -96,7 +96,7 @@ class Planner final : public ChainPlanner<ChainPlan, View, Layouts> {
     return view;
   }
 
-  // The tensor as a reader wants it, behind as many conversions as that takes.
+  // The tensor in the layout of a reader, after the necessary conversions.
   View reading(const std::string& name, const memory::desc& desc, const memory::desc& plain) {
     auto& state = state_of(name);
     for (const auto& view : state.views) {

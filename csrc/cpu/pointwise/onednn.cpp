@@ -320,7 +320,7 @@ void layernorm(PlanBuilder& builder) {
   const auto dy = rows_of(builder, "dst", Use::input, DNNL_ARG_DIFF_DST);
   const auto dx = rows_of(builder, "src", Use::output, DNNL_ARG_DIFF_SRC);
   auto scale = weights;
-  scale.second_index = DNNL_ARG_SHIFT;  // asked for and not read
+  scale.second_index = DNNL_ARG_SHIFT;  // required but not read
   for_each_implementation(
       dnnl::layer_normalization_backward::primitive_desc(engine, dnnl::prop_kind::backward, dx.desc,
                                                          dy.desc, src.desc, mean.desc, epsilon,

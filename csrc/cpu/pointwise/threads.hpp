@@ -26,7 +26,7 @@ inline Index thread_count() {
 #endif
 }
 
-// Makes streaming stores visible to whoever comes next.
+// Makes streaming stores visible to later reads.
 inline void store_fence() {
 #ifdef __SSE2__
   _mm_sfence();

@@ -68,7 +68,7 @@ double DeviceOffers::seconds(const std::shared_ptr<Plan>& plan,
   } catch (const Unsupported&) {
     // found out when it is built, or when it is run
   } catch (const PrimitiveFailure&) {
-    // After a lost device every plan fails, for no fault of its own: this says so.
+    // After the device is lost every plan fails; this reports the cause.
     device_->synchronize();
   }
   return std::numeric_limits<double>::infinity();

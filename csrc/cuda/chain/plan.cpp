@@ -97,7 +97,7 @@ class Planner final : public ChainPlanner<ChainPlan, Placed, Layouts> {
     return placed;
   }
 
-  // The tensor as a reader wants it, behind as many conversions as that takes.
+  // The tensor in the layout of a reader, after the necessary conversions.
   Placed reading(const std::string& name, const TensorSpec& spec) {
     auto& state = state_of(name);
     if (const auto found = find(state, spec)) return *found;

@@ -1,5 +1,5 @@
 // A step's kernels in their order, with plans chosen, conversions between them, and memory by
-// lifetime. Knows no CUDA: what it asks of a device is abstract, so that it is tested without one.
+// lifetime. Independent of CUDA: the device is abstract, so that it can be tested without one.
 #pragma once
 
 #include <cstddef>

@@ -11,7 +11,7 @@
 
 namespace pydlbench::cuda {
 
-// A kernel, or a conversion from the first tensor into the second. Memory is somebody else's.
+// A kernel, or a conversion from the first tensor into the second. Does not own memory.
 struct Bound {
   std::shared_ptr<Plan> plan;  // null: a conversion
   std::vector<TensorSpec> tensors;

@@ -32,7 +32,7 @@ namespace reduction {
 constexpr std::uint32_t none = 0, in_place = 1, compute_type = 2, output_type = 4, any = 7;
 }
 
-// What is asked of the library.
+// The request to the library.
 enum class Compute { float32, float32_pedantic, fast_tf32, float16 };
 
 // The compute types to ask for in a mode, the preferred one first.

@@ -120,7 +120,7 @@ Search search_among(const Described& described, Mode mode, std::size_t workspace
     const auto flags = numerical_flags(lt, candidate.algo);
     // Where nothing is split there are no partial sums, whatever scheme stands in the algorithm.
     const auto scheme = config.split_k == 1 ? reduction::none : config.reduction_scheme;
-    // The library was told what is allowed; that it kept to it is checked here.
+    // The library knows the limits; this checks that it respects them.
     auto reason = refusal(mode, described.compute, flags, scheme);
     if (!reason && candidate.workspaceSize > workspace_limit) {
       reason = "needs more workspace than is allowed";
@@ -158,7 +158,7 @@ std::shared_ptr<const Described> describe(std::shared_ptr<const Session> session
     set(lt, operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(256));
   }
   const auto type = storage(mode);
-  // With an FP8 result the library wants a 16-bit C, although beta is zero and nothing reads it.
+  // With an FP8 result the library requires a 16-bit C, although beta is zero and C is not read.
   const auto c_type = mode == Mode::fp8_tc ? DataType::bfloat16 : type;
   auto a = layout(lt, product, product.a, type), b = layout(lt, product, product.b, type);
   auto c = layout(lt, product, product.d, c_type), d = layout(lt, product, product.d, type);

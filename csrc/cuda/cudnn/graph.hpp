@@ -37,7 +37,7 @@ std::string primitive_text(const Convolution& convolution);
 struct OperationGraph {
   Descriptor graph;
   std::vector<Descriptor> parts;    // what the graph refers to
-  std::vector<std::int64_t> names;  // of convolution_tensors(), as a variant pack wants them
+  std::vector<std::int64_t> names;  // of convolution_tensors(), in the order of the variant pack
 };
 
 // Throws Unsupported or PrimitiveFailure where cuDNN refuses the problem as such.

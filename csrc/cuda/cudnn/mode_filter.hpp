@@ -1,4 +1,4 @@
-// What cuDNN says about an engine's arithmetic, and which precision mode that fits. The modes are
+// cuDNN's notes on an engine's arithmetic, and the precision mode that fits them. The modes are
 // enforced here: cuDNN has no switch that forbids TF32 or tensor cores to a graph, it only tells.
 #pragma once
 

@@ -39,8 +39,8 @@ class ConvolutionPlan : public Plan {
   void enqueue(const std::vector<void*>& pointers, void* workspace, CUstream_st* stream) override;
 
  private:
-  // Pointers as cuDNN wants them. Made once for each set of operands, so that a launch costs no
-  // more than it must.
+  // cuDNN's variant pack of pointers. Created once for each set of operands, so that a launch costs
+  // no more than it must.
   const Descriptor& pack(const std::vector<void*>& pointers, void* workspace);
 
   Target target_;
@@ -171,7 +171,7 @@ void check_request(const Target& target, Pass pass, Mode mode, const PlanRequest
   }
 }
 
-// Why plans were left out, by reason, for the sentence that is said when none is left.
+// Number of rejected plans by reason, for the error if no plan remains.
 class Dropped {
  public:
   void count(const std::string& reason) { ++reasons_[reason]; }

@@ -21,7 +21,7 @@ class Target {
   // Nothing where plans cannot be run.
   Handle* handle() const { return handle_.get(); }
 
-  // Each kind of descriptor wants to be told in its own way.
+  // Each kind of descriptor has its own attribute.
   void tell_graph(Descriptor& graph) const;
   void tell_heuristics(Descriptor& heuristics) const;
   void tell_engine(Descriptor& engine) const;

@@ -1,4 +1,4 @@
-// Activations but ReLU, and their gradients. Which one it is, a thread asks once for each vector.
+// Activations except ReLU, and their gradients. A thread selects the activation once per vector.
 #include <cmath>
 
 #include "cuda/pointwise/elementwise.cuh"

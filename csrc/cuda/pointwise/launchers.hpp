@@ -1,6 +1,6 @@
 // The kernels as functions of pointers, for plans that are compiled without CUDA's language.
 //
-// Maps have four dimensions and are dense, in the order that Image says. Tensors are in `type`
+// Maps have four dimensions and are dense, in the order of Image. Tensors are in `type`
 // (float32, float16 or bfloat16) unless they are declared otherwise; arithmetic is in float32.
 #pragma once
 

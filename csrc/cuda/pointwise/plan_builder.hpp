@@ -43,7 +43,7 @@ struct PlanBuilder {
   }
   std::int64_t count() const { return image().elements(); }
 
-  // A map with so many channels (all of the problem's unless told), in the current layout.
+  // A map with a number of channels (by default all of the problem), in the current layout.
   TensorSpec map(const std::string& role, Use use, std::int64_t channels = 0) const;
   TensorSpec vector(const std::string& role, Use use, std::int64_t elements, DataType type) const;
   TensorSpec channel_floats(const std::string& role, Use use) const {

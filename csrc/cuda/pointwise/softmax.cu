@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks)
   const int member = static_cast<int>(threadIdx.x) % members;
   const std::int64_t row =
       std::int64_t{blockIdx.x} * (kThreads / members) + static_cast<int>(threadIdx.x) / members;
-  if (row >= rows) return;  // a whole warp, or with a block per row nobody
+  if (row >= rows) return;  // a whole warp, or no thread with a block per row
   const T* from = src + row * classes;
   Normaliser mine;
   for (std::int64_t first = std::int64_t{member} * lanes; first < classes;
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks)
   const int member = static_cast<int>(threadIdx.x) % members;
   const std::int64_t row =
       std::int64_t{blockIdx.x} * (kThreads / members) + static_cast<int>(threadIdx.x) / members;
-  if (row >= rows) return;  // a whole warp, or with a block per row nobody
+  if (row >= rows) return;  // a whole warp, or no thread with a block per row
   const T *y = result + row * width, *dy = ddst + row * width;
   float total[1] = {0.0f};
   for (std::int64_t first = std::int64_t{member} * lanes; first < width; first += members * lanes) {

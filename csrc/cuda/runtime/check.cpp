@@ -18,7 +18,7 @@ std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-// The runtime says "insufficient driver" also where there is none at all.
+// The runtime reports "insufficient driver" even if there is none.
 std::string insufficient_driver() {
   void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
   if (driver == nullptr) return no_driver("libcuda.so.1 cannot be loaded");
@@ -32,7 +32,7 @@ std::string insufficient_driver() {
          "; update the driver or build pydlbench with an older toolkit";
 }
 
-// What the machine or the build lacks, in one sentence; empty where the error says something else.
+// What the machine or the build lacks, in one sentence; empty for other errors.
 std::string lacking(cudaError_t code) {
   switch (code) {
     case cudaErrorInsufficientDriver:
@@ -96,7 +96,7 @@ bool is_sticky(cudaError_t code) {
 }
 
 void throw_cuda_error(cudaError_t code, const char* call, const char* file, int line) {
-  // The runtime repeats an error in its next answer to somebody else; a sticky one stays anyway.
+  // The runtime returns an error again from the next call, unless it is cleared; sticky ones stay.
   static_cast<void>(cudaGetLastError());
   if (const auto reason = lacking(code); !reason.empty()) throw Unsupported(reason);
   std::string name = file;

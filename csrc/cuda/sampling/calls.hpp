@@ -1,4 +1,4 @@
-// What the sampler asks of the CUDA runtime. Abstract, so that its order of calls and its clean-up
+// The sampler's calls of the CUDA runtime. Abstract, so that its order of calls and its clean-up
 // are tested without a GPU against a fake that records them.
 #pragma once
 

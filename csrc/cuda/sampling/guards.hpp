@@ -7,7 +7,7 @@
 
 namespace pydlbench::cuda {
 
-// Closes the gate for as long as it lives; whoever leaves early finds it open and the stream empty.
+// Closes the gate during its lifetime. On early exit it opens the gate and drains the stream.
 class ClosedGate {
  public:
   explicit ClosedGate(Calls& calls) : calls_(calls) {}

@@ -148,7 +148,7 @@ std::size_t Sampler::count_launches() {
   return kLaunchesOfKernel * work_.kernels();
 }
 
-// As they are timed later: a graph leaves its sets as the next launch of it wants to find them.
+// As they are timed later: a graph leaves its sets in the state that its next launch expects.
 void Sampler::run_untimed(std::size_t executions, std::size_t inner) {
   const bool in_graph = timing_ == Timing::graph;
   const auto most = most_per_round(timing_, true);

@@ -90,7 +90,7 @@ class Sampler {
   // is none; and what the calls and the work throw.
   SampleResult sample(const SampleRequest& request);
 
-  // Of slow executions there are fewer repetitions than asked for.
+  // Slow executions are repeated fewer times than requested.
   LaunchTimes launch_times(int repetitions);
 
   // Whether the host's time to enqueue an execution is hidden between events.

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _MKL = re.compile(r"MKL_VERBOSE (\w+)\(([^)]*)\) ([\d.]+)(ns|us|ms|s)\b(?:.*\bNThr:(\d+))?")
+_CREATED = re.compile(
+    r"^(?:onednn|dnnl)_verbose,(?:\w+,)*create:.*,([\d.]+(?:e-?\d+)?)$", re.MULTILINE
+)
 _UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _DESCRIPTOR = re.compile(r"(\w+?)[_:](?:[a-z]+[0-9]+\w*|undef):[^:]*:[^:]*:(\w*)")
 #: What begins a line that :func:`parse` reads.
@@ -68,9 +71,24 @@ def parse_line(line: str) -> Execution | None:
     return _onednn(line) or _mkl(line)
 
 
+def creation_s(text: str) -> float:
+    """Return the seconds of making oneDNN's primitives, those that its cache already has included.
+
+    Their lines stand in the log of the level that prints creation too::
+
+        onednn_verbose,v1,primitive,create:cache_miss,cpu,convolution,...,0.281
+
+    Args:
+        text: that was printed.
+    """
+    return sum(map(float, _CREATED.findall(text))) / 1e3
+
+
 def _onednn(line: str) -> Execution | None:
     fields = line.strip().split(",")
     if fields[0] not in ("onednn_verbose", "dnnl_verbose") or "exec" not in fields[:5]:
+        return None
+    if "graph" in fields[:4]:  # a partition, whose primitives have lines of their own
         return None
     # engine, primitive, implementation, propagation, descriptors, attributes, algorithm, problem,
     # milliseconds

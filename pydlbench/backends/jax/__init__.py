@@ -11,8 +11,9 @@ CAPABILITIES = Capabilities(
     rank=5,
     title="JAX's functions, compiled by XLA",
     distributions=("jax",),
-    install="pip install '.[jax]'",
+    install="pip install 'pydlbench[jax]'",
     requires="jax",
+    tested="0.10",
     modes={"cpu": ("xla",), "cuda": ("xla",)},
     # XLA's compiler for CPUs converts narrower operands to float32 and computes in that.
     precisions={"cpu": ("fp32",), "cuda": ("fp32", "tf32", "fp16-tc", "bf16-tc")},

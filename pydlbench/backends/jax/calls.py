@@ -15,7 +15,7 @@ import numpy as np
 from jax.extend.core import Literal
 
 from pydlbench.backends.frameworks.backend import translated
-from pydlbench.backends.jax.settings import jax, place_of
+from pydlbench.backends.jax.settings import jax
 from pydlbench.backends.jax.step import JaxModel, JaxStep
 from pydlbench.backends.steps.groups import EQUATION, CallGroup, Member, grouped, groups_of, is_feed
 from pydlbench.backends.steps.network import LOSS, OPTIMIZER, scope_of
@@ -251,11 +251,3 @@ def _empty(place: Place, operands: int, results: int) -> RepeatedOperator:
     del results
     scalar = place.put(np.ones((), np.float32))
     return repeated(place, lambda *tensors: list(tensors), [[scalar] * operands])
-
-
-def prepare_allocation(backend: FrameworkBackend, size: int) -> OperatorsKernel:
-    """Make a call ready; see ``operations.prepare_allocation``."""
-    place = place_of(backend.device, "fp32")
-    source = place.put(np.ones(size // 4, np.float32))
-    call = repeated(place, lambda one: [one + 1.0], [[source]])
-    return OperatorsKernel([call], OperatorsFacts(names=("call",)), backend.cpus)

@@ -249,7 +249,7 @@ class JaxStep:
         self.owner, self.definition = owner, definition
         self._updates = definition.optimizer == "model"
         if self._updates:
-            check_trainable(owner.model, "--option optimizer=sgd")
+            check_trainable(owner.model, "--set optimizer=sgd")
         drops = definition.drops and any(node.op == "dropout" for node in owner.model)
         #: What of the model's state it changes.
         self._changed = tuple(

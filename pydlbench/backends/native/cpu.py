@@ -98,9 +98,12 @@ class CpuAutotuner(autotune.Autotuner):
         cpus: list[int],
         inputs: dict[str, NDArray[Any]],
     ) -> None:
+        effort = autotune.CPU_BRIEF_EFFORT if preparation.brief else autotune.CPU_EFFORT
+        if case.cache != "hot":  # to make a kernel's many copies again takes longer than its probe
+            effort = dataclasses.replace(effort, stages=effort.stages[-1:])
         super().__init__(
             [_candidate(one) for one in found],
-            autotune.CPU_BRIEF_EFFORT if preparation.brief else autotune.CPU_EFFORT,
+            effort,
             thorough=preparation.all_candidates,
             finalists=None if case.cache == "hot" else COLD_FINALISTS,
             finals=preparation.finals,
@@ -129,12 +132,12 @@ class CpuAutotuner(autotune.Autotuner):
         return _Undisturbed(self.kernel(candidate))
 
     def probed(self, candidate: autotune.Candidate, best: float) -> None:  # noqa: ARG002 - of all
-        """Give back the kernels that will not be in the finals, if nobody is faster than ``best``.
+        """Give back the kernels that will not be run again, if nobody is faster than ``best``.
 
         Making a kernel again takes as long as its probe. But a cold one holds many copies.
         """
         if len(self.candidates) > 1:
-            kept = self.finalists(best) if self._case.cache == "hot" else []
+            kept = self.near(best) if self._case.cache == "hot" else []
             for one in self.candidates:
                 if one not in kept:
                     one.kernel = None

@@ -11,8 +11,9 @@ CAPABILITIES = Capabilities(
     rank=6,
     title="onnxruntime, of whole ONNX files",
     distributions=("onnxruntime", "onnxruntime-gpu"),
-    install="pip install '.[onnx]'",
+    install="pip install 'pydlbench[onnx]'",
     requires="onnxruntime",
+    tested="1.32",
     modes={"cpu": ("optimized", "unoptimized")},
     # The types of the tensors are the file's.
     precisions={"cpu": ("fp32",)},

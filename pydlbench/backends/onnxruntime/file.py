@@ -46,7 +46,8 @@ def read_graph(model: str, source: str | bytes) -> Any:
         import onnx
     except ImportError:
         raise BackendMissingError(
-            "onnx, which reads ONNX files, is not installed; get it with: pip install '.[onnx]'"
+            "onnx, which reads ONNX files, is not installed; get it with: "
+            "pip install 'pydlbench[onnx]'"
         ) from None
     with told(model, UsageError):
         if isinstance(source, bytes):

@@ -288,11 +288,3 @@ def prepare_calls(
         refused=refused,
     )
     return OperatorsKernel(list(ready.values()), facts, backend.cpus)
-
-
-def prepare_allocation(backend: OnnxruntimeBackend, size: int) -> OperatorsKernel:
-    """Make a call ready; see ``operations.prepare_allocation``."""
-    feeds = {"x0": np.ones(size // 4, np.float32)}
-    nodes = [helper.make_node("Relu", ["x0"], ["x1"])]
-    call = FileOperator(one_file(nodes, feeds, {}, ["x1"], {"": ONNX}), feeds, backend)
-    return OperatorsKernel([call], OperatorsFacts(names=("call",)), backend.cpus)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 import time
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import onnxruntime
 
+from pydlbench.backends.capabilities import FOLDER_VARIABLE
 from pydlbench.backends.onnxruntime.recording import PREFIX, SUFFIX, recorded_in
 from pydlbench.backends.steps.trace import StepTracer, Trace
 from pydlbench.errors import PrimitiveError
@@ -49,7 +51,9 @@ class _Traced:
 
     def __init__(self, made: Sessions) -> None:
         self._made = made
-        self._folder = Path(tempfile.mkdtemp(prefix="pydlbench-trace-"))
+        # Beneath the worker's folder, which goes with its process.
+        there = os.environ.get(FOLDER_VARIABLE)
+        self._folder = Path(tempfile.mkdtemp(prefix="pydlbench-trace-", dir=there))
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         recording = recorded_in(self._folder, made)
         self._graph, self.nodes = recording.graph, recording.in_order

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from pydlbench.backends.onnxruntime.chain import prepare_chain
-from pydlbench.backends.onnxruntime.replay import prepare_allocation, prepare_calls, record_calls
+from pydlbench.backends.onnxruntime.replay import prepare_calls, record_calls
 from pydlbench.backends.onnxruntime.step import OnnxModel
 
 __all__ = [
     "own_model",
-    "prepare_allocation",
     "prepare_calls",
-    "prepare_chain",
     "record_calls",
     "runs_files",
 ]

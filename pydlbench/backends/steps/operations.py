@@ -221,17 +221,6 @@ def prepare_chain(backend: FrameworkBackend, case: dict[str, Any]) -> OperatorsK
     return found
 
 
-def prepare_allocation(backend: FrameworkBackend, framework: str, size: int) -> OperatorsKernel:
-    """Make a call ready whose result is a new block, to see whether its pages are new too.
-
-    Args:
-        backend: of the worker.
-        framework: its name.
-        size: of the block, in bytes.
-    """
-    return worker_of(framework).prepare_allocation(backend, size)
-
-
 def prepare_lifetimes(backend: Backend, blocks: list[int], freed: int = 0) -> OperatorsKernel:
     """Make a replay of a step's blocks in its order ready, in any process.
 
@@ -244,3 +233,15 @@ def prepare_lifetimes(backend: Backend, blocks: list[int], freed: int = 0) -> Op
 
     del backend
     return lifetimes(blocks, freed)
+
+
+def prepare_wakeups(backend: Backend) -> OperatorsKernel:
+    """Make the waking of a sleeping thread ready, in any process.
+
+    Args:
+        backend: not asked.
+    """
+    from pydlbench.backends.steps.operators import wakeups
+
+    del backend
+    return wakeups()

@@ -1,17 +1,19 @@
-"""Operators of a step, each run alone in the framework that runs the step; for ``check``."""
+"""Operators of a step, each run alone in the framework that runs the step; for ``breakdown``."""
 
 from __future__ import annotations
 
 import ctypes
 import itertools
+import socket
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from pydlbench.backends.frameworks.verbose import total_s
+from pydlbench.backends.frameworks.verbose import creation_s, parse, total_s
 from pydlbench.backends.host_clock import Account, page_faults
 from pydlbench.devices.cpu.affinity import bind, own_cpus
 from pydlbench.errors import UnsupportedError
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
-    from pydlbench.backends.frameworks.verbose import Execution
     from pydlbench.records.step import StepSpec
     from pydlbench.timing.chunk import Chunk, Request
 
@@ -147,37 +148,44 @@ class CallCost:
         return median(self._recent)
 
 
-def logged_s(executions: Sequence[Execution]) -> tuple[float, float]:
-    """Return the seconds of layout reorders, and those of convolutions."""
-    reorders, convolutions = (
-        total_s([one for one in executions if one.primitive == name])
-        for name in ("reorder", "convolution")
-    )
-    return reorders, convolutions
+class TimedRun:
+    """A run of an operator, and its seconds once it was called.
+
+    Args:
+        operator: what is run.
+    """
+
+    def __init__(self, operator: TimedOperator) -> None:
+        self._operator = operator
+        self.seconds = 0.0
+
+    def __call__(self) -> None:
+        """Run it once."""
+        self.seconds = self._operator.run()
 
 
 class LoggedOperators:
     """Operators whose libraries log what they execute.
 
     A request's samples are rounds, each twice: without a log, and with one, so that an operator
-    follows another one both times. The chunk has four times per operator and round, operator by
-    operator: that of the call without a log; and by the log, of all that was executed in it, of
-    layout reorders and of convolutions.
+    follows another one both times. The chunk has five times per operator and round, operator by
+    operator: those of the call without a log and with one; and by the log, of all that was executed
+    in it, of the layout reorders among that, and of making primitives.
 
     Args:
         operators: in the order in which a step runs them.
-        log: runs one once and returns what was logged of it.
+        log: runs one once and returns what was printed meanwhile.
         facts: what is known of them.
         cpus: those that the process is pinned to.
     """
 
     #: Times of an operator.
-    PARTS: Final = 4
+    PARTS: Final = 5
 
     def __init__(
         self,
         operators: Sequence[TimedOperator],
-        log: Callable[[Callable[[], float]], list[Execution]],
+        log: Callable[[Callable[[], Any]], str],
         facts: OperatorsFacts,
         cpus: Sequence[int],
     ) -> None:
@@ -196,8 +204,12 @@ class LoggedOperators:
             for _ in range(request.samples):
                 plain = [operator.run() for operator in self._operators]
                 for plain_s, operator in zip(plain, self._operators, strict=True):
-                    executions = self._log(operator.run)
-                    seconds += [plain_s, total_s(executions), *logged_s(executions)]
+                    timed = TimedRun(operator)
+                    text = self._log(timed)
+                    executions = parse(text)
+                    reorders = [one for one in executions if one.primitive == "reorder"]
+                    logged = (*map(total_s, (executions, reorders)), creation_s(text))
+                    seconds += [plain_s, timed.seconds, *logged]
             faults = page_faults() - before
         return account.chunk(seconds, faults=faults / request.samples)
 
@@ -294,6 +306,39 @@ class Lifetimes:
         _write(parts[0])
         for one in others:
             one.result()
+
+
+class Wakeups:
+    """A thread that sleeps until another one wakes it, by a byte there and one back.
+
+    Args:
+        cpus: the other thread is bound to the second of them, if there is one.
+    """
+
+    def __init__(self, cpus: Sequence[int]) -> None:
+        self._own, other = socket.socketpair()
+        Thread(target=_answer, args=(other, cpus[1:2]), daemon=True).start()
+
+    def run(self) -> float:
+        """Wake the other thread and be woken by it; return the seconds of one of the two."""
+        start = time.perf_counter()
+        self._own.send(b"1")
+        self._own.recv(1)
+        return (time.perf_counter() - start) / 2
+
+
+def _answer(own: socket.socket, cpus: Sequence[int]) -> None:
+    """Answer each byte until the other end is closed."""
+    if cpus:
+        bind(set(cpus))
+    while own.recv(1):
+        own.send(b"1")
+
+
+def wakeups() -> OperatorsKernel:
+    """Return the kernel that wakes threads."""
+    cpus = own_cpus()
+    return OperatorsKernel([Wakeups(cpus)], OperatorsFacts(names=("wake-up",)), cpus)
 
 
 def lifetimes(blocks: Sequence[int], freed: int = 0) -> OperatorsKernel:

@@ -114,7 +114,7 @@ def _check_arguments(name: str, function: Any, values: Mapping[str, Any]) -> Non
                 if one not in values and _is_required(signature.parameters[one])
             ]
         )
-        words = ", ".join(f"--arg {one}=VALUE" for one in near) or "leave --arg out"
+        words = ", ".join(f"--set {one}=VALUE" for one in near) or "leave --set out"
         raise UsageError(f"{name}: {error}; nearest: {words}") from None
 
 

@@ -66,9 +66,6 @@ class FrameworkWorker(Protocol):
     ) -> LoggedOperators:
         """Make logged calls ready; see ``operations.prepare_logged_calls``."""
 
-    def prepare_allocation(self, backend: Any, size: int) -> OperatorsKernel:
-        """Make a call ready whose result is a new block; see ``operations.prepare_allocation``."""
-
 
 def worker_of(framework: str) -> FrameworkWorker:
     """Return the module of a framework; only in its own process can it be imported."""

@@ -11,8 +11,9 @@ CAPABILITIES = Capabilities(
     rank=2,
     title="TensorFlow's operators",
     distributions=("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tensorflow-macos"),
-    install="pip install '.[tensorflow]'",
+    install="pip install 'pydlbench[tensorflow]'",
     requires="tensorflow",
+    tested="2.21",
     modes={"cpu": ("graph", "xla"), "cuda": ("graph", "xla")},
     precisions={
         "cpu": ("fp32", "bf16", "fp16"),

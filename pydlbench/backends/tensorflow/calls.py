@@ -193,22 +193,6 @@ def _operator(
         )
 
 
-def prepare_allocation(backend: FrameworkBackend, size: int) -> OperatorsKernel:
-    """Make a call ready; see ``operations.prepare_allocation``."""
-    with tf.device(_CPU):
-        source = tf.ones([size // 4])
-
-    @tf.function(autograph=False)  # type: ignore[untyped-decorator]  # TensorFlow has no types
-    def call(one: Any) -> Any:
-        with tf.device(_CPU):
-            return one + 1.0
-
-    call(source)
-    return OperatorsKernel(
-        [TimedCall(partial(call, source))], OperatorsFacts(names=("call",)), backend.cpus
-    )
-
-
 def _empty(traced: Tracer, operands: int, results: int) -> RepeatedOperator:
     """Return a call that computes nothing, with so many operands and results."""
     with tf.device(_CPU):

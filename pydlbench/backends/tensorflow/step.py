@@ -397,7 +397,7 @@ class TensorflowStep:
         optimizer = owner.model.optimizer
         updates = definition.optimizer == "model"
         if updates:
-            check_trainable(owner.model, "--option optimizer=sgd")
+            check_trainable(owner.model, "--set optimizer=sgd")
         variables = self._net.trained
         momentum = updates and optimizer.kind == "momentum"
         self._velocity = [_beside(one, tf.zeros_like(one)) for one in variables if momentum]

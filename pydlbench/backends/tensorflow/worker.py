@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydlbench.backends.steps.operators import OperatorsKernel
 from pydlbench.backends.steps.serving import model_of
-from pydlbench.backends.tensorflow.calls import prepare_allocation, prepare_calls
+from pydlbench.backends.tensorflow.calls import prepare_calls
 from pydlbench.backends.tensorflow.own import OwnTensorflowModel
 from pydlbench.backends.tensorflow.step import TensorflowModel, TracedModel
 from pydlbench.records.operator import OperatorsFacts
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = [
     "catalogue_model",
     "own_model",
-    "prepare_allocation",
     "prepare_calls",
     "record_calls",
     "runs_files",

@@ -304,7 +304,7 @@ class TorchModel(CatalogueModel, TorchSubject):
 
     def made_optimizer(self, weights: list[Any]) -> torch.optim.Optimizer:
         """Return gradient descent as the model has it."""
-        check_trainable(self.model, "--option optimizer=sgd")
+        check_trainable(self.model, "--set optimizer=sgd")
         chosen = self.model.optimizer
         momentum = chosen.mu if chosen.kind == "momentum" else 0.0
         return torch.optim.SGD(weights, lr=chosen.rate, momentum=momentum)

@@ -69,9 +69,9 @@ def behind_on_cpu(operator: TorchOperator, *, threads: int, inference: bool) -> 
 def library_output(call: Callable[[], Any]) -> str:
     """Call once with oneDNN's and MKL's reports switched on, and return what they printed.
 
-    Empty where PyTorch was built without them.
+    Of oneDNN the creation of primitives is in it too. Empty where PyTorch was built without them.
     """
-    with printed() as lines, _reports():
+    with printed() as lines, _reports("VERBOSE_ON_CREATION"):
         call()
     return "".join(lines)
 
@@ -94,12 +94,12 @@ def _seconds(call: Callable[[], Any]) -> float:
 
 
 @contextlib.contextmanager
-def _reports() -> Iterator[None]:
+def _reports(level: str = "VERBOSE_ON") -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for library in (torch.backends.mkldnn, torch.backends.mkl):
             # Without the library its switch is missing, or says that it failed.
             with contextlib.suppress(AssertionError, AttributeError, RuntimeError):
-                stack.enter_context(library.verbose(library.VERBOSE_ON))
+                stack.enter_context(library.verbose(getattr(library, level, library.VERBOSE_ON)))
         yield
 
 

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pydlbench.backends.frameworks.backend import FrameworkBackend
-    from pydlbench.backends.frameworks.verbose import Execution
     from pydlbench.backends.steps.device import DeviceCall, DeviceChain, DeviceOperators
     from pydlbench.backends.steps.operators import TimedOperator
     from pydlbench.backends.torch.recording import Recording
@@ -179,7 +178,7 @@ def prepare_logged_calls(
     _check_eager(case)
     calls, refused = _made_ready(case, signatures)
     executions = {
-        name: Counter(f"{one.library} {one.primitive}" for one in _logged(call.run))
+        name: Counter(f"{one.library} {one.primitive}" for one in parse(library_output(call.run)))
         for name, call in calls.items()
     }
     facts = OperatorsFacts(
@@ -187,12 +186,7 @@ def prepare_logged_calls(
         executions={name: dict(one) for name, one in executions.items()},
         refused=refused,
     )
-    return LoggedOperators(list(calls.values()), _logged, facts, backend.cpus)
-
-
-def _logged(run: Callable[[], float]) -> list[Execution]:
-    """Run something and return what PyTorch's libraries logged of it."""
-    return parse(library_output(run))
+    return LoggedOperators(list(calls.values()), library_output, facts, backend.cpus)
 
 
 def prepare_chain(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel | DeviceChain:
@@ -296,10 +290,3 @@ def _waiting(case: StepSpec) -> Callable[[], None]:
     if not case.on_gpu:
         return lambda: None
     return lambda: torch.cuda.synchronize(case.device)
-
-
-def prepare_allocation(backend: FrameworkBackend, size: int) -> OperatorsKernel:
-    """Make a call ready; see ``operations.prepare_allocation``."""
-    source = torch.ones(size // 4)
-    call = TimedCall(lambda: torch.add(source, 1.0))
-    return OperatorsKernel([call], OperatorsFacts(names=("call",)), backend.cpus)

@@ -1,4 +1,4 @@
-"""Which logical CPUs a run uses, and binding threads to them."""
+"""Choosing the logical CPUs of a run, and binding threads to them."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 
 # -----------------------------------------------------------------------------
-# Which logical CPUs a run uses: one per physical core, within what the process may use.
+# The logical CPUs of a run: one per physical core, among those that the process may use.
 
 
 def choose_cpus(facts: CpuFacts, threads: int | None = None) -> tuple[int, ...]:
     """Return the logical CPUs to pin threads to, in ascending order.
 
-    One CPU per physical core, socket by socket; second threads of the cores only when more threads
-    are asked for than there are cores. Without ``threads``: all cores of the affinity mask, but no
-    more than the control group's quota pays for.
+    One CPU per physical core, socket by socket; second threads of cores only if there are more
+    threads than cores. The default is all cores of the affinity mask, within the quota of the
+    control group.
 
     Args:
-        facts: of the machine.
-        threads: how many, or None.
+        facts: facts of the machine.
+        threads: number of threads, or None for the default.
 
     Raises:
-        UsageError: Less than one thread, or more than the affinity mask has CPUs.
+        UsageError: fewer than one thread, or more than the affinity mask has CPUs.
     """
     ranked = _ranked(facts)
     cores = physical_cores(facts, ranked)
@@ -54,10 +54,10 @@ def physical_cores(facts: CpuFacts, cpus: Collection[int]) -> int:
 
 
 def split_cpus(cpus: Sequence[int], count: int) -> list[tuple[int, ...]]:
-    """Return CPUs in sets of the same size, those beside each other together; a rest is left out.
+    """Split CPUs into ``count`` sets of equal size, in order; remaining CPUs are not used.
 
-    Sets of different sizes could not be compared. Where there are more sets than CPUs, all of them
-    have all CPUs.
+    Sets of different sizes would not be comparable. With fewer CPUs than sets, each set has all
+    CPUs.
     """
     size = len(cpus) // count
     if size == 0:
@@ -66,7 +66,7 @@ def split_cpus(cpus: Sequence[int], count: int) -> list[tuple[int, ...]]:
 
 
 def _ranked(facts: CpuFacts) -> list[int]:
-    """The usable CPUs: first ones of their cores first, then by socket, then by number."""
+    """The usable CPUs: the first one of each core first, then by socket, then by number."""
     allowed = set(facts.affinity)
     usable = [cpu for cpu in facts.cpus if cpu.index in allowed]
     taken: dict[tuple[int, ...], int] = {}
@@ -79,7 +79,7 @@ def _ranked(facts: CpuFacts) -> list[int]:
 
 
 def format_cpus(cpus: Collection[int]) -> str:
-    """Return a list of CPUs the kernel's way: ``0-3,8``."""
+    """Return a list of CPUs in the kernel's format: ``0-3,8``."""
     runs: list[list[int]] = []
     for index in sorted(cpus):
         if runs and index == runs[-1][1] + 1:
@@ -90,22 +90,22 @@ def format_cpus(cpus: Collection[int]) -> str:
 
 
 # -----------------------------------------------------------------------------
-# The CPUs of this process, asked before a library binds threads to them.
+# The CPUs of this process, read before a library binds threads.
 #
-# GNU OpenMP, told to bind, binds the thread that loads it to its first place: whoever asks for the
-# process's CPUs afterwards is told of one.
+# If binding is on, GNU OpenMP binds the thread that loads it to its first place. The affinity mask
+# then has a single CPU.
 
 _remembered: list[int] = []
 
 
 def remember() -> None:
-    """Take note of the CPUs; to be called before any library is loaded."""
+    """Store the CPUs of this process; call it before any library is loaded."""
     if not _remembered:
         _remembered.extend(_ask())
 
 
 def own_cpus() -> list[int]:
-    """Return the CPUs that were noted, or those of now where nobody took note."""
+    """Return the stored CPUs, or the present ones if none were stored."""
     return list(_remembered) or _ask()
 
 
@@ -116,10 +116,9 @@ def _ask() -> list[int]:
 
 
 def bind(cpus: Collection[int]) -> None:
-    """Have the calling thread run on some CPUs, where the system can.
+    """Bind the calling thread to CPUs, if the system supports it.
 
-    To be called first in a new thread: where OpenMP has bound the process's first thread, others
-    inherit its place.
+    Call it first in a new thread: threads inherit the place that OpenMP bound the first thread to.
     """
     if cpus and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cpus)
@@ -127,7 +126,7 @@ def bind(cpus: Collection[int]) -> None:
 
 @contextlib.contextmanager
 def pinned(cpu: int) -> Iterator[None]:
-    """Keep the calling thread on one CPU, where the system can."""
+    """Bind the calling thread to one CPU, if the system supports it."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return

@@ -1,4 +1,4 @@
-"""What /proc and /sys tell about the CPU. Everything the system does not tell is None."""
+"""Facts about the CPU from /proc and /sys. Unknown facts are None."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LogicalCpu:
-    """One CPU as the scheduler sees it.
+    """A logical CPU of the scheduler.
 
     Attributes:
         index: its number.
-        socket: the package it sits in.
-        siblings: the CPUs of its physical core, itself among them.
+        socket: its package.
+        siblings: the logical CPUs of its physical core, including itself.
     """
 
     index: int
@@ -45,7 +45,7 @@ class Cache:
         level: 1 is nearest to the core.
         type: ``Data``, ``Instruction`` or ``Unified``.
         size_bytes: its capacity.
-        shared_cpus: the logical CPUs behind it.
+        shared_cpus: the logical CPUs that share it.
     """
 
     level: int
@@ -60,8 +60,8 @@ class NumaNode:
 
     Attributes:
         index: its number.
-        cpus: the logical CPUs that are near to it.
-        memory_bytes: its memory, if told.
+        cpus: the logical CPUs of the node.
+        memory_bytes: its memory, if known.
     """
 
     index: int
@@ -71,31 +71,31 @@ class NumaNode:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CpuFacts:
-    """Facts about the CPU and about what this process may use of it.
+    """Facts about the CPU, and about the share of it that this process may use.
 
     Attributes:
         vendor: as CPUID names it (``AuthenticAMD``, ``GenuineIntel``).
         family: display family.
         model: display model.
         stepping: the revision.
-        brand: the name for people.
+        brand: the marketing name.
         machine: instruction set architecture (``x86_64``, ``aarch64``).
-        isa: instruction sets that matter for the peaks, in the kernel's spelling.
+        isa: instruction sets that affect the peaks, in the kernel's spelling.
         cpus: the logical CPUs that are online.
-        caches: every cache once.
+        caches: all caches.
         numa_nodes: the memory nodes.
         governor: frequency governor.
         turbo: whether the clock may rise above the nominal one.
         nominal_hz: nominal clock in Hz.
-        nominal_source: where the nominal clock was read.
-        max_hz: highest clock that the frequency driver names, in Hz.
+        nominal_source: source of the nominal clock.
+        max_hz: highest clock of the frequency driver, in Hz.
         affinity: the CPUs on which this process may run.
-        cpu_limit: CPUs' worth of time that the control group allows, or None for no limit.
-        virtualised: running as a guest.
-        hypervisor: its name, if told.
+        cpu_limit: CPU quota of the control group, in CPUs; None without a limit.
+        virtualised: whether the machine is a guest.
+        hypervisor: name of the hypervisor, if known.
         memory_total_bytes: the machine's memory.
-        memory_available_bytes: what can be had without swapping and within the control group.
-        notes: what could not be read, and why.
+        memory_available_bytes: memory available without swapping and within the control group.
+        notes: facts that could not be read, with reasons.
     """
 
     vendor: str | None = None
@@ -123,7 +123,7 @@ class CpuFacts:
 
     @property
     def name(self) -> str:
-        """The brand, or the best there is instead."""
+        """The brand; if unknown, the vendor or the machine."""
         return self.brand or self.vendor or self.machine or "unknown CPU"
 
     @property
@@ -143,7 +143,7 @@ class CpuFacts:
 
     @property
     def threads_per_core(self) -> int:
-        """The most logical CPUs that share one core (1: no SMT, or it is off)."""
+        """The largest number of logical CPUs of a core (1: no SMT, or it is off)."""
         return max((len(cpu.siblings) for cpu in self.cpus), default=1)
 
     def to_dict(self) -> dict[str, Any]:
@@ -170,7 +170,7 @@ class CpuFacts:
 
 
 def _grouped(caches: Iterable[Cache]) -> list[dict[str, Any]]:
-    """A server has hundreds of equal caches: one line per kind says as much."""
+    """Return one entry per kind of cache with its count: servers have hundreds of equal caches."""
     groups: dict[tuple[int, str, int, int], int] = {}
     for cache in caches:
         key = (cache.level, cache.type, cache.size_bytes, len(cache.shared_cpus))
@@ -182,17 +182,17 @@ def _grouped(caches: Iterable[Cache]) -> list[dict[str, Any]]:
 
 
 # -----------------------------------------------------------------------------
-# The nominal clock: what the data sheet promises, not what the core runs at.
+# The nominal clock of the data sheet; the core may run at another one.
 
 
 def read_nominal_clock(
     root: Path, cpuinfo: Mapping[str, str]
 ) -> tuple[float, str] | tuple[None, None]:
-    """Return the nominal clock in Hz and where it was found, or (None, None).
+    """Return the nominal clock in Hz and its source, or (None, None).
 
-    Asked in this order: the frequency driver, the firmware's CPPC table, the brand string, the
+    Sources in this order: the frequency driver, the firmware's CPPC table, the brand string, the
     time-stamp counter (it ticks at the nominal clock on x86; the kernel publishes it as half of
-    the bogomips), and the present clock, which is none of these but all that some systems tell.
+    the bogomips), and the present clock, which may differ but is all that some systems provide.
 
     Args:
         root: folder that holds ``sys``.
@@ -227,7 +227,7 @@ def _positive(text: str) -> float | None:
 
 
 # -----------------------------------------------------------------------------
-# Reads the CPU's facts from /proc and /sys. Absence is normal and never an error.
+# Reading facts from /proc and /sys. Missing files are normal and not an error.
 
 _ISA = (
     *("sse2", "avx", "f16c", "fma", "avx2", "avx_vnni"),
@@ -238,10 +238,10 @@ _ISA = (
 
 
 def read_cpu_facts(root: str | Path = "/") -> CpuFacts:
-    """Read what the system tells about the CPU.
+    """Read the facts about the CPU.
 
     Args:
-        root: folder that holds ``proc`` and ``sys``; another one than ``/`` is for tests.
+        root: folder that holds ``proc`` and ``sys``; other than ``/`` for tests only.
     """
     root = Path(root)
     real = root == Path("/")
@@ -257,7 +257,7 @@ def read_cpu_facts(root: str | Path = "/") -> CpuFacts:
             cpus = tuple(
                 LogicalCpu(index=i, socket=0, siblings=(i,)) for i in range(os.cpu_count() or 1)
             )
-            notes.append("no topology: every logical CPU is taken for a core")
+            notes.append("no topology: every logical CPU is assumed to be a core")
     nominal_hz, nominal_source = read_nominal_clock(root, first)
     cpufreq = root / "sys/devices/system/cpu/cpu0/cpufreq"
     if read_text(cpufreq / "scaling_governor") is None:
@@ -312,14 +312,14 @@ def _cpus(root: Path, blocks: Sequence[Mapping[str, str]]) -> tuple[LogicalCpu, 
         socket = read_number(topology / "physical_package_id")
         if socket is None:
             socket = _number(block, "physical id")
-        # Some virtual machines and Arm boards say -1: one package.
+        # Some virtual machines and Arm boards have -1: one package.
         sockets[index] = max(socket or 0, 0)
         siblings = parse_cpu_list(
             read_text(topology / "core_cpus_list") or read_text(topology / "thread_siblings_list")
         )
         core = siblings[0] if siblings else _number(block, "core id")
-        # A core's first CPU names it where the siblings are told, its number within the socket
-        # where only /proc/cpuinfo tells; a CPU of which nothing is told is a core.
+        # A core is identified by its first CPU if the siblings are known, else by its number within
+        # the socket from /proc/cpuinfo; without either, every CPU is a core.
         key = (-1 if siblings else sockets[index], index if core is None else core)
         cores.setdefault(key, []).append(index)
     together = {index: tuple(members) for members in cores.values() for index in members}
@@ -384,6 +384,6 @@ def _memory(root: Path) -> dict[str, int]:
 
 
 def _available(root: Path, memory: Mapping[str, int]) -> int | None:
-    """What is free on the machine, or what the control group still allows, whichever is less."""
+    """The free memory of the machine or of the control group, whichever is less."""
     known = (memory.get("MemAvailable"), read_memory_limit(root))
     return min((size for size in known if size is not None), default=None)

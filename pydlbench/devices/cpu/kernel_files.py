@@ -1,4 +1,4 @@
-"""Reading the kernel's small text files under /proc and /sys; what is absent is None."""
+"""Reading the kernel's small text files under /proc and /sys; None for missing ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def read_text(path: Path) -> str | None:
-    """Return the stripped text of ``path``, or None if it is absent, unreadable or empty."""
+    """Return the stripped text of ``path``, or None if it is missing, unreadable or empty."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip() or None
     except OSError:

@@ -1,4 +1,4 @@
-"""What this process may use: its affinity mask, its control group's CPU quota and memory."""
+"""Limits of this process: affinity mask, CPU quota and memory of its control group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydlbench.devices.cpu.kernel_files import parse_cpu_list, read_number, read
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Version 1 writes the largest multiple of a page where there is no limit.
+# Without a limit, version 1 has the largest multiple of a page.
 _UNLIMITED = 1 << 60
 
 
@@ -40,11 +40,11 @@ def read_cpu_limit(root: Path) -> float | None:
 
 
 def read_memory_limit(root: Path) -> int | None:
-    """Return the bytes that this process's control groups still allow; None for no limit.
+    """Return the bytes that remain within this process's control groups; None for no limit.
 
     Version 2 (``memory.max`` less ``memory.current``) and version 1 (``memory.limit_in_bytes`` less
-    ``memory.usage_in_bytes``) are read; a group's ancestors limit it too. Usage counts the page
-    cache; what of it the kernel would give up first (``inactive_file``) is free to be had.
+    ``memory.usage_in_bytes``) are read; a group's ancestors limit it too. Usage includes the page
+    cache; the part that the kernel reclaims first (``inactive_file``) counts as free.
     """
     limits = (
         _memory_v2(folder) if version == 2 else _memory_v1(folder)
@@ -54,7 +54,7 @@ def read_memory_limit(root: Path) -> int | None:
 
 
 def _groups(root: Path, controller: str) -> Iterator[tuple[int, Path]]:
-    """The version and the folder of every control group that limits this process."""
+    """Yield version and folder of every control group that limits this process."""
     top = root / "sys/fs/cgroup"
     for line in (read_text(root / "proc/self/cgroup") or "").splitlines():
         number, controllers, path = [*line.split(":", 2), "", ""][:3]
@@ -67,9 +67,9 @@ def _groups(root: Path, controller: str) -> Iterator[tuple[int, Path]]:
 
 
 def _upwards(mount: Path, path: str) -> Iterator[Path]:
-    """The group's folder and its ancestors' up to the mount.
+    """Yield the folders of a group and of its ancestors up to the mount.
 
-    Inside a container the path may be the host's and its folder absent; the mount itself counts.
+    In a container the path may be that of the host, without a folder; the mount itself counts.
     """
     parts = [part for part in path.split("/") if part not in ("", "..")]
     for length in range(len(parts), -1, -1):
@@ -92,14 +92,14 @@ def _memory_v2(folder: Path) -> int | None:
 
 
 def _memory_v1(folder: Path) -> int | None:
-    # The files of version 1 count a group without its children unless they say "total".
+    # In version 1, fields without the prefix "total" exclude the children of the group.
     return _available(
         folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
     )
 
 
 def _available(folder: Path, limit_name: str, usage_name: str, cache_name: str) -> int | None:
-    limit = read_number(folder / limit_name)  # "max" is no number
+    limit = read_number(folder / limit_name)  # None if it is "max"
     if limit is None or limit < 0 or limit >= _UNLIMITED:
         return None
     usage = read_number(folder / usage_name) or 0

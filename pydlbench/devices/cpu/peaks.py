@@ -1,4 +1,4 @@
-"""Theoretical compute peaks of CPUs: FMA pipes times their width times the clock."""
+"""Theoretical compute peaks of CPUs: FMA pipes x width x clock."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 #
 # Sources: the vendors' optimisation guides (AMD 56305 "Zen 2", 56665 "Zen 3", 57647 "Zen 4", 58455
 # "Zen 5"; Intel 248966), uops.info for throughputs, WikiChip for model numbers. The table holds
-# what the pipes can do; it is never fitted to a measurement, because the measurement is checked
-# against it.
+# what the pipes can do; it is never fitted to measurements, which are checked against it.
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 
@@ -30,10 +29,10 @@ class Microarchitecture:
     """A core design.
 
     Attributes:
-        name: what it is called.
-        pipes: how many FMA instructions of ``bits`` start per cycle.
-        bits: width of such a pipe.
-        note: what the reader should know about the entry.
+        name: name of the design.
+        pipes: FMA instructions of ``bits`` that start per cycle.
+        bits: width of a pipe.
+        note: remark on the entry.
     """
 
     name: str
@@ -118,8 +117,8 @@ _TABLE: dict[str, dict[int, tuple[_Entry, ...]]] = {
     "GenuineIntel": _INTEL,
 }
 
-# Of the Skylake and Cascade Lake servers these have one 512-bit pipe, says Intel's product page:
-# ports 0 and 1 joined, without the second unit at port 5.
+# Skylake and Cascade Lake servers with one 512-bit pipe according to Intel's product pages: ports 0
+# and 1 joined, without the second unit at port 5.
 _ONE_PIPE = re.compile(r"\b(Bronze|Silver|Gold 5(?![12]22\b)[0-9]{3}|D-2[0-9]{3})")
 
 
@@ -140,8 +139,8 @@ def flop_rate(facts: CpuFacts, precision: str) -> FlopRate | None:
     """Return the FLOP per cycle and core for ``precision``, or None if the CPU cannot do it.
 
     Args:
-        facts: of the CPU.
-        precision: ``fp32``, ``bf16`` or ``fp16``; None comes back for any other.
+        facts: facts of the CPU.
+        precision: ``fp32``, ``bf16`` or ``fp16``; the result is None for any other.
     """
     isa = set(facts.isa)
     if "sse2" not in isa or precision not in PRECISIONS:
@@ -157,15 +156,15 @@ def flop_rate(facts: CpuFacts, precision: str) -> FlopRate | None:
             return None
     known = find_microarchitecture(facts)
     core = known or _assumed(isa)
-    # A hypervisor may hide a known core's wider instructions. Narrower ones find two pipes on every
-    # such core (a single 512-bit pipe is two 256-bit ones joined), each partly idle.
+    # A hypervisor may hide the wider instructions of a known core. Narrower ones use two pipes on
+    # every such core (a single 512-bit pipe is two joined 256-bit pipes), each partly idle.
     bits = min(core.bits, _widest(isa))
     pipes = core.pipes if bits == core.bits else 2
     lanes = bits // 32
     per_lane = 2 if precision == "fp32" else 4
     flops = pipes * lanes * per_lane
     what = {
-        "fp32": "2 FLOP (FMA)" if "fma" in isa else "2 FLOP (multiplication and addition apart)",
+        "fp32": "2 FLOP (FMA)" if "fma" in isa else "2 FLOP (separate multiplication and addition)",
         "bf16": "2 products of pairs, 4 FLOP (vdpbf16ps)",
         "fp16": "2 halves x 2 FLOP (FMA)",
     }[precision]
@@ -180,7 +179,7 @@ def _widest(isa: Collection[str]) -> int:
 
 
 def _assumed(isa: Collection[str]) -> Microarchitecture:
-    """The most that a core of these instruction sets has had so far."""
+    """The widest core so far with these instruction sets."""
     return Microarchitecture(
         name="not in the table",
         pipes=2,
@@ -193,36 +192,25 @@ def _assumed(isa: Collection[str]) -> Microarchitecture:
 # Theoretical compute peaks of CPUs.
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Peak(TheoreticalPeak):
-    """The theoretical compute peak of a CPU's cores.
-
-    Attributes:
-        flop_per_cycle_per_core: an FMA counts as two.
-        cores: how many physical cores.
-    """
-
-    flop_per_cycle_per_core: int
-    cores: int
-
-
-def theoretical_peak(facts: CpuFacts, precision: str, cores: int, hz: float) -> Peak | None:
-    """Return what ``cores`` cores can do at most at a clock, or None if the CPU cannot do it.
+def theoretical_peak(
+    facts: CpuFacts, precision: str, cores: int, hz: float
+) -> TheoreticalPeak | None:
+    """Return the peak of ``cores`` cores at a clock, or None if the CPU lacks the precision.
 
     Args:
-        facts: of the CPU.
+        facts: facts of the CPU.
         precision: ``fp32``, ``bf16`` or ``fp16``.
-        cores: physical cores; second threads of a core add nothing.
+        cores: number of physical cores; second threads of a core add nothing.
         hz: core clock in Hz.
     """
     rate = flop_rate(facts, precision)
     if rate is None:
         return None
     count = f"{cores} core{'s' if cores != 1 else ''}"
-    return Peak(
+    return TheoreticalPeak(
         flops_per_s=rate.flop_per_clock * cores * hz,
-        flop_per_cycle_per_core=rate.flop_per_clock,
-        cores=cores,
+        flop_per_clock=rate.flop_per_clock,
+        units=cores,
         hz=hz,
         derivation=f"{rate.flop_per_clock} FLOP/cycle x {count} x {format_hz(hz)} "
         f"({rate.derivation})",

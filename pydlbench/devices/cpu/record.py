@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydlbench.devices.bandwidths import (
     LEVELS,
     PATTERNS,
+    ROUNDS,
     Probe,
     add_windows,
     extend_bandwidths,
@@ -120,7 +121,7 @@ def precision_peak(
 _FMA_SECONDS = 0.03
 
 
-def start_record(facts: CpuFacts, cpus: Sequence[int]) -> DeviceRecord:
+def start_record(facts: CpuFacts, cpus: Sequence[int], own: int = 0) -> DeviceRecord:
     """Return the record of a device on which nothing was probed yet.
 
     Taken before any worker starts: later, our own threads would look like other load.
@@ -128,8 +129,9 @@ def start_record(facts: CpuFacts, cpus: Sequence[int]) -> DeviceRecord:
     Args:
         facts: of the CPU.
         cpus: the logical CPUs in use, one pinned thread each.
+        own: processes of ours that are starting.
     """
-    return DeviceRecord(facts=facts, cpus=tuple(cpus), warnings=cpu_advice(facts, cpus))
+    return DeviceRecord(facts=facts, cpus=tuple(cpus), warnings=cpu_advice(facts, cpus, own=own))
 
 
 def extend_record(
@@ -297,6 +299,7 @@ def probe_bandwidths(
     levels: Sequence[str],
     probe: Probe,
     kept: Sequence[Bandwidth] = (),
+    windows: int = ROUNDS,
 ) -> tuple[tuple[Bandwidth, ...], tuple[Advice, ...]]:
     """Return all bandwidths of a CPU's record and those it lacks; see :func:`probe_levels`.
 
@@ -306,12 +309,14 @@ def probe_bandwidths(
         levels: of which levels; one that the machine lacks is left out.
         probe: runs a native probe.
         kept: what an earlier run has probed; believed where one reading of the level agrees.
+        windows: of each reading at least.
 
     Raises:
         UnsupportedError: the probe cannot run on this machine.
     """
     ask = _ask_of(record, probe)
-    return probe_levels(record.bandwidths, probed_sizes(record), patterns, levels, ask, kept)
+    sizes = probed_sizes(record)
+    return probe_levels(record.bandwidths, sizes, patterns, levels, ask, kept, windows)
 
 
 def probe_once_more(record: DeviceRecord, probe: Probe) -> tuple[Bandwidth, ...]:

@@ -1,4 +1,4 @@
-"""How much data a bandwidth probe or a cold-cache run needs to reach a level of the memory."""
+"""Working sets of bandwidth probes and cold-cache runs for each level of the memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from pydlbench.devices.cpu.facts import Cache, CpuFacts
 
-# Where the caches are not told: as much as large desktop chips have.
+# If the caches are unknown: as much as large desktop chips have.
 _ASSUMED_LAST_LEVEL = 64 << 20
 
 
@@ -20,9 +20,9 @@ def last_level_bytes(facts: CpuFacts, cpus: Collection[int]) -> int:
 
 
 def memory_working_set(facts: CpuFacts, cpus: Collection[int]) -> int:
-    """Return the bytes that cannot stay in the caches: three times the last level.
+    """Return a size that does not fit into the caches: three times the last level.
 
-    Never more than a quarter of the memory available.
+    At most a quarter of the available memory.
     """
     wanted = 3 * last_level_bytes(facts, cpus)
     available = facts.memory_available_bytes
@@ -30,10 +30,10 @@ def memory_working_set(facts: CpuFacts, cpus: Collection[int]) -> int:
 
 
 def cache_working_set(facts: CpuFacts, cpus: Collection[int]) -> int | None:
-    """Return the bytes that live in the last-level cache but not in the levels before it.
+    """Return a size that fits into the last-level cache but not into the level before it.
 
-    Half of the last level; where the level before it is nearly as large (server chips with a big L2
-    and a victim cache behind it), that level and half of the last. None without a second level.
+    Half of the last level. If the level before it is nearly as large (server chips with a big L2
+    and a victim cache), the sum of that level and half of the last. None without a second level.
     """
     levels = sorted({cache.level for cache in _data_caches(facts, cpus)})
     if len(levels) < 2:
@@ -57,7 +57,7 @@ def nearer_level_bytes(facts: CpuFacts, cpus: Collection[int]) -> int | None:
 
 
 def private_working_set(facts: CpuFacts, cpus: Collection[int]) -> int | None:
-    """Return the bytes that live in the level before the last one: half of it, or None."""
+    """Return a size that fits into the level before the last one: half of it, or None."""
     size = private_level_bytes(facts, cpus)
     return None if size is None else size // 2
 

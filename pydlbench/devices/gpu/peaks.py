@@ -170,21 +170,6 @@ def _no_tensor_cores(facts: GpuFacts) -> bool:
 _OTHERS = (("fp16", "float32"), ("fp16-tc", "float16"), ("fp8-tc", "float16"))
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class GpuPeak(TheoreticalPeak):
-    """The theoretical compute peak of a GPU's multiprocessors.
-
-    Attributes:
-        flop_per_clock_per_multiprocessor: a multiply-add counts as two.
-        multiprocessors: how many.
-        accumulate: ``float32`` or ``float16``.
-    """
-
-    flop_per_clock_per_multiprocessor: int
-    multiprocessors: int
-    accumulate: str
-
-
 def rated_clock(facts: GpuFacts, precision: str) -> float | None:
     """Return the clock in Hz that the product's published figures are given at.
 
@@ -202,7 +187,7 @@ def theoretical_peak(
     precision: str,
     clock_hz: float | None = None,
     accumulate: str = "float32",
-) -> GpuPeak | None:
+) -> TheoreticalPeak | None:
     """Return what a GPU can do at most at a clock, or None if it cannot do it or no clock is known.
 
     Args:
@@ -216,10 +201,10 @@ def theoretical_peak(
     hz = rated_clock(facts, precision) if clock_hz is None else clock_hz
     if rate is None or not hz or not facts.multiprocessors:
         return None
-    return GpuPeak(
+    return TheoreticalPeak(
         flops_per_s=rate.flop_per_clock * facts.multiprocessors * hz,
-        flop_per_clock_per_multiprocessor=rate.flop_per_clock,
-        multiprocessors=facts.multiprocessors,
+        flop_per_clock=rate.flop_per_clock,
+        units=facts.multiprocessors,
         hz=hz,
         accumulate=accumulate,
         derivation=f"{facts.multiprocessors} SMs x {rate.flop_per_clock} FLOP/clock x "
@@ -228,7 +213,7 @@ def theoretical_peak(
     )
 
 
-def other_accumulators(facts: GpuFacts) -> dict[str, GpuPeak]:
+def other_accumulators(facts: GpuFacts) -> dict[str, TheoreticalPeak]:
     """Return the peaks at the rated clock with the accumulator that a mode does not stand for.
 
     By precision; only where it makes a difference. Kernels of ours accumulate the tensor modes in

@@ -123,13 +123,19 @@ def meaning_of(recorded: RecordedCall) -> Meaning:
 
 
 def _of_layer(layer: Layer, pass_: str, dtype: str, *, training: bool = False) -> Meaning:
-    """Return what a pass of a layer computes; its bytes are those of the layer."""
+    """Return what a pass of a layer computes; its bytes are those of the layer.
+
+    Raises:
+        UnsupportedError: it computes in whole numbers.
+    """
+    if "float" not in dtype:
+        raise UnsupportedError(f"no layer computes in {dtype}")
     itemsize = ours.bytes_of_type(dtype)
     sizes, total = layer.operands(pass_), layer.bytes(pass_, itemsize)
     writes = sum(sizes[role] for role in layer.writes(pass_)) * itemsize
     flops = layer.flops(pass_)
     return Meaning(
-        kind=_KINDS.get(layer.entry.key, "other"),
+        kind=_KINDS[layer.entry.key],
         layers=(LayerPass(layer, pass_, training and layer.entry.training is not None),),
         flops=flops,
         product_flops=flops if layer.multiply_adds else 0,

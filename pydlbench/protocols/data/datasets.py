@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-#: Of both data sets.
+#: Number of classes of both data sets.
 CLASSES: Final = 10
 _TITLES: Final = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 
@@ -39,22 +39,22 @@ class Split:
     labels: NDArray[np.int64]
 
     def __post_init__(self) -> None:
-        """Reject parts that do not belong together."""
+        """Check that there is a label for each image."""
         if len(self.images) != len(self.labels):
             raise ValueError(f"{len(self.images)} images with {len(self.labels)} labels")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """Images to train on, to look at while training, and to test on.
+    """A data set for training.
 
     Attributes:
         name: ``mnist`` or ``cifar10``.
-        train: to train on.
-        validation: not trained on; CIFAR-10's script has none, and it is empty there.
-        test: for the last line.
-        source: where the images are from: a folder, or ``generated``.
-        generated: whether they are invented.
+        train: training images.
+        validation: validation images; empty for CIFAR-10, whose script has none.
+        test: test images.
+        source: a folder, or ``generated``.
+        generated: whether the images are generated.
     """
 
     name: Literal["mnist", "cifar10"]
@@ -66,7 +66,7 @@ class Dataset:
 
     @property
     def remark(self) -> str:
-        """What error rates on these images mean, if that is not obvious; else empty."""
+        """Remark on the meaning of error rates; empty for real images."""
         if not self.generated:
             return ""
         title = _TITLES[self.name]
@@ -80,7 +80,7 @@ class Dataset:
 # Reader of CIFAR-10's binary version: records of one label and 3072 bytes, in six files.
 
 SIZE: Final = 32
-#: Height and width of what the network sees.
+#: Height and width of the network's input.
 CROP: Final = 24
 CHANNELS: Final = 3
 #: Bytes of a record: the label, then red, green and blue planes, row by row.
@@ -89,19 +89,19 @@ ARCHIVE: Final = "cifar-10-binary.tar.gz"
 _FOLDER: Final = "cifar-10-batches-bin"
 _TRAIN: Final = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 _TEST: Final = "test_batch.bin"
-# A published file holds 10,000 records; this bounds what a damaged archive can unpack to.
+# A published file holds 10,000 records; this limits the size of damaged archives.
 _LARGEST: Final = 100_000 * RECORD
-# Images that are standardised together: what they need besides the result stays small.
+# Images that are standardised together, to limit temporary memory.
 _CHUNK_IMAGES: Final = 5000
 
 
 def load_cifar10(folder: Path) -> Dataset:
     """Read CIFAR-10 from its files, in ``folder`` or in its subfolder, or from the archive.
 
-    The archive is read in place: nothing is unpacked to disk.
+    The archive is not unpacked to disk.
 
     Raises:
-        UsageError: a file is missing, is no whole number of records, or has a label above 9.
+        UsageError: a file is missing, has a partial record, or a label above 9.
     """
     for place in (folder, folder / _FOLDER):
         if (place / _TEST).is_file() or (place / _TRAIN[0]).is_file():
@@ -109,7 +109,7 @@ def load_cifar10(folder: Path) -> Dataset:
     archive = folder / ARCHIVE
     if not archive.is_file():
         raise UsageError(
-            f"--data {folder}: neither {_TEST} nor {ARCHIVE} there; nearest: leave --data out"
+            f"--data {folder}: neither {_TEST} nor {ARCHIVE} there; nearest: omit --data"
         )
     return _dataset(_unpack(archive), archive)
 
@@ -118,18 +118,18 @@ def decode(content: bytes, name: str) -> tuple[NDArray[np.uint8], NDArray[np.int
     """Split records into images ``(count, 3, 32, 32)`` and labels ``(count,)``.
 
     Args:
-        content: of a file.
-        name: of the file, for messages.
+        content: content of a file.
+        name: name of the file, for messages.
 
     Raises:
-        UsageError: it is no whole number of records, or a label is above 9.
+        UsageError: there is a partial record, or a label above 9.
     """
     import numpy as np
 
     count, rest = divmod(len(content), RECORD)
     if rest or not count:
         raise UsageError(
-            f"{name}: {len(content)} bytes are no whole number of {RECORD}-byte records; "
+            f"{name}: {len(content)} bytes are not a multiple of {RECORD}-byte records; "
             f"nearest: {max(count, 1) * RECORD}"
         )
     records: NDArray[np.uint8] = np.frombuffer(content, np.uint8).reshape(count, RECORD)
@@ -144,9 +144,9 @@ def decode(content: bytes, name: str) -> tuple[NDArray[np.uint8], NDArray[np.int
 
 
 def standardized_crops(images: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return the middles of images, with mean 0 and deviation 1 each over pixels and channels.
+    """Return the centres of images, each with mean 0 and deviation 1 over pixels and channels.
 
-    The deviation is at least ``1 / sqrt(values)``, so that an image of one colour becomes zero
+    The deviation used is at least ``1 / sqrt(values)``, so that an image of one colour becomes zero
     (TensorFlow's ``per_image_standardization``).
 
     Args:
@@ -176,7 +176,7 @@ def cifar10_dataset(
     source: str,
     generated: bool = False,
 ) -> Dataset:
-    """Make a data set of images ``(count, 3, 32, 32)`` and labels; nothing is for validation."""
+    """Return a data set of images ``(count, 3, 32, 32)`` and labels, without validation."""
     parts = [
         Split(images=standardized_crops(images), labels=labels) for images, labels in (train, test)
     ]
@@ -203,12 +203,12 @@ def _read_cifar10(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UsageError(
-            f"{path}: cannot be read ({error.strerror or error}); nearest: leave --data out"
+            f"{path}: cannot be read ({error.strerror or error}); nearest: omit --data"
         ) from error
 
 
 def _unpack(archive: Path) -> dict[str, bytes]:
-    """Return the six files' contents, whatever folder they are in within the archive."""
+    """Return the contents of the six files, in any folder of the archive."""
     parts: dict[str, bytes] = {}
     try:
         with tarfile.open(archive, "r:*") as opened:
@@ -216,12 +216,12 @@ def _unpack(archive: Path) -> dict[str, bytes]:
                 name = member.name.rpartition("/")[2]
                 if name not in (*_TRAIN, _TEST) or name in parts:
                     continue
-                # No links: what they point at may lie anywhere.
+                # Links are rejected, since they may point to any file.
                 good = member.isreg() and member.size <= _LARGEST
                 stream = opened.extractfile(member) if good else None
                 if stream is None:
                     raise UsageError(
-                        f"{archive}: {member.name} is no file of CIFAR-10's; nearest: the "
+                        f"{archive}: {member.name} is not a file of CIFAR-10; nearest: the "
                         f"published {ARCHIVE}"
                     )
                 parts[name] = stream.read()
@@ -245,18 +245,18 @@ _GZIP_MAGIC: Final = b"\x1f\x8b"
 
 
 def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
-    """Read an idx file of unsigned bytes, plain or compressed with gzip (told by its content).
+    """Read an idx file of unsigned bytes, plain or compressed with gzip, as its content shows.
 
     Args:
-        path: of the file.
-        dimensions: how many it must have: 3 for images, 1 for labels.
+        path: the file.
+        dimensions: expected number of dimensions: 3 for images, 1 for labels.
 
     Returns:
-        An array with the shape that the file states.
+        An array with the shape in the file's header.
 
     Raises:
-        UsageError: it cannot be read, is of another type or number of dimensions, or its length is
-            not what its header says.
+        UsageError: the file cannot be read, has another type or number of dimensions, or its length
+            differs from its header.
     """
     try:
         with path.open("rb") as raw:
@@ -296,7 +296,7 @@ def _read_idx(stream: IO[bytes] | gzip.GzipFile, path: Path, dimensions: int) ->
     count = 1
     for extent in shape:
         count *= extent
-    # In pieces: a damaged header must not make Python set aside what it claims.
+    # In pieces, so that a damaged header does not cause a large allocation.
     content = bytearray()
     while len(content) <= count and (piece := stream.read(min(_CHUNK, count + 1 - len(content)))):
         content += piece
@@ -304,16 +304,16 @@ def _read_idx(stream: IO[bytes] | gzip.GzipFile, path: Path, dimensions: int) ->
         more = "more than " if len(content) > count else ""
         stated = "x".join(str(extent) for extent in shape)
         raise UsageError(
-            f"{path}: {more}{min(len(content), count)} bytes of data where its header says "
+            f"{path}: {more}{min(len(content), count)} bytes of data, but the header has "
             f"{stated}, {count} bytes; nearest: download it again"
         )
     return np.frombuffer(bytes(content), np.uint8).reshape(shape)
 
 
 # -----------------------------------------------------------------------------
-# MNIST as the tutorial takes it: 55,000 images to train, 5,000 to validate, 10,000 to test.
+# MNIST as in the tutorial: 55,000 training, 5,000 validation and 10,000 test images.
 
-#: Images taken from the front of the training file.
+#: Validation images, from the start of the training file.
 VALIDATION: Final = 5000
 _SIZE: Final = 28
 _DEPTH: Final = 255
@@ -333,9 +333,9 @@ def load_mnist(folder: Path, write: Callable[[str], None], validation: int = VAL
     """Read MNIST's four files, each plain or compressed.
 
     Args:
-        folder: with the files under their published names, ``.gz`` or not.
-        write: takes the lines ``Extracting ...`` that the script prints.
-        validation: training images that are kept for validation.
+        folder: folder of the files with their published names, with or without ``.gz``.
+        write: called with the lines ``Extracting ...`` of the script.
+        validation: number of training images used for validation.
 
     Raises:
         UsageError: a file is missing, damaged, or not MNIST's.
@@ -364,8 +364,8 @@ def load_mnist(folder: Path, write: Callable[[str], None], validation: int = VAL
         parts.append((scale(pixels)[:, None], classes))
     if len(parts[0][1]) <= validation:
         raise UsageError(
-            f"--data {folder}: {len(parts[0][1])} training images, of which {validation} would be "
-            f"for validation; nearest: {validation + 1}"
+            f"--data {folder}: {len(parts[0][1])} training images, too few for {validation} "
+            f"validation images; nearest: {validation + 1}"
         )
     return split_off(*parts, validation=validation, source=str(folder))
 
@@ -378,7 +378,7 @@ def split_off(
     source: str,
     generated: bool = False,
 ) -> Dataset:
-    """Make a data set of images and labels, its first ``validation`` training images set apart."""
+    """Return a data set whose first ``validation`` training images are for validation."""
     import numpy as np
 
     images, labels = train[0], train[1].astype(np.int64)
@@ -394,13 +394,11 @@ def split_off(
 
 def _find(folder: Path, stem: str, dimensions: int) -> Path:
     name = f"{stem}-idx{dimensions}-ubyte"
-    # Some copies were unpacked by programs that turned the dash into a dot.
+    # Some programs replace the dash with a dot when unpacking.
     for candidate in (name, f"{name}.gz", name.replace("-idx", ".idx")):
         if (folder / candidate).is_file():
             return folder / candidate
-    raise UsageError(
-        f"--data {folder}: no {name} there, compressed or not; nearest: leave --data out"
-    )
+    raise UsageError(f"--data {folder}: no {name}, compressed or not; nearest: omit --data")
 
 
 def load(name: Literal["mnist", "cifar10"], folder: str, write: Callable[[str], None]) -> Dataset:
@@ -408,8 +406,8 @@ def load(name: Literal["mnist", "cifar10"], folder: str, write: Callable[[str], 
 
     Args:
         name: ``mnist`` or ``cifar10``.
-        folder: as given with ``--data``.
-        write: takes the lines that the script prints while it reads.
+        folder: value of ``--data``.
+        write: called with the lines that the script prints while reading.
 
     Raises:
         UsageError: the folder or a file is missing, or a file is damaged.

@@ -1,7 +1,7 @@
 """Images that a small network can learn, for machines without MNIST or CIFAR-10.
 
-Each class has a smooth pattern; an image is the pattern of its class, moved by a few pixels, and as
-much noise again. Error rates on them say whether a network learns, nothing more.
+Each class has a smooth pattern. An image is the pattern of its class, shifted by a few pixels, plus
+noise of the same amplitude. Error rates on them only show whether a network learns.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pydlbench.protocols.data.datasets import Dataset
 
 _SHAPES: Final = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32)}
-#: Images as published: to train (MNIST's with those for validation), to test.
+#: Published numbers of training images (for MNIST including validation) and test images.
 _COUNTS: Final = {"mnist": (60_000, 10_000), "cifar10": (50_000, 10_000)}
 _CELL: Final = 4
 _PATTERN: Final = 60
@@ -37,11 +37,11 @@ def generate(
     """Return generated images with the shapes, types and, by default, counts of a data set.
 
     Args:
-        name: whose shapes.
-        seed: of patterns, labels and noise.
-        train: training images, those for validation included.
-        test: test images.
-        validation: of MNIST's training images, how many are set apart.
+        name: the data set.
+        seed: seed of patterns, labels and noise.
+        train: number of training images, validation included.
+        test: number of test images.
+        validation: number of validation images of MNIST.
     """
     import numpy as np
 
@@ -64,7 +64,7 @@ def generate(
 
 
 def _patterns(shape: tuple[int, int, int], rng: np.random.Generator) -> NDArray[np.int16]:
-    """Return one pattern per class, in coarse squares so that a move of a pixel or two is small."""
+    """Return a pattern per class, of coarse squares, so that shifts by a pixel or two are small."""
     import numpy as np
 
     channels, height, width = shape
@@ -82,7 +82,7 @@ def _draw(
 
     labels = rng.integers(CLASSES, size=count).astype(np.uint8)
     images = np.empty((count, *patterns.shape[1:]), np.uint8)
-    # All moves of all patterns: drawing an image is then one look-up.
+    # All shifts of all patterns.
     moves = [(y, x) for y in range(-_SHIFT, _SHIFT + 1) for x in range(-_SHIFT, _SHIFT + 1)]
     moved = np.stack([np.roll(patterns, move, axis=(2, 3)) for move in moves])
     for begin in range(0, count, _CHUNK):

@@ -5,6 +5,7 @@ import pytest
 from pydlbench.backends.frameworks.verbose import (
     Execution,
     Turn,
+    creation_s,
     evidence,
     kernels,
     last_call,
@@ -49,6 +50,15 @@ SGEMM = (
 )
 
 
+def test_creation_of_primitives_is_summed_but_not_what_they_create_themselves():
+    missed = NESTED.replace("create_nested", "create").replace(",0.08", ",0.28")
+    hit = missed.replace("cache_miss", "cache_hit").replace(",0.28", ",1.5e-3")
+    text = f"{HEADER}{NESTED}\n{missed}\n{CONVOLUTION}\n{hit}\n{OLD}\n{SGEMM}\n"
+    assert creation_s(text) == pytest.approx(0.2815e-3)
+    assert [one.primitive for one in parse(text)] == ["convolution", "matmul", "SGEMM"]
+    assert creation_s(HEADER) == 0
+
+
 def test_an_execution_is_read_and_everything_else_passed_over():
     found = parse(f"{HEADER}\n{REORDER}\n{NESTED}\n{CONVOLUTION}\nhello\n")
     assert [one.primitive for one in found] == ["reorder", "convolution"]
@@ -89,6 +99,7 @@ def test_mkl():
         CONVOLUTION.rpartition(",")[0] + ",soon",
         "MKL_VERBOSE SGEMM(T,N",
         "someone_verbose,v1,primitive,exec,cpu,convolution,a,b,c,d,e,f,1",
+        "onednn_verbose,v1,graph,exec,cpu,100002,matmul_post_ops,a,b,c,d,e,dnnl_backend,1",
     ],
 )
 def test_a_torn_line_is_no_execution(line):

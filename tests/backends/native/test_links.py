@@ -7,7 +7,7 @@ from pydlbench.backends.native.links import list_step
 from pydlbench.errors import UnsupportedError
 from pydlbench.models import build_model
 from pydlbench.models.builder import Builder
-from pydlbench.models.passes import work
+from pydlbench.models.passes import step_passes
 
 
 def fork():
@@ -30,7 +30,7 @@ def test_a_step_has_the_kernels_of_the_native_sum_and_reads_nothing_before_it_is
 ):
     listing = list_step(model, phase)
 
-    assert [link.work for link in listing.links] == list(work(model, phase))
+    assert [link.work for link in listing.links] == list(step_passes(model, phase))
     held = set(listing.given)
     made: set[str] = set()
     for link in listing.links:

@@ -8,12 +8,12 @@ pytest.importorskip("onnxruntime")
 
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402 - not installed everywhere
 
+from pydlbench.analysis.mapped import kernels_of, map_calls  # noqa: E402
 from pydlbench.backends.onnxruntime.backend import create  # noqa: E402
 from pydlbench.backends.onnxruntime.catalog import written  # noqa: E402
 from pydlbench.backends.onnxruntime.replay import node_operator  # noqa: E402
 from pydlbench.backends.steps import operations  # noqa: E402
 from pydlbench.errors import UnsupportedError  # noqa: E402
-from pydlbench.ladder.mapped import kernels_of, map_calls  # noqa: E402
 from pydlbench.models import build_model  # noqa: E402
 from pydlbench.models.counts import macs  # noqa: E402
 from pydlbench.ops.seen import meaning_of  # noqa: E402

@@ -278,7 +278,7 @@ def test_a_loop_that_nobody_has_counted_is_refused(own, backend):
         (MODULE, {"own": inputs("rows=6x5")}, ModelError, "net1.py:13: InvalidArgumentError"),
         (FROZEN, {"own": inputs("3x5")}, ModelError, "net1.py:build: ValueError"),
         ("    def build():\n        exit(3)\n", {}, ModelError, "net1.py:6: SystemExit: 3"),
-        ("    def build(width): pass\n", {}, UsageError, "nearest: --arg width=VALUE"),
+        ("    def build(width): pass\n", {}, UsageError, "nearest: --set width=VALUE"),
         (FROZEN, {"phase": "training"}, UsageError, "no weights to train"),
         (STOPPED, {"phase": "training"}, UsageError, "its loss has no gradient"),
         (EAGER, {}, ModelError, "net1.py:8: TypeError"),

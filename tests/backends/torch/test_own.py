@@ -8,10 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from pydlbench.analysis.mapped import map_calls  # noqa: E402
 from pydlbench.backends.steps import operations  # noqa: E402
 from pydlbench.backends.torch.backend import create  # noqa: E402 - not installed everywhere
 from pydlbench.errors import ModelError, UsageError  # noqa: E402
-from pydlbench.ladder.mapped import map_calls  # noqa: E402
 from pydlbench.records.own import OwnInput, OwnSpec  # noqa: E402
 from pydlbench.records.step import StepSpec  # noqa: E402
 from pydlbench.timing.chunk import Request  # noqa: E402
@@ -385,8 +385,8 @@ def test_what_is_raised_while_the_clock_runs_is_told_likewise(own, backend):
             {},
             "returns MSELoss as third; nearest: a function of the output alone",
         ),
-        ("def build(size): pass", {}, "nearest: --arg size=VALUE"),
-        ("def build(size=1): pass", {"options": {"sise": "2"}}, "nearest: --arg size=VALUE"),
+        ("def build(size): pass", {}, "nearest: --set size=VALUE"),
+        ("def build(size=1): pass", {"options": {"sise": "2"}}, "nearest: --set size=VALUE"),
         ("build = 3", {}, "of type int"),
         (
             "def build(): return nn.Linear(2, 2)",

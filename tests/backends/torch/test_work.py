@@ -18,7 +18,7 @@ from pydlbench.backends.torch.recording import by_module, record  # noqa: E402
 from pydlbench.backends.torch.signature import signature  # noqa: E402
 from pydlbench.backends.torch.worker import record_calls  # noqa: E402
 from pydlbench.models import build_model  # noqa: E402
-from pydlbench.models.passes import work  # noqa: E402
+from pydlbench.models.passes import step_passes  # noqa: E402
 from pydlbench.ops.seen import meaning_of  # noqa: E402
 from pydlbench.ops.seen.aten import leaves  # noqa: E402
 from pydlbench.records.operator import RecordedCall  # noqa: E402
@@ -57,7 +57,7 @@ def products(items):
 def test_the_products_of_a_recorded_step_are_those_of_its_graph(name, phase):
     model = build_model(name, 2)
     calls = record_calls(create("cpu"), StepSpec(model=name, batch=2, phase=phase)).facts.calls
-    of_graph = [(one.layer, one.pass_, 1) for one in work(model, phase)]
+    of_graph = [(one.layer, one.pass_, 1) for one in step_passes(model, phase)]
     mapped = [(one, meaning_of(one)) for one in calls]
     recorded = [(one.layer, one.pass_, call.count) for call, of in mapped for one in of.layers]
     assert products(recorded) == products(of_graph)

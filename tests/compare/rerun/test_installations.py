@@ -14,7 +14,7 @@ from pydlbench.backends import base
 from pydlbench.cli import main
 from pydlbench.workers.installation import messages, read_installation
 
-MEASURED = ["--shape", "8x8:8x8", "--passes", "5", "--budget", "0.02", "--quiet"]
+MEASURED = ["--shape", "8x8:8x8", "--repetitions", "5", "--budget", "0.02", "--quiet"]
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +136,13 @@ def test_what_is_to_be_measured_is_checked_first(capsys, words, reason):
     err = capsys.readouterr().err.strip()
     assert reason in err
     assert "\n" not in err
+
+
+def test_a_model_that_does_not_show_its_framework_needs_its_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("def build(): ...\n")
+    assert main(["compare", "--python", "a", "--python", "b", "mine.py:build"]) == 2
+    assert "nearest: --framework torch" in capsys.readouterr().err
 
 
 def test_who_sends_other_fields_has_other_messages(monkeypatch):

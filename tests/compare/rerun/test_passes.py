@@ -102,7 +102,7 @@ def test_too_few_passes_have_no_verdict(machine):
     here = machine(seconds={"torch": 2e-3})
     (row,) = judged(here.measure([("native", "torch")], passes=3)).rows
     assert row.verdict == "UNCLEAR"
-    assert "3 passes" in row.estimate.reason
+    assert "3 repetitions" in row.estimate.reason
 
 
 def test_a_pass_is_worth_the_median_of_its_rounds(machine):

@@ -57,7 +57,7 @@ def test_the_derivation_names_the_factors(gpu):
         "132 SMs x 4096 FLOP/clock x 1.83 GHz (4 tensor cores x 512 multiply-adds x 2 FLOP)"
     )
     assert peak.flops_per_s == 132 * 4096 * 1.83e9
-    assert peak.to_dict()["multiprocessors"] == 132
+    assert peak.to_dict()["units"] == 132
 
 
 def test_the_measured_clock_scales_it(gpu):

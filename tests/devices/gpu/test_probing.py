@@ -77,13 +77,6 @@ def test_everything_is_probed_once(gpu):
     assert record.warnings == ()
 
 
-def test_what_is_not_asked_for_is_not_probed(gpu):
-    probe = Probes(gpu())
-    record = extend(probe, (), levels=())
-    assert [name for name, _ in probe.calls] == ["launch"]
-    assert record.peaks == record.bandwidths == ()
-
-
 def test_a_mode_that_the_card_lacks_is_a_reason_and_no_probe(gpu):
     probe = Probes(gpu(name="Tesla V100-SXM2-16GB", capability="7.0", multiprocessors=80))
     record = extend(probe, ["bf16-tc"], levels=())
@@ -132,57 +125,6 @@ def test_an_impossible_peak_costs_its_own_mode_only(gpu):
         record.limits("fp32")
 
 
-def test_a_probe_that_beats_what_was_only_assumed_is_a_warning(gpu):
-    record = extend(Probes(gpu(name="NVIDIA H300"), share=1.5), ["fp32"], levels=())
-    assert record.peak("fp32").theoretical is None
-    (advice,) = record.warnings
-    assert says(advice.symptom, "1.50 x", "assumed")
-
-
-@pytest.mark.parametrize(
-    ("share", "precision", "warned"),
-    [
-        (0.45, "bf16-tc", True),
-        (0.45, "fp8-tc", False),
-        (0.35, "fp8-tc", True),
-        (0.85, "fp32", True),
-        (0.92, "fp32", False),
-        (0.8, "tf32", False),
-        (0.5, "tf32", True),
-    ],
-)
-def test_a_weak_probe_is_a_warning(gpu, share, precision, warned):
-    record = extend(Probes(gpu(), share=share), [precision], levels=())
-    found = [advice for advice in record.warnings if "of the theoretical peak" in advice.symptom]
-    assert len(found) == warned
-
-
-def test_a_clock_far_below_the_rated_one_is_a_warning(gpu):
-    (advice,) = extend(Probes(gpu(), clock=1.2e9), ["fp32"], levels=()).warnings
-    assert says(advice.symptom, "1.20 GHz", "61 %", "1.98 GHz")
-    assert "nvidia-smi -i 0" in advice.remedy
-    # Large products are at the power cap by nature.
-    assert extend(Probes(gpu(), clock=1.2e9), ["bf16-tc"], levels=()).warnings == ()
-
-
-def test_sizes_suit_the_levels(gpu):
-    probe = Probes(gpu())
-    extend(probe, (), patterns=("read", "copy", "triad"))
-    calls = probe.named("bandwidth")
-    assert {call["kind"] for call in calls} == {"read", "copy"}
-    assert {call["bytes"] for call in calls} == {1 << 30, 20 << 20}
-
-
-def test_working_sets(gpu):
-    assert memory_working_set(gpu(l2_bytes=512 << 20)) == 2 << 30
-    assert memory_working_set(gpu(memory_bytes=2 << 30)) == 512 << 20
-    assert l2_working_set(gpu(l2_bytes=4 << 20)) == 21 << 16
-    assert l2_working_set(gpu(l2_bytes=0)) is None
-    probe = Probes(gpu(l2_bytes=0))
-    record = extend(probe, ())
-    assert {item.level for item in record.bandwidths} == {"memory"}
-
-
 def test_without_a_bandwidth_probe_the_rest_is_kept(gpu):
     probe = Probes(gpu())
 
@@ -209,12 +151,6 @@ def test_libraries_are_added_as_they_are_loaded(gpu):
     }
 
 
-def test_what_nvml_told_is_kept(gpu):
-    record = start_record(gpu(), {"power_limit_w": 400.0})
-    assert record.nvml == {"power_limit_w": 400.0}
-    assert len(record.warnings) == 1
-
-
 class Jumping(Probes):
     """Arithmetic units that reach one share of the theory after the other; the last one stays."""
 
@@ -235,3 +171,49 @@ def test_a_peak_beyond_theory_is_probed_again(gpu, monkeypatch, precision):
     assert peak.measured / peak.theoretical.flops_per_s == pytest.approx(0.9)
     assert peak.impossible == 2
     assert extend(Jumping(gpu(), [1.2]), [precision], levels=()).peak(precision).measured is None
+
+
+@pytest.mark.parametrize(
+    ("name", "share", "clock", "precision", "values"),
+    [
+        ("NVIDIA H300", 1.5, CLOCK, "fp32", ["1.50 x"]),
+        ("NVIDIA H200", 0.45, CLOCK, "bf16-tc", ["bf16-tc", "45 %"]),
+        ("NVIDIA H200", 0.45, CLOCK, "fp8-tc", None),
+        ("NVIDIA H200", 0.35, CLOCK, "fp8-tc", ["fp8-tc", "35 %"]),
+        ("NVIDIA H200", 0.85, CLOCK, "fp32", ["fp32", "85 %"]),
+        ("NVIDIA H200", 0.92, CLOCK, "fp32", None),
+        ("NVIDIA H200", 0.8, CLOCK, "tf32", None),
+        ("NVIDIA H200", 0.5, CLOCK, "tf32", ["tf32", "50 %"]),
+        ("NVIDIA H200", 0.97, 1.2e9, "fp32", ["1.20 GHz", "61 %", "1.98 GHz"]),
+        # Large products are at the power cap by nature.
+        ("NVIDIA H200", 0.97, 1.2e9, "bf16-tc", None),
+    ],
+)
+def test_what_falls_short_or_beats_an_assumption_is_a_warning(
+    gpu, name, share, clock, precision, values
+):
+    probe = Probes(gpu(name=name), share=share, clock=clock)
+    symptoms = [advice.symptom for advice in extend(probe, [precision], levels=()).warnings]
+    assert len(symptoms) == (values is not None)
+    assert all(says(symptom, *values) for symptom in symptoms)
+
+
+@pytest.mark.parametrize(
+    ("changes", "memory", "l2"),
+    [
+        ({}, 1 << 30, 20 << 20),
+        ({"l2_bytes": 512 << 20}, 2 << 30, 2730 << 16),
+        ({"memory_bytes": 2 << 30}, 512 << 20, 20 << 20),
+        ({"l2_bytes": 4 << 20}, 1 << 30, 21 << 16),
+        ({"l2_bytes": 0}, 1 << 30, None),
+    ],
+)
+def test_working_sets_suit_the_levels(gpu, changes, memory, l2):
+    probe = Probes(gpu(**changes))
+    record = extend(probe, (), patterns=("read", "copy", "triad"))
+    calls = probe.named("bandwidth")
+    assert {call["kind"] for call in calls} == {"read", "copy"}
+    assert {call["bytes"] for call in calls} == {memory, l2} - {None}
+    assert memory_working_set(gpu(**changes)) == memory
+    assert l2_working_set(gpu(**changes)) == l2
+    assert len(record.bandwidths) == (4 if l2 else 2)

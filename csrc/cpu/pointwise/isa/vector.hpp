@@ -156,7 +156,7 @@ PYDLBENCH_INLINE void store_lanes(T* to, Floats values, Index lanes) {
   }
 }
 
-// dst[i] = one(i, lanes), past the caches where that was asked for and can be.
+// dst[i] = one(i, lanes), with streaming stores if requested and possible.
 template <typename T, typename One>
 PYDLBENCH_INLINE void fill(T* dst, Index count, bool streaming, One&& one) {
   if (streaming && may_stream(dst)) {

@@ -1,0 +1,124 @@
+"""The calls of a step made ready, each to be timed alone, and what libraries log of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pydlbench.analysis.rows import batches
+from pydlbench.backends.steps import operations
+from pydlbench.records.operator import OperatorsFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from pydlbench.records.operator import RecordedCall
+    from pydlbench.records.step import StepSpec
+    from pydlbench.runner.session import Session
+    from pydlbench.timing.chunk import Chunk, Request
+    from pydlbench.workers.host import RemoteKernel
+
+# Operands of all calls lie in memory together if they take no more than this share of what is
+# available; else calls are made ready anew in each round, as many as there is room for. Those of
+# the log are there besides, beside whole steps.
+_ROOM = 1 / 4
+_ROOM_LOGGED = 1 / 8
+
+
+class ReadyCalls:
+    """Distinct calls of a step made ready in a process of its framework, on operands made up.
+
+    Operands of all calls lie in memory together where they have room; else as many as have are made
+    ready at a time, anew in each visit. Pages that are freed are kept.
+
+    Args:
+        case: how the step runs.
+        session: whose worker is asked.
+        calls: those of one signature are one.
+        build: makes them ready, see ``backends.steps.operations``.
+        logging: in a process of its own, whose libraries are asked what they execute.
+
+    Attributes:
+        kernel: of all calls; None where they have no room together.
+        facts: what the worker says of calls.
+        refused: by signature, why a call could not be made ready.
+    """
+
+    def __init__(
+        self,
+        case: StepSpec,
+        session: Session,
+        calls: Sequence[RecordedCall],
+        build: Callable[..., Any] = operations.prepare_calls,
+        *,
+        logging: bool = False,
+    ) -> None:
+        self._case, self._session = case, session
+        self._build, self._logging = build, logging
+        # Forwards and backwards a call may be the same.
+        once = list({one.signature: one for one in calls}.values())
+        self._batches = [once]
+        available = session.room_bytes(case.device)
+        if available:
+            room = _ROOM_LOGGED if logging else _ROOM
+            self._batches = list(batches(once, int(room * available)))
+        self.refused: dict[str, str] = {}
+        self.facts = OperatorsFacts()
+        self.kernel = self._prepare(0) if len(self._batches) == 1 else None
+
+    def visit(self, request: Request) -> Iterator[tuple[tuple[str, ...], Chunk]]:
+        """Sample all calls; yields those of a batch with their chunk, call by call.
+
+        Args:
+            request: of each batch.
+        """
+        for number in range(len(self._batches)):
+            kernel = self.kernel or self._prepare(number)
+            try:
+                if kernel.facts.names:
+                    yield kernel.facts.names, kernel.sample(request)
+            finally:
+                if self.kernel is None:
+                    kernel.release()
+
+    def _prepare(self, number: int) -> RemoteKernel[OperatorsFacts]:
+        worker = self._session.worker(
+            self._case.framework, self._case.device, warm=True, logging=self._logging
+        )
+        kernel = worker.build(
+            self._build,
+            OperatorsFacts,
+            # What is fed is an operator of its own.
+            case=msgspec.structs.replace(self._case, feed="resident").to_dict(),
+            signatures=[one.signature for one in self._batches[number]],
+        )
+        self.refused |= kernel.facts.refused
+        self.facts = kernel.facts
+        return kernel
+
+
+class CallLog(ReadyCalls):
+    """What PyTorch's libraries log of each distinct call of a step, alone, visit by visit.
+
+    Args:
+        case: how the step runs.
+        session: whose worker is asked: a process of its own, in which pages are kept.
+        calls: of the step; nothing that is fed.
+    """
+
+    def __init__(self, case: StepSpec, session: Session, calls: Sequence[RecordedCall]) -> None:
+        self._executions: dict[str, Mapping[str, int]] = {}
+        super().__init__(case, session, calls, operations.prepare_logged_calls, logging=True)
+        if self.kernel is None:  # what has no room together is known batch by batch
+            for number in range(len(self._batches)):
+                self._prepare(number).release()
+
+    def logs(self, signature: str) -> bool:
+        """Whether a library logs anything in a call."""
+        return bool(self._executions.get(signature))
+
+    def _prepare(self, number: int) -> RemoteKernel[OperatorsFacts]:
+        kernel = super()._prepare(number)
+        self._executions |= kernel.facts.executions
+        return kernel

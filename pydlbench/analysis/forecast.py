@@ -1,0 +1,423 @@
+"""A step's time from stored rows of its operators; the step is not timed.
+
+    forecast = sum of operators + page faults x cost of a page fault
+
+The operators come from recording a step (PyTorch's eager mode, users' models in TensorFlow), or are
+cut from the model's graph; their times come from the store, or are measured alone (see
+:mod:`pydlbench.analysis.rows`). A machine is not as fast today as when a row was stored: a few of
+them are timed again, and all rows of their class are scaled by what these have changed. Page faults
+are counted where the step runs, untimed; what one costs is measured once.
+
+On a GPU each operator has two times, the host's and the device's, and the step is the makespan of
+both (:mod:`pydlbench.analysis.pipeline`).
+
+The interval is what earlier forecasts were off by (:mod:`pydlbench.analysis.scores`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from pydlbench.analysis.fresh import counted_faults
+from pydlbench.analysis.operators import listed
+from pydlbench.analysis.pipeline import enqueued, period
+from pydlbench.analysis.rows import FAULT, Rows, measure_rows, now_utc, stored_rows
+from pydlbench.analysis.scores import Interval, interval, scored
+from pydlbench.errors import UnsupportedError
+from pydlbench.records.forecast import ForecastRecord, ForecastTerm, Place, StepFaults
+from pydlbench.timing.statistics import median
+from pydlbench.words import FRAMEWORK_MODES, GPU_FRAMEWORK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping, Sequence
+
+    from pydlbench.records.forecast import OperatorTime
+    from pydlbench.records.operator import OperatorsFacts, RecordedCall
+    from pydlbench.records.step import StepSpec
+    from pydlbench.runner.session import Session
+    from pydlbench.store.reader import Reader
+
+__all__ = ["VISITS", "conclude", "forecast_step", "forecasting", "table_of"]
+
+#: Processes that a missing operator is timed in, where nobody says otherwise.
+VISITS: Final = 3
+#: Stored rows of a step that are timed again before a forecast, and how few of a class tell nothing
+#: of the others in it.
+_AGAIN: Final = 10
+_FEW: Final = 2
+
+
+def forecast_step(
+    case: StepSpec,
+    session: Session,
+    store: Reader | None,
+    *,
+    measures: bool = True,
+    visits: int = VISITS,
+    keep: Callable[[str, dict[str, Any], str], None] = lambda *_: None,
+) -> ForecastRecord:
+    """Forecast a step from operators that were timed apart; it is not timed.
+
+    Args:
+        case: the step; on a GPU in PyTorch's eager mode.
+        session: whose workers are used.
+        store: of the rows; None knows none.
+        measures: measure what the store lacks; else it is missing in the sum.
+        visits: processes that a missing operator is timed in.
+        keep: called with table, document and key of each row that was measured, at once.
+
+    Raises:
+        UsageError: no such model or option.
+        UnsupportedError: the framework's calls cannot be listed, or not be timed by signature.
+        WorkerError: a worker died.
+    """
+    steps = forecasting(case, session, store, measures=measures, visits=visits)
+    while True:
+        try:
+            found = next(steps)
+        except StopIteration as end:
+            record: ForecastRecord = end.value
+            return record
+        keep(table_of(found), found.to_dict(), found.key)
+
+
+def table_of(found: OperatorTime | StepFaults) -> str:
+    """Return the table of the store that something is kept in."""
+    return "faults" if isinstance(found, StepFaults) else "operator"
+
+
+def forecasting(
+    case: StepSpec,
+    session: Session,
+    store: Reader | None,
+    *,
+    measures: bool = True,
+    visits: int = VISITS,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Generator[OperatorTime | StepFaults, None, ForecastRecord]:
+    """Yield what is measured as soon as it is finished, and return the forecast.
+
+    Arguments and errors: see :func:`forecast_step`; ``tell`` is called with what is done next.
+    """
+    if case.on_gpu and case.mode != FRAMEWORK_MODES[GPU_FRAMEWORK][0]:
+        raise UnsupportedError(
+            f"{case.framework} {case.mode}: on a GPU calls are forecast one by one, as PyTorch's "
+            "eager mode makes them; nearest: --framework torch --mode eager"
+        )
+    tell("operators of the step")
+    made = _Forecaster(case, session, store, measures, visits, tell)
+    steps = listed(case, session)
+    rows = yield from made.rows(steps.calls)
+    factors, untold = made.factors(steps.calls, rows)
+    faults = None if case.on_gpu else (yield from made.faults(program_of(steps)))
+    if faults is not None and faults.counts:
+        cost = yield from made.rows([FAULT])
+        rows.times |= cost.times
+        rows.fresh |= cost.fresh
+    known = interval(scored(store, made.place))
+    known = known._replace(reach=known.reach + untold)
+    return conclude(case, made.place, steps, rows, faults, factors=factors, known=known)
+
+
+def class_of(call: RecordedCall, cache_bytes: int) -> str:
+    """Return the class of a call: what of a machine that is slower today it is slower by.
+
+    Args:
+        call: with the bytes of its operands and results.
+        cache_bytes: of the last-level cache.
+    """
+    return "cache" if call.bytes <= cache_bytes / 2 else "memory"
+
+
+def program_of(steps: OperatorsFacts) -> str:
+    """Return a hash of a step's recorded calls: which, how often, and in which direction."""
+    calls = [(call.signature, call.direction, call.count) for call in steps.calls]
+    return hashlib.sha256(json.dumps(calls).encode()).hexdigest()[:16]
+
+
+def believed(
+    ratios: Mapping[str, Sequence[float]], shares: Mapping[str, float]
+) -> tuple[dict[str, float], float]:
+    """Return by class what rows are multiplied by, and how much farther off the sum may be.
+
+    One call or two may be what has changed, rather than their class: this is not scaled then, and
+    what they have changed widens the interval instead.
+
+    Args:
+        ratios: by class, of calls that were timed again: seconds now over those stored.
+        shares: of the step that stored rows of each class make.
+
+    Returns:
+        Factors, and what is added to half of the interval, as the logarithm of a ratio.
+    """
+    factors = {name: median(values) for name, values in ratios.items() if len(values) > _FEW}
+    untold = sum(
+        shares[name] * max(abs(math.log(ratio)) for ratio in values)
+        for name, values in ratios.items()
+        if name not in factors
+    )
+    return factors, untold
+
+
+class _Forecaster:
+    """What the parts of a forecast share; see :func:`forecast_step`."""
+
+    def __init__(
+        self,
+        case: StepSpec,
+        session: Session,
+        store: Reader | None,
+        measures: bool,
+        visits: int,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._case, self._session, self._store = case, session, store
+        self._measures, self._visits, self._tell = measures, visits, tell
+        described = session.worker(case.framework, case.device).describe()
+        self.place = Place(
+            framework=case.framework,
+            mode=str(case.mode),
+            precision=case.precision,
+            device=case.device,
+            threads=len(session.cpus),
+            processor=session.processor(case.device),
+            library=f"{case.framework} {described['version']}",
+        )
+
+    def rows(self, calls: Sequence[RecordedCall]) -> Generator[OperatorTime, None, Rows]:
+        """Look calls up, and measure those that are not there."""
+        rows = Rows(times=stored_rows(self._store, self.place, calls))
+        missing = [call for call in calls if call.signature not in rows.times]
+        if missing and self._measures:
+            yield from measure_rows(
+                *(self._case, self._session, self.place, missing, rows),
+                visits=self._visits,
+                tell=self._tell,
+            )
+        return rows
+
+    def factors(self, calls: Sequence[RecordedCall], rows: Rows) -> tuple[dict[str, float], float]:
+        """Time some stored rows again, and scale all by what they take now over what is stored.
+
+        Those are taken that make up most of the step; see :func:`believed`.
+        """
+        stored = [
+            call
+            for call in {call.signature: call for call in calls}.values()
+            if call.signature in rows.times.keys() - rows.fresh
+        ]
+        stored.sort(key=lambda call: -call.count * rows.times[call.signature].seconds)
+        if not stored or not self._measures:
+            return {}, 0.0
+        self._tell("stored operators again")
+        again = Rows()
+        chosen = stored[:_AGAIN]
+        list(
+            measure_rows(self._case, self._session, self.place, chosen, again, visits=1)
+        )  # not kept: one visit is less than what is stored
+        ratios: dict[str, list[float]] = {}
+        cache_bytes = self._session.cache_bytes()
+        for call in chosen:
+            if call.signature in again.times:
+                now, then = again.times[call.signature], rows.times[call.signature]
+                name = class_of(call, cache_bytes)
+                ratios.setdefault(name, []).append(now.seconds / then.seconds)
+        whole_s = sum(
+            call.count * rows.times[call.signature].seconds
+            for call in calls
+            if call.signature in rows.times
+        )
+        shares = dict.fromkeys(ratios, 0.0)
+        for call in stored:
+            if (name := class_of(call, cache_bytes)) in shares:
+                shares[name] += call.count * rows.times[call.signature].seconds / whole_s
+        factors, untold = believed(ratios, shares)
+        for call in stored:
+            if factor := factors.get(class_of(call, cache_bytes)):
+                row = rows.times[call.signature]
+                visits = tuple(factor * seconds for seconds in row.visits_s)
+                rows.times[call.signature] = msgspec.structs.replace(row, visits_s=visits)
+        return factors, untold
+
+    def faults(self, program: str) -> Generator[StepFaults, None, StepFaults | None]:
+        """Look the step's page faults up, or count them in processes of their own."""
+        step = json.dumps(self._case.to_dict(), sort_keys=True)
+        record = StepFaults(
+            place=self.place, step=step, program=program, created_utc=now_utc(), counts=()
+        )
+        known = self._store.newest([record.key]) if self._store else {}
+        if known:
+            return StepFaults.from_dict(known[record.key])
+        if not self._measures:
+            return None
+        self._tell("page faults of the step")
+        counts = [counted_faults(self._case, self._session) for _ in range(self._visits)]
+        record = msgspec.structs.replace(
+            record, counts=tuple(count for count in counts if count is not None)
+        )
+        if record.counts:
+            yield record
+        return record
+
+
+# -----------------------------------------------------------------------------
+# The sum and its interval.
+
+
+def conclude(
+    case: StepSpec,
+    place: Place,
+    step: OperatorsFacts,
+    rows: Rows,
+    faults: StepFaults | None = None,
+    *,
+    factors: Mapping[str, float] | None = None,
+    known: Interval | None = None,
+) -> ForecastRecord:
+    """Return the forecast of a step from what is known of its calls.
+
+    Args:
+        case: the step.
+        place: of the rows.
+        step: what it consists of: its calls, its batch, and what was noticed.
+        rows: of its calls and of a page fault, as far as there are some.
+        faults: of the step; None where nobody has counted them.
+        factors: by class, what stored rows were multiplied by.
+        known: what earlier forecasts were off by; None as without any.
+    """
+    times, calls = rows.times, step.calls
+    absent = [call for call in calls if call.signature not in times]
+    there = [call for call in calls if call.signature in times]
+    number = sum(call.count for call in calls)
+    operators_s = sum(call.count * times[call.signature].seconds for call in there)
+    counted = median(faults.counts) if faults is not None and faults.counts else None
+    cost = times.get(FAULT.signature)
+    faults_s = None if counted is None or cost is None else counted * cost.seconds
+    seconds = operators_s + (faults_s or 0.0)
+    device: dict[str, Any] = {}
+    if case.on_gpu:
+        seconds, device = _pipelined(step, rows)
+    known = known or interval([])
+    every = list(there)
+    if faults_s:
+        every.append(msgspec.structs.replace(FAULT, count=round(counted or 0.0)))
+    dates = sorted(times[call.signature].created_utc for call in there)
+    bytes_ = sum(call.count * call.bytes for call in calls)
+    unknown = sum(call.count * call.bytes for call in absent)
+    reasons = _reasons(absent, rows)
+    return ForecastRecord(
+        model=case.model,
+        options=case.options,
+        own=case.own,
+        batch=step.batch,
+        phase=case.phase,
+        layout=case.layout,
+        feed=case.feed,
+        place=place,
+        created_utc=now_utc(),
+        seconds=seconds,
+        ci_low=seconds * math.exp(-known.reach),
+        ci_high=seconds * math.exp(known.reach),
+        operators_s=operators_s,
+        faults=counted,
+        faults_s=faults_s,
+        scored=known.scored,
+        factors=factors or {},
+        **device,
+        calls=number,
+        stored=sum(call.signature in times.keys() - rows.fresh for call in calls),
+        measured=sum(call.signature in rows.fresh for call in calls),
+        missing=len(absent),
+        missing_calls=sum(call.count for call in absent) / number if number else 0.0,
+        missing_bytes=unknown / bytes_ if bytes_ else None,
+        oldest_utc=dates[0] if dates else None,
+        newest_utc=dates[-1] if dates else None,
+        terms=_terms([*every, *absent], rows, seconds),
+        status="failed" if reasons else "ok",
+        reason="; ".join(reasons) or None,
+        types=step.types or None,
+        notes=(*step.notes, *_notes(case, there, rows, faults_s)),
+    )
+
+
+def _pipelined(step: OperatorsFacts, rows: Rows) -> tuple[float, dict[str, Any]]:
+    """Return an eager step on a GPU, and ``host_s`` and ``graph_s``."""
+    host = {name: row.host_s for name, row in rows.times.items()}
+    device = {name: row.seconds for name, row in rows.times.items()}
+    calls = enqueued(step.calls, step.order, host, device)
+    sums = {
+        "host_s": sum(call.host_s for call in calls),
+        "graph_s": sum(call.device_s for call in calls),
+    }
+    return period(calls), sums
+
+
+def _terms(every: Sequence[RecordedCall], rows: Rows, total_s: float) -> tuple[ForecastTerm, ...]:
+    found = []
+    for one in every:
+        row = rows.times.get(one.signature)
+        how: dict[str, Any] = {}
+        if row is not None:
+            how = {
+                "seconds": row.seconds,
+                "enqueue_s": row.host_s if row.enqueue_s else None,
+                "ci_low": row.ci_low,
+                "ci_high": row.ci_high,
+                "share": one.count * row.seconds / total_s if total_s > 0 else 0.0,
+                "source": "measured" if one.signature in rows.fresh else "stored",
+                "created_utc": row.created_utc,
+            }
+        found.append(
+            ForecastTerm(
+                operator=one.operator,
+                signature=one.signature,
+                names=one.names,
+                count=one.count,
+                direction=one.direction,
+                **how,
+            )
+        )
+    return tuple(sorted(found, key=lambda term: -term.share))
+
+
+def _reasons(absent: Sequence[RecordedCall], rows: Rows) -> list[str]:
+    """Return which rows a forecast lacks: a sum without them is no forecast."""
+    found = []
+    if absent:
+        few = ", ".join(dict.fromkeys(one.operator for one in absent[:4]))
+        profiled = [one.profiled for one in absent if one.profiled is not None]
+        share = f" ({sum(profiled):.1%} of a profiled step)" if len(profiled) == len(absent) else ""
+        found.append(
+            f"{len(absent)} operators have no row{share}: {few}{', ...' * (len(absent) > 4)}"
+        )
+        why = list(
+            dict.fromkeys(
+                rows.refused[one.signature] for one in absent if one.signature in rows.refused
+            )
+        )
+        found += why[:2]
+    return found
+
+
+def _notes(
+    case: StepSpec, there: Sequence[RecordedCall], rows: Rows, faults_s: float | None
+) -> list[str]:
+    notes = []
+    if case.on_gpu:
+        notes.append("the host's time in modules and autograd, beside its calls, is not included")
+    if case.own is not None:
+        notes.append("to record its calls the step was run several times, untimed")
+    if faults_s is None and not case.on_gpu:
+        notes.append("page faults were not counted: they are not in the forecast")
+    single = sum(rows.times[call.signature].ci_low is None for call in there)
+    if single:
+        notes.append(f"{single} rows were measured in a single process")
+    shared = sum(rows.times[call.signature].disturbed > 0 for call in there)
+    if shared:
+        notes.append(f"somebody else used the cores while {shared} rows were measured")
+    return notes

@@ -1,0 +1,280 @@
+"""The native layers that stand for recorded calls."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from pydlbench.analysis.estimate import Kernels, Plan, Term, nameless, terms_of
+from pydlbench.analysis.operators import listed
+from pydlbench.backends.steps.groups import EQUATION, CallGroup, is_group
+from pydlbench.models.passes import StepPass
+from pydlbench.ops.meaning import Meaning
+from pydlbench.ops.seen import meaning_of
+from pydlbench.records.estimate import Recorded
+from pydlbench.records.operator import RecordedCall
+from pydlbench.words import CPU_PRECISIONS, FRAMEWORK_MODES, GPU_PRECISIONS, ONNX_FRAMEWORK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pydlbench.records.specs import KernelSpec
+    from pydlbench.records.step import StepSpec
+    from pydlbench.runner.session import Session
+
+#: What calls outside of any module are of.
+MODEL: Final = "(model)"
+# Parts of calls are fractions.
+_ROUNDING: Final = 1e-6
+#: The precisions that keep elements in a type of PyTorch's, by its name; those of tensor cores
+#: first, as frameworks use them wherever they can.
+_PRECISIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "float32": ("fp32", "tf32"),
+    "bfloat16": ("bf16-tc", "bf16"),
+    "float16": ("fp16-tc", "fp16"),
+    "float8_e4m3fn": ("fp8-tc",),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MappedCall:
+    """What stands for a recorded call.
+
+    Attributes:
+        count: how often the step makes it.
+        work: what it computes.
+        terms: the native kernels of one execution; none where no layer stands for it.
+        lacks: why there are none, or not all of a group's; empty where all there need be are there.
+    """
+
+    count: int
+    work: Meaning
+    terms: tuple[Term, ...]
+    lacks: str = ""
+
+
+def map_calls(
+    calls: Iterable[RecordedCall], phase: str, precision: str, device: str, cache_bytes: int | None
+) -> dict[tuple[str, str], MappedCall]:
+    """Return what stands for each call, by signature and direction.
+
+    Args:
+        calls: that were recorded; for a group stands what stands for its calls.
+        phase: of the step: behind a forward phase alone no layer has to keep anything.
+        precision: of the step; a call whose operands are of another type (which autocast has left
+            alone, say) has layers in the precision of its own.
+        device: that they run on.
+        cache_bytes: see :func:`~pydlbench.analysis.estimate.plan`.
+    """
+    propagation = "inference" if phase == "forward" else "training"
+
+    def mapped(one: RecordedCall) -> MappedCall:
+        work = _work(one)
+        own = _precision(work.dtypes, precision, device)
+        layers = [
+            StepPass(
+                node=(*one.names, "")[0],
+                layer=each.layer,
+                pass_=each.pass_,
+                # A batch normalisation says by itself whose statistics it takes.
+                propagation=each.propagation
+                if getattr(each.layer, "op", None) == "batchnorm"
+                else propagation,
+            )
+            for each in work.layers
+        ]
+        lacks = work.layers_missing or ""
+        if layers and own is None:
+            lacks = f"computed in {' and '.join(work.dtypes)}, in which there is no layer"
+        return MappedCall(
+            count=one.count,
+            work=work,
+            terms=terms_of(layers, own, device, cache_bytes) if own is not None else (),
+            lacks=lacks,
+        )
+
+    found = {}
+    for one in calls:
+        parts = [mapped(each) for each in _calls_in(one)]
+        found[one.signature, one.direction] = _together(one.count, parts)
+    return found
+
+
+def _calls_in(call: RecordedCall) -> list[RecordedCall]:
+    """Return the calls of a group; a single call itself."""
+    if not is_group(call.signature):
+        return [call]
+    return [
+        RecordedCall(
+            signature=text,
+            operator=text.partition("(")[0].rpartition(".")[0],
+            direction=call.direction,
+            names=call.names,
+        )
+        for text in CallGroup.read(call.signature).calls
+    ]
+
+
+def _together(count: int, parts: Sequence[MappedCall]) -> MappedCall:
+    """Return what stands for calls that run as one."""
+    if len(parts) == 1:
+        return parts[0] if parts[0].count == count else dataclasses.replace(parts[0], count=count)
+    own = [one for one in parts if one.work.kind != "view"]
+    kinds = {one.work.kind for one in own}
+    flops = [one.work.flops for one in own]
+    products = [one.work.product_flops for one in own]
+    lacks = [one.lacks for one in own if one.lacks]
+    return MappedCall(
+        count=count,
+        work=Meaning(
+            kind=next(iter(kinds)) if len(kinds) == 1 else "group" if kinds else "view",
+            layers=tuple(layer for one in own for layer in one.work.layers),
+            layers_missing="; ".join(dict.fromkeys(lacks)) or None,
+            flops=None if None in flops else sum(filter(None, flops)),
+            product_flops=None if None in products else sum(filter(None, products)),
+            dtypes=tuple(dict.fromkeys(kind for one in own for kind in one.work.dtypes)),
+        ),
+        terms=tuple(term for one in own for term in one.terms),
+        lacks="; ".join(dict.fromkeys(lacks)),
+    )
+
+
+def _work(call: RecordedCall) -> Meaning:
+    """Return what a call computes, of whichever framework it is."""
+    if call.signature.startswith(EQUATION):
+        return Meaning.unknown("equations of JAX are read by no rule so far")
+    return meaning_of(call)
+
+
+def _precision(dtypes: Sequence[str], precision: str, device: str) -> str | None:
+    """Return the precision of ours that a call is computed in; None where it is none.
+
+    Args:
+        dtypes: of the call; several are mixed, and none of ours.
+        precision: of the step, which is the call's where its type may be that.
+        device: that it runs on.
+    """
+    allowed = CPU_PRECISIONS if device == "cpu" else GPU_PRECISIONS
+    known = _PRECISIONS.get(dtypes[0], ()) if len(dtypes) == 1 else ()
+    found = [one for one in known if one in allowed]
+    return precision if precision in found else next(iter(found), None)
+
+
+def map_step(case: StepSpec, session: Session) -> dict[tuple[str, str], MappedCall]:
+    """Return what stands for the calls of a step, as its framework's first mode makes them.
+
+    Other modes of PyTorch run other kernels, which compute the same.
+
+    Args:
+        case: the step.
+        session: whose worker records.
+
+    Raises:
+        UnsupportedError: the step cannot be recorded.
+        PydlbenchError: the user's own code failed.
+    """
+    first = case
+    if case.framework != ONNX_FRAMEWORK:
+        mode = FRAMEWORK_MODES[case.framework][0]
+        first = msgspec.structs.replace(case, mode=mode, feed="resident")
+    calls = listed(first, session).calls
+    cache_bytes = session.cache_bytes(case.device)
+    return map_calls(calls, case.phase, case.precision, case.device, cache_bytes)
+
+
+def recorded_kernels(case: StepSpec, session: Session) -> Kernels:
+    """Return the native kernels of a step without a graph; see :func:`map_step`."""
+    return kernels_of(map_step(case, session))
+
+
+def kernels_of(mapped: Mapping[tuple[str, str], MappedCall]) -> Kernels:
+    """Return the native kernels of a step, each as often as its calls are made."""
+    return Kernels(
+        terms=_sharing(term for one in mapped.values() for term in one.terms * one.count)
+    )
+
+
+def recorded_plan(
+    calls: Sequence[RecordedCall],
+    *,
+    name: str,
+    batch: int,
+    phase: str,
+    precision: str,
+    device: str,
+    cache_bytes: int | None,
+    notes: Sequence[str] = (),
+    types: str = "",
+) -> Plan:
+    """Return the work of a recorded step, that of each call in the modules that make it.
+
+    Args:
+        calls: of the step.
+        name: of its model.
+        batch: images per step.
+        phase: of the step.
+        precision: of all layers.
+        device: that they run on.
+        cache_bytes: see :func:`~pydlbench.analysis.estimate.plan`.
+        notes: what a reader has to know of the recording.
+        types: that an ONNX file computes in.
+    """
+    mapped = map_calls(calls, phase, precision, device, cache_bytes)
+    pairs = [(one, mapped[one.signature, one.direction]) for one in calls]
+    terms = _sharing(
+        dataclasses.replace(term, work=dataclasses.replace(term.work, node=owner))
+        for call, stands in pairs
+        for owner in _owners(call)
+        for term in stands.terms
+    )
+    counted = [(call, stands) for call, stands in pairs if stands.work.kind != "view"]
+
+    reasons: dict[str, list[str]] = {}
+    for call, stands in counted:
+        if not stands.terms:
+            reasons.setdefault(call.operator, []).append(stands.lacks)
+
+    def share(of: Callable[[RecordedCall], int]) -> float:
+        whole = sum(of(call) for call, _ in counted)
+        return sum(of(call) for call, stands in counted if stands.terms) / whole if whole else 0.0
+
+    return Plan(
+        name=name,
+        title=f"{sum(one.count for one in calls)} calls, {len(calls)} distinct",
+        batch=batch,
+        phase=phase,
+        precision=precision,
+        terms=terms,
+        recorded=Recorded(
+            calls=tuple(calls),
+            native_calls=share(lambda one: one.count),
+            native_bytes=share(lambda one: one.count * one.bytes),
+            unmapped={name: "; ".join(dict.fromkeys(found)) for name, found in reasons.items()},
+            notes=tuple(notes),
+            types=types,
+        ),
+    )
+
+
+def _sharing(terms: Iterable[Term]) -> tuple[Term, ...]:
+    """Return pieces of work, of cases that are alike the first one for all."""
+    shared: dict[KernelSpec, KernelSpec] = {}
+
+    def first(case: KernelSpec) -> KernelSpec:
+        return shared.setdefault(nameless(case), case)
+
+    return tuple(Term(work=one.work, hot=first(one.hot), cold=first(one.cold)) for one in terms)
+
+
+def _owners(call: RecordedCall) -> list[str]:
+    """Return the module of each of the calls; one that several share is the first one's."""
+    names = [name or MODEL for name in call.shares()]
+    found = [
+        name
+        for name, share in zip(names, call.shares().values(), strict=True)
+        for _ in range(int(share + _ROUNDING))
+    ]
+    return found + names[:1] * (call.count - len(found))

@@ -1,0 +1,298 @@
+"""Values of options: from the text of a command line, a sweep or a keyword to what it stands for.
+
+A value that is no good is refused in one line with the nearest that is.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Final
+
+from pydlbench.errors import UsageError, nearest
+from pydlbench.words import FRAMEWORK_MODES, FRAMEWORKS, check_device
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+_BYTES = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+# What eighteen digits can say.
+_LARGEST_COUNT = 10**18 - 1
+# More than any memory holds, and what the native modules can still count.
+_MOST_BYTES = 1 << 62
+
+
+def choices(option: str, text: str, allowed: Sequence[str], every: str = "") -> list[str]:
+    """Return the distinct values of a list option, in the order given.
+
+    Args:
+        option: Its name, for messages.
+        text: values between commas.
+        allowed: What may be asked for.
+        every: Word that stands for all of ``allowed``; empty where there is none.
+
+    Raises:
+        UsageError: A value is not among them.
+    """
+    found: dict[str, None] = {}
+    for value in splits(option, text):
+        if every and value == every:
+            found |= dict.fromkeys(allowed)
+        elif value in allowed:
+            found[value] = None
+        else:
+            # What only lacks its end comes first: bf16 means bf16-tc.
+            near = [name for name in allowed if name.startswith(value)]
+            near = (
+                near or nearest(value, allowed, 1) or list(allowed[:1] if len(allowed) == 1 else ())
+            )
+            hint = f"nearest: {near[0]}; choices" if near else "choices"
+            names = ", ".join([*allowed, every] if every else allowed)
+            raise UsageError(f"{option} {value}: not a valid choice; {hint}: {names}")
+    return list(found)
+
+
+def frameworks(option: str, text: str) -> list[str]:
+    """Return frameworks by name; ``all`` is those that run the models of the catalogue."""
+    words = choices(option, text, (*FRAMEWORK_MODES, "all"))
+    return [one for word in words for one in (FRAMEWORKS if word == "all" else (word,))]
+
+
+def wholes(option: str, text: str) -> list[int]:
+    """Return the distinct whole numbers above zero of a list option, in the order given."""
+    values = (whole_number(option, word, 1) for word in splits(option, text))
+    return list(dict.fromkeys(values))
+
+
+def whole_number(option: str, text: str, least: int) -> int:
+    """Return ``text`` as a number of at least ``least``.
+
+    Raises:
+        UsageError: It is none, or smaller.
+    """
+    # int() would take "1_000", " 7 " and digits of any script.
+    if re.fullmatch(r"[+-]?[0-9]{19,}", text):
+        near = least if text.startswith("-") else _LARGEST_COUNT
+        raise UsageError(f"{option} {text}: beyond what can be counted; nearest: {near}")
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+        raise UsageError(f"{option} {text}: not a whole number; nearest: {_guess(text, least)}")
+    if int(text) < least:
+        raise UsageError(f"{option} {text}: too small; nearest: {least}")
+    return int(text)
+
+
+def device(option: str, text: str) -> str:  # noqa: ARG001 - as all readers
+    """Return a device's name: ``cpu`` or ``cuda:N``.
+
+    Raises:
+        UsageError: it is none.
+    """
+    check_device(text)
+    return text
+
+
+def device_names(option: str, text: str) -> list[str]:
+    """Return the devices between commas."""
+    return [device(option, one) for one in splits(option, text)]
+
+
+def positive_seconds(option: str, text: str) -> float:
+    """Return ``text`` as a positive number of seconds.
+
+    Raises:
+        UsageError: It is none.
+    """
+    value = real(option, text, "2", endless=True)
+    if not 0 < value <= 86400:
+        near = "0.1" if value <= 0 else "86400"
+        raise UsageError(f"{option} {text}: must lie between 0 and 86400 s; nearest: {near}")
+    return value
+
+
+def byte_count(option: str, text: str) -> int:
+    """Return a number of bytes: ``4096``, ``64M``, ``64MiB``, ``1.5g`` (powers of 1024).
+
+    Args:
+        option: Its name, for messages.
+        text: What was given.
+
+    Raises:
+        UsageError: It is no such number.
+    """
+    pattern = r"([0-9]{1,18}(?:\.[0-9]{1,6})?)\s*([KMGT]?)(?:I?B)?"
+    found = re.fullmatch(pattern, text.strip().upper())
+    if not found:
+        raise UsageError(f"{option} {text or repr(text)}: not a number of bytes; nearest: 64M")
+    whole, _, part = found[1].partition(".")
+    factor = 1 << _BYTES[found[2]]
+    count: int = int(whole) * factor + int(part or 0) * factor // 10 ** len(part)
+    if count > _MOST_BYTES:
+        raise UsageError(f"{option} {text}: more than there can be; nearest: 1T")
+    return count
+
+
+def fraction(option: str, text: str, low: float, high: float) -> float:
+    """Return ``text`` as a number between ``low`` and ``high``, both excluded.
+
+    Raises:
+        UsageError: It is none.
+    """
+    value = real(option, text, "0.95")
+    if not low < value < high:
+        percentage = low < value / 100 < high
+        near = f"{value / 100:g}" if percentage else "0.95"
+        raise UsageError(f"{option} {text}: must lie between {low:g} and {high:g}; nearest: {near}")
+    return value
+
+
+def percentage(option: str, text: str) -> float:
+    """Return ``text``, ``2%`` or ``2``, as a fraction: 0.02.
+
+    Raises:
+        UsageError: It is none between 0 and 100, both excluded.
+    """
+    found = re.fullmatch(r"([0-9]{0,3}(?:\.[0-9]{0,6})?) ?%?", text)
+    value = real(option, found[1], "2%") if found and found[1].strip(".") else math.nan
+    if not 0 < value < 100:
+        raise UsageError(
+            f"{option} {text or repr(text)}: expected a percentage between 0 and 100; nearest: 2%"
+        )
+    return value / 100
+
+
+def patterns(option: str, text: str) -> list[str]:
+    """Split layer patterns at commas, except inside ``n"..."`` and in ``@file``.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if text.startswith("@"):
+        return [text]
+    parts = re.findall(r'(?:[^,"]|"[^"]*"?)+', text)
+    found = [part.strip() for part in parts if part.strip()]
+    if not found:
+        raise UsageError(f"{option} {text or repr(text)}: empty; nearest: conv3".lstrip())
+    return found
+
+
+def assignment(option: str, text: str) -> list[tuple[str, str]]:
+    """Return name and value of ``NAME=VALUE``, as a list of one.
+
+    Raises:
+        UsageError: it is not written so.
+    """
+    name, mark, value = (part.strip() for part in text.partition("="))
+    if not mark or not name or not value:
+        raise UsageError(
+            f"{option} {text}: not NAME=VALUE; nearest: {option} {name or 'NAME'}=VALUE"
+        )
+    return [(name, value)]
+
+
+def splits(option: str, text: str) -> list[str]:
+    """Return the values between commas.
+
+    Raises:
+        UsageError: one is empty.
+    """
+    values = [value.strip() for value in text.split(",")]
+    if not all(values):
+        near = ",".join(filter(None, values)) or "leave the option out"
+        raise UsageError(f"{option} {text!r}: empty value in the list; nearest: {near}")
+    return values
+
+
+def real(option: str, text: str, near: str, *, endless: bool = False) -> float:
+    """Return a number; an infinite one only where it is refused for its size.
+
+    Raises:
+        UsageError: it is none; ``near`` is one.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if math.isnan(value) or (math.isinf(value) and not endless):
+        raise UsageError(f"{option} {text}: not a number; nearest: {near}")
+    return value
+
+
+def _guess(text: str, least: int) -> int:
+    try:
+        return min(max(least, round(float(text))), _LARGEST_COUNT)
+    except (ValueError, OverflowError):
+        return least
+
+
+def one_of(option: str, text: str, allowed: Sequence[str]) -> str:
+    """Return the value of an option that takes one only.
+
+    Raises:
+        UsageError: it is not among those allowed, or there are several.
+    """
+    first, *others = choices(option, text, allowed)
+    if others:
+        raise UsageError(f"{option} {text}: one at a time; nearest: {option} {first}")
+    return first
+
+
+# -----------------------------------------------------------------------------
+# ``--fail-on``: what ends a command with exit code 3, or 4 where it cannot be told.
+
+#: Exit code of a finding.
+FOUND: Final = 3
+#: Exit code where it could not be told whether there is one.
+UNDECIDED: Final = 4
+_LARGEST: Final = 1000.0
+
+
+def fail_on(option: str, text: str, allowed: Sequence[str]) -> tuple[str, float]:
+    """Read a condition: ``failed``, ``slower``, ``slower:3%``, ``saves:10%``.
+
+    Args:
+        option: its name, for messages.
+        text: what was given; a bare fraction like ``0.1`` is a share of ``saves``.
+        allowed: the conditions that a command knows.
+
+    Returns:
+        Its name, and the fraction: 0.03 for ``slower:3%``, 0 without one.
+
+    Raises:
+        UsageError: it is not written so; with the nearest that is.
+    """
+    if tuple(allowed) == ("saves",) and re.fullmatch(r"0?\.[0-9]{1,6}", text):
+        return "saves", float(text)
+    found = re.fullmatch(r"([a-z]+)(?::([0-9]{1,4}(?:\.[0-9]{1,6})?)%)?", text)
+    known = found is not None and found[1] in allowed
+    if found and known and (found[1] != "failed" or found[2] is None):
+        value = float(found[2] or 0)
+        if value <= _LARGEST:
+            return found[1], value / 100
+    forms = ", ".join(one if one == "failed" else f"{one}:P%" for one in allowed)
+    reason = "more than anybody measures" if found and known else f"expected {forms}"
+    near = _near_condition(text, allowed)
+    raise UsageError(f"{option} {text or repr(text)}: {reason}; nearest: {near}")
+
+
+def _near_condition(text: str, allowed: Sequence[str]) -> str:
+    word = re.sub(r"[^a-z].*", "", text.strip().lower())
+    name = next(iter(nearest(word, allowed, 1)), allowed[-1])
+    number = re.search(r"[0-9]*\.?[0-9]+", text)
+    if name == "failed" or number is None:
+        return name if name == "failed" or (word and ":" not in text) else f"{name}:3%"
+    value = float(number[0])
+    if value > _LARGEST:
+        return f"{name}:{_LARGEST:g}%"
+    # A fraction without a sign is one: 0.03 means 3 %; 1.03 does, too.
+    if "%" not in text and 0 < value < 1:
+        value *= 100
+    elif "%" not in text and 1 < value < 2 and "." in number[0]:
+        value = 100 * (value - 1)
+    # As many digits as are taken, and no exponent.
+    return f"{name}:{f'{value:.6f}'.rstrip('0').rstrip('.')}%"
+
+
+def shortened(text: str, width: int = 200) -> str:
+    """Return a text that a message can quote: a long one loses its middle."""
+    return text if len(text) <= width else f"{text[: width - 60]} ... {text[-50:]}"

@@ -1,0 +1,79 @@
+"""Records as tables of pandas, Polars and Arrow."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydlbench.errors import BackendMissingError
+from pydlbench.records.record import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import ModuleType
+
+    from pydlbench.records.record import Record
+
+    Records = Iterable[Record | Mapping[str, Any]]
+
+
+def to_pandas(records: Records) -> Any:
+    """Return records as a ``pandas.DataFrame``.
+
+    Args:
+        records: measurements, steps, breakdowns, or the documents of a store's entries.
+
+    Returns:
+        A row each, in their units (seconds, FLOP/s, bytes), with the fields of inner objects as
+        ``time_s.median``. Lists of objects are JSON.
+
+    Raises:
+        BackendMissingError: pandas is not installed.
+    """
+    return _library("to_pandas", "pandas").DataFrame(_rows(records))
+
+
+def to_polars(records: Records) -> Any:
+    """Return records as a ``polars.DataFrame``; see :func:`to_pandas`.
+
+    Raises:
+        BackendMissingError: Polars is not installed.
+    """
+    return _library("to_polars", "polars").DataFrame(_rows(records), infer_schema_length=None)
+
+
+def to_arrow(records: Records) -> Any:
+    """Return records as a ``pyarrow.Table``; see :func:`to_pandas`.
+
+    Raises:
+        BackendMissingError: pyarrow is not installed.
+    """
+    return _library("to_arrow", "pyarrow").Table.from_pylist(_rows(records))
+
+
+def _library(function: str, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise BackendMissingError(
+            f"{function}: {name} cannot be imported ({error}); get it with: pip install {name}"
+        ) from error
+
+
+def _rows(records: Records) -> list[dict[str, Any]]:
+    """Return a flat object for each record, all with the same columns in the same order."""
+    flat = [dict(_flat(plain(record))) for record in records]
+    columns = dict.fromkeys(name for row in flat for name in row)
+    return [{name: row.get(name) for name in columns} for row in flat]
+
+
+def _flat(document: Mapping[str, Any], path: str = "") -> Iterable[tuple[str, Any]]:
+    for name, value in document.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{path}{name}.")
+        elif isinstance(value, list) and any(isinstance(each, (dict, list)) for each in value):
+            yield f"{path}{name}", json.dumps(value)
+        else:
+            yield f"{path}{name}", value

@@ -1,0 +1,94 @@
+"""How notebooks show records: as the reports that the commands print."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.records.breakdown import BreakdownRecord
+from pydlbench.records.comparison import CompareDocument
+from pydlbench.records.diagnosis import Diagnosis
+from pydlbench.records.forecast import ForecastRecord
+from pydlbench.records.measurement import Measurement
+from pydlbench.records.peaks import DevicePeaks
+from pydlbench.records.run import RunRecord
+from pydlbench.records.step import StepRecord
+from pydlbench.report.blocks import Facts, Table
+from pydlbench.report.breakdown import breakdown_report
+from pydlbench.report.diagnose import diagnosis_report
+from pydlbench.report.e2e import conclude, step_rows, steps_report
+from pydlbench.report.forecast import forecast_report
+from pydlbench.report.html import fragment
+from pydlbench.report.layers import layers_report
+from pydlbench.report.text import as_markdown
+from pydlbench.units import format_hz, number, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pydlbench.records.record import Record
+    from pydlbench.report.blocks import Block
+
+#: Of a record alone nobody knows the run.
+_RUN: Final = RunRecord(id="", created_utc="", device={"name": "machine not recorded"})
+
+
+def blocks_of(record: Record) -> list[Block] | None:
+    """Return the report on a record; None where no command reports its kind."""
+    report = next((_REPORTS[kind] for kind in type(record).__mro__ if kind in _REPORTS), None)
+    return None if report is None else report(record)
+
+
+def markdown(record: Record) -> str | None:
+    """Return the report on a record as Markdown; see :func:`blocks_of`."""
+    blocks = blocks_of(record)
+    return None if blocks is None else as_markdown(blocks)
+
+
+def html(record: Record) -> str | None:
+    """Return the report on a record as HTML without styles of its own; see :func:`blocks_of`."""
+    blocks = blocks_of(record)
+    return None if blocks is None else fragment(blocks)
+
+
+def _steps(record: Any) -> list[Block]:
+    rows = step_rows([record])
+    return steps_report(_RUN, rows, conclude(rows))
+
+
+def _answer(record: Any) -> list[dict[str, Any]]:
+    return [{"status": "ok", **record.to_dict()}]
+
+
+def _comparison(record: Any) -> list[Block]:
+    cells = [
+        [
+            " ".join(filter(None, (row.layer, row.pass_, row.precision, row.backend))),
+            number(row.ratio),
+            f"{number(row.ci_low)} .. {number(row.ci_high)}",
+            row.verdict or "-",
+        ]
+        for row in record.rows
+    ]
+    return [Table(("row", "B / A", "interval", "verdict"), cells, (False, True, True, False))]
+
+
+def _peaks(record: Any) -> list[Block]:
+    threads = "" if record.threads is None else f", {record.threads} threads"
+    share = percent(record.measured / record.theoretical) if record.theoretical else "-"
+    facts = [
+        ("device", f"{record.name} ({record.device}{threads}), {record.precision}"),
+        ("measured", f"{number(record.tflops)} TFLOP/s at {format_hz(record.clock_hz)}, {share}"),
+        ("theoretical", record.derivation or "not known"),
+    ]
+    return [Facts(facts)]
+
+
+_REPORTS: Final[Mapping[type[Any], Callable[[Any], list[Block]]]] = {
+    Measurement: lambda record: layers_report(_RUN, [record], []),
+    StepRecord: _steps,
+    BreakdownRecord: lambda record: breakdown_report(_RUN, _answer(record)),
+    ForecastRecord: lambda record: forecast_report(_RUN, _answer(record)),
+    Diagnosis: lambda record: diagnosis_report(_RUN, record),
+    CompareDocument: _comparison,
+    DevicePeaks: _peaks,
+}

@@ -1,0 +1,90 @@
+"""The calls of a step made ready, together or batch by batch, and which of them libraries log."""
+
+from types import SimpleNamespace
+
+from pydlbench.analysis.calls import CallLog, ReadyCalls
+from pydlbench.records.operator import OperatorsFacts, RecordedCall
+from pydlbench.records.step import StepSpec
+from pydlbench.timing.chunk import Chunk, Request
+
+CALLS = (
+    RecordedCall(signature="conv", operator="aten.convolution", count=2, bytes=60),
+    RecordedCall(signature="conv", operator="aten.convolution", direction="backward", bytes=60),
+    RecordedCall(signature="relu", operator="aten.relu", count=3, bytes=60),
+)
+CASE = StepSpec(model="mnist", batch=2)
+EXECUTIONS = {"conv": {"oneDNN reorder": 2, "oneDNN convolution": 1}, "relu": {}}
+REQUEST = Request(samples=2)
+
+
+class Process:
+    """A session and its worker, whose calls take two seconds.
+
+    Args:
+        room: bytes of memory; None where nobody knows.
+    """
+
+    def __init__(self, room=None):
+        self.room, self.open, self.builds = room, 0, 0
+
+    def room_bytes(self, _device):
+        return self.room
+
+    def worker(self, *_, **where):
+        self.where = where
+        return self
+
+    def build(self, _builder, _facts, case, signatures):
+        del case
+        self.open += 1
+        self.builds += 1
+        known = [one for one in signatures if one in EXECUTIONS]
+        facts = OperatorsFacts(
+            names=tuple(known),
+            executions={one: EXECUTIONS[one] for one in known},
+            refused=dict.fromkeys(set(signatures) - set(known), "no memory"),
+        )
+
+        def sample(request):
+            return Chunk(seconds=(2.0,) * len(known) * request.samples)
+
+        return SimpleNamespace(facts=facts, sample=sample, release=self.release)
+
+    def release(self):
+        self.open -= 1
+
+
+def visited(ready):
+    return {names: len(chunk.seconds) for names, chunk in ready.visit(REQUEST)}
+
+
+def test_calls_of_one_signature_are_one_and_stay_ready():
+    session = Process()
+    ready = ReadyCalls(CASE, session, CALLS)
+    assert session.where == {"warm": True, "logging": False}
+    assert visited(ready) == visited(ready) == {("conv", "relu"): 4}
+    assert (session.builds, session.open) == (1, 1)
+
+
+def test_calls_that_have_no_room_together_are_made_ready_batch_by_batch_in_each_visit():
+    session = Process(room=250)
+    ready = ReadyCalls(CASE, session, CALLS)
+    assert ready.kernel is None
+    assert visited(ready) == {("conv",): 2, ("relu",): 2}
+    assert (session.builds, session.open) == (2, 0)
+
+
+def test_what_could_not_be_made_ready_has_its_reason():
+    odd = RecordedCall(signature="my.op", operator="my.op", bytes=10)
+    ready = ReadyCalls(CASE, Process(), [*CALLS, odd])
+    assert ready.refused == {"my.op": "no memory"}
+    assert visited(ready) == {("conv", "relu"): 4}
+
+
+def test_a_log_knows_in_which_calls_libraries_execute_anything():
+    for room in (None, 500):
+        session = Process(room)
+        log = CallLog(CASE, session, CALLS)
+        assert session.where == {"warm": True, "logging": True}
+        assert (log.kernel is None) is (room is not None)
+        assert [log.logs(one) for one in ("conv", "relu", "unknown")] == [True, False, False]

@@ -1,0 +1,317 @@
+"""Forecasts: rows by place, sums of invented rows, page faults, and what earlier ones were off."""
+
+import math
+
+import msgspec
+import pytest
+
+from pydlbench.analysis import forecast
+from pydlbench.analysis.forecast import believed, conclude, forecast_step
+from pydlbench.analysis.rows import FAULT, Rows, batches, stored_rows
+from pydlbench.analysis.scores import ASSUMED, LEAST, Interval, interval, scored
+from pydlbench.records.forecast import ForecastRecord, OperatorTime, Place, StepFaults
+from pydlbench.records.operator import OperatorsFacts, RecordedCall
+from pydlbench.records.step import StepSpec
+from pydlbench.store.entry import Entry
+from pydlbench.store.store import Store
+
+PLACE = Place(framework="torch", mode="eager", threads=2, processor="CPU", library="torch 2.0")
+CASE = StepSpec(model="mnist", batch=4)
+WHEN = "2030-01-02T03:04:05+00:00"
+
+
+def row(signature, *visits, place=PLACE, **how):
+    return OperatorTime(
+        signature=signature,
+        operator=f"of {signature}",
+        place=place,
+        created_utc=WHEN,
+        visits_s=visits,
+        **how,
+    )
+
+
+def listed_as(calls):
+    return OperatorsFacts(calls=calls, batch=8)
+
+
+def call(signature, count=1, size=0):
+    return RecordedCall(signature=signature, operator=f"of {signature}", count=count, bytes=size)
+
+
+# -----------------------------------------------------------------------------
+# Rows: their intervals, and by what they are found.
+
+
+@pytest.mark.parametrize(
+    ("visits", "interval"),
+    [
+        ((3.0,), (None, None)),
+        ((3.0, 1.0), (1.0, 3.0)),
+        ((1.0, 2.0, 3.0, 4.0, 5.0, 6.0), (1.0, 6.0)),
+        (tuple(map(float, range(1, 10))), (2.0, 8.0)),
+    ],
+)
+def test_the_interval_of_a_row_is_that_of_its_visits(visits, interval):
+    one = row("a", *visits)
+    assert (one.ci_low, one.ci_high) == interval
+    assert OperatorTime.from_dict(one.to_dict()) == one
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("framework", "tensorflow"),
+        ("mode", "compiled"),
+        ("precision", "bf16"),
+        ("device", "cuda:0"),
+        ("threads", 4),
+        ("processor", "another CPU"),
+        ("library", "torch 2.1"),
+    ],
+)
+def test_rows_of_another_place_are_never_used(store_path, run_record, field, value):
+    other = msgspec.structs.replace(PLACE, **{field: value})
+    with Store.open(store_path) as store:
+        store.begin(run_record, "forecast")
+        one = row("a", 1.0, 2.0, place=other)
+        store.add(run_record.id, Entry.from_document("operator", one.to_dict(), one.key))
+        assert stored_rows(store, PLACE, [call("a")]) == {}
+        assert stored_rows(store, other, [call("a"), call("b")]) == {"a": one}
+
+
+def test_the_newest_row_counts_whatever_run_it_is_from(store_path, run_record):
+    later = msgspec.structs.replace(run_record, id=f"{run_record.id}-later")
+    with Store.open(store_path) as store:
+        for number, run in enumerate((run_record, later)):
+            store.begin(run, "forecast")
+            one = row("a", 1.0 + number)
+            store.add(run.id, Entry.from_document("operator", one.to_dict(), one.key))
+        assert stored_rows(store, PLACE, [call("a")])["a"].seconds == 2.0
+        store.delete(later.id)
+        assert stored_rows(store, PLACE, [call("a")])["a"].seconds == 1.0
+    assert stored_rows(None, PLACE, [call("a")]) == {}
+
+
+def test_operands_lie_in_memory_together_as_far_as_there_is_room():
+    gib = 1 << 30
+    calls = [call("a", size=gib // 2), call("b", size=gib // 2), call("c", size=2 * gib), call("d")]
+    together = list(batches([*calls[:2], FAULT, *calls[2:]]))
+    names = [[one.operator for one in batch] for batch in together]
+    assert names == [["page fault"], ["of a", "of b"], ["of c"], ["of d"]]
+
+
+# -----------------------------------------------------------------------------
+# The sum.
+
+
+def test_a_forecast_is_the_sum_of_its_rows_and_faults():
+    rows = Rows(
+        times={
+            "a": row("a", 0.010, 0.012, 0.011),
+            "b": row("b", 0.001, 0.001),
+            FAULT.signature: row("fault", 2e-6),
+        },
+        fresh={"b"},
+    )
+    calls = (call("a", 3, size=10), call("b", 7, size=10))
+    faults = StepFaults(
+        place=PLACE, step="{}", program="f3", created_utc=WHEN, counts=(3000.0, 1000.0, 2500.0)
+    )
+    found = conclude(CASE, PLACE, listed_as(calls), rows, faults, known=Interval(0.1, 12))
+    assert found.operators_s == pytest.approx(3 * 0.011 + 7 * 0.001)
+    assert found.faults == 2500
+    assert found.faults_s == pytest.approx(0.005)
+    assert found.seconds == pytest.approx(0.040 + 0.005)
+    assert found.ci_low == pytest.approx(found.seconds * math.exp(-0.1))
+    assert found.ci_high == pytest.approx(found.seconds * math.exp(0.1))
+    assert (found.stored, found.measured, found.missing, found.calls) == (1, 1, 0, 10)
+    assert (found.status, found.reason, found.scored) == ("ok", None, 12)
+    assert [one.operator for one in found.terms] == ["of a", "of b", "page fault"]
+    assert sum(one.share for one in found.terms) == pytest.approx(1)
+    assert ForecastRecord.from_dict(found.to_dict()) == found
+
+
+def test_a_forecast_without_all_of_its_rows_says_what_share_has_none():
+    rows = Rows(times={"a": row("a", 1.0)}, refused={"b": "no such operator here"})
+    calls = (call("a", 3, size=10), call("b", 1, size=70))
+    found = conclude(CASE, PLACE, listed_as(calls), rows)
+    assert found.faults_s is None
+    assert any("page faults" in note for note in found.notes)
+    assert found.status == "failed"
+    assert found.missing == 1
+    assert found.missing_calls == pytest.approx(0.25)
+    assert found.missing_bytes == pytest.approx(0.7)
+    assert "no such operator here" in found.reason
+    assert found.ci_high == pytest.approx(3.0 * (1 + ASSUMED))
+    assert [(one.source, one.seconds) for one in found.terms] == [
+        ("stored", 1.0),
+        ("missing", None),
+    ]
+
+
+# -----------------------------------------------------------------------------
+# What is looked up, timed again and counted.
+
+
+class Worker:
+    def describe(self):
+        return {"version": "2.0"}
+
+
+class Session:
+    cpus = (0, 1)
+
+    def worker(self, *_):
+        return Worker()
+
+    def processor(self, _):
+        return "CPU"
+
+    def cache_bytes(self):
+        return 1000
+
+
+@pytest.fixture
+def invented(monkeypatch):
+    """A step of two calls, one beyond the cache; what its rows take now, and what is asked for."""
+    now = {"small": 1e-3, "large": 2e-3, FAULT.signature: 1e-6}
+    asked = []
+
+    def measured(*given, **_):
+        calls, rows = given[3:]
+        for one in calls:
+            asked.append(one.signature)
+            rows.times[one.signature] = row(one.signature, *[now[one.signature]] * 2)
+            rows.fresh.add(one.signature)
+            yield rows.times[one.signature]
+
+    now |= {"larger": 1e-5, "largest": 1e-5}
+    calls = (
+        call("small", 2, size=400),
+        *(call(name, 1, size=4000) for name in ("large", "larger", "largest")),
+    )
+    monkeypatch.setattr(forecast, "measure_rows", measured)
+    monkeypatch.setattr(forecast, "listed", lambda *_: listed_as(calls))
+    monkeypatch.setattr(forecast, "counted_faults", lambda *_: 5000.0)
+    return now, asked
+
+
+def test_what_the_store_has_is_not_measured_but_timed_again_and_scaled_by_class(
+    invented, store_path, run_record
+):
+    now, asked = invented
+    with Store.open(store_path) as store:
+        store.begin(run_record, "forecast")
+
+        def keep(table, document, key):
+            store.add(run_record.id, Entry.from_document(table, document, key))
+
+        first = forecast_step(CASE, Session(), store, keep=keep)
+        assert asked == ["small", "large", "larger", "largest", FAULT.signature]
+        assert first.seconds == pytest.approx(2e-3 + 2.02e-3 + 5e-3)
+        assert (first.measured, first.factors) == (4, {})
+        # An hour later the memory is slower by half, and one call of the other class by a tenth.
+        for name in ("large", "larger", "largest"):
+            now[name] *= 1.5
+        now["small"] *= 1.1
+        asked.clear()
+        again = forecast_step(CASE, Session(), store, keep=keep)
+        assert sorted(asked) == ["large", "larger", "largest", "small"]
+        assert again.factors == pytest.approx({"memory": 1.5})
+        assert again.seconds == pytest.approx(2e-3 + 3.03e-3 + 5e-3)
+        share = 2e-3 / 4.02e-3
+        wider = math.log(again.ci_high / again.seconds) - math.log(first.ci_high / first.seconds)
+        assert wider == pytest.approx(share * math.log(1.1))
+        assert (again.stored, again.measured) == (4, 0)
+        # What was timed again is not kept, and nothing is timed where that is not wanted.
+        asked.clear()
+        known = forecast_step(CASE, Session(), store, measures=False)
+        assert asked == []
+        assert known.seconds == pytest.approx(first.seconds)
+
+
+@pytest.mark.usefixtures("invented")
+def test_page_faults_of_other_calls_are_counted_anew(store_path, run_record, monkeypatch):
+    counts = iter([5000.0] * 3 + [7000.0] * 3)
+    monkeypatch.setattr(forecast, "counted_faults", lambda *_: next(counts))
+    with Store.open(store_path) as store:
+        store.begin(run_record, "forecast")
+
+        def keep(table, document, key):
+            store.add(run_record.id, Entry.from_document(table, document, key))
+
+        assert forecast_step(CASE, Session(), store, keep=keep).faults == 5000
+        assert forecast_step(CASE, Session(), store, keep=keep).faults == 5000
+        # The user's file has one call more today; the command line is the same.
+        edited = (call("small", 3, size=400), call("large", 1, size=4000))
+        monkeypatch.setattr(forecast, "listed", lambda *_: listed_as(edited))
+        assert forecast_step(CASE, Session(), store, keep=keep).faults == 7000
+
+
+@pytest.mark.parametrize(
+    ("ratios", "factors", "untold"),
+    [
+        ({}, {}, 0.0),
+        ({"cache": [1.2, 1.4, 1.3]}, {"cache": 1.3}, 0.0),
+        ({"cache": [1.2, 1.1]}, {}, 0.5 * math.log(1.2)),
+        ({"memory": [0.5], "cache": [1.0, 1.1, 1.2]}, {"cache": 1.1}, 0.25 * math.log(2)),
+    ],
+)
+def test_three_calls_tell_of_their_class_and_fewer_widen_the_interval(ratios, factors, untold):
+    found = believed(ratios, {"cache": 0.5, "memory": 0.25})
+    assert found == (factors, pytest.approx(untold))
+
+
+@pytest.mark.usefixtures("invented")
+def test_nothing_is_kept_of_faults_that_nobody_can_count(monkeypatch):
+    monkeypatch.setattr(forecast, "counted_faults", lambda *_: None)
+    kept = []
+    found = forecast_step(CASE, Session(), None, keep=lambda table, *_: kept.append(table))
+    assert kept == ["operator"] * 4
+    assert (found.faults, found.faults_s, found.status) == (None, None, "ok")
+
+
+# -----------------------------------------------------------------------------
+# The interval: what earlier forecasts were off by.
+
+
+def test_few_scores_tell_no_interval_and_many_hold_nine_of_ten():
+    assert interval([0.5] * (LEAST - 1)) == Interval(math.log1p(ASSUMED), LEAST - 1)
+    assert interval([-0.5, *[0.1] * (LEAST - 1)]).reach == 0.5
+    errors = [number / 100 * (-1) ** number for number in range(1, 100)]
+    assert interval(errors) == Interval(0.9, 99)
+
+
+def step_document(seconds, **changes):
+    case = {**CASE.to_dict(), "threads": 2, "library": "torch 2.0", **changes}
+    return {**case, "status": "ok", "time_s": {"median": seconds}}
+
+
+def test_a_step_scores_its_newest_forecast_once(store_path, run_record):
+    def forecast_of(seconds, batch=4):
+        rows = Rows(times={"a": row("a", seconds)})
+        made = conclude(CASE, PLACE, listed_as((call("a"),)), rows)
+        return msgspec.structs.replace(made, batch=batch).to_dict()
+
+    check = {**CASE.to_dict(), **PLACE.to_dict(), "model": "other", "forecast_error": -0.2}
+    with Store.open(store_path) as store:
+        store.begin(run_record, "forecast")
+        for table, document in (
+            ("step", step_document(7.0)),  # before the forecasts
+            ("forecast", forecast_of(5.0)),
+            ("forecast", forecast_of(1.1)),
+            ("forecast", forecast_of(3.0, batch=8)),
+            ("step", step_document(1.0)),
+            ("step", step_document(9.0, batch=8, threads=1)),
+            ("step", step_document(9.0, mode="compiled")),
+            ("breakdown", check),
+            ("breakdown", {**check, "model": "exact", "forecast_error": 0.0}),
+            ("breakdown", {**check, "device": "cuda:0"}),
+            ("breakdown", {**check, "library": "torch 1.0"}),
+            ("breakdown", {**check, "forecast_error": None}),
+        ):
+            store.add(run_record.id, Entry.from_document(table, document))
+        wanted = [math.log(0.8), 0.0, math.log(1.1)]
+        assert sorted(scored(store, PLACE)) == pytest.approx(wanted)
+    assert scored(None, PLACE) == []
