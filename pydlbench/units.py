@@ -167,3 +167,8 @@ def _unsigned_zero(text: str) -> str:
 def printable(text: str) -> str:
     """Return a text without characters that steer a terminal; tabs and line ends stay."""
     return text.translate(_CONTROLS)
+
+
+def cut(text: str, width: int) -> str:
+    """Return the beginning of a text that is longer than that many characters."""
+    return text if len(text) <= width else f"{text[: width - 3].rstrip(' ,{(')}..."

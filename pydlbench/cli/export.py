@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pydlbench.records.measurement import Measurement
-    from pydlbench.records.run import RunRecord
-    from pydlbench.report.blocks import Block
-    from pydlbench.report.e2e import StepRow
+    from pydlbench.records.step import StepRow
     from pydlbench.store.documents import Loaded
     from pydlbench.store.entry import Entry
 
@@ -154,13 +152,12 @@ def _check_installed(chosen: str) -> None:
 
 def _load(args: Options) -> list[Loaded]:
     from pydlbench.cli.machine import reading_store
-    from pydlbench.store.documents import load
+    from pydlbench.store.documents import Loaded, load
 
     with reading_store(args.store) or contextlib.nullcontext() as store:
         found = [load(text, store) for text in args.runs]
-        for one in found:
-            _ = one.entries  # they are read while the store is open
-        return found
+        # They are read while the store is open.
+        return [Loaded(one.info, one.record, one.entries) for one in found]
 
 
 def _content(
@@ -179,7 +176,7 @@ def _content(
     if chosen == "json":
         return _json(loaded, samples=samples), []
     if chosen == "md":
-        return "\n".join(run_markdown(one.record, one.entries) for one in loaded), []
+        return "\n".join(map(run_markdown, loaded)), []
     if chosen == "dlb":
         return _dlb(loaded)
     columns, rows, notes = _sheet(loaded)
@@ -268,32 +265,13 @@ def _sheet(loaded: Sequence[Loaded]) -> tuple[Sequence[str], list[list[Any]], li
     )
 
 
-def run_markdown(run: RunRecord, entries: Sequence[Entry]) -> str:
-    """Return a run as a section that can be pasted into a page."""
+def run_markdown(run: Loaded) -> str:
+    """Return a run as a section that can be pasted into a page: what its commands report."""
+    from pydlbench.cli.runs import stored_report
     from pydlbench.report.blocks import run_lines
-    from pydlbench.report.documents import document_tables
-    from pydlbench.report.e2e import conclude as conclude_steps
-    from pydlbench.report.e2e import settings, steps_report
-    from pydlbench.report.layers import layers_page
     from pydlbench.report.text import as_markdown
-    from pydlbench.report.verdicts import conclude_run
 
-    blocks: list[Block] = []
-    rows = _layers(entries)
-    if rows:
-        blocks += layers_page(run, rows, conclude_run(run, rows))
-    steps = _steps(entries)
-    others: dict[str, list[dict[str, object]]] = {}
-    for entry in entries:
-        others.setdefault(entry.table, []).append(entry.document)
-    # Of several models or settings the full table has no common heading: the short one names each.
-    if len(set(settings([row.record for row in steps]))) == 1:
-        blocks += steps_report(run, steps, conclude_steps(steps))
-        del others["step"]
-    blocks += document_tables(others)
-    if not rows:
-        blocks.append(run_lines(run))
-    return as_markdown(blocks)
+    return as_markdown([*stored_report(run), run_lines(run.record)])
 
 
 def _layers(entries: Sequence[Entry]) -> list[Measurement]:

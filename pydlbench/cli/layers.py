@@ -299,9 +299,10 @@ def show(
         PydlbenchError: a file could not be written after all; the table is printed before.
     """
     from pydlbench.cli.output import row_warnings
+    from pydlbench.report.blocks import run_lines
     from pydlbench.report.csv import to_csv
     from pydlbench.report.json import to_json
-    from pydlbench.report.layers import layers_page, layers_report
+    from pydlbench.report.layers import layers_report
     from pydlbench.report.recorded import recorded_report
     from pydlbench.report.text import as_markdown
     from pydlbench.report.verdicts import conclude_run
@@ -326,12 +327,7 @@ def show(
         {
             "json": lambda: to_json(run, rows, interrupted=early, recorded=recorded),
             "csv": lambda: to_csv(run, rows),
-            "md": lambda: as_markdown(
-                [
-                    *layers_page(run, rows, conclusion),
-                    *(recorded_report(recorded) if recorded else []),
-                ]
-            ),
+            "md": lambda: as_markdown([*report(), run_lines(run)]),
         },
         report,
         warnings=[*(() if again else _device_warnings(run)), *row_warnings(rows)],

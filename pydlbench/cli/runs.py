@@ -485,14 +485,18 @@ def _layers(run: Loaded) -> list[Block]:
 def _steps(run: Loaded) -> list[Block]:
     from pydlbench.cli.step import steps_blocks
     from pydlbench.records.step import StepRecord
+    from pydlbench.report.e2e import settings
 
     agreements = [entry.document for entry in run.table("agreement")]
-    by_model: dict[str, list[StepRecord]] = {}
+    records = []
     for entry in run.table("step", samples=True):
         samples = entry.document.get("samples_s") or entry.samples or ()
-        record = StepRecord.from_dict({**entry.document, "samples_s": samples})
-        by_model.setdefault(record.case.model, []).append(record)
-    reports = (steps_blocks(run.record, some, agreements) for some in by_model.values())
+        records.append(StepRecord.from_dict({**entry.document, "samples_s": samples}))
+    # A heading says what all steps below it share.
+    by_setting: dict[str, list[StepRecord]] = {}
+    for setting, record in zip(settings(records), records, strict=True):
+        by_setting.setdefault(setting, []).append(record)
+    reports = (steps_blocks(run.record, some, agreements) for some in by_setting.values())
     return [block for report in reports for block in report]
 
 

@@ -62,7 +62,7 @@ def run(args: Options) -> int:
 def _summary(layers: list[Layer]) -> list[Block]:
     """Return a line per model: what its layers are called and what they compute together."""
     from pydlbench.models.catalog import load_entry
-    from pydlbench.records.metrics import Column
+    from pydlbench.records.fields import Column
     from pydlbench.report.blocks import Lines, Table
     from pydlbench.units import format_flops
 
@@ -111,7 +111,7 @@ def _pooling(layer: Layer) -> str | None:
 
 def _table(layers: list[Layer]) -> list[Block]:
     """Return a line per layer, below what its columns mean."""
-    from pydlbench.records.metrics import Column
+    from pydlbench.records.fields import Column
     from pydlbench.report.blocks import Lines, Table
     from pydlbench.units import format_bytes, format_flops
 

@@ -443,9 +443,19 @@ def show(file: SweepFile, results: Results, outputs: Outputs) -> None:
         PydlbenchError: a file could not be written after all; the rest is printed before.
     """
     from pydlbench.cli.export import run_markdown
+    from pydlbench.records.run import RunInfo
     from pydlbench.report.json import dump, run_document
+    from pydlbench.store.documents import Loaded
 
     entries = results.entries()
+    info = RunInfo(
+        id=results.run.id,
+        created_utc=results.run.created_utc,
+        kind="sweep",
+        status="interrupted" if results.early else "done",
+        machine="",
+        command=results.run.command,
+    )
 
     def document() -> str:
         found = run_document("sweep", results.run, entries, interrupted=results.early)
@@ -457,7 +467,7 @@ def show(file: SweepFile, results: Results, outputs: Outputs) -> None:
         return dump({**found, "not_estimated": refused})
 
     outputs.write(
-        {"json": document, "md": lambda: run_markdown(results.run, entries)},
+        {"json": document, "md": lambda: run_markdown(Loaded(info, results.run, entries))},
         lambda: "\n".join(_summary(file, results)),
         # A run that ends before its first row does not take the place of an earlier one.
         keep_files=results.interrupted and not entries,
@@ -525,7 +535,7 @@ def _label(one: Outcome) -> str:
 
 def _estimate(document: Mapping[str, Any]) -> str:
     """Return what an estimate comes to, and what dominates it unless other work disturbed it."""
-    from pydlbench.report.documents import dominant
+    from pydlbench.report.runs import dominant
     from pydlbench.report.verdicts import dominates
 
     found = document["estimate"]
@@ -540,7 +550,7 @@ def _estimate(document: Mapping[str, Any]) -> str:
 
 
 def _step(document: Mapping[str, Any]) -> str:
-    from pydlbench.report.documents import time_text
+    from pydlbench.report.runs import time_text
 
     words = time_text(document["time_s"])
     rate = document.get("images_per_s")
@@ -549,7 +559,7 @@ def _step(document: Mapping[str, Any]) -> str:
 
 
 def _breakdown(document: Mapping[str, Any]) -> str:
-    from pydlbench.report.documents import time_text
+    from pydlbench.report.runs import time_text
 
     words = f"measured {time_text(document['measured_s'])}"
     if document.get("forecast_error") is not None:

@@ -26,7 +26,7 @@ from pydlbench.records.record import Document, Record, one_of, version
 from pydlbench.records.recorded import RecordedDocument, RecordedSteps
 from pydlbench.records.run import RunInfo, RunRecord
 from pydlbench.records.specs import Framework, Phase, Precision
-from pydlbench.records.step import StepRecord
+from pydlbench.records.step import StepRow
 
 
 class RunDocument(Document, frozen=True, kw_only=True):
@@ -388,22 +388,6 @@ class AgreementRow(Record, frozen=True, kw_only=True):
     tensors: Mapping[str, Any] = msgspec.field(default_factory=dict)
     floor: float | None = None
     tolerance: float | None = None
-
-
-class StepRow(Record, frozen=True, kw_only=True):
-    """A timed step of a model in a framework.
-
-    Attributes:
-        record: its fields stand in the object itself.
-        flops: of a step, padding counted.
-        tflops: flops over the median, in TFLOP/s.
-    """
-
-    record: StepRecord
-    flops: int | None = None
-    tflops: float | None = None
-
-    embedded = ("record",)
 
 
 class StepsDocument(RunDocument, frozen=True, kw_only=True):

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Annotated, Any, Final
 
 import msgspec
 
+from pydlbench.records.fields import shown
 from pydlbench.records.record import Record, one_of
+from pydlbench.units import cut, format_seconds, percent
+
+#: Formats a fraction in per cent with its sign.
+SIGNED: Final = partial(percent, signed=True)
+_WIDE: Final = 48  # characters of a metric in tables
 
 
 class FleetVisit(Record, frozen=True, kw_only=True):
@@ -87,14 +94,19 @@ class FleetMetric(Record, frozen=True, kw_only=True):
         resolution: the slowdown of a single node that is found in 99 of 100 fleets, a fraction.
     """
 
-    metric: str
+    metric: Annotated[str, shown("metric", partial(cut, width=_WIDE), right=False)]
     group: int
-    nodes: int
-    median_s: float | None
-    spread: float
-    least: float
+    nodes: Annotated[int, shown("nodes")]
+    median_s: Annotated[float | None, shown("median", format_seconds, unit="s")]
+    spread: Annotated[float, shown("spread", percent)]
+    least: Annotated[float, shown("fastest .. slowest", SIGNED)]
     most: float
-    resolution: float | None
+    resolution: Annotated[float | None, shown("found from", percent)]
+
+    @property
+    def kind(self) -> Annotated[int, shown("kind")]:
+        """The number of its kind of nodes, from 1."""
+        return self.group + 1
 
 
 class FleetEvidence(Record, frozen=True, kw_only=True):
@@ -109,6 +121,10 @@ class FleetEvidence(Record, frozen=True, kw_only=True):
     what: str
     share: float | None
     text: str
+
+
+def _texts(evidence: Iterable[FleetEvidence]) -> str:
+    return "; ".join(one.text for one in evidence)
 
 
 class FleetEffect(Record, frozen=True, kw_only=True):
@@ -127,15 +143,17 @@ class FleetEffect(Record, frozen=True, kw_only=True):
         command: what shows it again on that node.
     """
 
-    node: str
-    metric: str
-    effect: float | None
-    ci_low: float | None
+    node: Annotated[str, shown("slow node", right=False)]
+    metric: Annotated[str, shown("metric", partial(cut, width=_WIDE), right=False)]
+    effect: Annotated[float | None, shown("slower by", SIGNED)]
+    ci_low: Annotated[float | None, shown("95 % CI", SIGNED)]
     ci_high: float | None
-    rounds: int
+    rounds: Annotated[int, shown("rounds")]
     q: float | None
     verdict: Annotated[str, one_of("SLOW", "FAST", "SAME", "UNCLEAR")]
-    evidence: tuple[FleetEvidence, ...] = ()
+    evidence: Annotated[
+        tuple[FleetEvidence, ...], shown("read beside it", _texts, right=False)
+    ] = ()
     command: str = ""
 
 
@@ -213,15 +231,19 @@ class FleetChange(Record, frozen=True, kw_only=True):
         verdict: SLOWER, FASTER, SAME or UNCLEAR.
     """
 
-    node: str
-    metric: str
-    before_s: float | None
-    after_s: float | None
-    change: float | None
-    ci_low: float | None
+    node: Annotated[str, shown("node", right=False)]
+    metric: Annotated[str, shown("metric", partial(cut, width=_WIDE), right=False)]
+    before_s: Annotated[float | None, shown("before", format_seconds, unit="s")]
+    after_s: Annotated[float | None, shown("after", format_seconds, unit="s")]
+    change: Annotated[float | None, shown("against the others", SIGNED)]
+    ci_low: Annotated[float | None, shown("95 % CI", SIGNED)]
     ci_high: float | None
     q: float | None
-    verdict: Annotated[str, one_of("SLOWER", "FASTER", "SAME", "UNCLEAR")]
+    verdict: Annotated[
+        str,
+        one_of("SLOWER", "FASTER", "SAME", "UNCLEAR"),
+        shown("verdict", right=False),
+    ]
 
 
 class FleetCommon(Record, frozen=True, kw_only=True):
@@ -236,12 +258,17 @@ class FleetCommon(Record, frozen=True, kw_only=True):
         most: of the one with the most.
     """
 
-    metric: str
+    metric: Annotated[str, shown("all nodes together", partial(cut, width=_WIDE), right=False)]
     group: int
-    nodes: int
-    change: float
-    least: float
+    nodes: Annotated[int, shown("nodes")]
+    change: Annotated[float, shown("median change", SIGNED)]
+    least: Annotated[float, shown("least .. most", SIGNED)]
     most: float
+
+    @property
+    def kind(self) -> Annotated[int, shown("kind")]:
+        """The number of its kind of nodes, from 1."""
+        return self.group + 1
 
 
 class FleetComparison(Record, frozen=True, kw_only=True):

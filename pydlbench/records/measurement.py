@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 
+from pydlbench.records.fields import shown
 from pydlbench.records.record import Record, one_of
 from pydlbench.records.specs import Cache, LayerKind, PassName, Precision, Propagation
 from pydlbench.timing.statistics import median, median_interval, quantile
+from pydlbench.units import cut, format_seconds, number, percent, scientific, si
 
 # As libraries name them: wino, winograd, jit_wino_4x3; fft, FFT_TILING; no part of another word.
 _FEWER_FLOPS: Final = (("Winograd", r"(?<![a-z])wino"), ("FFT", r"(?<![a-z])fft(?![a-z])"))
@@ -27,6 +29,27 @@ NEAR_ROOF: Final = 0.8
 
 #: What became of a row.
 Status = Annotated[str, one_of("ok", "skipped", "failed")]
+
+
+def _sampled(rows: Sequence[Any]) -> bool:
+    """Whether rows have their samples, and so many that a percentile says something."""
+    return any(row.samples_s and row.time and row.time.p90 for row in rows)
+
+
+def _repeated(rows: Sequence[Any]) -> bool:
+    """Whether a row was made ready several times: its interval is that of its repetitions then."""
+    return any(row.time is not None and row.time.repetitions > 1 for row in rows)
+
+
+def _confidence(rows: Sequence[Any]) -> str:
+    """Return what the intervals of rows are called: ``95 % CI``."""
+    levels = {row.time.confidence for row in rows if row.time is not None}
+    return f"{100 * levels.pop():g} % CI" if len(levels) == 1 else "CI"
+
+
+def _moves(rows: Sequence[Any]) -> bool:
+    """Whether the time of some rows is not that of their arithmetic."""
+    return any(row.roofline is not None and row.roofline.bound != "compute" for row in rows)
 
 
 class TimeSummary(Record, frozen=True, kw_only=True):
@@ -53,17 +76,17 @@ class TimeSummary(Record, frozen=True, kw_only=True):
         processes: How many processes the repetitions were made in.
     """
 
-    median: float
-    ci_low: float | None
-    ci_high: float | None
-    q1: float
-    q3: float
-    min: float
-    n: int
+    median: Annotated[float, shown("median", format_seconds, unit="s")]
+    ci_low: Annotated[float | None, shown(unit="s")]
+    ci_high: Annotated[float | None, shown(unit="s")]
+    q1: Annotated[float, shown(unit="s")]
+    q3: Annotated[float, shown(unit="s")]
+    min: Annotated[float, shown(unit="s")]
+    n: Annotated[int, shown("n")]
     confidence: float = 0.95
-    p90: float | None = None
-    p99: float | None = None
-    repetitions: int = 1
+    p90: Annotated[float | None, shown("p90", format_seconds, unit="s", when=_sampled)] = None
+    p99: Annotated[float | None, shown("p99", format_seconds, unit="s", when=_sampled)] = None
+    repetitions: Annotated[int, shown("repetitions", when=_repeated)] = 1
     visit_s: tuple[float, ...] = ()
     processes: int = 1
 
@@ -73,6 +96,20 @@ class TimeSummary(Record, frozen=True, kw_only=True):
         if self.ci_low is None or self.ci_high is None or not self.median > 0:
             return None
         return (self.ci_high - self.ci_low) / 2 / self.median
+
+    @property
+    def spread(self) -> Annotated[str, shown(_confidence)]:
+        """The interval's half width in per cent, or what there is where there is no interval."""
+        if self.half_width is not None:
+            return percent(self.half_width)
+        return "no spread" if self.iqr is None else f"IQR {percent(self.iqr)}"
+
+    @property
+    def interval(self) -> Annotated[str | None, shown("95 % CI")]:
+        """The ends of the interval; None without one."""
+        if self.ci_low is None or self.ci_high is None:
+            return None
+        return f"{format_seconds(self.ci_low)} to {format_seconds(self.ci_high)}"
 
     @property
     def iqr(self) -> float | None:
@@ -90,8 +127,8 @@ class Peaks(Record, frozen=True, kw_only=True):
         measured: What a probe kernel reached, at this clock.
     """
 
-    theoretical: float | None = None
-    measured: float | None = None
+    theoretical: Annotated[float | None, shown(unit="TFLOP/s")] = None
+    measured: Annotated[float | None, shown(unit="TFLOP/s")] = None
 
 
 class Roofline(Record, frozen=True, kw_only=True):
@@ -107,12 +144,13 @@ class Roofline(Record, frozen=True, kw_only=True):
         bandwidth_low_gbps: What the slowest undisturbed probe reached; null where there was one.
     """
 
-    bound: Annotated[str, one_of("compute", "memory", "launch")]
-    time_s: float
-    efficiency: float
+    bound: Annotated[str, one_of("compute", "memory", "launch"), shown("bound", right=False)]
+    time_s: Annotated[float, shown(unit="s")]
+    # Of two peaks a memory-bound kernel can reach neither; its own roof says what is left.
+    efficiency: Annotated[float, shown("of roof", percent, when=_moves)]
     bandwidth: str = "memory"
-    bandwidth_gbps: float | None = None
-    bandwidth_low_gbps: float | None = None
+    bandwidth_gbps: Annotated[float | None, shown(unit="GB/s")] = None
+    bandwidth_low_gbps: Annotated[float | None, shown(unit="GB/s")] = None
 
     @property
     def efficiency_high(self) -> float:
@@ -142,6 +180,38 @@ class Correctness(Record, frozen=True, kw_only=True):
     detail: str | None = None
 
     promised = ("status",)
+
+
+def _kernel(algorithm: str) -> str:
+    """Return the kernel behind a framework's function, which says more than the function."""
+    behind = _BEHIND.fullmatch(algorithm)
+    text = behind.group(1) if behind else algorithm
+    # "Pad, Conv2D: _MklNativeFusedConv2D"
+    return cut(text.rpartition(": ")[2] if len(text) > _ALGORITHM else text, _ALGORITHM)
+
+
+def _giga(flops: int) -> str:
+    return number(flops / 1e9)
+
+
+def _layers(rows: Sequence[Any]) -> bool:
+    return len({row.layer for row in rows}) > 1
+
+
+def _joules(energy: float) -> str:
+    return si(energy, "J")
+
+
+def _of_traffic(rows: Sequence[Any]) -> bool:
+    """Whether rows are bound by memory: of others their traffic says nothing."""
+    known = [row for row in rows if row.of_bandwidth is not None]
+    return any(row.roofline.bound == "memory" for row in known)
+
+
+_GPU: Final = "sm_clock_hz memory_clock_hz power_w temperature_c reasons others readings"
+_ROLE: Final = re.compile(r"(src|weights|dst) ([^,]+)")
+_BEHIND: Final = re.compile(r"\S+ \((.+)\)")
+_ALGORITHM: Final = 40  # characters of an algorithm in tables
 
 
 class Measurement(
@@ -237,20 +307,20 @@ class Measurement(
     backend: str = "native"
     mode: str | None = None
     library: str | None = None
-    algorithm: str | None = None
+    algorithm: Annotated[str | None, shown("algorithm", _kernel, right=False)] = None
     layout: str | None = None
     cache: Cache = "hot"
     timing: str = "steady"
     status: Status
     reason: str | None = None
     time: TimeSummary | None = None
-    flops: int
-    flops_executed: int
-    bytes: int
-    tflops: float | None = None
-    gbps: float | None = None
-    arithmetic_intensity: float | None = None
-    clock_hz: float | None = None
+    flops: Annotated[int, shown("GFLOP", _giga, unit="FLOP", when=_layers)]
+    flops_executed: Annotated[int, shown(unit="FLOP")]
+    bytes: Annotated[int, shown(unit="B")]
+    tflops: Annotated[float | None, shown("TFLOP/s", number, unit="TFLOP/s")] = None
+    gbps: Annotated[float | None, shown("GB/s", number, unit="GB/s", when=_moves)] = None
+    arithmetic_intensity: Annotated[float | None, shown(unit="FLOP/B")] = None
+    clock_hz: Annotated[float | None, shown(unit="Hz")] = None
     peak: Peaks = msgspec.field(default_factory=Peaks)
     roofline: Roofline | None = None
     correct: Correctness = msgspec.field(default_factory=Correctness)
@@ -259,9 +329,9 @@ class Measurement(
     layout_request: str = "best"
     propagation: Propagation = "inference"
     threads: int | None = None
-    workspace_bytes: int | None = None
-    reorder_s: Mapping[str, float] = msgspec.field(default_factory=dict)
-    setup_s: float | None = None
+    workspace_bytes: Annotated[int | None, shown(unit="B")] = None
+    reorder_s: Annotated[Mapping[str, float], shown(unit="s")] = msgspec.field(default_factory=dict)
+    setup_s: Annotated[float | None, shown(unit="s")] = None
     candidates: tuple[Mapping[str, Any], ...] | None = None
     samples_s: tuple[float, ...] | None = None
     warnings: tuple[str, ...] = ()
@@ -272,18 +342,26 @@ class Measurement(
     fuse: str = "none"
     tensor_cores: bool | None = None
     notes: tuple[str, ...] = ()
-    launch_s: Mapping[str, float] | None = None
+    launch_s: Annotated[
+        Mapping[str, float] | None, shown(unit="s", keys="event graph host enqueue")
+    ] = None
     kernels: tuple[Mapping[str, Any], ...] = ()
-    energy_j: float | None = None
-    power_w: float | None = None
-    gpu: Mapping[str, Any] | None = None
-    ratio: Mapping[str, Any] | None = None
-    warm_s: float | None = None
-    faults: Mapping[str, float] | None = None
-    empty_call_s: float | None = None
+    energy_j: Annotated[float | None, shown("energy", _joules, unit="J")] = None
+    power_w: Annotated[float | None, shown(unit="W")] = None
+    gpu: Annotated[Mapping[str, Any] | None, shown(keys=_GPU)] = None
+    ratio: Annotated[Mapping[str, Any] | None, shown(keys="to median ci_low ci_high rounds")] = None
+    warm_s: Annotated[float | None, shown("pages kept", format_seconds, unit="s")] = None
+    faults: Annotated[Mapping[str, float] | None, shown(keys="default warm")] = None
+    empty_call_s: Annotated[float | None, shown(unit="s")] = None
     causes: tuple[Mapping[str, Any], ...] = ()
     clock_from: str | None = None
 
+    #: Of a table of rows, in the order of its columns.
+    columns: ClassVar[str] = (
+        "algorithm short_layout flops time.median time.spread time.n time.repetitions time.p90 "
+        "time.p99 tflops gbps of_theoretical of_measured roofline.efficiency of_bandwidth "
+        "roofline.bound energy_j gflops_per_watt to_best warm_s checked note"
+    )
     derived = ("gflops_per_watt", "of_bandwidth", "fewer_flops")
     omitted = ("candidates", "samples_s")
     promised = ("device", "backend", "cache", "reason", "time", "correct")
@@ -309,7 +387,9 @@ class Measurement(
         return " ".join(filter(None, (self.backend, self.mode)))
 
     @property
-    def gflops_per_watt(self) -> float | None:
+    def gflops_per_watt(
+        self,
+    ) -> Annotated[float | None, shown("GFLOP/s/W", number, unit="GFLOP/J")]:
         """Algorithmic GFLOP/s per watt, which is GFLOP per joule; None without an energy."""
         return self.flops / self.energy_j / 1e9 if self.energy_j else None
 
@@ -323,7 +403,9 @@ class Measurement(
         return fewer_flops(self.algorithm, *self.notes)
 
     @property
-    def of_bandwidth(self) -> float | None:
+    def of_bandwidth(
+        self,
+    ) -> Annotated[float | None, shown("of bandwidth", percent, when=_of_traffic)]:
         """The least traffic's rate over the bandwidth of the level that has most of it.
 
         None where that is not known. Above 1 where another level brings a part of the bytes.
@@ -348,6 +430,62 @@ class Measurement(
         if self.time is None or not self.time.median > 0:
             return None
         return self.flops_executed / self.time.median / 1e12
+
+    @property
+    def of_theoretical(self) -> Annotated[float | None, shown("theoretical", percent)]:
+        """The executed rate over the theoretical compute peak."""
+        return self.fraction_of_peak("theoretical")
+
+    @property
+    def of_measured(self) -> Annotated[float | None, shown("measured", percent)]:
+        """The executed rate over the measured compute peak."""
+        return self.fraction_of_peak("measured")
+
+    @property
+    def short_layout(self) -> Annotated[str | None, shown("layout", right=False, varies=True)]:
+        """What matters of ``layout``, or all of it where it has another form.
+
+        Images: the format of source and destination (``nhwc``), or both where they differ
+        (``nchw>nChw16c``). Matrix products: whether the weights are ``packed`` (blocked), ``plain``
+        (``kn``) or in which other order.
+        """
+        if not self.layout:
+            return None
+        formats = {role: text.strip() for role, text in _ROLE.findall(self.layout)}
+        weights = formats.get("weights")
+        if self.kind == "gemm" and weights is not None:
+            if weights in {"kn", "gkn"}:
+                return "plain"
+            return "packed" if re.search(r"\d", weights) else weights
+        ends = dict.fromkeys(formats[role] for role in ("src", "dst") if role in formats)
+        return ">".join(ends) or self.layout
+
+    @property
+    def to_best(self) -> Annotated[str | None, shown("to best")]:
+        """The time over the fastest backend's, with the half width of its interval."""
+        if not self.ratio:
+            return None
+        low, high = self.ratio["ci_low"], self.ratio["ci_high"]
+        text = f"{number(self.ratio['median'], 3)}x"
+        if low is None or high is None or low == high:
+            return text
+        return f"{text} +-{percent((high - low) / 2 / self.ratio['median'])}"
+
+    @property
+    def checked(self) -> Annotated[str, shown("checked", right=False)]:
+        """The verdict of the verification: ``ok 2e-7``."""
+        verdict = self.correct
+        if not verdict.rel_error or verdict.status == "unchecked":
+            return verdict.status
+        return f"{verdict.status} {scientific(verdict.rel_error)}"
+
+    @property
+    def note(self) -> Annotated[str, shown("note", right=False)]:
+        """What makes the row another one than it seems, in words; empty where nothing does."""
+        words = ["contended"] * self.contended + ["ratio uncertain"] * is_uncertain(self)
+        words += ["interrupted"] * (not self.complete)
+        words += [f"{self.fewer_flops}: % of direct FLOPs"] if self.fewer_flops else []
+        return ", ".join(words)
 
     def fraction_of_peak(self, which: str) -> float | None:
         """Return the executed rate over the ``theoretical`` or ``measured`` compute peak."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
 
 from pydlbench.errors import UsageError
 from pydlbench.models import model_names
 from pydlbench.models.own import is_onnx, is_own
+from pydlbench.records.fields import shown
 from pydlbench.records.measurement import Status, TimeSummary
 from pydlbench.records.own import OPTIMIZERS, OwnSpec
 from pydlbench.records.record import Record, one_of
@@ -22,6 +23,7 @@ from pydlbench.records.trace import (
     TraceFacts,
     Tracing,
 )
+from pydlbench.units import format_seconds
 from pydlbench.words import (
     CASTS,
     FEEDS,
@@ -82,14 +84,14 @@ class StepSpec(Record, frozen=True, kw_only=True):
     model: str
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
     own: OwnSpec | None = None
-    batch: int | None = None
-    phase: Phase = "forward"
+    batch: Annotated[int | None, shown("batch", varies=True)] = None
+    phase: Annotated[Phase, shown("phase", right=False, varies=True)] = "forward"
     framework: Framework = FRAMEWORKS[0]
     mode: str | None = None
-    precision: Precision = "fp32"
+    precision: Annotated[Precision, shown("precision", right=False, varies=True)] = "fp32"
     cast: str = "mixed"
     layout: str = ""
-    device: str = "cpu"
+    device: Annotated[str, shown("device", right=False, varies=True)] = "cpu"
     feed: str = "resident"
     fetch: bool = False
     dropout: bool = True
@@ -382,11 +384,11 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
     case: StepSpec
     status: Status
     reason: str | None = None
-    images_per_s: float | None = None
+    images_per_s: Annotated[float | None, shown("images/s", "{:.4g}".format, unit="1/s")] = None
     samples_s: tuple[float, ...] = ()
     rounds_s: Mapping[int, float] = msgspec.field(default_factory=dict)
     inner: int | None = None
-    faults: float | None = None
+    faults: Annotated[float | None, shown("faults/step", "{:.0f}".format)] = None
     busy: float | None = None
     threads: int | None = None
     checks: tuple[Check, ...] = ()
@@ -424,3 +426,60 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
     def ok(self) -> bool:
         """Whether the row has a time that may be believed (perhaps a contended one)."""
         return self.status == "ok" and self.time is not None
+
+
+class StepRow(Record, frozen=True, kw_only=True):
+    """A timed step of a model in a framework.
+
+    Attributes:
+        record: its fields stand in the object itself.
+        title: of the model, in words.
+        flops: of a step: 2 x multiply-adds of convolutions and products, padding counted; None of a
+            model of the user's own.
+    """
+
+    record: StepRecord
+    title: str = ""
+    flops: Annotated[int | None, shown(unit="FLOP")] = None
+
+    #: Of a table of steps, in the order of its columns.
+    columns: ClassVar[str] = (
+        "who record.case.precision record.case.phase record.case.batch record.case.device median "
+        "record.time.interval record.time.n record.images_per_s tflops record.faults checks"
+    )
+    derived = ("tflops",)
+    embedded = ("record",)
+    unlisted = ("title",)
+
+    @property
+    def tflops(
+        self,
+    ) -> Annotated[float | None, shown("TFLOP/s", "{:.3g}".format, unit="TFLOP/s")]:
+        """FLOPs over the median, in TFLOP/s."""
+        time = self.record.time
+        return None if time is None or self.flops is None else self.flops / time.median / 1e12
+
+    @property
+    def who(self) -> Annotated[str, shown("framework", right=False)]:
+        """Framework and mode."""
+        return f"{self.record.case.framework} {self.record.case.mode}"
+
+    @property
+    def group(self) -> tuple[int | None, str]:
+        """Whom it took turns with: those of its batch and phase."""
+        return self.record.case.batch, self.record.case.phase
+
+    @property
+    def median(self) -> Annotated[str | None, shown("median")]:
+        """The time, with a star where other work disturbed it."""
+        time = self.record.time
+        mark = "*" if self.record.contended else ""
+        return None if time is None else f"{format_seconds(time.median)}{mark}"
+
+    @property
+    def checks(self) -> Annotated[str, shown("checks", right=False)]:
+        """What came of the checks before the timing."""
+        wrong = [one.name for one in self.record.checks if one.status != "ok"]
+        if wrong:
+            return f"failed: {', '.join(wrong)}"
+        return f"{len(self.record.checks)} ok" if self.record.checks else "none"

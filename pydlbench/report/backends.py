@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from typing import TYPE_CHECKING, Final
 
+from pydlbench.records.fields import Column, columns_of
 from pydlbench.records.measurement import UNCERTAIN_LEGEND, is_uncertain
-from pydlbench.records.measurement_metrics import (
-    METRIC,
-    TableOf,
-    algorithm_within,
-    checked_text,
-    ratio_text,
-)
-from pydlbench.records.metrics import Column, columns_of
 from pydlbench.report.blocks import Table
 from pydlbench.report.columns import (
     AXES,
@@ -22,23 +14,21 @@ from pydlbench.report.columns import (
     by_problem,
     common_model,
     label,
+    unit_of,
     varying,
 )
-from pydlbench.units import format_bytes, format_flops, number
+from pydlbench.units import format_bytes, format_flops
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pydlbench.records.measurement import Measurement
 
-# Characters of an algorithm's name.
-_MOST: Final = 40
 _CONTENDED, _UNCERTAIN, _OTHER_SUMS, _FEWER_FLOPS, _INTERRUPTED = "!", "~", "a", "f", "i"
-# The columns between an algorithm and its ratio; one title is shorter than in other tables.
+# In the order of their columns, behind who it is.
 _METRICS: Final = (
-    *map(METRIC.__getitem__, ("layout", "time_s.median", "time_s.spread", "tflops")),
-    dataclasses.replace(METRIC["of_peak.theoretical"], title="theory"),
-    *map(METRIC.__getitem__, ("of_peak.measured", "roofline.efficiency", "gflops_per_watt")),
+    "algorithm short_layout time.median time.spread tflops of_theoretical=theory of_measured "
+    "roofline.efficiency gflops_per_watt to_best warm_s=kept checked"
 )
 
 
@@ -90,7 +80,6 @@ def interleaved_legend(rows: Sequence[Measurement]) -> list[str]:
 def _columns(
     rows: Sequence[Measurement], problems: Sequence[Sequence[Measurement]]
 ) -> list[Column[Measurement]]:
-    table = TableOf(rows)
     inside = {axis for problem in problems for axis in varying(problem)}
     inside -= {"backend", "mode", "accumulate"}  # a mark tells who sums in what
     other = {id(row) for problem in problems for row in _other_sums(problem)}
@@ -100,14 +89,7 @@ def _columns(
 
     found: list[Column[Measurement]] = [Column("backend", lambda row: row.who, right=False)]
     found += [Column(axis, AXES[axis], right=False) for axis in AXES if axis in inside]
-    found.append(Column("algorithm", lambda row: algorithm_within(row, _MOST), right=False))
-    found += columns_of(_METRICS, table)
-    found.append(Column("to best", ratio_text))
-    if table.some("warm_s"):
-        factor, name = table.unit
-        kept = f"kept, {name}"
-        found.append(Column(kept, lambda row: number(row.warm_s * factor) if row.warm_s else "-"))
-    found.append(Column("checked", checked_text, right=False))
+    found += columns_of(rows, _METRICS, seconds=unit_of(rows))
     if any(map(marks, rows)):
         found.append(Column("note", marks, right=False))
     return found

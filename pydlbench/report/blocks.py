@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Set
 
-    from pydlbench.records.metrics import Column
+    from pydlbench.records.fields import Column
     from pydlbench.records.run import RunRecord
 
 Row = TypeVar("Row")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.backends import capabilities
 from pydlbench.records.breakdown import LEVELS, BreakdownRecord
-from pydlbench.records.metrics import Column
+from pydlbench.records.fields import Column
 from pydlbench.records.step import step_words
 from pydlbench.report.blocks import Heading, Lines, Table
 from pydlbench.report.columns import device_name

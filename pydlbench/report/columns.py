@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from pydlbench.records.measurement_metrics import TABLE_METRICS, TableOf, short_layout
-from pydlbench.records.metrics import Column, columns_of
-from pydlbench.units import format_bytes, format_flops, format_hz
+from pydlbench.records.fields import Column, columns_of
+from pydlbench.units import format_bytes, format_flops, format_hz, time_in, time_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,7 +132,12 @@ def columns(rows: Sequence[Measurement]) -> list[Column[Measurement]]:
         Column(_TITLES.get(axis, axis), _cell_of(axis, model), right=axis in {"batch", "threads"})
         for axis in sorted(axes, key=list(AXES).index)
     ]
-    return [*found, *columns_of(TABLE_METRICS, TableOf(rows))]
+    return [*found, *columns_of(rows, type(rows[0]).columns, seconds=unit_of(rows))]
+
+
+def unit_of(rows: Sequence[Measurement]) -> Callable[[float], str]:
+    """Return what formats times in the unit that fits the medians of rows."""
+    return partial(time_in, time_unit([row.time.median for row in rows if row.time is not None]))
 
 
 def _cell_of(axis: str, model: str) -> Callable[[Measurement], str]:
@@ -155,7 +160,7 @@ def heading(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
     lines = ["  ".join(_what(rows)), "  ".join(_where(run, rows))]
     layouts = {row.layout for row in rows if row.layout}
     if len(layouts) > 1:  # they may differ in what no column shows
-        layouts = {short_layout(row) for row in rows}
+        layouts = {row.short_layout or "" for row in rows}
     if len(layouts) == 1:
         lines.append(f"layout {layouts.pop()}")
     return lines

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pydlbench.compare.comparison import FASTER, SAME, SLOWER, UNCLEAR
 from pydlbench.compare.match import LAYER_KINDS, describe
 from pydlbench.compare.stored import CONTENDED
-from pydlbench.records.metrics import Column
+from pydlbench.records.fields import Column
 from pydlbench.report.blocks import Heading, Lines, Table, some_names
 from pydlbench.units import number, percent, time_in, time_unit
 

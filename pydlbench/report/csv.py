@@ -6,13 +6,14 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.records.breakdown import LEVELS
-from pydlbench.records.measurement_metrics import METRICS
+from pydlbench.records.fields import flat_names
+from pydlbench.records.measurement import Measurement
+from pydlbench.records.step import StepRow
 from pydlbench.report.text import csv_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
     from pydlbench.store.entry import Entry
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 # Layers in CSV: one line per measurement, nested values flattened, every line with its run.
 
 #: Of layers; those of steps are :data:`pydlbench.report.e2e.CSV_COLUMNS`.
-CSV_COLUMNS: Final = ("run_id", "created_utc", *(one.column for one in METRICS if one.flat))
+CSV_COLUMNS: Final = ("run_id", "created_utc", *flat_names(Measurement))
 
 
 def to_csv(run: RunRecord, measurements: Sequence[Measurement]) -> str:
@@ -75,10 +76,10 @@ _IDENTITY: Final = (
 #: ``table`` is ``layer``, ``step``, ``breakdown``, ``estimate`` or ``protocol``; ``sample`` counts
 #: from 0 and is empty in the line of the measurement. Of a protocol, each number that its script
 #: prints has lines of its own.
-LONG_COLUMNS: Final = (
-    *(*_RUN, "table", "sample", "sample_s"),
-    *(name for name in CSV_COLUMNS if name not in (*_RUN, "faults_default", "faults_warm")),
-    *("faults_default", "faults_warm", *_STEP),
+LONG_COLUMNS: Final = tuple(
+    dict.fromkeys(
+        (*_RUN, "table", "sample", "sample_s", *CSV_COLUMNS, *flat_names(StepRow), *_STEP)
+    )
 )
 _TIMES: Final = {"layer": "time_s", "step": "time_s", "breakdown": "measured_s"}
 

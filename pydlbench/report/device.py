@@ -10,7 +10,7 @@ from pydlbench.devices.cpu.affinity import format_cpus
 from pydlbench.devices.gpu.cards import find_card
 from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import accumulator, other_accumulators, theoretical_peak
-from pydlbench.records.metrics import Column
+from pydlbench.records.fields import Column
 from pydlbench.report.blocks import Facts, Lines, Table
 from pydlbench.units import format_bytes, format_hz, format_seconds, percent, si
 

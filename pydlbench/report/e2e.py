@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.devices.gpu.cards import find_card
@@ -10,8 +9,8 @@ from pydlbench.devices.gpu.facts import GpuFacts
 from pydlbench.devices.gpu.peaks import on_tensor_cores
 from pydlbench.models import build_model
 from pydlbench.models.counts import macs
-from pydlbench.records.metrics import Metric, columns_of
-from pydlbench.records.step import options_text
+from pydlbench.records.fields import Column, columns_of, flat_names
+from pydlbench.records.step import StepRow, options_text
 from pydlbench.report.blocks import Heading, Lines, Table
 from pydlbench.report.columns import device_name
 from pydlbench.report.context import context_blocks
@@ -36,47 +35,6 @@ if TYPE_CHECKING:
 
 # -----------------------------------------------------------------------------
 # What a report says of a timed step besides its record: FLOP/s, and who it is compared with.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRow:
-    """A record with what the model says of it.
-
-    Attributes:
-        record: the step.
-        title: of the model, in words.
-        flops: of a step: 2 x multiply-adds of convolutions and products, padding counted; None of a
-            model of the user's own.
-    """
-
-    record: StepRecord
-    title: str
-    flops: int | None
-
-    @property
-    def tflops(self) -> float | None:
-        """TFLOP/s of the median step."""
-        time = self.record.time
-        return None if time is None or self.flops is None else self.flops / time.median / 1e12
-
-    @property
-    def who(self) -> str:
-        """Framework and mode."""
-        return f"{self.record.case.framework} {self.record.case.mode}"
-
-    @property
-    def group(self) -> tuple[int | None, str]:
-        """Whom it took turns with: those of its batch and phase."""
-        return self.record.case.batch, self.record.case.phase
-
-    @property
-    def wide_precision(self) -> str:
-        """Its precision by a name that both kinds of device know."""
-        return self.record.case.precision.removesuffix("-tc")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the record's JSON object with FLOPs and TFLOP/s."""
-        return {**self.record.to_dict(), "flops": self.flops, "tflops": self.tflops}
 
 
 def step_rows(records: Sequence[StepRecord]) -> list[StepRow]:
@@ -159,14 +117,19 @@ def device_ratio(row: StepRow, rows: Sequence[StepRow]) -> Ratio | None:
     if not (row.record.case.on_gpu and row.record.ok):
         return None
     for other in rows:
-        same = (other.who, other.group, other.wide_precision) == (
+        same = (other.who, other.group, _wide(other)) == (
             row.who,
             row.group,
-            row.wide_precision,
+            _wide(row),
         )
         if same and other.record.ok and not other.record.case.on_gpu:
             return ratio(other, row)
     return None
+
+
+def _wide(row: StepRow) -> str:
+    """Return a precision by a name that both kinds of device know."""
+    return row.record.case.precision.removesuffix("-tc")
 
 
 #: Settings that get a column where rows differ in them.
@@ -185,7 +148,7 @@ def steps_report(run: RunRecord, rows: Sequence[StepRow], conclusion: Sequence[s
     differing = _differing(rows)
     notes = dict.fromkeys(f"{row.who}: {note}" for row in rows for note in row.record.notes)
     context = [block for row in timed for block in context_blocks(row.record, row.who)]
-    table = Table.of(columns_of(METRICS, StepTable(timed, differing)), timed)
+    table = Table.of(_columns(timed), timed)
     # Of a single step its modules are what was asked for; several are held against each other.
     first = [*context, table] if len(timed) == 1 else [table, *context]
     return [
@@ -276,34 +239,9 @@ def _gpu(row: StepRow) -> str:
     return str(found or row.record.case.device)
 
 
-def _interval(row: StepRow) -> str:
-    time = row.record.time
-    if time is None or time.ci_low is None or time.ci_high is None:
-        return "-"
-    return f"{format_seconds(time.ci_low)} to {format_seconds(time.ci_high)}"
-
-
-def _median(row: StepRow) -> str:
-    time = row.record.time
-    mark = "*" if row.record.contended else ""
-    return "-" if time is None else f"{format_seconds(time.median)}{mark}"
-
-
-def _checks(row: StepRow) -> str:
-    checks = row.record.checks
-    wrong = [one.name for one in checks if one.status != "ok"]
-    if wrong:
-        return f"failed: {', '.join(wrong)}"
-    return f"{len(checks)} ok" if checks else "none"
-
-
 def _beside_cpu(row: StepRow, timed: Sequence[StepRow]) -> str:
     found = device_ratio(row, timed)
     return "-" if found is None else f"{found.median:.3g}x"
-
-
-def _value(value: float | None, form: str) -> str:
-    return "-" if value is None else f"{value:{form}}"
 
 
 def _to_fastest(row: StepRow, timed: Sequence[StepRow]) -> str:
@@ -315,65 +253,14 @@ def _to_fastest(row: StepRow, timed: Sequence[StepRow]) -> str:
     return "1" if best is row else ("-" if found is None else f"{found.median:.3g}")
 
 
-@dataclass(frozen=True)
-class StepTable:
-    """The rows of a table of steps, and the settings that they differ in."""
-
-    timed: Sequence[StepRow]
-    differing: Sequence[str]
-
-
-def _setting_of(axis: str) -> Metric[StepRow, StepTable]:
-    """Return the metric of a setting, which has a column where rows differ in it."""
-    return Metric(
-        path=axis,
-        title=axis,
-        text=lambda row, _: str(getattr(row.record.case, axis)),
-        shown=lambda table: axis in table.differing,
-        right=axis == "batch",
-    )
-
-
-#: Of a step, in the order of the table's columns.
-METRICS: Final[tuple[Metric[StepRow, StepTable], ...]] = (
-    Metric(path="framework", title="framework", text=lambda row, _: row.who, right=False),
-    *map(_setting_of, _AXES),
-    Metric(path="time_s.median", unit="s", title="median", text=lambda row, _: _median(row)),
-    Metric(path="time_s.ci_low", unit="s", title="95 % CI", text=lambda row, _: _interval(row)),
-    Metric(
-        path="time_s.n",
-        title="n",
-        text=lambda row, _: "-" if row.record.time is None else str(row.record.time.n),
-    ),
-    Metric(
-        path="images_per_s",
-        unit="1/s",
-        title="images/s",
-        text=lambda row, _: _value(row.record.images_per_s, ".4g"),
-    ),
-    Metric(
-        path="tflops",
-        unit="TFLOP/s",
-        title="TFLOP/s",
-        text=lambda row, _: _value(row.tflops, ".3g"),
-    ),
-    Metric(
-        path="faults", title="faults/step", text=lambda row, _: _value(row.record.faults, ".0f")
-    ),
-    Metric(path="checks", title="checks", text=lambda row, _: _checks(row), right=False),
-    Metric(
-        path="ratio",
-        title="x fastest",
-        text=lambda row, table: _to_fastest(row, table.timed),
-        shown=lambda table: len(table.timed) > 1,
-    ),
-    Metric(
-        path="device_ratio",
-        title="CPU / GPU",
-        text=lambda row, table: _beside_cpu(row, table.timed),
-        shown=lambda table: any(device_ratio(row, table.timed) for row in table.timed),
-    ),
-)
+def _columns(timed: Sequence[StepRow]) -> list[Column[StepRow]]:
+    """Return the columns of a table of steps: their own, and how they compare."""
+    found = columns_of(timed, StepRow.columns)
+    if len(timed) > 1:
+        found.append(Column("x fastest", lambda row: _to_fastest(row, timed)))
+    if any(device_ratio(row, timed) for row in timed):
+        found.append(Column("CPU / GPU", lambda row: _beside_cpu(row, timed)))
+    return found
 
 
 # -----------------------------------------------------------------------------
@@ -560,13 +447,7 @@ def _devices(timed: Sequence[StepRow]) -> list[str]:
 # -----------------------------------------------------------------------------
 # Steps as JSON and CSV.
 
-CSV_COLUMNS = (
-    *("run_id", "created_utc", "model", "batch", "phase", "framework", "mode", "precision"),
-    *("cast", "layout", "device", "threads", "feed", "library", "status", "reason"),
-    *("time_s_median", "time_s_ci_low", "time_s_ci_high", "time_s_min", "time_s_n"),
-    *("images_per_s", "flops", "tflops", "faults", "busy", "setup_s", "checks", "contended"),
-    "stop_reason",
-)
+CSV_COLUMNS: Final = ("run_id", "created_utc", *flat_names(StepRow))
 
 
 def to_json(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.records.metrics import Column, cut
+from pydlbench.records.fields import columns_of
+from pydlbench.records.fleet import SIGNED
 from pydlbench.report.blocks import Heading, Lines, Table, some_names
 from pydlbench.report.figures.nodes import nodes
 from pydlbench.units import format_seconds, percent
@@ -12,10 +13,8 @@ from pydlbench.units import format_seconds, percent
 if TYPE_CHECKING:
     from pydlbench.records.fleet import (
         FleetChange,
-        FleetCommon,
         FleetComparison,
         FleetEffect,
-        FleetMetric,
         FleetNode,
         FleetStep,
         FleetVerdict,
@@ -26,7 +25,10 @@ if TYPE_CHECKING:
 _OF_NODE: Final = 4
 _METRICS: Final = 24
 _FAILED: Final = 12
-_WIDE: Final = 48
+# Fields, in the order of their columns.
+_SPREAD: Final = "metric kind nodes median_s spread least..most resolution"
+_CHANGES: Final = "node metric before_s after_s change ci_low..ci_high verdict"
+_COMMON: Final = "metric kind nodes change least..most"
 
 
 def fleet_report(verdict: FleetVerdict, early: str = "") -> list[Block]:
@@ -36,18 +38,18 @@ def fleet_report(verdict: FleetVerdict, early: str = "") -> list[Block]:
         verdict: on the fleet.
         early: how its run has ended before its end; empty where it has not.
     """
-    shown = slow_rows(verdict, _OF_NODE)
+    shown, metrics = slow_rows(verdict, _OF_NODE), verdict.metrics[:_METRICS]
     commands = {one.node: one.command for one in reversed(shown) if one.command}
     part = [f"this run is {early}: it is not all that was asked for"] if early else []
     blocks: list[Block] = [
         Heading([_summary(verdict), _what(verdict)], bold=1),
         Lines(part, alarm=True),
         *nodes(verdict),
-        Table.of(_SLOW, shown),
+        Table.of(columns_of(shown, "node metric effect ci_low..ci_high rounds evidence"), shown),
         Lines([f"try: {command}  # on {node}" for node, command in reversed(commands.items())]),
         Lines(_unclear(verdict), alarm=True),
         Lines([_step(one) for one in verdict.steps]),
-        Table.of(_SPREAD, verdict.metrics[:_METRICS]),
+        Table.of(columns_of(metrics, _SPREAD), metrics),
         Lines(_more(verdict)),
         Lines(_failed(verdict.nodes), alarm=True),
         Lines([f"note: {one}" for one in verdict.notes]),
@@ -111,21 +113,21 @@ def slow_rows(verdict: FleetVerdict, most: int | None = None) -> list[FleetEffec
 def _step(one: FleetStep) -> str:
     interval = ""
     if one.ci_low is not None and one.ci_high is not None:
-        interval = f" (95 % {_signed(one.ci_low)} .. {_signed(one.ci_high)})"
+        interval = f" (95 % {SIGNED(one.ci_low)} .. {SIGNED(one.ci_high)})"
     text = (
         f"{one.metric}: a synchronous step on {one.nodes} nodes waits for {one.slowest}: "
-        f"{format_seconds(one.slowest_s)}, {_signed(one.loss)}{interval} over the others' "
+        f"{format_seconds(one.slowest_s)}, {SIGNED(one.loss)}{interval} over the others' "
         f"{format_seconds(one.median_s)}, communication apart"
     )
     if one.without_slow is not None:
-        text += f"; without the SLOW nodes {_signed(one.without_slow)}"
+        text += f"; without the SLOW nodes {SIGNED(one.without_slow)}"
     return text
 
 
 def _unclear(verdict: FleetVerdict) -> list[str]:
     rows = unclear_rows(verdict)
     lines = [
-        f"unclear: {one.node} {_signed(one.effect)} in {one.metric} ({_certainty(one)}): more "
+        f"unclear: {one.node} {SIGNED(one.effect)} in {one.metric} ({_certainty(one)}): more "
         "--rounds would tell"
         for one in rows[:_FAILED]
     ]
@@ -133,7 +135,11 @@ def _unclear(verdict: FleetVerdict) -> list[str]:
 
 
 def _certainty(one: FleetEffect) -> str:
-    return "a single round" if one.ci_low is None else f"95 % {_interval(one)}"
+    return (
+        "a single round"
+        if one.ci_low is None
+        else f"95 % {SIGNED(one.ci_low)} .. {SIGNED(one.ci_high)}"
+    )
 
 
 def _and_more(count: int) -> list[str]:
@@ -154,38 +160,6 @@ def _more(verdict: FleetVerdict) -> list[str]:
     return [f"... and {left} more metrics: --json has them"] if left > 0 else []
 
 
-def _signed(fraction: float | None) -> str:
-    """Return a fraction in percent with its sign."""
-    return percent(fraction, signed=True)
-
-
-def _interval(one: FleetEffect) -> str:
-    return f"{_signed(one.ci_low)} .. {_signed(one.ci_high)}"
-
-
-def _ends(one: FleetMetric) -> str:
-    return f"{_signed(one.least)} .. {_signed(one.most)}"
-
-
-_SLOW: Final[tuple[Column[FleetEffect], ...]] = (
-    Column("slow node", lambda one: one.node, right=False),
-    Column("metric", lambda one: cut(one.metric, _WIDE), right=False),
-    Column("slower by", lambda one: _signed(one.effect)),
-    Column("95 % CI", _interval),
-    Column("rounds", lambda one: str(one.rounds)),
-    Column("read beside it", lambda one: "; ".join(x.text for x in one.evidence), right=False),
-)
-_SPREAD: Final[tuple[Column[FleetMetric], ...]] = (
-    Column("metric", lambda one: cut(one.metric, _WIDE), right=False),
-    Column("kind", lambda one: str(one.group + 1)),
-    Column("nodes", lambda one: str(one.nodes)),
-    Column("median", lambda one: _time(one.median_s)),
-    Column("spread", lambda one: percent(one.spread)),
-    Column("fastest .. slowest", _ends),
-    Column("found from", lambda one: percent(one.resolution)),
-)
-
-
 # -----------------------------------------------------------------------------
 # Two runs of a fleet.
 
@@ -193,10 +167,11 @@ _SPREAD: Final[tuple[Column[FleetMetric], ...]] = (
 def fleet_comparison(found: FleetComparison) -> list[Block]:
     """Return the report on two runs, the nodes that became slower first."""
     shown = [one for verdict in ("SLOWER", "FASTER") for one in _of_nodes(found, verdict)]
+    common = found.common[:_METRICS]
     blocks: list[Block] = [
         Heading([_changed(found), _compared(found)], bold=1),
-        Table.of(_CHANGES, shown),
-        Table.of(_COMMON, found.common[:_METRICS]),
+        Table.of(columns_of(shown, _CHANGES), shown),
+        Table.of(columns_of(common, _COMMON), common),
         Lines([f"note: {one}" for one in found.notes]),
     ]
     return [one for one in blocks if not isinstance(one, Table) or one.cells]
@@ -227,25 +202,3 @@ def _compared(found: FleetComparison) -> str:
         if names:
             words.append(f"{len(names)} {what}: {some_names(names)}")
     return ", ".join(words)
-
-
-def _time(seconds: float | None) -> str:
-    return "-" if seconds is None else format_seconds(seconds)
-
-
-_CHANGES: Final[tuple[Column[FleetChange], ...]] = (
-    Column("node", lambda one: one.node, right=False),
-    Column("metric", lambda one: cut(one.metric, _WIDE), right=False),
-    Column("before", lambda one: _time(one.before_s)),
-    Column("after", lambda one: _time(one.after_s)),
-    Column("against the others", lambda one: _signed(one.change)),
-    Column("95 % CI", lambda one: f"{_signed(one.ci_low)} .. {_signed(one.ci_high)}"),
-    Column("verdict", lambda one: one.verdict, right=False),
-)
-_COMMON: Final[tuple[Column[FleetCommon], ...]] = (
-    Column("all nodes together", lambda one: cut(one.metric, _WIDE), right=False),
-    Column("kind", lambda one: str(one.group + 1)),
-    Column("nodes", lambda one: str(one.nodes)),
-    Column("median change", lambda one: _signed(one.change)),
-    Column("least .. most", lambda one: f"{_signed(one.least)} .. {_signed(one.most)}"),
-)

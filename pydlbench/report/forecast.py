@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.analysis.scores import LEAST
 from pydlbench.backends import capabilities
+from pydlbench.records.fields import Column
 from pydlbench.records.forecast import ForecastRecord
-from pydlbench.records.metrics import Column, cut
 from pydlbench.report.blocks import Heading, Lines, Table
 from pydlbench.report.columns import device_name
-from pydlbench.units import Scale, percent
+from pydlbench.units import Scale, cut, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

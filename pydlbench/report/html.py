@@ -30,7 +30,7 @@ MOST_ROWS: Final = 3000
 MOST_FIGURES: Final = 6
 # Control characters are no text in HTML; half of a surrogate pair cannot be written as UTF-8.
 _UNPRINTABLE: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-_COMMAND: Final = re.compile(r"(next: |try: |.*; next: )(pydlbench .*|--.*)")
+_COMMAND: Final = re.compile(r"(next: |try: )(.*)")
 _LONG: Final = 60  # of a cell's text: it is broken over several lines
 _NAMESPACES: Final = re.compile(r' xmlns(:xlink)?="[^"]*"')
 _INLINE: Final = frozenset(("a", "button", "code", "dt", "span", "td", "th"))

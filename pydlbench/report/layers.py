@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.ops.table import without_sides
+from pydlbench.records.fields import Column
 from pydlbench.records.measurement import TimeSummary
-from pydlbench.records.measurement_metrics import spread
-from pydlbench.records.metrics import Column
 from pydlbench.report.backends import interleaved_legend, interleaved_table
-from pydlbench.report.blocks import Heading, Lines, Table, run_lines, some_names
+from pydlbench.report.blocks import Heading, Lines, Table, some_names
 from pydlbench.report.columns import by_problem, columns, heading, label, varying
 from pydlbench.report.figures.batches import Rate, batches
 from pydlbench.report.figures.roofline import roofline
@@ -118,21 +117,6 @@ def ncu_command(row: Measurement) -> list[str]:
         f"PYDLBENCH_GATE=0 {first} \\",
         *(f"  {one} \\" for one in others[:-1]),
         f"  {others[-1]}",
-    ]
-
-
-def layers_page(
-    run: RunRecord, rows: Sequence[Measurement], conclusion: Sequence[str] = ()
-) -> list[Block]:
-    """Return what a page in Markdown has room for: one table of all rows, and what follows."""
-    timed = [row for row in rows if row.ok]
-    axes = varying(rows)
-    return [
-        Heading(heading(run, timed or rows)),
-        Table.of(columns(timed) if timed else (), timed),
-        *_refused(rows, lambda row: label(row, axes)),
-        Lines(conclusion),
-        run_lines(run),
     ]
 
 
@@ -306,7 +290,7 @@ def _candidate_columns(candidates: Sequence[_Candidate]) -> list[Column[_Candida
         Column("algorithm", text("algorithm"), right=False),
         Column("layout", text("layout"), right=False),
         Column("median", of_time(lambda time: time_in(unit, time.median))),
-        Column("CI", of_time(spread)),
+        Column("CI", of_time(lambda time: time.spread)),
         Column("n", of_time(lambda time: str(time.n))),
         Column("ratio", of_time(ratio)),
     ]

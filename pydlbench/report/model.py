@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.records.fields import Column
 from pydlbench.records.measurement import fewer_flops
-from pydlbench.records.metrics import Column
 from pydlbench.report.blocks import Facts, Heading, Lines, Table, some_names
 from pydlbench.report.columns import device_name
 from pydlbench.report.figures.bars import Bar, bars

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from pydlbench.compare.published import read_sources
-from pydlbench.records.metrics import Column
+from pydlbench.records.fields import Column
 from pydlbench.report.blocks import Lines, Table
 from pydlbench.units import number
 

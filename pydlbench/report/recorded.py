@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.records.metrics import Column
+from pydlbench.records.fields import Column
 from pydlbench.report.blocks import Heading, Lines, Table
 from pydlbench.report.context import module_cells
 from pydlbench.units import format_seconds, percent

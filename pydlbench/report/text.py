@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
 from pydlbench.errors import UsageError, nearest
-from pydlbench.records.metrics import cut
 from pydlbench.report.blocks import Details, Facts, Figure, Heading, Lines, Table, Title
 from pydlbench.store.place import user_path
-from pydlbench.units import printable
+from pydlbench.units import cut, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -188,7 +188,6 @@ def test_markdown_has_layers_and_the_rest(capsys):
     assert main(["export", "last", "--format", "md"]) == 0
     text = capsys.readouterr().out
     assert "| backend |" in text
-    assert "### Breakdowns" in text
     assert "it died" in text
     assert "-4.1 %" in text
 
@@ -235,9 +234,7 @@ def test_steps_of_other_settings_have_no_common_heading(keep, capsys, other):
     keep("sweep", *(Entry.from_document("step", one) for one in documents))
     assert main(["export", "last", "--format", "md"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    rows = [line.partition(" ms ")[0].rpartition("|")[0] for line in lines if line[:1] == "|"]
-    rows = [row for row in rows if "torch" in row]
-    assert len(set(rows)) == 2
+    assert sum(line.startswith("| framework |") for line in lines) == 2
     assert not any("times as long" in line for line in lines)
 
 

@@ -10,7 +10,7 @@ import pytest
 from pydlbench.records.measurement import Correctness, Measurement
 from pydlbench.report.csv import CSV_COLUMNS, to_csv
 from pydlbench.report.json import to_json
-from pydlbench.report.layers import layers_page
+from pydlbench.report.layers import layers_report
 from pydlbench.report.text import as_markdown
 from pydlbench.timing.chunk import GpuReadings
 
@@ -72,7 +72,7 @@ _NESTED = ("time_s", "peak_tflops", "roofline", "correct", "launch_s", "gpu", "r
 
 def test_markdown_table_and_reasons(run_record, measurement, without_time):
     rows = [measurement(), without_time("skipped", "no AMX | really", precision="bf16")]
-    text = as_markdown(layers_page(run_record, rows, ["conv3 is fine."]))
+    text = as_markdown(layers_report(run_record, rows, ["conv3 is fine."]))
     lines = text.splitlines()
     table = [line for line in lines if line.startswith("|")]
     assert len(table) == 3
@@ -83,6 +83,6 @@ def test_markdown_table_and_reasons(run_record, measurement, without_time):
 
 
 def test_markdown_of_nothing_but_failures(run_record, without_time):
-    text = as_markdown(layers_page(run_record, [without_time("failed", "out of memory")]))
+    text = as_markdown(layers_report(run_record, [without_time("failed", "out of memory")]))
     assert "failed alexnet/conv3: out of memory" in text
     assert "|" not in text

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from pydlbench.records.measurement import TimeSummary
-from pydlbench.records.step import StepRecord, StepSpec
-from pydlbench.report.e2e import StepRow, verdicts
+from pydlbench.records.step import StepRecord, StepRow, StepSpec
+from pydlbench.report.e2e import verdicts
 
 H200 = {"name": "NVIDIA H200", "capability": "9.0", "memory_bytes": 141_000_000_000}
 

@@ -1,0 +1,208 @@
+"""How the values of a record are named and printed: declared at the field, read by every printer.
+
+A field carries its unit, its header and its format as metadata::
+
+    tflops: Annotated[float | None, shown("TFLOP/s", number, unit="TFLOP/s")] = None
+
+A property that stands in tables has them at the type that it returns. A table is some records and
+the names of fields; the columns of CSV and Parquet files are the record's fields, and the units
+stand in the JSON Schema.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import NoneType, UnionType
+from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from pydlbench.records.record import Record
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """How a field is printed.
+
+    Attributes:
+        header: of its column; a function of the table's rows where it depends on them.
+        text: of a value; what is not known is a dash.
+        unit: ``s``, ``Hz``, ``FLOP``, ``B``...; empty of words and pure numbers.
+        right: whether it is aligned to the right.
+        when: whether a table of these rows needs the column; None where some row has a value.
+        varies: whether a table needs it only where its rows differ in it: what they share stands
+            above the table.
+        keys: of a mapping, those that CSV and Parquet files have columns for.
+    """
+
+    header: str | Callable[[Sequence[Any]], str] = ""
+    text: Callable[[Any], str] = str
+    unit: str = ""
+    right: bool = True
+    when: Callable[[Sequence[Any]], bool] | None = None
+    varies: bool = False
+    keys: tuple[str, ...] = ()
+
+
+def shown(
+    header: str | Callable[[Sequence[Any]], str] = "",
+    text: Callable[[Any], str] = str,
+    *,
+    unit: str = "",
+    right: bool = True,
+    when: Callable[[Sequence[Any]], bool] | None = None,
+    varies: bool = False,
+    keys: str = "",
+) -> Any:
+    """Return a field's metadata; see :class:`Shown`. A mapping's keys are parted by blanks."""
+    found = Shown(
+        header=header,
+        text=text,
+        unit=unit,
+        right=right,
+        when=when,
+        varies=varies,
+        keys=tuple(keys.split()),
+    )
+    return msgspec.Meta(extra={"shown": found}, extra_json_schema={"unit": unit} if unit else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[Row]):
+    """One column.
+
+    Attributes:
+        title: above it.
+        cell: the text of a row's cell.
+        right: whether it is aligned to the right.
+        value: what a page sorts a row by, where that is not its text.
+    """
+
+    title: str
+    cell: Callable[[Row], str]
+    right: bool = True
+    value: Callable[[Row], float | None] | None = None
+
+
+def columns_of(
+    rows: Sequence[Row], names: str, *, seconds: Callable[[float], str] | None = None
+) -> list[Column[Row]]:
+    """Return the columns of some fields; those that the rows have no need of are left out.
+
+    Args:
+        rows: records of one type.
+        names: of fields and properties, parted by blanks: ``layer time.median tflops``; with
+            another header behind ``=`` where a table has less room: ``of_theoretical=theory``. Two
+            fields are the ends of what the first one's header says: ``ci_low..ci_high``.
+        seconds: formats fields whose unit is ``s``, so that a table has one unit of time; None
+            leaves each to its own format.
+    """
+    record: Any = type(rows[0]) if rows else None
+    found = []
+    for word in names.split() if rows else ():
+        name, _, header = word.partition("=")
+        field = declared(record, name.partition("..")[0])
+        if header:
+            field = replace(field, header=header)
+        if field.when(rows) if field.when is not None else _needed(name, rows, field.varies):
+            found.append(_column(name, field, rows, seconds))
+    return found
+
+
+def _needed(path: str, rows: Sequence[Any], varies: bool) -> bool:
+    first = path.partition("..")[0]
+    known = {str(value) for row in rows if (value := value_of(row, first)) not in (None, "")}
+    return len(known) > varies
+
+
+def value_of(row: Any, path: str) -> Any:
+    """Return a field of a record, or of one in it: ``time.median``; None without that."""
+    for name in path.split("."):
+        row = None if row is None else getattr(row, name)
+    return row
+
+
+def _column(
+    path: str, field: Shown, rows: Sequence[Any], seconds: Callable[[float], str] | None
+) -> Column[Any]:
+    text = seconds if seconds is not None and field.unit == "s" else field.text
+
+    first, *last = path.split("..")
+
+    def cell(row: Any) -> str:
+        values = [value_of(row, one) for one in (first, *last)]
+        return "-" if None in values else " .. ".join(map(text, values))
+
+    def number(row: Any) -> float | None:
+        value = value_of(row, first)
+        return value if isinstance(value, (int, float)) else None
+
+    header = field.header if isinstance(field.header, str) else field.header(rows)
+    return Column(header, cell, field.right, number)
+
+
+@functools.cache
+def declared(record: type, path: str) -> Shown:
+    """Return what a field or a property declares, of records in it too.
+
+    Raises:
+        LookupError: it declares nothing.
+    """
+    name, _, rest = path.partition(".")
+    kind = _types(record)[name]
+    if rest:
+        return declared(_inner(kind), rest)
+    return next(_shown(kind))
+
+
+@functools.cache
+def _types(record: type) -> dict[str, Any]:
+    """Return the types of a record's fields and properties, with their metadata."""
+    found = get_type_hints(record, include_extras=True)
+    for base in reversed(record.__mro__):
+        for name, value in vars(base).items():
+            if isinstance(value, property) and value.fget is not None:
+                found[name] = get_type_hints(value.fget, include_extras=True).get("return")
+    return found
+
+
+def _shown(kind: Any) -> Iterator[Shown]:
+    if get_origin(kind) is Annotated:
+        for meta in kind.__metadata__:
+            extra = meta.extra if isinstance(meta, msgspec.Meta) else None
+            if extra and isinstance(found := extra.get("shown"), Shown):
+                yield found
+
+
+def _inner(kind: Any) -> Any:
+    """Return a field's type without its metadata, and without None where that is a choice."""
+    if get_origin(kind) is Annotated:
+        return _inner(get_args(kind)[0])
+    if get_origin(kind) in (Union, UnionType):
+        return next(_inner(one) for one in get_args(kind) if one is not NoneType)
+    return kind
+
+
+def flat_names(record: type[Record], before: str = "") -> Iterator[str]:
+    """Yield the columns of CSV and Parquet files: a record's fields, those of records in it too."""
+    fields = dict(zip(record.__struct_fields__, record.__struct_encode_fields__, strict=True))
+    for field, name in (fields | {name: name for name in record.derived}).items():
+        kind = _types(record)[field]
+        inner, keys = _inner(kind), [key for one in _shown(kind) for key in one.keys]
+        if field in record.embedded:
+            yield from flat_names(inner, before)
+        elif field in (*record.unlisted, *record.omitted) or (inner in _NO_CELL and not keys):
+            continue
+        elif isinstance(inner, type) and issubclass(inner, Record):
+            yield from flat_names(inner, f"{before}{name}_")
+        else:
+            yield from (f"{before}{name}_{key}" for key in keys)
+            yield from () if keys else (f"{before}{name}",)
+
+
+# What has no cell in CSV: samples, rounds, and mappings of anything.
+_NO_CELL = (tuple[float, ...], Mapping[int, float], Mapping[str, Any])
