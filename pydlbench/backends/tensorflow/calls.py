@@ -24,8 +24,7 @@ from pydlbench.backends.steps.repeated import (
     made_ready,
 )
 from pydlbench.backends.tensorflow.graph import Replayed, ReplayedGroup
-from pydlbench.backends.tensorflow.settings import tf
-from pydlbench.backends.tensorflow.step import Tracer
+from pydlbench.backends.tensorflow.settings import Tracer, tf
 from pydlbench.models import build_model
 from pydlbench.ops.seen.tensorflow import Node
 from pydlbench.records.operator import OperatorsFacts

@@ -6,7 +6,6 @@ import abc
 import contextlib
 import functools
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -17,7 +16,6 @@ from pydlbench.backends.steps.definition import Outcome, StepDefinition, StepMod
 from pydlbench.backends.steps.inputs import trained
 from pydlbench.backends.steps.network import LOSS, OPTIMIZER, Run, scope_of
 from pydlbench.backends.steps.trace import StepTracer
-from pydlbench.backends.tensorflow.backend import translated
 from pydlbench.backends.tensorflow.forward import descend, descend_with_momentum
 from pydlbench.backends.tensorflow.gradients import Traced
 from pydlbench.backends.tensorflow.graph import (
@@ -29,7 +27,8 @@ from pydlbench.backends.tensorflow.graph import (
     listed,
 )
 from pydlbench.backends.tensorflow.net import Net
-from pydlbench.backends.tensorflow.settings import arithmetic, tf
+from pydlbench.backends.tensorflow.refusals import translated
+from pydlbench.backends.tensorflow.settings import Tracer, arithmetic, tf
 from pydlbench.backends.tensorflow.trace import node_runs, traced_step
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import UnsupportedError
@@ -45,29 +44,6 @@ if TYPE_CHECKING:
     from pydlbench.models.graph import Model, Node
     from pydlbench.records.operator import RecordedCall
     from pydlbench.records.step import StepSpec
-
-
-@dataclass(frozen=True, slots=True)
-class Tracer:
-    """Makes functions of tensors as a mode has them: a graph, or XLA's program.
-
-    Attributes:
-        device: by TensorFlow's name.
-        mode: ``graph`` or ``xla``.
-    """
-
-    device: str
-    mode: str
-
-    def __call__(self, body: Callable[..., Any]) -> Any:
-        """Return a ``tf.function``."""
-
-        def placed(*tensors: Any) -> Any:
-            with tf.device(self.device):
-                return body(*tensors)
-
-        # Autograph translates Python's `if` and `for`; here they are the graph's making.
-        return tf.function(placed, autograph=False, jit_compile=self.mode == "xla")
 
 
 class TracedModel(StepModel):
@@ -87,16 +63,9 @@ class TracedModel(StepModel):
         #: Makes functions of tensors.
         self.traced = Tracer(self.device, str(case.mode))
 
-    def switch_tf32(self) -> None:
-        """Compute in TF32 where that is the precision: the process has the switch, and keeps it."""
-        if self._precision.tf32 is not None:
-            tf.config.experimental.enable_tensor_float_32_execution(self._precision.tf32)
-
     def synchronize(self) -> None:
         """Return when all calls are done; on a CPU each returns with its results."""
-        if self.case.on_gpu:
-            with tf.device(self.device):
-                tf.raw_ops.SyncDevice()
+        self.traced.wait()
 
     @abc.abstractmethod
     def body(self, *operands: Any) -> dict[str, Any]:
@@ -198,7 +167,7 @@ class TensorflowModel(CatalogueModel, TracedModel):
 
     @contextlib.contextmanager
     def _switched(self) -> Iterator[None]:
-        self.switch_tf32()
+        self._precision.settle()
         try:
             yield
         except tf.errors.OpError as error:
