@@ -31,46 +31,24 @@ if TYPE_CHECKING:
     from pydlbench.backends.steps.definition import LossKind
     from pydlbench.backends.steps.inputs import Batch
     from pydlbench.backends.steps.trace import StepTracer
-    from pydlbench.models.graph import Model
-    from pydlbench.records.step import StepSpec
 
 jnp = jax.numpy
 
 
 class JaxModel(CatalogueModel):
-    """A model with its weights and a minibatch; see ``steps.catalogue.CatalogueModel``.
+    """A model with its weights and a minibatch."""
 
-    Args:
-        model: the graph.
-        weights: to start from, by name.
-        case: device, precision, cast, layout and seed; the rest is not looked at.
-        batch: images and labels, for steps that are handed none.
-        separate: likewise.
-
-    Raises:
-        UnsupportedError: JAX has no such precision on this device.
-    """
-
-    def __init__(
-        self,
-        model: Model,
-        weights: Mapping[str, NDArray[Any]],
-        case: StepSpec,
-        batch: Batch,
-        *,
-        separate: bool = False,
-    ) -> None:
+    def _build(self, batch: Batch, *, separate: bool) -> None:
         del separate
-        super().__init__(case)
+        case = self.case
         place = place_of(case.device, case.precision)
-        self.model, self.weights, self.place = model, weights, place
-        self.net = Net(model, case.layout, place.numbers.dtype)
+        self.place = place
+        self.net = Net(self.model, case.layout, place.numbers.dtype)
         self._stored = place.numbers.dtype if case.cast == "whole" else "float32"
-        self._names = frozenset(trained(model))
+        self._names = frozenset(trained(self.model))
         #: What steps change: ``trained`` tensors and running statistics (``buffers``) by name, and
         #: the ``key`` of dropout.
         self.state: dict[str, Any] = {}
-        self.steps: list[JaxStep] = []
         if case.backward:
             self.notes.append("the whole step is one program of XLA's, updates included")
         self.initialize()

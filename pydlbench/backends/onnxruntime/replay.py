@@ -58,6 +58,15 @@ _FORMAT: Final = 10
 ONNX: Final = 17
 
 
+def opened(model: Any, backend: OnnxruntimeBackend) -> onnxruntime.InferenceSession:
+    """Return a session of a file that was made here, which rewrites nothing of it."""
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(),
+        backend.options("unoptimized"),
+        providers=["CPUExecutionProvider"],
+    )
+
+
 class FileOperator:
     """A file with its inputs as an operator; see ``backends.steps.operators.TimedOperator``.
 
@@ -75,11 +84,7 @@ class FileOperator:
         backend: OnnxruntimeBackend,
         cost: CallCost | None = None,
     ) -> None:
-        session = onnxruntime.InferenceSession(
-            model.SerializeToString(),
-            backend.options("unoptimized"),
-            providers=["CPUExecutionProvider"],
-        )
+        session = opened(model, backend)
         self._session, self._cost, self._cpu = session, cost, backend.cpus[0]
         self._binding = session.io_binding()
         for name, values in feeds.items():

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.steps.definition import LossKind, Step
     from pydlbench.backends.steps.inputs import Batch
-    from pydlbench.models.graph import Model, Node
+    from pydlbench.models.graph import Node
     from pydlbench.records.operator import RecordedCall
     from pydlbench.records.step import StepSpec
 
@@ -125,34 +125,13 @@ class TracedModel(StepModel):
 
 
 class TensorflowModel(CatalogueModel, TracedModel):
-    """A model with its variables and a minibatch; see ``steps.catalogue.CatalogueModel``.
+    """A model with its variables and a minibatch."""
 
-    Args:
-        model: the graph.
-        weights: to start from, by name.
-        case: precision, cast, layout, mode and device; the rest is not looked at.
-        batch: images and labels, for steps that are handed none.
-        separate: likewise.
-
-    Raises:
-        UnsupportedError: TensorFlow has no such precision or layout on this device.
-    """
-
-    def __init__(
-        self,
-        model: Model,
-        weights: Mapping[str, NDArray[Any]],
-        case: StepSpec,
-        batch: Batch,
-        *,
-        separate: bool = False,
-    ) -> None:
+    def _build(self, batch: Batch, *, separate: bool) -> None:
         del separate
+        case = self.case
         if case.layout == "nchw" and not case.on_gpu:
             raise UnsupportedError("TensorFlow on a CPU has poolings and gradients in nhwc only")
-        super().__init__(case)
-        self.model, self.weights = model, weights
-        self.steps: list[TensorflowStep] = []
         self._home = self.device
         self._net: Net | None = None
         self.host = host_arrays(batch, case.layout)

@@ -17,7 +17,6 @@ from pydlbench.backends.frameworks.backend import Variant
 from pydlbench.backends.frameworks.operands import Lie
 from pydlbench.backends.frameworks.operator import FrameworkOperator
 from pydlbench.backends.torch import settings
-from pydlbench.errors import DeviceLostError, InsufficientMemoryError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -287,22 +286,13 @@ class Site:
             word: how tensors lie.
             facts: likewise.
         """
-        built = functools.partial(self._built, make, word, algorithm)
+        built = functools.partial(self._built, make, word)
         return Variant(algorithm=algorithm, layout=layout, variant=word, build=built, **facts)
 
     def _built(
-        self,
-        make: Callable[[Operands], Made],
-        word: str,
-        algorithm: str,
-        inputs: Mapping[str, NDArray[Any]],
+        self, make: Callable[[Operands], Made], word: str, inputs: Mapping[str, NDArray[Any]]
     ) -> TorchOperator:
-        """Put operands in place, compile in the modes ``compiled`` and ``frozen``, and run it once.
-
-        Raises:
-            InsufficientMemoryError: it does not fit.
-            DeviceLostError: the GPU's context is beyond use.
-        """
+        """Put operands in place, compile where the mode compiles, and run it once."""
         case, guard = self.case, settings.guard(self.case)
         try:
             made = make(Operands(case.layer, inputs, self.place, word))
@@ -315,14 +305,8 @@ class Site:
             with guard(), freezing(case.mode):
                 operator.call()
                 self.wait()
-        except torch.OutOfMemoryError as error:
+        except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
-            raise InsufficientMemoryError(f"{algorithm}: {_line(error)}") from error
-        except getattr(torch, "AcceleratorError", ()) as error:
-            raise DeviceLostError(f"{algorithm}: {_line(error)}") from error
-        except RuntimeError as error:
-            if "can't allocate memory" in str(error):  # what the CPU's allocator says
-                raise InsufficientMemoryError(f"{algorithm}: {_line(error)}") from error
             raise
         return operator
 
@@ -354,7 +338,3 @@ def empty(
         operator.call()
         wait()
     return operator
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]
