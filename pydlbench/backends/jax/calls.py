@@ -17,7 +17,8 @@ from jax.extend.core import Literal
 from pydlbench.backends.frameworks.backend import translated
 from pydlbench.backends.jax.settings import jax
 from pydlbench.backends.jax.step import JaxModel, JaxStep
-from pydlbench.backends.steps.groups import EQUATION, CallGroup, Member, grouped, groups_of, is_feed
+from pydlbench.backends.steps.calls import StepCall
+from pydlbench.backends.steps.groups import EQUATION, CallGroup, grouped, groups_of, is_feed
 from pydlbench.backends.steps.network import LOSS, OPTIMIZER, scope_of
 from pydlbench.backends.steps.operators import OperatorsKernel, TimedCall, check_on_cpu
 from pydlbench.backends.steps.repeated import CallCosts, RepeatedOperator, long_enough, made_ready
@@ -49,7 +50,7 @@ class Program:
     """
 
     equations: Sequence[Any]
-    members: Sequence[Member]
+    members: Sequence[StepCall]
     kept: Sequence[tuple[int, int]]
 
 
@@ -64,7 +65,7 @@ def traced(step: JaxStep) -> Program:
         direction, name = _place(str(equation.source_info.name_stack), nodes)
         read = [one for one in equation.invars if not isinstance(one, Literal)]
         members.append(
-            Member(
+            StepCall(
                 signature=_text(equation),
                 operator=equation.primitive.name,
                 direction=direction,

@@ -12,9 +12,9 @@ import numpy as np
 
 from pydlbench.backends.frameworks.backend import op_of
 from pydlbench.backends.steps.catalogue import CatalogueModel, host_arrays
-from pydlbench.backends.steps.definition import Outcome, StepDefinition, StepModel, check_trainable
+from pydlbench.backends.steps.definition import Outcome, StepDefinition, StepModel
 from pydlbench.backends.steps.inputs import trained
-from pydlbench.backends.steps.network import LOSS, OPTIMIZER, Run, scope_of
+from pydlbench.backends.steps.network import LOSS, OPTIMIZER, FunctionStep, Run, scope_of
 from pydlbench.backends.steps.trace import StepTracer
 from pydlbench.backends.tensorflow.forward import descend, descend_with_momentum
 from pydlbench.backends.tensorflow.gradients import Traced
@@ -328,49 +328,27 @@ def _flops(operation: Any) -> int:
     return 0
 
 
-class TensorflowStep:
-    """A step as one function; see ``steps.definition.Step``.
+class TensorflowStep(FunctionStep):
+    """A step as one function."""
 
-    Args:
-        owner: the model and its variables.
-        definition: what the step does.
-
-    Raises:
-        UsageError: training without an optimizer.
-    """
+    owner: TensorflowModel
 
     def __init__(self, owner: TensorflowModel, definition: StepDefinition) -> None:
-        self.owner, self.definition = owner, definition
-        self._net = owner.net
-        optimizer = owner.model.optimizer
-        updates = definition.optimizer == "model"
-        if updates:
-            check_trainable(owner.model, "--set optimizer=sgd")
+        super().__init__(owner, definition)
+        self._net, optimizer = owner.net, owner.model.optimizer
         variables = self._net.trained
-        momentum = updates and optimizer.kind == "momentum"
+        momentum = self.updates and optimizer.kind == "momentum"
         self._velocity = [_beside(one, tf.zeros_like(one)) for one in variables if momentum]
         averaged = definition.averages is not None
         self._averages = [_beside(one, one) for one in variables if averaged]
         with tf.device(owner.device):
             self._rate = tf.Variable(optimizer.rate, dtype="float32", trainable=False)
-        self._last_rate = optimizer.rate
         self.function = owner.traced(self.body)
 
-    def __call__(self, batch: Batch | None = None, rate: float | None = None) -> Outcome:
-        """Run it once; returns when it is done, unless that is on a GPU and nothing is fetched."""
-        owner, fetch = self.owner, self.definition.fetch
-        if rate is not None and rate != self._last_rate:
-            self._rate.assign(rate)
-            self._last_rate = rate
-        operands = owner.resident
-        if self.definition.feed == "host":
-            operands = owner.host if batch is None else host_arrays(batch, owner.case.layout)
-        found = self.function(*operands)
-        if not fetch:
-            return Outcome()
-        # Copies, as session.run made them: a result of a CPU's would be a view.
-        there = {name: [np.array(one) for one in tf.nest.flatten(found[name])] for name in fetch}
-        return Outcome.fetched(there)
+    def run(self, host: tuple[NDArray[Any], ...] | None = None) -> dict[str, Any]:
+        """Run it once and return its results where they are."""
+        found: dict[str, Any] = self.function(*(self.owner.resident if host is None else host))
+        return found
 
     def trace(self) -> None:
         """Build the graph: scripts have done so before they look at the clock."""
@@ -384,8 +362,19 @@ class TensorflowStep:
             one.assign(tf.zeros_like(one))
         for average, variable in zip(self._averages, self._net.trained, strict=False):
             average.assign(variable)
-        self._last_rate = self.owner.model.optimizer.rate
-        self._rate.assign(self._last_rate)
+        self._set_rate(self.owner.model.optimizer.rate)
+
+    def _set_rate(self, rate: float) -> None:
+        self._last_rate = rate
+        self._rate.assign(rate)
+
+    def predictions(self, output: Any) -> Any:
+        """Return the softmax of an output, in float32."""
+        return tf.nn.softmax(tf.cast(output, tf.float32))
+
+    def _fetched(self, result: Any) -> list[NDArray[Any]]:
+        # Copies, as session.run made them: a result of a CPU's would be a view.
+        return [np.array(one) for one in tf.nest.flatten(result)]
 
     def update(self, gradients: list[Any]) -> None:
         """Apply the gradients of all weights as the optimizers of version 1 did."""
@@ -410,7 +399,9 @@ class TensorflowStep:
         owner, definition = self.owner, self.definition
         if not definition.backward:
             output = self._net.output(images, Run(self._net.variables, definition))
-            return self._wanted(output, labels, {"output": output})
+            return self.wanted(
+                {"output": output}, output, lambda: owner.loss(definition.loss, output, labels)
+            )
         variables = list(self._net.trained)
         sources = [*variables, images] if definition.input_gradient else variables
         with tf.GradientTape() as tape:
@@ -428,22 +419,7 @@ class TensorflowStep:
                 self.update(gradients[:count])
         else:
             found["gradients"] = gradients[:count]
-        return self._wanted(output, labels, found, loss)
-
-    def _wanted(
-        self, output: Any, labels: Any, found: dict[str, Any], loss: Any = None
-    ) -> dict[str, Any]:
-        """Add what is fetched or kept."""
-        definition = self.definition
-        if "output" in definition.fetch:
-            found["output"] = output
-        if "loss" in definition.fetch or definition.keep_loss:
-            if loss is None:
-                loss = self.owner.loss(definition.loss, output, labels)
-            found["loss"] = loss
-        if "predictions" in definition.fetch:
-            found["predictions"] = tf.nn.softmax(tf.cast(output, tf.float32))
-        return found
+        return self.wanted(found, output, lambda: loss)
 
 
 def _beside(variable: Any, value: Any) -> Any:

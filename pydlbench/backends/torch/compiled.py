@@ -16,7 +16,8 @@ import torch
 from torch import fx, nn
 
 from pydlbench.backends.frameworks.backend import translated
-from pydlbench.backends.steps.groups import CallGroup, Member, grouped
+from pydlbench.backends.steps.calls import StepCall
+from pydlbench.backends.steps.groups import CallGroup, grouped
 from pydlbench.backends.steps.operators import CallCost
 from pydlbench.backends.steps.repeated import made_ready
 from pydlbench.backends.torch.operator import compiled
@@ -47,7 +48,7 @@ def groups_of(recording: Recording) -> tuple[RecordedCall, ...]:
     """
     made: dict[int, tuple[int, int]] = {}
     alive: dict[int, tuple[int, int]] = {}
-    members: list[Member] = []
+    members: list[StepCall] = []
     for call in recording.calls:
         operands = leaves([call.arguments, call.keywords], Slot)
         reads = tuple(made.get(one.number) for one in operands)
@@ -61,7 +62,7 @@ def groups_of(recording: Recording) -> tuple[RecordedCall, ...]:
                 if one.number not in call.freed:
                     alive[one.number] = made[one.number]
         members.append(
-            Member(
+            StepCall(
                 signature=call.signature,
                 operator=call.operator,
                 direction=call.direction,

@@ -25,14 +25,14 @@ from torch.nn.modules.module import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pydlbench.backends.steps.calls import StepCall, distinct
 from pydlbench.backends.torch.signature import signature
 from pydlbench.ops.seen.aten import leaves, mapped
-from pydlbench.records.operator import RecordedCall
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from pydlbench.records.operator import Direction
+    from pydlbench.records.operator import Direction, RecordedCall
 
 _aten: Any = torch.ops.aten
 # Modules between whoever calls an operator and the recorder.
@@ -123,26 +123,27 @@ class Recording:
 
     def distinct(self) -> tuple[RecordedCall, ...]:
         """Return each distinct call once, in the order in which they first occur."""
-        found: dict[tuple[str, str], list[Call]] = {}
-        for call in self.calls:
-            if not call.implied:
-                found.setdefault((call.signature, call.direction), []).append(call)
-        return tuple(
-            RecordedCall.of(
-                [one.names for one in same],
-                signature=text,
-                operator=same[0].operator,
-                direction=direction,
-                bytes=same[0].bytes,
-                trained=same[0].trained,
+        return distinct(self.in_order())
+
+    def in_order(self) -> list[StepCall]:
+        """Return the step's own calls in their order."""
+        return [
+            StepCall(
+                signature=one.signature,
+                operator=one.operator,
+                direction=one.direction,
+                names=one.names,
+                bytes=one.bytes,
+                trained=one.trained,
             )
-            for (text, direction), same in found.items()
-        )
+            for one in self.calls
+            if not one.implied
+        ]
 
     def order(self) -> tuple[int, ...]:
         """Return the calls in their order, each by its place in :meth:`distinct`."""
         places: dict[tuple[str, str], int] = {}
-        own = [(one.signature, one.direction) for one in self.calls if not one.implied]
+        own = [(one.signature, one.direction) for one in self.in_order()]
         return tuple(places.setdefault(one, len(places)) for one in own)
 
     def blocks(self) -> tuple[int, ...]:
