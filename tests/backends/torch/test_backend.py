@@ -146,9 +146,7 @@ def test_a_refusal_costs_the_variant_and_names_it(backend, monkeypatch):
 )
 def test_memory_that_is_not_there_has_an_error_of_its_own(backend, monkeypatch, error):
     refused(monkeypatch, error)
-    with pytest.raises(
-        PrimitiveError, match="aten::convolution: out of memory: .*; try a smaller --batch"
-    ):
+    with pytest.raises(PrimitiveError, match="aten::convolution: out of memory"):
         backend.prepare(KernelSpec(layer=CONV), Preparation())
 
 
