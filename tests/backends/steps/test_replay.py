@@ -45,7 +45,7 @@ print(lifetimes(blocks, freed=int(sys.argv[1])).sample(Request(samples=2, untime
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="thresholds are glibc's")
 def test_what_was_freed_before_decides_how_many_pages_of_a_step_are_fresh():
-    """Freed 4 MiB let the heap keep 8 of these 32 MiB, and freed 31 MiB all of them."""
+    """Freed 4 MiB let the heap keep 8 of these 32 MiB, and freed 31 MiB most or all."""
     plain = {key: one for key, one in os.environ.items() if "MALLOC" not in key}
     plain.pop("GLIBC_TUNABLES", None)
     fresh, raised = (
@@ -62,4 +62,5 @@ def test_what_was_freed_before_decides_how_many_pages_of_a_step_are_fresh():
     )
     # A fault each is 4 KiB, or 2 MiB where the kernel gives huge pages.
     assert fresh >= 12
-    assert raised < fresh / 4
+    # What small objects lie between the blocks decides whether a few of them find no gap.
+    assert raised < fresh / 2
