@@ -221,18 +221,17 @@ def prepare_chain(backend: FrameworkBackend, case: dict[str, Any]) -> OperatorsK
     return found
 
 
-def prepare_lifetimes(backend: Backend, blocks: list[int], freed: int = 0) -> OperatorsKernel:
+def prepare_lifetimes(backend: Backend, blocks: list[int]) -> OperatorsKernel:
     """Make a replay of a step's blocks in its order ready, in any process.
 
     Args:
         backend: not asked.
         blocks: see :class:`OperatorsFacts`.
-        freed: bytes of a block that the process gives back before; 0 is none.
     """
     from pydlbench.backends.steps.operators import lifetimes
 
     del backend
-    return lifetimes(blocks, freed)
+    return lifetimes(blocks)
 
 
 def prepare_wakeups(backend: Backend) -> OperatorsKernel:

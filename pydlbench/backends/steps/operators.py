@@ -246,11 +246,9 @@ class Lifetimes:
     Args:
         blocks: see :class:`OperatorsFacts`.
         cpus: that touch large blocks, a thread on each.
-        freed: bytes of a block that the process asks for and gives back before it plays any; 0 is
-            none.
     """
 
-    def __init__(self, blocks: Sequence[int], cpus: Sequence[int], freed: int = 0) -> None:
+    def __init__(self, blocks: Sequence[int], cpus: Sequence[int]) -> None:
         self._blocks = tuple(blocks)
         library = ctypes.CDLL(None)
         self._allocate = library.posix_memalign
@@ -266,8 +264,6 @@ class Lifetimes:
             bind({others.pop()} if others else ())
 
         self._pool = ThreadPoolExecutor(max(1, len(others)), initializer=bind_next)
-        if freed:
-            self._free(self._asked(freed))
 
     def run(self) -> float:
         """Play a step; what it has not given back is given back behind it."""
@@ -341,17 +337,16 @@ def wakeups() -> OperatorsKernel:
     return OperatorsKernel([Wakeups(cpus)], OperatorsFacts(names=("wake-up",)), cpus)
 
 
-def lifetimes(blocks: Sequence[int], freed: int = 0) -> OperatorsKernel:
+def lifetimes(blocks: Sequence[int]) -> OperatorsKernel:
     """Return the kernel that plays a step's blocks; its chunks count the faults.
 
     Args:
         blocks: see :class:`OperatorsFacts`.
-        freed: see :class:`Lifetimes`.
     """
     cpus = own_cpus()
     how = "the step's blocks in its order, allocated, touched and freed"
     facts = OperatorsFacts(names=("blocks",), how=how)
-    return OperatorsKernel([Lifetimes(blocks, cpus, freed)], facts, cpus)
+    return OperatorsKernel([Lifetimes(blocks, cpus)], facts, cpus)
 
 
 def _write(part: _Bytes) -> None:
