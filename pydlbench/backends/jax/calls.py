@@ -188,8 +188,6 @@ def repeated(
 # -----------------------------------------------------------------------------
 # JAX's operators, prepared: compiled, repeated where they are short, calibrated.
 
-_HOW = "empty calls of as many operands, after each part"
-
 
 def _program(backend: FrameworkBackend, case: StepSpec) -> tuple[JaxStep, Program]:
     made = model_of(backend, case)
@@ -214,7 +212,7 @@ def prepare_calls(
     """Make groups ready; see ``operations.prepare_calls``."""
     check_on_cpu(case)
     step, program = _program(backend, case)
-    place, resident = step.owner.place, step.owner.resident
+    place = step.owner.place
     costs = CallCosts(partial(_empty, place))
     groups = dict(groups_of(program.members, program.kept))
 
@@ -236,14 +234,8 @@ def prepare_calls(
             )
 
     ready, refused = made_ready(signatures, make)
-    facts = OperatorsFacts(
-        names=tuple(ready),
-        once_s=costs.once(ready.values(), len(resident)),
-        dispatch_s=0.0,  # a compiled program has no operators any more
-        dispatch_samples=(0.0,),
-        how=_HOW,
-        refused=refused,
-    )
+    # A compiled program has no operators any more, which are started one by one.
+    facts = OperatorsFacts(names=tuple(ready), dispatch_s=0.0, refused=refused)
     return OperatorsKernel(list(ready.values()), facts, backend.cpus)
 
 

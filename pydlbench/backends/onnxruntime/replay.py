@@ -27,7 +27,6 @@ from pydlbench.devices.cpu.affinity import pinned
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.seen.onnx import Node
 from pydlbench.records.operator import OperatorsFacts
-from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,12 +37,6 @@ if TYPE_CHECKING:
     from pydlbench.ops.seen.onnx import Tensor
     from pydlbench.records.step import StepSpec
 
-#: What is timed, in words.
-_HOW: Final = (
-    "each node alone in a file of its own, on operands made up from its signature, its first input "
-    "read before the clock starts; a run without any node, made after each, is taken off; "
-    "dispatch: nodes on one element in a chain, against one"
-)
 #: What gives its input another shape, within a step in the same memory. At the ends of a file it
 #: is a copy: so it stands between two operators, and those alone are taken off. By type, which.
 ALIASES: Final = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity")
@@ -283,13 +276,9 @@ def prepare_calls(
         return made
 
     ready, refused = made_ready(signatures, make, words)
-    dispatch = dispatch_s(partial(_on_one_element, backend))
     facts = OperatorsFacts(
         names=tuple(ready),
-        once_s=cost.latest,
-        dispatch_s=median(dispatch),
-        dispatch_samples=dispatch,
-        how=_HOW,
+        dispatch_s=dispatch_s(partial(_on_one_element, backend)),
         refused=refused,
     )
     return OperatorsKernel(list(ready.values()), facts, backend.cpus)

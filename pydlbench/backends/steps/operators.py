@@ -244,7 +244,8 @@ class Lifetimes:
     ask for within a call is not among the blocks.
 
     Args:
-        blocks: see :class:`OperatorsFacts`.
+        blocks: what the step asks of the allocator, in order: a number above zero is a block of so
+            many bytes, ``-n`` gives the n-th block back, counted from 1.
         cpus: that touch large blocks, a thread on each.
     """
 
@@ -341,12 +342,10 @@ def lifetimes(blocks: Sequence[int]) -> OperatorsKernel:
     """Return the kernel that plays a step's blocks; its chunks count the faults.
 
     Args:
-        blocks: see :class:`OperatorsFacts`.
+        blocks: see :class:`Lifetimes`.
     """
     cpus = own_cpus()
-    how = "the step's blocks in its order, allocated, touched and freed"
-    facts = OperatorsFacts(names=("blocks",), how=how)
-    return OperatorsKernel([Lifetimes(blocks, cpus)], facts, cpus)
+    return OperatorsKernel([Lifetimes(blocks, cpus)], OperatorsFacts(names=("blocks",)), cpus)
 
 
 def _write(part: _Bytes) -> None:

@@ -32,11 +32,6 @@ if TYPE_CHECKING:
     from pydlbench.backends.torch.recording import Call, Recording
     from pydlbench.records.operator import RecordedCall
 
-#: What is timed, in words.
-HOW: Final = (
-    "each group of calls compiled and alone, on operands made up from its signature; a compiled "
-    "function of one call on one element, called after each, is taken off"
-)
 _NOTHING: Final = "aten.relu.default(float32[1](1))"
 
 
@@ -155,11 +150,13 @@ class GroupOperator:
 
 def make_ready(
     signatures: Sequence[str], seed: int
-) -> tuple[dict[str, GroupOperator], dict[str, str], float]:
+) -> tuple[dict[str, GroupOperator], dict[str, str]]:
     """Make groups ready and run each once.
 
+    What a compiled function of one call on one element takes, called after each, is taken off.
+
     Returns:
-        Those that ran, the reasons of those that did not, by signature, and the seconds of a call.
+        Those that ran, and the reasons of those that did not, by signature.
     """
 
     @functools.cache
@@ -173,8 +170,7 @@ def make_ready(
             made.run()
         return made
 
-    ready, refused = made_ready(signatures, make)
-    return ready, refused, cost().latest if ready else 0.0
+    return made_ready(signatures, make)
 
 
 def _nothing() -> GroupOperator:

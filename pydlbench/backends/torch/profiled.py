@@ -11,7 +11,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from pydlbench.backends.steps.trace import Event, StepTracer, Trace, align
-from pydlbench.backends.torch import chain
+from pydlbench.backends.torch.chain import Chain
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ class _Traced:
         return Trace(seconds, [end - begin for begin, end in begins_and_ends])
 
     @functools.cached_property
-    def _chain(self) -> chain.StampedChain:
-        return chain.StampedChain(self._recording)
+    def _chain(self) -> Chain:
+        return Chain(self._recording)
 
     def _describe(self, place: int) -> str:
         one = self.calls[place]

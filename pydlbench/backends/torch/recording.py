@@ -116,11 +116,6 @@ class Recording:
     opaque: str | None
     lines: dict[str, str]
 
-    def slot(self, tensor: torch.Tensor) -> int | None:
-        """Return the number of the value that a tensor is now; None if it is none."""
-        place = _place(tensor)
-        return self.places.index(place) if place in self.places else None
-
     def distinct(self) -> tuple[RecordedCall, ...]:
         """Return each distinct call once, in the order in which they first occur."""
         return distinct(self.in_order())
@@ -146,23 +141,6 @@ class Recording:
         own = [(one.signature, one.direction) for one in self.in_order()]
         return tuple(places.setdefault(one, len(places)) for one in own)
 
-    def blocks(self) -> tuple[int, ...]:
-        """Return what the step asks of the allocator; see ``OperatorsFacts.blocks``.
-
-        What operators allocate for themselves while they run is not among it.
-        """
-        order: dict[int, int] = {}
-        found: list[int] = []
-        for call in self.calls:
-            for slot in leaves([call.results], Slot):
-                storage = self.places[slot.number][0]
-                if storage in self.sizes and storage not in order and self.sizes[storage]:
-                    found.append(self.sizes[storage])
-                    order[storage] = len(order) + 1
-            freed = dict.fromkeys(self.places[number][0] for number in call.freed)
-            found += [-order[one] for one in freed if one in order]
-        return tuple(found)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedStep:
@@ -170,13 +148,11 @@ class RecordedStep:
 
     Attributes:
         step: runs it once and returns the tensors that it computes: output and loss.
-        parameters: by what they belong to: our node or the user's module.
         recording: of a step that was not the first one.
         again: records one more.
     """
 
     step: Callable[[], Any]
-    parameters: dict[torch.Tensor, str]
     recording: Recording
     again: Callable[[], Recording]
 

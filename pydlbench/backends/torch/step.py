@@ -159,7 +159,7 @@ class TorchSubject(StepModel):
                 count.copy_(before)
             return found
 
-        return RecordedStep(step=results, parameters=self.names, recording=again(), again=again)
+        return RecordedStep(step=results, recording=again(), again=again)
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
