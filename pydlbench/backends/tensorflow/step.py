@@ -29,7 +29,7 @@ from pydlbench.backends.tensorflow.graph import (
 from pydlbench.backends.tensorflow.net import Net
 from pydlbench.backends.tensorflow.refusals import translated
 from pydlbench.backends.tensorflow.settings import Tracer, arithmetic, tf
-from pydlbench.backends.tensorflow.trace import node_runs, traced_step
+from pydlbench.backends.tensorflow.trace import StepProfiles, node_runs
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import UnsupportedError
 from pydlbench.models.graph import INPUT
@@ -95,14 +95,11 @@ class TracedModel(StepModel):
                 "several times or not at all"
             )
         calls = in_order(graphs, self.scopes)
-        operators = {name: one.operator for name, one in calls.items()}
+        profiles = StepProfiles(run, {name: one.operator for name, one in calls.items()})
         return StepTracer(
             calls=tuple(calls.values()),
             ways={
-                "profile": (
-                    f"TensorFlow {tf.__version__}'s profiler",
-                    lambda: traced_step(run, operators),
-                )
+                "profile": (f"TensorFlow {tf.__version__}'s profiler", profiles.take),
             },
         )
 
