@@ -9,7 +9,8 @@ A block of commands with their outputs is fenced as ``console``: each line that 
 is run in a terminal of 100 columns, and the lines below it are replaced by what it prints. An
 output that ends with ``...`` is cut after as many lines as it has. The commands run in a folder
 that has ``examples/``, its files, and the installations ``before`` and ``after``; runs are kept in
-a store of their own, which ``--store`` names.
+a store of their own, which ``--store`` names. Run it by the interpreter of an environment in which
+pydlbench is installed, with torch and vl-convert.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def run(command: str, folder: Path, store: Path) -> list[str]:
             chunks.append(chunk)
     os.close(ours)
     if process.returncode not in (0, 3, 4):
-        raise SystemExit(f"{command}: exit code {process.returncode}")
+        raise subprocess.CalledProcessError(process.returncode, command)
     return [line.rstrip() for line in b"".join(chunks).decode().splitlines()]
 
 
@@ -91,16 +92,26 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
-def write_page(page: Path, folder: Path, store: Path) -> None:
-    """Run the commands of a page, and write what they print."""
+def write_page(page: Path, folder: Path, store: Path) -> list[str]:
+    """Run the commands of a page, write what they print, and return those that failed.
+
+    What is shown of a command that fails stays as it is.
+    """
+    failed = []
 
     def renewed(match: re.Match[str]) -> str:
         lines = []
         for command, shown in outputs_of(match.group()):
-            lines += [f"$ {command}", *cut(output(command, folder, store), shown)]
+            try:
+                new = cut(output(command, folder, store), shown)
+            except subprocess.CalledProcessError:
+                failed.append(command)
+                new = shown
+            lines += [f"$ {command}", *new]
         return "\n".join(lines) + "\n"
 
     page.write_text(BLOCK.sub(renewed, page.read_text(encoding="utf-8")), encoding="utf-8")
+    return failed
 
 
 def write_pictures(folder: Path, store: Path) -> None:
@@ -144,8 +155,8 @@ def _larger(config: Any, factor: float) -> Any:
     }
 
 
-def main() -> None:
-    """Write the pages that are named, or all of them and the pictures."""
+def main() -> int:
+    """Write the pages that are named, or all of them and the pictures; 1 if a command failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("pages", nargs="*", metavar="PAGE", help=f"default: {', '.join(PAGES)}")
     parser.add_argument("--pictures", action="store_true", help="only these, without PAGE")
@@ -162,11 +173,13 @@ def main() -> None:
             (folder / side).symlink_to(prefix, target_is_directory=True)
         store = args.store or folder / "store.sqlite"
         pages = args.pages or ([] if args.pictures else PAGES)
-        for page in pages:
-            write_page(ROOT / page, folder, store)
+        failed = [command for page in pages for command in write_page(ROOT / page, folder, store)]
         if args.pictures or not args.pages:
             write_pictures(folder, store)
+    for command in failed:
+        print(f"failed, its output stays as it was: {command}", file=sys.stderr)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -158,10 +158,14 @@ def test_an_output_is_cut_where_it_was_cut(printed, shown, kept):
 
 def test_outputs_are_written_below_their_commands(tmp_path):
     page = tmp_path / "page.md"
-    page.write_text("a\n```console\n$ stty size <&1\nold\n$ echo x >&2; seq 3\n1\n...\n```\nb\n")
-    write_outputs.write_page(page, tmp_path, tmp_path / "store.sqlite")
+    page.write_text(
+        "a\n```console\n$ stty size <&1\nold\n$ echo x >&2; seq 3\n1\n...\n```\nb\n"
+        "```console\n$ echo new; exit 2\nold\n```\n"
+    )
+    assert write_outputs.write_page(page, tmp_path, tmp_path / "s.sqlite") == ["echo new; exit 2"]
     assert page.read_text() == (
         "a\n```console\n$ stty size <&1\n50 100\n$ echo x >&2; seq 3\n1\n...\n```\nb\n"
+        "```console\n$ echo new; exit 2\nold\n```\n"
     )
 
 
