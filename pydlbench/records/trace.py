@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from pydlbench.records.fields import shown
 from pydlbench.records.record import Record, one_of
+from pydlbench.units import format_seconds, percent
 from pydlbench.words import DIRECTIONS
 
 #: How a step is traced: by the framework's own profiler, or by time stamps before and after each
@@ -89,10 +91,15 @@ class ModuleInContext(Record, frozen=True, kw_only=True):
             tenth of it.
     """
 
-    module: str
-    seconds: float
-    share: float
-    limit_s: float | None = None
+    module: Annotated[str, shown("module", right=False)]
+    seconds: Annotated[float, shown("time", format_seconds, unit="s")]
+    share: Annotated[float, shown("share", percent)]
+    limit_s: Annotated[float | None, shown("limit", format_seconds, unit="s")] = None
+
+    @property
+    def of_limit(self) -> Annotated[float | None, shown("of limit", percent)]:
+        """What the limit is of its time, 0 to 1; None where that is not known."""
+        return None if self.limit_s is None else self.limit_s / self.seconds
 
 
 class Dominant(Record, frozen=True, kw_only=True):
