@@ -19,7 +19,7 @@ import datetime as dt
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any, NamedTuple
@@ -27,14 +27,14 @@ from typing import Any, NamedTuple
 from journal import Journal
 
 from pydlbench.analysis.forecast import forecast_step
-from pydlbench.analysis.fresh import visited_step
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import PydlbenchError
 from pydlbench.models import build_model
-from pydlbench.records.step import StepSpec
+from pydlbench.records.step import StepPreparation, StepRecord, StepSpec
 from pydlbench.report.text import markdown_table
 from pydlbench.runner.options import Options
 from pydlbench.runner.session import Session
+from pydlbench.steps.run import run_in_turn
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
 from pydlbench.units import Scale, percent
@@ -66,15 +66,15 @@ MODELS: dict[str, tuple[int, tuple[str, ...]]] = {
 TARGETS = (1.25, 0.9)
 #: Fresh processes that a step runs in.
 PROCESSES = 4
-# Seconds of sampling of a step in each process.
-_STEP_S = 1.5
+# Seconds of sampling of a step, over all processes.
+_STEP_S = 6.0
 
 
 def read() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--minutes", type=float, help="begin no step after so long")
-    parser.add_argument("--visits", type=int, default=2, help="processes of each operator (2)")
+    parser.add_argument("--repetitions", type=int, default=2, help="of each operator (2)")
     parser.add_argument("--models", nargs="+", metavar="NAME", help="only these")
     parser.add_argument("--journal", type=Path, default=Path("forecast.jsonl"))
     parser.add_argument("--store", type=Path, default=Path("forecast.sqlite"))
@@ -117,7 +117,21 @@ def cases(models: Sequence[str]) -> Iterator[Case]:
             yield Case(model, batch, framework, phase)
 
 
-def score(case: Case, store: Store, visits: int) -> dict[str, Any]:
+def timed(step: StepSpec, threads: int | None = None) -> StepRecord:
+    """Run a step in fresh processes one after another; ``rounds_s`` has what it takes in each.
+
+    Raises:
+        PydlbenchError: it cannot be run.
+    """
+    with Session(Options(budget_s=_STEP_S, threads=threads)) as session:
+        how = StepPreparation(checks=False)
+        (record,) = run_in_turn([step], session, visits=PROCESSES, preparation=how)
+    if not record.ok or len(record.rounds_s) < PROCESSES:
+        raise PydlbenchError(record.reason or "; ".join(record.warnings))
+    return record
+
+
+def score(case: Case, store: Store, repetitions: int) -> dict[str, Any]:
     """Forecast a step, run it, and return both.
 
     Raises:
@@ -131,12 +145,10 @@ def score(case: Case, store: Store, visits: int) -> dict[str, Any]:
             store.add(run.id, Entry.from_document(table, document, key))
 
         try:
-            record = forecast_step(case.step, session, store, visits=visits, keep=keep)
+            record = forecast_step(case.step, session, store, visits=repetitions, keep=keep)
             keep("forecast", record.to_dict(), f"forecast {case.name}")
-            processes = [visited_step(case.step, session, _STEP_S)[0] for _ in range(PROCESSES)]
-            step = {**case.step.to_dict(), "batch": record.batch, "status": "ok"}
-            step["time_s"] = {"median": geometric_mean(processes)}
-            keep("step", step, f"step {case.name}")
+            step = timed(case.step)
+            keep("step", step.to_dict(), f"step {case.name}")
         finally:
             store.finish(run, "done")
     if record.status != "ok":
@@ -147,7 +159,7 @@ def score(case: Case, store: Store, visits: int) -> dict[str, Any]:
         "interval_s": [record.ci_low, record.ci_high],
         "scored": record.scored,
         "faults_s": record.faults_s,
-        "processes_s": processes,
+        "processes_s": list(step.rounds_s.values()),
     }
 
 
@@ -164,7 +176,7 @@ _HOW = (
 )
 
 
-def errors(entry: dict[str, Any]) -> tuple[float, float]:
+def errors(entry: Mapping[str, Any]) -> tuple[float, float]:
     """Return the error of a forecast, and what the truth misses a single process by, typically."""
     truth = geometric_mean(entry["processes_s"])
     oracle = [abs(truth / seconds - 1) for seconds in entry["processes_s"]]
@@ -190,8 +202,12 @@ def cells(case: Case, entry: dict[str, Any] | None) -> list[str]:
     ]
 
 
-def verdict(entries: Sequence[dict[str, Any]]) -> list[str]:
-    """Return what all rows say together, held against the targets."""
+def verdict(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what all rows say together, held against the targets.
+
+    Args:
+        entries: with ``forecast_s``, ``interval_s`` and ``processes_s`` each.
+    """
     if not entries:
         return ["no step was scored"]
     scores = [errors(entry) for entry in entries]
@@ -255,7 +271,7 @@ def main() -> int:
                     print(f"{args.minutes:g} minutes are over; the same command goes on")
                     break
                 try:
-                    journal.add(case.name, score(case, store, args.visits))
+                    journal.add(case.name, score(case, store, args.repetitions))
                     print(f"{case.name}: {' '.join(cells(case, journal.get(case.name))[4:])}")
                 except PydlbenchError as error:
                     print(f"{case.name}: {' '.join(str(error).split())}")

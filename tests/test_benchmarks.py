@@ -58,7 +58,7 @@ def test_a_forecast_counts_where_it_was_made_before_its_step(tmp_path):
     told = {"status": "ok", "forecast_s": 1.1, "ci_low": 1.045, "ci_high": 1.155, "took_s": 5.0}
     found = {"additivity_error": 0.02, "unexplained": 0.01, "took_s": 50.0}
     found |= {"unexplained_low": -0.01, "unexplained_high": 0.03}
-    found |= {"batch": 8, "disturbed": False, "measured_s": {"median": 1.25}}
+    found |= {"batch": 8, "disturbed": 0, "measured_s": {"median": 1.25}, "not_measured": []}
     notes = ["somebody else used the cores during a visit of 3 rows"]
     at = "2030-01-01T12:00:0{}+00:00"
     lines = []
@@ -66,7 +66,8 @@ def test_a_forecast_counts_where_it_was_made_before_its_step(tmp_path):
         name = f"vision resnet50 {phase}"
         lines += [
             {"task": f"forecast {name}", "created_utc": at.format(made), "notes": notes, **told},
-            {"task": f"step {name}", "when": at.format(4), "seconds": 1.0, "undisturbed": True},
+            {"task": f"step {name}", "when": at.format(4), "processes_s": [0.8, 1.25] * 2}
+            | {"disturbed": 0},
             {"task": f"breakdown {name}", **found},
         ]
     (tmp_path / "own_models.jsonl").write_text("\n".join(map(json.dumps, lines)))
@@ -78,7 +79,8 @@ def test_a_forecast_counts_where_it_was_made_before_its_step(tmp_path):
     assert forward[5] == "+10.0 % (± 5.0 %) *"
     assert training[5] == "-"
     assert forward[6] == training[6] == "+25.0 %"
-    assert "of 1 (aim 80 %)" in done.stdout
+    assert "1 steps; median error 10.0 %, worst 10.0 %" in done.stdout
+    assert "interval: 0.0 % of 2" in done.stdout
 
 
 @pytest.mark.parametrize("words", [("--phases", "forward"), ("--parts", "step")])

@@ -16,20 +16,22 @@ The interval is what earlier forecasts were off by (:mod:`pydlbench.analysis.sco
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from pydlbench.analysis.fresh import counted_faults
-from pydlbench.analysis.operators import listed
+from pydlbench.analysis.operators import kind_of, listed
 from pydlbench.analysis.pipeline import enqueued, period
 from pydlbench.analysis.rows import FAULT, Rows, measure_rows, now_utc, stored_rows
 from pydlbench.analysis.scores import Interval, interval, scored
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.forecast import ForecastRecord, ForecastTerm, Place, StepFaults
+from pydlbench.records.step import StepPreparation
+from pydlbench.records.trace import program_hash
+from pydlbench.steps.prepare import prepare_step
+from pydlbench.timing.chunk import Request
 from pydlbench.timing.statistics import median
 from pydlbench.words import FRAMEWORK_MODES, GPU_FRAMEWORK
 
@@ -50,6 +52,9 @@ VISITS: Final = 3
 #: of the others in it.
 _AGAIN: Final = 10
 _FEW: Final = 2
+# Steps in which page faults are counted, and those before by which the allocator learns what it
+# gives back.
+_COUNTED: Final = 2
 
 
 def forecast_step(
@@ -135,9 +140,9 @@ def class_of(call: RecordedCall, cache_bytes: int) -> str:
 
 
 def program_of(steps: OperatorsFacts) -> str:
-    """Return a hash of a step's recorded calls: which, how often, and in which direction."""
-    calls = [(call.signature, call.direction, call.count) for call in steps.calls]
-    return hashlib.sha256(json.dumps(calls).encode()).hexdigest()[:16]
+    """Return the hash of a step's recorded calls, without what is fed to it."""
+    own = (call for call in steps.calls if kind_of(call) != "feed")
+    return program_hash((call.signature, call.direction) for call in own for _ in range(call.count))
 
 
 def believed(
@@ -162,6 +167,32 @@ def believed(
         if name not in factors
     )
     return factors, untold
+
+
+def counted_faults(case: StepSpec, session: Session) -> float | None:
+    """Run a step in a process of its own, and count the page faults that it has there.
+
+    How many of its blocks are fresh depends on all that the process has given back before, so that
+    it is made ready as one that is timed. What the step takes is not looked at.
+
+    Args:
+        case: the step, on a CPU.
+        session: whose worker is ended before and after.
+
+    Returns:
+        Page faults of a step; None where nobody counts them.
+
+    Raises:
+        UnsupportedError: the framework has not what is asked for.
+        WorkerError: the worker died.
+    """
+    worker = session.worker(case.framework, case.device)
+    worker.close()
+    try:
+        kernel = prepare_step(case, session, preparation=StepPreparation(checks=False))
+        return kernel.sample(Request(samples=_COUNTED, untimed=_COUNTED)).faults
+    finally:
+        worker.close()
 
 
 class _Forecaster:
@@ -319,6 +350,7 @@ def conclude(
         layout=case.layout,
         feed=case.feed,
         place=place,
+        program=program_of(step),
         created_utc=now_utc(),
         seconds=seconds,
         ci_low=seconds * math.exp(-known.reach),

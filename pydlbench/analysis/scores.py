@@ -87,5 +87,9 @@ def scored(store: Reader | None, place: Place) -> list[float]:
 
 
 def _key(document: Mapping[str, Any]) -> str:
-    """Return what tells a step from another one; what it has no word for is the default."""
-    return json.dumps([document.get(name) or None for name in _STEP], sort_keys=True)
+    """Return what tells a step from another one; what it has no word for is the default.
+
+    A user's file may be another one today: there the step's calls tell, too.
+    """
+    names = _STEP if document.get("own") is None else (*_STEP, "program")
+    return json.dumps([document.get(name) or None for name in names], sort_keys=True)

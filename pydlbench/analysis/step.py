@@ -45,6 +45,7 @@ from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.records.breakdown import BreakdownRecord
 from pydlbench.records.operator import OperatorsFacts
 from pydlbench.records.step import StepPreparation
+from pydlbench.records.trace import program_hash
 from pydlbench.steps.prepare import prepare_step
 from pydlbench.steps.traced import Rounds, traced_rounds, tracing_of
 from pydlbench.study.loop import LEAST_ROUNDS, Size, Study, Subject, random_order
@@ -514,6 +515,7 @@ class _Measured:
             library=self._facts.library,
             threads=len(self._session.cpus),
             processes=table.of(STEP).processes,
+            program=program_hash((call.signature, call.direction) for call in self._calls),
             trace=self._tracing_of_rounds(),
             forecast_s=self.forecast_s,
             lines=self._listed.lines,

@@ -12,6 +12,7 @@ from pydlbench.cli.options import (
     EXPLAIN,
     FAIL_ON,
     REPETITIONS,
+    WIDTH,
     ExplainedStep,
 )
 from pydlbench.cli.steps import (
@@ -69,6 +70,7 @@ class Options(ExplainedStep):
         read=partial(whole_number, least=_ROUNDS),
         default=_ROUNDS,
     )
+    width: float | None = WIDTH()
     explain: bool = EXPLAIN()
     fail_on: tuple[str, float] | None = FAIL_ON(help="exit with code 3 if a breakdown has failed")
 
@@ -117,6 +119,8 @@ def read_tasks(
         UsageError: a value is bad.
         BackendMissingError: no framework is named and none is installed.
     """
+    if args.width:
+        args.refuse(("repetitions",), "with --width")
     graph, rows, notes = read_steps(args)
     _, guessed = frameworks_of(args.model, args.framework)
     tasks: list[Task] = [
@@ -126,6 +130,7 @@ def read_tasks(
             options=summands(args, args.budget),
             graph=graph,
             rounds=args.repetitions,
+            width=args.width,
             measurer=measurer,
         )
         for row in rows
@@ -140,6 +145,8 @@ class BreakdownTask(ModelTask):
     Attributes:
         graph: the step's, with its batch; None of a model of the user's own.
         rounds: to take.
+        width: half of the step's interval that is wanted, relative to its median: it plans the
+            rounds; None plans nothing.
         measurer: takes the place of ``pydlbench.analysis.step.break_down_step``.
     """
 
@@ -148,6 +155,7 @@ class BreakdownTask(ModelTask):
     opens: ClassVar[str] = "breakdown"
     graph: Model | None
     rounds: int
+    width: float | None = None
     measurer: Callable[..., Any] | None = None
 
     def seconds(self) -> float:
@@ -168,22 +176,26 @@ class BreakdownTask(ModelTask):
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
         """Yield the breakdown, or why there is none."""
         from pydlbench.analysis.step import break_down_step
+        from pydlbench.steps.run import planned_rounds
 
         (row,) = self.rows
         step = row.case
+        rounds = self.rounds
+        if self.width is not None:
+            rounds = planned_rounds(view.store, [step], self.width)
         begun: dict[str, None] = {}
 
         def tell(what: str) -> None:
             begun.setdefault(what)
             label = f"{step.framework} {step.mode}: {what}"
-            view.advance(len(begun) - 1, self.rounds + _STAGES, label)
+            view.advance(len(begun) - 1, rounds + _STAGES, label)
 
         try:
             self.check(session)
             record = (self.measurer or break_down_step)(
                 step,
                 session,
-                rounds=self.rounds,
+                rounds=rounds,
                 forecast=lambda case: self._forecast(case, session, view),
                 tell=tell,
             )

@@ -29,6 +29,7 @@ from pydlbench.cli.options import (
     SEED,
     THREADS,
     WHAT,
+    WIDTH,
     Measuring,
     TableOutput,
     flag,
@@ -144,6 +145,7 @@ class Options(Measuring, TableOutput):
         help="sampling time per row in seconds, over all repetitions (1; with several backends 0.5)"
     )
     repetitions: int | None = REPETITIONS()
+    width: float | None = WIDTH()
     confidence: float = option(
         "C",
         "confidence level of the median's interval (0.95)",
@@ -459,6 +461,8 @@ def read_request(args: Options, *, several: bool = False) -> Request:
     from pydlbench.timing.policy import LAYER_BUDGET_S
 
     device, notes = device_of(args.device)
+    if args.width:
+        args.refuse(("repetitions",), "with --width")
     check_threads(args.threads or None, device)
     on_gpu = device != "cpu"
     backends, left_out = _backends(args, device)
@@ -477,6 +481,7 @@ def read_request(args: Options, *, several: bool = False) -> Request:
     options = {
         "seed": args.seed,
         "visits": args.repetitions,
+        "width": args.width,
         "keep_probes": not args.fresh,
         "confidence": args.confidence,
         "keep_samples": True,  # for the store; outputs have them only with --samples

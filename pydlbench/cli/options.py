@@ -22,6 +22,7 @@ from pydlbench.cli.values import (
     fail_on,
     frameworks,
     one_of,
+    percentage,
     positive_seconds,
     splits,
     whole_number,
@@ -215,6 +216,13 @@ REPETITIONS: Final = Option(
     "row has its repetitions in one process); from 6 on there is an interval",
     group=HOW,
     read=partial(whole_number, least=1),
+)
+WIDTH: Final = Option(
+    metavar="PERCENT",
+    help="half-width of the interval that is wanted, relative to the median: as many repetitions "
+    "as earlier undisturbed runs of the same make likely (at least 6, at most 30)",
+    group=HOW,
+    read=percentage,
 )
 SEED: Final = Option(
     metavar="N",

@@ -112,6 +112,8 @@ def read_tasks(args: Options) -> tuple[list[Task], tuple[str, ...]]:
     from pydlbench.timing.policy import STEP_BUDGET_S
 
     args.refuse(_PROTOCOL_ONLY, "without --protocol", "--protocol NAME")
+    if args.width:
+        args.refuse(("repetitions",), "with --width")
     if not args.model:
         raise UsageError("MODEL: none given; nearest: pydlbench step alexnet-owt --batch 16")
     ways, notes, guessed = _ways(args)
@@ -162,6 +164,7 @@ def read_tasks(args: Options) -> tuple[list[Task], tuple[str, ...]]:
                 },
                 guessed=guessed,
                 model=model,
+                width=args.width,
                 checks=not args.no_checks,
                 trace=not args.no_trace,
                 agree=args.agree,
@@ -215,12 +218,14 @@ class StepTask(ModelTask, StepsTask):
 
     Attributes:
         model: its graph, with the batch; None of a model of the user's own.
+        width: half of the interval that is wanted, relative to the median; None plans nothing.
         checks: hold each step against the graph first.
         trace: find out what modules and calls take in the step.
         agree: hold the frameworks' numbers against each other.
     """
 
     model: Model | None
+    width: float | None = None
     checks: bool = True
     trace: bool = True
     agree: bool = False
@@ -235,12 +240,17 @@ class StepTask(ModelTask, StepsTask):
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
         """Time the steps in turn."""
+        from pydlbench.steps.run import planned_rounds
+
         self.check(session)
         cases = [row.case for row in self.rows]
         if self.agree:
             view.advance(0, len(cases), f"{cases[0].label}: agreement")
             yield Result("agreement", _compare(session, cases))
-        records = session.steps(cases, checks=self.checks, trace=self.trace, progress=view.advance)
+        visits = None if self.width is None else planned_rounds(view.store, cases, self.width)
+        records = session.steps(
+            cases, visits=visits, checks=self.checks, trace=self.trace, progress=view.advance
+        )
         for row, record in zip(self.rows, records, strict=True):
             yield Result("step", record.to_dict(), row, detail=record)
 

@@ -21,6 +21,7 @@ from pydlbench.cli.options import (
     REPETITIONS,
     SCRIPT,
     WHAT,
+    WIDTH,
     ModelOptions,
     TableOutput,
     flag,
@@ -89,6 +90,7 @@ class Options(ModelOptions, TableOutput):
         help="sampling time per step in seconds, over all repetitions (10)"
     )
     repetitions: int | None = REPETITIONS()
+    width: float | None = WIDTH()
     no_checks: bool = flag("time without checking first", group=HOW)
     trace: str | None = option(
         "FILE",

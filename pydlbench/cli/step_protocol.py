@@ -32,6 +32,7 @@ _OTHERS: Final = {
     "feed": "the script says what is fed; nearest: leave it out",
     "budget": "the script says how long it runs; nearest: --steps N",
     "repetitions": "the script runs once; nearest: leave it out",
+    "width": "the script runs once; nearest: leave it out",
     "phase": "the script says which phases; nearest: leave it out",
     **dict.fromkeys(
         ("csv", "md", "format"), "standard output is the script's; nearest: --json FILE"

@@ -176,6 +176,7 @@ class BreakdownRecord(Breakdown, frozen=True, kw_only=True, rename={"measured": 
         library: name and version of the framework.
         threads: that computed.
         processes: fresh ones in which the step was timed.
+        program: a hash of its calls.
         trace: how calls were timed in their step.
         forecast_s: what stored rows said of the step before it was timed; null without.
         lines: by the user's module, where the user's code made its first call:
@@ -199,6 +200,7 @@ class BreakdownRecord(Breakdown, frozen=True, kw_only=True, rename={"measured": 
     library: str
     threads: int
     processes: int
+    program: str = ""
     trace: Tracing
     forecast_s: float | None = None
     lines: Mapping[str, str] = msgspec.field(default_factory=dict)

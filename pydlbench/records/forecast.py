@@ -202,6 +202,7 @@ class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "fore
         phase: ``forward``, ``forward-backward`` or ``training``.
         layout: of images.
         feed: ``resident`` or ``host``.
+        program: a hash of its recorded calls, see :class:`StepFaults`.
         place: framework, mode, precision, library, threads and processor; its fields stand in the
             object itself.
         created_utc: when the forecast was made, in ISO 8601.
@@ -266,6 +267,7 @@ class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "fore
     own: OwnSpec | None = None
     layout: str = "nhwc"
     feed: str = "resident"
+    program: str = ""
     status: str = "ok"
     reason: str | None = None
     types: str | None = None

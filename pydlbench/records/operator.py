@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import msgspec
 
 from pydlbench.records.record import Record, one_of
-from pydlbench.records.step import Check
 from pydlbench.words import DIRECTIONS
 
 if TYPE_CHECKING:
@@ -96,24 +95,14 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
 
     Attributes:
         names: in the order in which ``OperatorsKernel.sample`` returns their times.
-        once_s: seconds of starting a call that is taken off each operator: a step has it once.
         dispatch_s: seconds that a framework needs for an operator that computes nothing, which are
             in the time of each.
-        dispatch_samples: the same, repetition by repetition.
-        how: how the two were measured.
         executions: of calls whose libraries log: by signature how often each runs in one, by
             library and primitive: ``{"oneDNN reorder": 2, "oneDNN convolution": 1}``.
         calls: of a recorded step, each distinct one once, in the order in which they first occur;
             empty where nobody asked.
         order: of a recorded step all calls in their order, each by its place in ``calls``.
-        ungraphed: of a chain on a GPU, why it cannot be captured into a graph; empty if it can.
-        blocks: what such a step asks of the allocator, in order: a number above zero is a block of
-            so many bytes, ``-n`` gives the n-th block back (counted from 1). Blocks that are not
-            given back outlive the step. Empty where the framework keeps its pages by itself, and
-            where nobody knows.
         refused: by signature, why a call could not be made ready; its name is not in ``names``.
-        checks: of a chain, what was compared with the step that it was recorded from.
-        allocates: of a chain, whether it asks for memory as its step does, or has all of its own.
         batch: of a recorded step; 0 where nobody asked.
         lines: by the user's module, where the user's code made its first call:
             ``my_model.py:15``.
@@ -122,18 +111,11 @@ class OperatorsFacts(Record, frozen=True, kw_only=True):
     """
 
     names: tuple[str, ...] = ()
-    once_s: float = 0.0
     dispatch_s: float = 0.0
-    dispatch_samples: tuple[float, ...] = ()
-    how: str = ""
     executions: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
     calls: tuple[RecordedCall, ...] = ()
     order: tuple[int, ...] = ()
-    ungraphed: str = ""
-    blocks: tuple[int, ...] = ()
     refused: dict[str, str] = msgspec.field(default_factory=dict)
-    checks: tuple[Check, ...] = ()
-    allocates: bool = True
     batch: int = 0
     lines: dict[str, str] = msgspec.field(default_factory=dict)
     notes: tuple[str, ...] = ()

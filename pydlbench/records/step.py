@@ -369,10 +369,12 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
         modules: whose calls they are, the longest first.
         between_calls_s: what a traced step takes besides its calls.
         dominant: the module that takes most of it.
+        program: a hash of its calls; None where none was traced.
         trace: how calls were timed.
         untraced: why the step was not traced; None where it was, or nobody asked.
         notes: what a reader has to know.
         warnings: what makes this row less reliable.
+        disturbed: beside how many rounds somebody else used the machine.
         contended: other work disturbed most samples; the time is an upper bound.
         contention_reason: the counters behind that, in words.
         stop_reason: why sampling stopped, in words.
@@ -402,10 +404,12 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
     modules: tuple[ModuleInContext, ...] | None = None
     between_calls_s: float | None = None
     dominant: Dominant | None = None
+    program: str | None = None
     trace: Tracing | None = None
     untraced: str | None = None
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    disturbed: int = 0
     contended: bool = False
     contention_reason: str | None = None
     stop_reason: str | None = None
@@ -413,7 +417,10 @@ class StepRecord(Record, frozen=True, kw_only=True, rename={"time": "time_s"}):
 
     embedded = ("case",)
     promised = ("time",)
-    omitted = (*("types", "calls", "modules", "between_calls_s", "dominant", "trace", "untraced"),)
+    omitted = (
+        *("types", "calls", "modules", "between_calls_s", "dominant", "program"),
+        *("trace", "untraced"),
+    )
 
     @property
     def ok(self) -> bool:

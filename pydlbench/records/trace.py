@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import hashlib
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated
 
 from pydlbench.records.fields import shown
 from pydlbench.records.record import Record, one_of
 from pydlbench.units import format_seconds, percent
 from pydlbench.words import DIRECTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 #: How a step is traced: by the framework's own profiler, or by time stamps before and after each
 #: call of the step's recorded calls, which run without modules and autograd then.
@@ -43,6 +49,16 @@ class TraceFacts(Record, frozen=True, kw_only=True):
 
     calls: tuple[ProgramCall, ...]
     sources: dict[str, str]
+
+
+def program_hash(calls: Iterable[tuple[str, str]]) -> str:
+    """Return a hash of a step's calls: which, how often, and in which direction.
+
+    Args:
+        calls: signature and direction of each.
+    """
+    counted = sorted(Counter(calls).items())
+    return hashlib.sha256(json.dumps(counted).encode()).hexdigest()[:16]
 
 
 def module_of(names: tuple[str, ...], direction: str) -> str:

@@ -19,6 +19,7 @@ from pydlbench.devices.kept import KeptKernel
 from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.ops.table import ITEM_BYTES
 from pydlbench.runner.rows import measured_row
+from pydlbench.study.estimate import estimate
 from pydlbench.study.loop import Size
 from pydlbench.study.plan import planned, scatter
 from pydlbench.timing.chunk import Request
@@ -329,15 +330,18 @@ class Kernels:
         """Keep which kernel was the fastest for later runs, and return a warning, or None.
 
         One that was kept and takes longer than it did may not be the fastest any more: it is
-        forgotten, so that the next run searches anew.
+        forgotten, so that the next run searches anew. A run that somebody else disturbed keeps
+        nothing: neither its choice nor its scatter is the machine's.
 
         Args:
             case: what was computed.
             variant: the kernel's name.
             rival: that of one nearly as fast; None without one.
-            samples: its visits, undisturbed.
+            samples: its visits.
         """
         if variant is None or case.backend != "native" or case.on_gpu or self._options.algorithms:
+            return None
+        if estimate(samples).disturbed:
             return None
         nameless, seconds = _nameless(case), samples.median
         known = self._kept.get(nameless)
@@ -361,7 +365,8 @@ class Kernels:
         Args:
             cases: that are visited in the same laps.
         """
-        return planned(kept.scatter for case in cases if (kept := self.kept(case)) is not None)
+        scatters = [kept.scatter for case in cases if (kept := self.kept(case)) is not None]
+        return planned(scatters, self._options.width)
 
     def prepare_at_once(self, wanted: Sequence[tuple[KernelSpec, str | None]]) -> None:
         """Have the first case of each worker made ready while the others are at theirs.

@@ -19,6 +19,8 @@ class Options:
             rows; the repetitions share the budget of their row. None is as many as the scatter that
             is known asks for, six where none is; of a single row in one process, with new memory
             for each. Commands, and functions that are given no options, take six.
+        width: half of the interval that is wanted, relative to the median, where the scatter plans
+            the repetitions; see :func:`pydlbench.study.plan.repetitions`.
         renew: take new processes for each repetition, also of a single row.
         confidence: level of the median's interval.
         keep_samples: keep the raw samples in the record.
@@ -46,6 +48,7 @@ class Options:
     seed: int = 0
     budget_s: float = 2.0
     visits: int | None = 1
+    width: float | None = None
     renew: bool = False
     confidence: float = 0.95
     keep_samples: bool = False

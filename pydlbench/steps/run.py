@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -15,6 +15,7 @@ from pydlbench.steps.prepare import prepare_step
 from pydlbench.steps.traced import trace_step
 from pydlbench.study.estimate import estimate
 from pydlbench.study.loop import LEAST_ROUNDS, ROUNDS, Size, Study, Subject, random_order
+from pydlbench.study.plan import planned, scatter
 from pydlbench.timing import policy as policies
 from pydlbench.timing.policy import Policy, gpu_policy
 from pydlbench.units import format_bytes
@@ -26,8 +27,13 @@ if TYPE_CHECKING:
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
+    from pydlbench.store.reader import Reader
     from pydlbench.study.table import Series
     from pydlbench.workers.host import RemoteKernel
+
+
+# Stored steps that are looked through for what is known of one.
+_READ: Final = 200
 
 
 def step_policy(case: StepSpec, session: Session, facts: StepFacts) -> Policy:
@@ -57,18 +63,20 @@ def run_in_turn(
     cases: Sequence[StepSpec],
     session: Session,
     *,
+    visits: int | None = None,
     preparation: StepPreparation | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> list[StepRecord]:
     """Check steps, then time them round by round, so that all saw the same drift.
 
-    With several visits (``Options.visits``) the steps share their budget: in each all steps are
+    With several visits the steps share their budget: in each all steps are
     made ready anew in new processes of their frameworks, and take turns. Checks are made in the
     first.
 
     Args:
         cases: the steps.
         session: whose workers and settings are used.
+        visits: of each step; None is as the session's options say.
         preparation: with which checks; None is all of them. With ``trace`` steps are traced, too,
             in the processes that timed them last.
         progress: called with steps made ready, steps in all and the next one's label.
@@ -77,7 +85,8 @@ def run_in_turn(
         A record for each, in the order given.
     """
     how = preparation or StepPreparation()
-    turns = _Turns(cases, session, msgspec.structs.replace(how, trace=False))
+    visits = visits or session.options.visits or LEAST_ROUNDS
+    turns = _Turns(cases, session, msgspec.structs.replace(how, trace=False), visits)
     try:
         while not turns.finished:
             turns.visit(progress)
@@ -105,6 +114,31 @@ def _traced(
     return found
 
 
+def planned_rounds(store: Reader | None, cases: Sequence[StepSpec], width: float) -> int:
+    """Return how many fresh processes give medians whose intervals are so narrow.
+
+    Args:
+        store: whose undisturbed runs of the same steps tell their scatter; None knows none.
+        cases: the steps.
+        width: half of the interval that is wanted, relative to the median.
+    """
+    stored = [] if store is None else [one for _, one in store.documents("step", _READ)]
+    return planned((_known_scatter(stored, case) for case in cases), width)
+
+
+def _known_scatter(stored: Sequence[Mapping[str, Any]], case: StepSpec) -> float | None:
+    """Return the scatter of the newest undisturbed run of a step; None without one."""
+    same = case.to_dict()
+    if case.batch is None:  # the record has the model's own
+        del same["batch"]
+    for document in stored:
+        times = list((document.get("rounds_s") or {}).values())
+        alike = all(document.get(name) == value for name, value in same.items())
+        if alike and len(times) >= LEAST_ROUNDS and document.get("disturbed") == 0:
+            return scatter(times)
+    return None
+
+
 class _Turns:
     """Steps that take turns, in one visit or more.
 
@@ -112,15 +146,20 @@ class _Turns:
         cases: the steps.
         session: whose workers and settings are used.
         preparation: with which checks.
+        visits: of each step.
     """
 
     def __init__(
-        self, cases: Sequence[StepSpec], session: Session, preparation: StepPreparation
+        self,
+        cases: Sequence[StepSpec],
+        session: Session,
+        preparation: StepPreparation,
+        visits: int,
     ) -> None:
         self._cases = cases
         self._session = session
         self._preparation = preparation
-        self._visits = session.options.visits or LEAST_ROUNDS
+        self._visits = visits
         # One framework starts on one core: the process of the next visit starts beside it, and is
         # stopped while anybody is timed.
         alone = len({(case.framework, case.device) for case in cases}) == 1
@@ -285,6 +324,7 @@ def record_of(case: StepSpec, session: Session, facts: StepFacts, samples: Serie
         types=facts.types or None,
         notes=facts.notes,
         warnings=tuple(warnings),
+        disturbed=found.disturbed,
         contended=found.contended,
         contention_reason=found.reason if found.contended else None,
         stop_reason=f"{samples.preparations} processes, {samples.spent_s:.3g} s"

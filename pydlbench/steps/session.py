@@ -26,16 +26,20 @@ class StepSession(Session):
         self,
         cases: Sequence[StepSpec],
         *,
+        visits: int | None = None,
         checks: bool,
         trace: bool,
         progress: Callable[[int, int, str], None],
     ) -> list[StepRecord]:
-        """Check steps, unless ``checks`` is off, time them interleaved, and trace each."""
+        """Check steps, unless ``checks`` is off, time them interleaved, and trace each.
+
+        ``visits`` is how many fresh processes each has; None is as the session's options say.
+        """
         from pydlbench.records.step import StepPreparation
         from pydlbench.steps.run import run_in_turn
 
         how = StepPreparation(checks=checks, trace=trace)
-        return run_in_turn(cases, self, preparation=how, progress=progress)
+        return run_in_turn(cases, self, visits=visits, preparation=how, progress=progress)
 
     def agreement(self, case: StepSpec, frameworks: tuple[str, str]) -> Agreement:
         """Hold two frameworks' numbers of a step against each other."""

@@ -12,7 +12,13 @@ from pydlbench.ops.meaning import bytes_of_type
 from pydlbench.ops.seen import meaning_of
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.step import StepPreparation
-from pydlbench.records.trace import CallInContext, Dominant, ModuleInContext, Tracing
+from pydlbench.records.trace import (
+    CallInContext,
+    Dominant,
+    ModuleInContext,
+    Tracing,
+    program_hash,
+)
 from pydlbench.steps.prepare import prepare_step
 from pydlbench.timing.chunk import Request
 from pydlbench.timing.statistics import median, median_interval, middle_rounds
@@ -128,7 +134,11 @@ def trace_step(case: StepSpec, session: Session) -> dict[str, Any]:
         if isinstance(error, ValueError):
             raise
         return {"untraced": " ".join(str(error).split())}
-    return {"trace": tracing, **in_context(facts.calls, rounds, limits_of(facts.calls, session))}
+    return {
+        "trace": tracing,
+        "program": program_hash((call.signature, call.direction) for call in facts.calls),
+        **in_context(facts.calls, rounds, limits_of(facts.calls, session)),
+    }
 
 
 def traced_rounds(

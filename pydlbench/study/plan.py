@@ -11,25 +11,29 @@ from pydlbench.timing.statistics import median
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-#: What a row's interval is to be: a half-width relative to its median.
+#: What a row's interval is to be where nobody says otherwise: a half-width relative to its median.
 WIDTH: Final = 0.03
 #: More repetitions within a run tell little for their time: what the machine does over hours no one
-#: of them sees.
+#: of them sees. Who asks for a width may have more of them.
 MOST: Final = 9
+MOST_FOR_WIDTH: Final = 30
 # Half of the 95 % interval of a normal sample's median over the deviation, times the root of n.
 _HALF: Final = 1.96 * math.sqrt(math.pi / 2)
 
 
-def repetitions(scatter: float | None, width: float = WIDTH) -> int:
+def repetitions(scatter: float | None, width: float | None = None) -> int:
     """Return how many repetitions give a median whose 95 % interval is so narrow.
 
     Args:
         scatter: of :func:`scatter`; None if unknown.
-        width: half of the interval that is wanted, relative likewise.
+        width: half of the interval that is wanted, relative likewise; None is :data:`WIDTH`, as
+            far as :data:`MOST` repetitions reach it.
     """
     if scatter is None:
         return LEAST_ROUNDS
-    return min(MOST, max(LEAST_ROUNDS, math.ceil((_HALF * scatter / width) ** 2)))
+    most = MOST if width is None else MOST_FOR_WIDTH
+    wanted = math.ceil((_HALF * scatter / (width or WIDTH)) ** 2)
+    return min(most, max(LEAST_ROUNDS, wanted))
 
 
 def scatter(times: Sequence[float]) -> float | None:
@@ -45,7 +49,7 @@ def scatter(times: Sequence[float]) -> float | None:
     return math.sqrt(squares / (len(times) - 1)) / mean
 
 
-def planned(scatters: Iterable[float | None], width: float = WIDTH) -> int:
+def planned(scatters: Iterable[float | None], width: float | None = None) -> int:
     """Return how many repetitions rows need that are taken together.
 
     Args:

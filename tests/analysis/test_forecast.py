@@ -11,6 +11,7 @@ from pydlbench.analysis.rows import FAULT, Rows, batches, stored_rows
 from pydlbench.analysis.scores import ASSUMED, LEAST, Interval, interval, scored
 from pydlbench.records.forecast import ForecastRecord, OperatorTime, Place, StepFaults
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
+from pydlbench.records.own import OwnSpec
 from pydlbench.records.step import StepSpec
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
@@ -315,3 +316,20 @@ def test_a_step_scores_its_newest_forecast_once(store_path, run_record):
         wanted = [math.log(0.8), 0.0, math.log(1.1)]
         assert sorted(scored(store, PLACE)) == pytest.approx(wanted)
     assert scored(None, PLACE) == []
+
+
+def test_a_user_s_file_that_was_edited_scores_no_forecast_of_the_earlier_one(
+    store_path, run_record
+):
+    case = msgspec.structs.replace(CASE, model="a.py:build", own=OwnSpec(), layout="nchw")
+    made = conclude(case, PLACE, listed_as((call("a"),)), Rows(times={"a": row("a", 2.0)}))
+    same = {**step_document(1.0), **case.to_dict(), "batch": made.batch}
+    edited = {**same, "program": "another"}
+    with Store.open(store_path) as store:
+        store.begin(run_record, "forecast")
+        for table, document in (("forecast", made.to_dict()), ("step", edited)):
+            store.add(run_record.id, Entry.from_document(table, document))
+        assert scored(store, PLACE) == []
+        entry = Entry.from_document("step", {**same, "program": made.program})
+        store.add(run_record.id, entry)
+        assert scored(store, PLACE) == pytest.approx([math.log(2)])

@@ -39,6 +39,7 @@ def test_default_is_alexnet_forward_fp32_hot(session):
             "budget_s": 1.0,
             "visits": None,
             "renew": True,
+            "width": None,
             "keep_probes": True,
             "confidence": 0.95,
             "keep_samples": True,

@@ -43,6 +43,7 @@ class FakeSession:
         self.opened: list[dict[str, Any]] = []
         self.groups: list[list[Any]] = []
         self.checks: list[bool] = []
+        self.visits: list[int | None] = []
         self.traces: list[bool] = []
         self.played: list[Any] = []
         self.error = 1e-6
@@ -53,12 +54,15 @@ class FakeSession:
         self.opened.append(options)
         yield self
 
-    def steps(self, cases: Any, *, checks: bool, trace: bool, progress: Any) -> list[StepRecord]:
+    def steps(
+        self, cases: Any, *, visits: Any, checks: bool, trace: bool, progress: Any
+    ) -> list[StepRecord]:
         if len(self.groups) == self.interrupt_at:
             raise KeyboardInterrupt
         progress(0, len(cases), cases[0].label)
         self.groups.append(list(cases))
         self.checks.append(checks)
+        self.visits.append(visits)
         self.traces.append(trace)
         return [self._record(case, checks) for case in cases]
 
@@ -143,6 +147,13 @@ def test_default_is_both_frameworks_forward_checked(session, capsys):
     ]
     assert main(["runs", "show", "last"]) == 0
     assert capsys.readouterr().out.endswith(out)
+
+
+def test_a_width_plans_processes_and_excludes_their_number(session):
+    assert command.run(parse("mnist", "--width", "2%"), session.open) == 0
+    assert session.visits == [6]  # nothing is known of its scatter
+    with pytest.raises(UsageError):
+        command.run(parse("mnist", "--width", "2%", "--repetitions", "8"), session.open)
 
 
 def test_table_has_rates_and_ratio(session, capsys):

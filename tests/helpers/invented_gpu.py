@@ -16,7 +16,7 @@ import msgspec
 from invented_rows import row_of, time_of
 
 from pydlbench.backends.steps import operations
-from pydlbench.backends.steps.device import DeviceChain, DeviceOperators, StepClock, step_kernel
+from pydlbench.backends.steps.device import DeviceOperators, step_kernel
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.records.measurement import Roofline
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
@@ -151,10 +151,6 @@ class Gpu:
         for one in self.steps[model]:
             self.launch(one.host_s + self.besides_s + self.launch_s, one.device_s)
 
-    def chain(self, model: str) -> None:
-        for one in self.steps[model]:
-            self.launch(one.host_s, one.device_s)
-
     def true_step_s(self, model: str = MODEL, feed: str = "resident", steps: int = 10) -> float:
         """Seconds of a step of several behind which the host waits, on a device without a past."""
         fresh = dataclasses.replace(self)
@@ -223,10 +219,6 @@ class Worker:
             raise UnsupportedError(f"{case.mode}: as the real one says")
         if operation is operations.prepare_calls:
             return self._calls(words["signatures"])
-        if operation is operations.prepare_chain:
-            clock = self._clock(lambda: self.gpu.chain(case.model))
-            facts = OperatorsFacts(names=("chain",), allocates=False, ungraphed=clock.ungraphed())
-            return Kernel(self.gpu, DeviceChain(clock, facts), "chain")
         assert operation is operations.prepare_step, operation
         return self._step(case, words["preparation"])
 
@@ -262,10 +254,6 @@ class Worker:
             self.gpu,
         )
         return Kernel(self.gpu, made, "operators")
-
-    def _clock(self, call: Any) -> StepClock:
-        operator: Any = SimpleNamespace(call=call, wait=self.gpu.wait)
-        return StepClock(operator, self.gpu, (0,), contextlib.nullcontext, self.gpu)
 
     def _step(self, case: StepSpec, preparation: Any) -> Kernel:
         if not isinstance(preparation, StepPreparation):

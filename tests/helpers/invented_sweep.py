@@ -80,9 +80,12 @@ class Sessions(InventedSession):
             contended=any(word in case.label for word in self.disturbed),
         )
 
-    def steps(self, cases: Any, *, checks: bool, trace: bool, progress: Any) -> list[StepRecord]:
+    def steps(
+        self, cases: Any, *, visits: Any, checks: bool, trace: bool, progress: Any
+    ) -> list[StepRecord]:
         assert checks
         assert trace
+        assert visits is None
         progress(0, len(cases), cases[0].label)
         found = []
         for case in cases:

@@ -289,7 +289,7 @@ def test_dimensions_that_are_reduced_together_are_one():
     last = merged_reduction("mean", (2, 3, 5, 7), {0, 2})
     assert last.problem == "reduction:mean:2x3x5x7:1x3x1x7"
     assert merged_reduction("max", (2, 1, 5), {0, 1, 2}).problem == "reduction:max:10:1"
-    with pytest.raises(UsageError, match="not a reduction"):
+    with pytest.raises(UsageError):
         merged_reduction("max", (1, 5), {0})
 
 

@@ -14,7 +14,7 @@ from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.kernels import Kernels
 from pydlbench.runner.options import Options
 from pydlbench.runner.problem import Problem
-from pydlbench.study.table import Series, Visit
+from pydlbench.study.table import Interference, Series, Visit
 from pydlbench.timing.chunk import Chunk
 
 CASE = KernelSpec(layer=build_layer("gemm", m=8, k=32, n=16), backend="tensorflow", mode="graph")
@@ -287,6 +287,19 @@ def test_a_kept_kernel_that_is_slower_than_it_was_is_said_and_forgotten(tmp_path
     again, worker = preparing(False, path)
     again.prepare(HOT)
     assert worker.asked == [("hot", None, False)]
+
+
+def test_nothing_is_kept_of_a_run_beside_a_neighbour(tmp_path):
+    path = tmp_path / "probes.json"
+    kernels, _ = preparing(False, path)
+    half = Interference(fma=0.5)
+    series = visits(1.0, 1.06, 0.94, 1.0, 1.04, 0.96).visits
+    beside = Series([*series[:-1], dataclasses.replace(series[-1], interference=half)])
+    assert kernels.keep(HOT, "jit src nhwc", None, beside) is None
+    later, worker = preparing(False, path)
+    later.prepare(HOT)
+    assert worker.asked == [("hot", None, False)]
+    assert later.repetitions([HOT]) == 6
 
 
 def test_what_scatters_has_more_repetitions_in_the_next_run(tmp_path):

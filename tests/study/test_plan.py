@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from pydlbench.study.plan import MOST, planned, repetitions, scatter
+from pydlbench.study.plan import MOST, MOST_FOR_WIDTH, planned, repetitions, scatter
 from pydlbench.timing.statistics import median, median_interval
 
 
@@ -12,7 +12,7 @@ from pydlbench.timing.statistics import median, median_interval
     ("known", "count"), [(None, 6), (0.0, 6), (0.01, 6), (0.033, 8), (1, MOST)]
 )
 def test_repetitions_follow_the_scatter_that_is_known(known, count):
-    assert repetitions(known, 0.03) == count
+    assert repetitions(known) == count
 
 
 def test_the_planned_width_is_reached():
@@ -30,3 +30,9 @@ def test_the_scatter_is_that_of_the_middle_row():
     assert scatter([1.0, 1.02]) == pytest.approx(0.0140, rel=0.01)
     assert planned([]) == planned([None, 0.0]) == 6
     assert planned([0.0, 0.033, None, 5.0]) == 8
+
+
+def test_who_asks_for_a_width_may_have_more_repetitions():
+    assert (repetitions(0.05), repetitions(0.05, 0.03)) == (MOST, 17)
+    assert repetitions(0.05, 0.001) == MOST_FOR_WIDTH
+    assert repetitions(None, 0.001) == 6

@@ -19,7 +19,13 @@ from pydlbench.backends.base import (
 from pydlbench.backends.frameworks.verdicts import check_fused, fused_inputs, judge
 from pydlbench.backends.host_clock import HostClock, Operator
 from pydlbench.backends.verification.inputs import make_inputs
-from pydlbench.errors import DeviceLostError, PrimitiveError, PydlbenchError, UnsupportedError
+from pydlbench.errors import (
+    DeviceLostError,
+    InsufficientMemoryError,
+    PrimitiveError,
+    PydlbenchError,
+    UnsupportedError,
+)
 from pydlbench.records.measurement import Correctness
 from pydlbench.timing.chunk import Request
 
@@ -152,7 +158,7 @@ def translated(algorithm: str) -> Iterator[None]:
         raise
     except Exception as error:
         if is_out_of_memory(error):
-            raise insufficient_memory(error) from error
+            raise InsufficientMemoryError(f"{algorithm}: {insufficient_memory(error)}") from error
         text = " ".join(str(error).split())
         lost = type(error).__name__ in _LOST
         kind = DeviceLostError if lost else PrimitiveError

@@ -10,7 +10,7 @@ from pydlbench.backends import autotune
 from pydlbench.backends.frameworks import hlo
 from pydlbench.backends.frameworks.backend import FrameworkBackend, checked_mode, renamed
 from pydlbench.backends.jax.layers import variants_of
-from pydlbench.backends.jax.operator import JaxOperator
+from pydlbench.backends.jax.operator import JaxOperator, as_array
 from pydlbench.backends.jax.settings import choose, jax, place_of
 from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.errors import UnsupportedError
@@ -89,7 +89,11 @@ class JaxBackend(FrameworkBackend):
         checked_mode(self.name, MODES, mode)
         place = place_of(self.device, "fp32")
         scalar = [place.put(np.zeros((), np.float32))]
-        return JaxOperator(lambda one: one, scalar, {"dst": np.atleast_1d}, place)
+
+        def results(returned: Any) -> dict[str, Any]:
+            return {"dst": np.atleast_1d(as_array(returned))}
+
+        return JaxOperator(lambda one: one, scalar, results, place)
 
     def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
         """Return the facts with what XLA made of the function, and on a GPU what a launch costs."""

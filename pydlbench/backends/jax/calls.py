@@ -17,7 +17,8 @@ from jax.extend.core import Literal
 from pydlbench.backends.frameworks.backend import translated
 from pydlbench.backends.jax.settings import jax
 from pydlbench.backends.jax.step import JaxModel, JaxStep
-from pydlbench.backends.steps.groups import EQUATION, CallGroup, Member, grouped, groups_of, is_feed
+from pydlbench.backends.steps.calls import StepCall
+from pydlbench.backends.steps.groups import EQUATION, CallGroup, grouped, groups_of, is_feed
 from pydlbench.backends.steps.network import LOSS, OPTIMIZER, scope_of
 from pydlbench.backends.steps.operators import OperatorsKernel, TimedCall, check_on_cpu
 from pydlbench.backends.steps.repeated import CallCosts, RepeatedOperator, long_enough, made_ready
@@ -49,7 +50,7 @@ class Program:
     """
 
     equations: Sequence[Any]
-    members: Sequence[Member]
+    members: Sequence[StepCall]
     kept: Sequence[tuple[int, int]]
 
 
@@ -64,7 +65,7 @@ def traced(step: JaxStep) -> Program:
         direction, name = _place(str(equation.source_info.name_stack), nodes)
         read = [one for one in equation.invars if not isinstance(one, Literal)]
         members.append(
-            Member(
+            StepCall(
                 signature=_text(equation),
                 operator=equation.primitive.name,
                 direction=direction,
@@ -187,8 +188,6 @@ def repeated(
 # -----------------------------------------------------------------------------
 # JAX's operators, prepared: compiled, repeated where they are short, calibrated.
 
-_HOW = "empty calls of as many operands, after each part"
-
 
 def _program(backend: FrameworkBackend, case: StepSpec) -> tuple[JaxStep, Program]:
     made = model_of(backend, case)
@@ -213,7 +212,7 @@ def prepare_calls(
     """Make groups ready; see ``operations.prepare_calls``."""
     check_on_cpu(case)
     step, program = _program(backend, case)
-    place, resident = step.owner.place, step.owner.resident
+    place = step.owner.place
     costs = CallCosts(partial(_empty, place))
     groups = dict(groups_of(program.members, program.kept))
 
@@ -235,14 +234,8 @@ def prepare_calls(
             )
 
     ready, refused = made_ready(signatures, make)
-    facts = OperatorsFacts(
-        names=tuple(ready),
-        once_s=costs.once(ready.values(), len(resident)),
-        dispatch_s=0.0,  # a compiled program has no operators any more
-        dispatch_samples=(0.0,),
-        how=_HOW,
-        refused=refused,
-    )
+    # A compiled program has no operators any more, which are started one by one.
+    facts = OperatorsFacts(names=tuple(ready), dispatch_s=0.0, refused=refused)
     return OperatorsKernel(list(ready.values()), facts, backend.cpus)
 
 

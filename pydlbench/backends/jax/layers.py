@@ -8,15 +8,15 @@ and of what it keeps, which are the row's operands. A new op is an entry in
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import TYPE_CHECKING, Any, Final
 
 from jax import jit, tree_util, vjp
 
 from pydlbench.backends.frameworks.backend import Variant, entry_of, op_of
-from pydlbench.backends.frameworks.operands import Lie, roles_of, words_of
+from pydlbench.backends.frameworks.operands import Lie, words_of
+from pydlbench.backends.frameworks.operator import LayerPass
 from pydlbench.backends.jax.forward import FILTERS, FORWARD, SOURCES, STATISTICS, How
-from pydlbench.backends.jax.operator import JaxOperator
+from pydlbench.backends.jax.operator import JaxOperator, as_array
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -71,8 +71,10 @@ def _variant(
         how: tensors lie.
         place: where it is computed, and in what.
     """
-    layer, roles, word = case.layer, roles_of(case), how.word
+    layer, word = case.layer, how.word
     lie = Lie(layer, word, FILTERS.get(word, "oihw"))
+    run = LayerPass(case, entry(layer, how), lie, {})
+    roles = run.roles
 
     def build(inputs: Mapping[str, Array]) -> JaxOperator:
         given = dict(inputs)
@@ -84,14 +86,18 @@ def _variant(
             return place.put(lie.array(role, given), kind)
 
         operands = {role: put(role) for role in roles.reads}
-        called, tensors = entry(layer, how), list(operands.values())
+        called, tensors = run.function, list(operands.values())
         if roles.derived:
             statistics = {role: put(role) for role in STATISTICS if role in given}
             called = entry(layer, dataclasses.replace(how, statistics=statistics))
             with place.exact():
                 called, kept = _gradient(called, operands, roles.writes)
             tensors = [*kept, put("dst")]
-        results = {role: functools.partial(lie.plain, role) for role in roles.writes}
+
+        def results(returned: Any) -> Mapping[str, Array]:
+            several = returned if isinstance(returned, tuple | list) else [returned]
+            return run.plain(dict(zip(roles.writes, several, strict=True)), as_array)
+
         return JaxOperator(called, tensors, results, place)
 
     name = _NAMES.get(op_of(layer), layer.op)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pydlbench.backends.frameworks.operator import FrameworkOperator
 from pydlbench.backends.jax.settings import jax
 from pydlbench.timing.statistics import median
 
@@ -21,15 +22,21 @@ if TYPE_CHECKING:
 _READINGS, _LAUNCHES = 20, 10
 
 
-class JaxOperator:
-    """A compiled function with its operands on the device.
+def as_array(array: Any) -> NDArray[Any]:
+    """Return the values of an array of JAX's, on the host, as float32."""
+    return np.asarray(array).astype(np.float32, copy=False)
 
-    Nothing is donated: each call gets new memory for its result, as a user's line does.
+
+class JaxOperator(FrameworkOperator):
+    """A compiled function with its operands on the device; it has run once.
+
+    On a CPU a call returns with its result, on a GPU the result is in the queue. Nothing is
+    donated: each call gets new memory for its result, as a user's line does.
 
     Args:
         function: what is compiled.
         operands: all arguments, on the device.
-        results: of what is returned by role: what brings it into its plain layout.
+        results: see :class:`FrameworkOperator`.
         place: where it computes, and in what.
     """
 
@@ -37,42 +44,27 @@ class JaxOperator:
         self,
         function: Callable[..., Any],
         operands: Sequence[Any],
-        results: Mapping[str, Callable[[NDArray[Any]], NDArray[Any]]],
+        results: Callable[[Any], Mapping[str, NDArray[Any]]],
         place: Place,
     ) -> None:
-        self._operands = operands
-        self._compiled = place.compiled(function, self._operands)
-        self._results = results
-        self._queues = place.queues
+        self._compiled = place.compiled(function, operands)
         self._last: Any = None
+        called = self._queued if place.queues else self._finished
+        super().__init__(called, operands, results, wait=self._wait)
         self.call()  # touches what is touched once
         self.wait()
 
-    def call(self) -> Any:
-        """Run it once; on a CPU the result is there, on a GPU it is in the queue."""
-        found = self._compiled(*self._operands)
-        if self._queues:
-            self._last = found
-            return found
-        return jax.block_until_ready(found)
+    def _finished(self, *operands: Any) -> Any:
+        return jax.block_until_ready(self._compiled(*operands))
 
-    def wait(self) -> None:
-        """Return when all calls are done: a device runs them in their order, one after the other.
+    def _queued(self, *operands: Any) -> Any:
+        self._last = self._compiled(*operands)
+        return self._last
 
-        On a CPU they are, when they return.
-        """
+    def _wait(self) -> None:
+        # A device runs calls in their order, one after the other.
         if self._last is not None:
             jax.block_until_ready(self._last)
-
-    def outputs(self) -> dict[str, NDArray[Any]]:
-        """Run it once and return what it wrote."""
-        found = self.call()
-        several = found if isinstance(found, tuple | list) else [found]
-        pairs = zip(self._results.items(), several, strict=True)
-        return {
-            role: plain(np.asarray(one).astype(np.float32, copy=False))
-            for (role, plain), one in pairs
-        }
 
     def program(self) -> str:
         """Return the text of the optimised program."""

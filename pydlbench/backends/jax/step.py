@@ -17,9 +17,8 @@ from pydlbench.backends.frameworks.backend import translated
 from pydlbench.backends.jax.net import Net
 from pydlbench.backends.jax.settings import jax, place_of
 from pydlbench.backends.steps.catalogue import CatalogueModel, host_arrays
-from pydlbench.backends.steps.definition import Outcome, StepDefinition, check_trainable
 from pydlbench.backends.steps.inputs import trained
-from pydlbench.backends.steps.network import LOSS, OPTIMIZER, Run
+from pydlbench.backends.steps.network import LOSS, OPTIMIZER, FunctionStep, Run
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -28,49 +27,27 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.steps.definition import LossKind
+    from pydlbench.backends.steps.definition import LossKind, StepDefinition
     from pydlbench.backends.steps.inputs import Batch
     from pydlbench.backends.steps.trace import StepTracer
-    from pydlbench.models.graph import Model
-    from pydlbench.records.step import StepSpec
 
 jnp = jax.numpy
 
 
 class JaxModel(CatalogueModel):
-    """A model with its weights and a minibatch; see ``steps.catalogue.CatalogueModel``.
+    """A model with its weights and a minibatch."""
 
-    Args:
-        model: the graph.
-        weights: to start from, by name.
-        case: device, precision, cast, layout and seed; the rest is not looked at.
-        batch: images and labels, for steps that are handed none.
-        separate: likewise.
-
-    Raises:
-        UnsupportedError: JAX has no such precision on this device.
-    """
-
-    def __init__(
-        self,
-        model: Model,
-        weights: Mapping[str, NDArray[Any]],
-        case: StepSpec,
-        batch: Batch,
-        *,
-        separate: bool = False,
-    ) -> None:
+    def _build(self, batch: Batch, *, separate: bool) -> None:
         del separate
-        super().__init__(case)
+        case = self.case
         place = place_of(case.device, case.precision)
-        self.model, self.weights, self.place = model, weights, place
-        self.net = Net(model, case.layout, place.numbers.dtype)
+        self.place = place
+        self.net = Net(self.model, case.layout, place.numbers.dtype)
         self._stored = place.numbers.dtype if case.cast == "whole" else "float32"
-        self._names = frozenset(trained(model))
+        self._names = frozenset(trained(self.model))
         #: What steps change: ``trained`` tensors and running statistics (``buffers``) by name, and
         #: the ``key`` of dropout.
         self.state: dict[str, Any] = {}
-        self.steps: list[JaxStep] = []
         if case.backward:
             self.notes.append("the whole step is one program of XLA's, updates included")
         self.initialize()
@@ -234,35 +211,25 @@ def _of_convolution(equation: Any, images: str) -> int:
     return 2 * math.prod(result) * math.prod(right) // right[outputs]
 
 
-class JaxStep:
-    """A step as one program; see ``steps.definition.Step``.
+class JaxStep(FunctionStep):
+    """A step as one program."""
 
-    Args:
-        owner: the model and its weights.
-        definition: what the step does.
-
-    Raises:
-        UsageError: training without an optimizer.
-    """
+    owner: JaxModel
 
     def __init__(self, owner: JaxModel, definition: StepDefinition) -> None:
-        self.owner, self.definition = owner, definition
-        self._updates = definition.optimizer == "model"
-        if self._updates:
-            check_trainable(owner.model, "--set optimizer=sgd")
+        super().__init__(owner, definition)
         drops = definition.drops and any(node.op == "dropout" for node in owner.model)
         #: What of the model's state it changes.
         self._changed = tuple(
             name
             for name, changed in (
-                ("trained", self._updates),
+                ("trained", self.updates),
                 ("buffers", definition.batch_statistics and definition.backward),
                 ("key", drops),
             )
             if changed
         )
         self._velocity: dict[str, Any] = {}
-        self._last_rate = 0.0
         self._rate: Any = None
         self.reset()
         self._last: Any = None
@@ -272,25 +239,9 @@ class JaxStep:
         """Have XLA make a program of it; only then it can be called."""
         self._program = self.owner.place.compiled(self.body, self.operands(), donated=(0,))
 
-    def __call__(self, batch: Batch | None = None, rate: float | None = None) -> Outcome:
-        """Run it once; returns when it is done, unless that is on a GPU and nothing is fetched."""
-        if rate is not None and rate != self._last_rate:
-            self._set_rate(rate)
-        images = None
-        if self.definition.feed == "host":
-            host = self.owner.host if batch is None else host_arrays(batch, self.owner.case.layout)
-            images = self.owner.placed(host)
-        found, fetch = self.run(images), self.definition.fetch
-        if not fetch:
-            return Outcome()
-        there = {
-            name: [np.array(one, np.float32) for one in self._in_order(found[name])]
-            for name in fetch
-        }
-        return Outcome.fetched(there)
-
-    def run(self, images: tuple[Any, ...] | None = None) -> dict[str, Any]:
-        """Run it once and return its results where they are; images are the resident ones."""
+    def run(self, host: tuple[NDArray[Any], ...] | None = None) -> dict[str, Any]:
+        """Run it once and return its results where they are."""
+        images = None if host is None else self.owner.placed(host)
         changed, found = self._program(*self.operands(images))
         self._velocity = changed.pop("velocity", self._velocity)
         self.owner.state.update(changed)
@@ -310,7 +261,7 @@ class JaxStep:
     def reset(self) -> None:
         """Forget what training has left: velocities, the rate."""
         optimizer = self.owner.model.optimizer
-        moving = self._updates and optimizer.kind == "momentum"
+        moving = self.updates and optimizer.kind == "momentum"
         self._velocity = {
             name: jnp.zeros_like(one)
             for name, one in (self.owner.state["trained"] if moving else {}).items()
@@ -321,7 +272,7 @@ class JaxStep:
         """Return what :meth:`body` takes, as it is now."""
         state = self.owner.state
         changed = {name: state[name] for name in self._changed}
-        if self._updates:
+        if self.updates:
             changed["velocity"] = self._velocity
         kept = {name: state[name] for name in ("trained", "buffers") if name not in changed}
         return changed, kept, self._rate, self.owner.resident if images is None else images
@@ -354,19 +305,20 @@ class JaxStep:
 
         if not definition.backward:
             loss, (output, _) = differentiated(state["trained"], images)
-            return {}, self._wanted(output, loss, {"output": output})
+            return {}, self.wanted({"output": output}, output, lambda: loss)
         places = (0, 1) if definition.input_gradient else (0,)
         gradient = jax.value_and_grad(differentiated, places, has_aux=True)
         (loss, (output, moved)), (gradients, *others) = gradient(state["trained"], images)
         # The images' gradient too has to be returned, or it would be dropped.
         found: dict[str, Any] = {"images": others}
         given: dict[str, Any] = {"key": following, "buffers": {**state["buffers"], **moved}}
-        if self._updates:
+        if self.updates:
             with jax.named_scope(OPTIMIZER):
                 given |= self._updated(state["trained"], changed["velocity"], gradients, rate)
         else:
             found["gradients"] = gradients
-        return {name: given[name] for name in changed}, self._wanted(output, loss, found)
+        wanted = self.wanted(found, output, lambda: loss)
+        return {name: given[name] for name in changed}, wanted
 
     def _updated(
         self, weights: dict[str, Any], velocity: dict[str, Any], gradients: Any, rate: Any
@@ -382,22 +334,14 @@ class JaxStep:
         moved = {name: (one - rate * by[name]).astype(one.dtype) for name, one in weights.items()}
         return {"trained": moved, "velocity": velocity}
 
-    def _wanted(self, output: Any, loss: Any, found: dict[str, Any]) -> dict[str, Any]:
-        """Add what is fetched or kept."""
-        definition = self.definition
-        if "output" in definition.fetch:
-            found["output"] = output
-        if "loss" in definition.fetch or definition.keep_loss:
-            found["loss"] = loss
-        if "predictions" in definition.fetch:
-            found["predictions"] = jax.nn.softmax(output.astype(jnp.float32))
-        return found
+    def predictions(self, output: Any) -> Any:
+        """Return the softmax of an output, in float32."""
+        return jax.nn.softmax(output.astype(jnp.float32))
 
-    def _in_order(self, result: Any) -> list[Any]:
-        """Return a result, or gradients in the order of the trained tensors."""
-        if not isinstance(result, dict):
-            return [result]
-        return [result[name] for name in trained(self.owner.model)]
+    def _fetched(self, result: Any) -> list[NDArray[Any]]:
+        names = trained(self.owner.model)
+        several = [result[name] for name in names] if isinstance(result, dict) else [result]
+        return [np.array(one, np.float32) for one in several]
 
     def _set_rate(self, rate: float) -> None:
         self._last_rate = rate

@@ -20,7 +20,7 @@ from pydlbench.backends.base import (
     check_case,
     check_not_emulated,
 )
-from pydlbench.backends.verification.inputs import make_inputs
+from pydlbench.backends.native.inputs import RecentInputs
 from pydlbench.backends.verification.verify import Verdict, verify
 from pydlbench.devices.cpu.affinity import own_cpus, physical_cores
 from pydlbench.devices.cpu.facts import read_cpu_facts
@@ -414,7 +414,7 @@ class CpuBackend:
         self._isa = frozenset(_cpu.isa())
         self._canary = Canary.of(cpus)
         self._reads: ReadBursts | None = None
-        self._made: tuple[Any, dict[str, NDArray[Any]]] | None = None
+        self._inputs = RecentInputs()
 
     def describe(self) -> dict[str, Any]:
         """Return version, run time, instruction set and threads of oneDNN."""
@@ -428,7 +428,7 @@ class CpuBackend:
             raise UnsupportedError(f"there is no implementation with --layout {case.layout}")
         asked = [c for c in found if _name(c) == preparation.variant]
         tried = asked or _worth_trying(found, preparation)
-        inputs = self._inputs_of(case, preparation.seed)
+        inputs = self._inputs.inputs(case, preparation.seed)
         search = CpuAutotuner(tried, case, preparation, self.cpus, inputs)
         known = bool(asked) and preparation.verified
         chosen = search.take() if known else search.tune()
@@ -480,18 +480,6 @@ class CpuBackend:
             raise UnsupportedError(f"--fuse {case.fuse} is for GPUs so far")
         if case.cache == "weights-cold" and not case.layer.weight_elements:
             raise UnsupportedError(f"{case.layer.kind} has no weights to keep out of the cache")
-
-    def _inputs_of(self, case: KernelSpec, seed: int) -> dict[str, NDArray[Any]]:
-        """Return a case's inputs: of two visits in a row they are made once."""
-        nameless = dataclasses.replace(case.layer, name=None)
-        what = (nameless, case.pass_, case.precision, seed, case.propagation)
-        if self._made is None or self._made[0] != what:
-            self._made = None  # there need not be room for both
-            inputs = make_inputs(
-                case.layer, case.pass_, case.precision, seed, propagation=case.propagation
-            )
-            self._made = (what, inputs)
-        return self._made[1]
 
     def _finish(
         self, search: CpuAutotuner, chosen: autotune.Candidate, *, reorders: bool

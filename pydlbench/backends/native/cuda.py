@@ -14,7 +14,8 @@ import numpy as np
 import pydlbench._cuda as _cuda
 from pydlbench.backends.base import DEFAULT_WORKSPACE, KernelFacts, Preparation, check_case
 from pydlbench.backends.native import cuda_libraries, nvml
-from pydlbench.backends.native.cuda_plans import CudaAutotuner, RecentInputs, native_pass, plans
+from pydlbench.backends.native.cuda_plans import CudaAutotuner, native_pass, plans
+from pydlbench.backends.native.inputs import RecentInputs
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import DeviceLostError, PrimitiveError, PydlbenchError, UnsupportedError
 from pydlbench.ops.table import build_layer

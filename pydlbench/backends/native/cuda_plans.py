@@ -5,80 +5,17 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 import pydlbench._cuda as _cuda
 from pydlbench.backends import autotune
-from pydlbench.backends.verification.inputs import make_inputs, round_to, significand_bits
+from pydlbench.backends.native.inputs import RecentInputs
 from pydlbench.backends.verification.verify import TENSOR_ACCUMULATOR, Verdict, tolerance, verify
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from pydlbench.backends.base import Preparation
     from pydlbench.records.specs import KernelSpec
-
-
-# -----------------------------------------------------------------------------
-# The inputs of a case on a GPU, kept for the next row of the same layer and pass.
-
-# The bias of a fused kernel has a random stream of its own.
-_BIAS_STREAM = 7
-
-
-class RecentInputs:
-    """The inputs of the last case.
-
-    Rows of one layer and pass follow one another, and four hundred million random numbers take
-    seconds.
-    """
-
-    def __init__(self) -> None:
-        self._key: tuple[Any, ...] | None = None
-        self._made: dict[str, NDArray[np.float32]] = {}
-
-    def of(self, case: KernelSpec, seed: int) -> dict[str, NDArray[np.float32]]:
-        """Return a case's inputs by role; the arrays are shared, so only to be read.
-
-        Args:
-            case: what is computed; with a bias where it is fused.
-            seed: of the random numbers.
-
-        Raises:
-            UnsupportedError: a bias where the layer has none.
-        """
-        # Uniform values of equal significands are the same numbers, whatever the format's name.
-        bits = significand_bits(case.precision)
-        stored = case.precision if case.layer.kind == "pointwise" else bits
-        key = (case.layer, case.pass_, stored, case.propagation, seed)
-        if key != self._key:
-            self._key, self._made = None, {}  # not two layers' at a time
-            self._made = make_inputs(
-                case.layer, case.pass_, case.precision, seed, propagation=case.propagation
-            )
-            self._key = key
-        inputs = dict(self._made)
-        if case.fuse == "bias-relu":
-            inputs["bias"] = _bias(case, seed)
-        return inputs
-
-
-def _bias(case: KernelSpec, seed: int) -> NDArray[np.float32]:
-    """Return one random value per output channel, or per column of a product."""
-    layer = case.layer
-    shape: tuple[int, ...]
-    if layer.op == "conv":
-        count, shape = layer.out_channels, (1, layer.out_channels, 1, 1)
-    elif layer.op == "gemm":
-        count, shape = layer.n, (1, 1, layer.n)
-    else:
-        raise UnsupportedError(f"--fuse {case.fuse}: {layer.kind} has no bias")
-    rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence([seed, _BIAS_STREAM])))
-    values = rng.uniform(-1, 1, count).astype(np.float32)
-    return round_to(case.precision, values).reshape(shape)
 
 
 # -----------------------------------------------------------------------------
@@ -191,7 +128,7 @@ class CudaAutotuner(autotune.Autotuner):
         )
         self._case = case
         self._preparation = preparation
-        self._inputs = (recent or RecentInputs()).of(case, preparation.seed)
+        self._inputs = (recent or RecentInputs()).inputs(case, preparation.seed)
         self._arena = _cuda.Arena(device, self._inputs)
         self._reference = reference(case)
         self._graphs = True

@@ -22,15 +22,17 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from pydlbench.backends.steps.calls import StepCall, distinct
 from pydlbench.ops.seen.onnx import Node, Tensor
-from pydlbench.records.operator import RecordedCall
-from pydlbench.records.trace import ProgramCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import onnxruntime
     from numpy.typing import NDArray
+
+    from pydlbench.records.operator import RecordedCall
+    from pydlbench.records.trace import ProgramCall
 
 
 __all__ = ["GRAPHS", "PREFIX", "SUFFIX", "Graph", "Recording", "record", "recorded", "recorded_in"]
@@ -116,12 +118,13 @@ def recorded_in(folder: Path, made: Sessions) -> Recording:
     events = _profiled(made, graph, folder)
     values = _whole_numbers(made, graph, events, folder)
     writer = _Writer(graph, made.feeds, events, values, folder)
+    calls = writer.calls()
     return Recording(
         graph=graph,
         written=_written(graph, events),
         folder=folder,
-        calls=_distinct(graph, writer),
-        in_order={number: _in_place(graph, writer, number) for number in sorted(events)},
+        calls=distinct(calls),
+        in_order={number: calls[number].in_place for number in sorted(events)},
     )
 
 
@@ -309,9 +312,22 @@ class _Writer:
             lacks=lacks,
         )
 
-    def seconds(self, number: int) -> float:
-        """Return what the profile says of a node; zero of one that it does not have."""
-        return self._events[number].seconds if number in self._events else 0.0
+    def calls(self) -> list[StepCall]:
+        """Return all nodes in the order in which the graph has them."""
+        whole = sum(one.seconds for one in self._events.values())
+        shares = {number: one.seconds / whole for number, one in self._events.items() if whole}
+        nodes = map(self.node, range(len(self._graph.nodes)))
+        return [
+            StepCall(
+                signature=node.signature,
+                operator=node.name,
+                direction="forward",
+                names=(self._graph.names[number],),
+                bytes=node.bytes,
+                profiled=shares.get(number, 0.0),
+            )
+            for number, node in enumerate(nodes)
+        ]
 
     def _plain(self, name: str) -> Tensor | None:
         """Return what is written; None where that is nothing, or unknown."""
@@ -362,36 +378,3 @@ def _value(attribute: Any) -> Any:
     if attribute.type == _TENSOR and found.ByteSize() <= _LARGE:
         return base64.b64encode(found.SerializeToString(deterministic=True)).decode()
     return None
-
-
-def _in_place(graph: Graph, writer: _Writer, number: int) -> ProgramCall:
-    """Return a node as a call of the step."""
-    node = writer.node(number)
-    return ProgramCall(
-        operator=node.name,
-        module=graph.names[number],
-        direction="forward",
-        signature=node.signature,
-        bytes=node.bytes,
-    )
-
-
-def _distinct(graph: Graph, writer: _Writer) -> tuple[RecordedCall, ...]:
-    """Return nodes with the same text as one call each."""
-    alike: dict[str, list[int]] = {}
-    nodes: dict[str, Node] = {}
-    for number in range(len(graph.nodes)):
-        node = writer.node(number)
-        nodes.setdefault(node.signature, node)
-        alike.setdefault(node.signature, []).append(number)
-    whole = sum(map(writer.seconds, range(len(graph.nodes))))
-    return tuple(
-        RecordedCall.of(
-            [(graph.names[one],) for one in same],
-            signature=signature,
-            operator=nodes[signature].name,
-            bytes=nodes[signature].bytes,
-            profiled=sum(map(writer.seconds, same)) / whole if whole else 0.0,
-        )
-        for signature, same in alike.items()
-    )

@@ -27,7 +27,6 @@ from pydlbench.devices.cpu.affinity import pinned
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.seen.onnx import Node
 from pydlbench.records.operator import OperatorsFacts
-from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,12 +37,6 @@ if TYPE_CHECKING:
     from pydlbench.ops.seen.onnx import Tensor
     from pydlbench.records.step import StepSpec
 
-#: What is timed, in words.
-_HOW: Final = (
-    "each node alone in a file of its own, on operands made up from its signature, its first input "
-    "read before the clock starts; a run without any node, made after each, is taken off; "
-    "dispatch: nodes on one element in a chain, against one"
-)
 #: What gives its input another shape, within a step in the same memory. At the ends of a file it
 #: is a copy: so it stands between two operators, and those alone are taken off. By type, which.
 ALIASES: Final = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity")
@@ -56,6 +49,15 @@ _TEXT, _TEXTS = 3, 8
 #: Of files that are written here; the oldest that has all types.
 _FORMAT: Final = 10
 ONNX: Final = 17
+
+
+def opened(model: Any, backend: OnnxruntimeBackend) -> onnxruntime.InferenceSession:
+    """Return a session of a file that was made here, which rewrites nothing of it."""
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(),
+        backend.options("unoptimized"),
+        providers=["CPUExecutionProvider"],
+    )
 
 
 class FileOperator:
@@ -75,11 +77,7 @@ class FileOperator:
         backend: OnnxruntimeBackend,
         cost: CallCost | None = None,
     ) -> None:
-        session = onnxruntime.InferenceSession(
-            model.SerializeToString(),
-            backend.options("unoptimized"),
-            providers=["CPUExecutionProvider"],
-        )
+        session = opened(model, backend)
         self._session, self._cost, self._cpu = session, cost, backend.cpus[0]
         self._binding = session.io_binding()
         for name, values in feeds.items():
@@ -278,13 +276,9 @@ def prepare_calls(
         return made
 
     ready, refused = made_ready(signatures, make, words)
-    dispatch = dispatch_s(partial(_on_one_element, backend))
     facts = OperatorsFacts(
         names=tuple(ready),
-        once_s=cost.latest,
-        dispatch_s=median(dispatch),
-        dispatch_samples=dispatch,
-        how=_HOW,
+        dispatch_s=dispatch_s(partial(_on_one_element, backend)),
         refused=refused,
     )
     return OperatorsKernel(list(ready.values()), facts, backend.cpus)

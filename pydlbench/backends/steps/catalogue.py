@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.steps.definition import Fetch, LossKind, Outcome, Step
     from pydlbench.backends.steps.inputs import Batch
     from pydlbench.models.graph import Model
+    from pydlbench.records.step import StepSpec
 
 
 #: Steps of the descent, and by how much the first of them is to lower the loss at the most.
@@ -38,14 +39,37 @@ class CatalogueModel(StepModel):
 
     All its steps share one set of weights. What it says of itself are float32 arrays, arranged as
     in the graph; it computes them with further steps.
+
+    Args:
+        model: the graph.
+        weights: to start from, by name.
+        case: device, precision, cast, layout, mode and seed; the rest is not looked at.
+        batch: images and labels, for steps that are handed none.
+        separate: whether there will be passes of one kind of gradient, for which no node may
+            overwrite its input.
+
+    Raises:
+        UnsupportedError: the framework has no such precision or layout on this device.
     """
 
-    #: The graph.
-    model: Model
-    #: To start from, by name.
-    weights: Mapping[str, NDArray[Any]]
-    #: Those that have been prepared.
-    steps: list[Any]
+    def __init__(
+        self,
+        model: Model,
+        weights: Mapping[str, NDArray[Any]],
+        case: StepSpec,
+        batch: Batch,
+        *,
+        separate: bool = False,
+    ) -> None:
+        super().__init__(case)
+        self.model, self.weights = model, weights
+        #: Those that have been prepared.
+        self.steps: list[Any] = []
+        self._build(batch, separate=separate)
+
+    @abc.abstractmethod
+    def _build(self, batch: Batch, *, separate: bool) -> None:
+        """Make the network and put the minibatch where steps read it; see the class."""
 
     # -------------------------------------------------------------------------
     # What a framework does.

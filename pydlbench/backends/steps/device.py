@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -40,12 +39,6 @@ if TYPE_CHECKING:
 #: last of several; one by one, from the first kernel to the last, with the host's own time beside
 #: it; and replayed from a graph, in which the host launches nothing.
 WAYS: Final = ("host-sync", "events", "cuda-graph")
-#: How calls are timed, in words.
-HOW: Final = (
-    "each call alone behind a sleep of the device's, between two events, whose own span is taken "
-    "off; its first tensor is read before; the host's seconds are those of enqueueing it meanwhile"
-)
-
 # What is timed between two events takes about so long, in calls of one to so many: an event's own
 # microsecond is little beside it, and the queue has room for all of them.
 _SPAN_S: Final = 200e-6
@@ -219,23 +212,6 @@ class StepClock(EventClock):
         spans = [device.between(*pair) for pair in itertools.pairwise(events)]
         seconds = tuple(one / request.inner for one in spans)
         return Chunk(seconds=seconds, wall_s=device.now() - begin)
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceChain:
-    """A recorded step that is ready to be timed, as a step is.
-
-    Attributes:
-        clock: of the chain.
-        facts: what is known of it.
-    """
-
-    clock: StepClock
-    facts: OperatorsFacts
-
-    def sample(self, request: Request) -> Chunk:
-        """Time the requested samples."""
-        return self.clock.sample(request)
 
 
 def runtime_of(backend: FrameworkBackend) -> GraphRuntime:

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from pydlbench.backends.steps.calls import StepCall, distinct
 from pydlbench.ops.seen.tensorflow import LIBRARY_NODES
-from pydlbench.records.operator import RecordedCall
 from pydlbench.records.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterator, Sequence
+
+    from pydlbench.records.operator import RecordedCall
 
 _BEGIN: Final = '{"calls":['
 #: What libraries compute: PyTorch's operators, without the ends that say how (a backward pass, a
@@ -103,27 +105,6 @@ def runs_library(operator: str) -> bool:
     return name in _LIBRARY or name in LIBRARY_NODES
 
 
-class Member(Record, frozen=True, kw_only=True):
-    """A call of a step on the way into a group.
-
-    Attributes:
-        signature: its own.
-        operator: its name, in the framework's words.
-        direction: see :class:`~pydlbench.records.operator.RecordedCall`.
-        names: the modules or nodes that it belongs to.
-        reads: by which call, counted from 0, and its how manieth result each of its tensors was
-            made; None of what was there before the step.
-        bytes: of operands and results together.
-    """
-
-    signature: str
-    operator: str
-    direction: str
-    names: tuple[str, ...]
-    reads: tuple[tuple[int, int] | None, ...]
-    bytes: int = 0
-
-
 def cut(
     sources: Sequence[Sequence[int]], layers: Sequence[bool], sides: Sequence[Hashable]
 ) -> list[list[int]]:
@@ -172,7 +153,7 @@ def cut(
 
 
 def groups_of(
-    members: Sequence[Member], kept: Collection[tuple[int, int]]
+    members: Sequence[StepCall], kept: Collection[tuple[int, int]]
 ) -> Iterator[tuple[str, list[int]]]:
     """Yield the groups of a step: the signature of each, and the numbers of its calls.
 
@@ -196,7 +177,7 @@ def groups_of(
 
 
 def grouped(
-    members: Sequence[Member], kept: Collection[tuple[int, int]]
+    members: Sequence[StepCall], kept: Collection[tuple[int, int]]
 ) -> tuple[RecordedCall, ...]:
     """Return each distinct group of a step once, in the order in which they first occur.
 
@@ -204,24 +185,23 @@ def grouped(
         members: see :func:`groups_of`.
         kept: likewise.
     """
-    alike: dict[tuple[str, str], list[list[Member]]] = {}
+    wholes = []
     for text, calls in groups_of(members, kept):
         own = [members[one] for one in calls]
-        # What depends on no layer comes first, and may be on another side.
-        alike.setdefault((text, own[-1].direction), []).append(own)
-    return tuple(
-        RecordedCall.of(
-            [_owners(one) for one in same],
-            signature=text,
-            operator=_operator([one.operator for one in same[0]]),
-            direction=direction,
-            bytes=sum(one.bytes for one in same[0]),
+        wholes.append(
+            StepCall(
+                signature=text,
+                operator=_operator([one.operator for one in own]),
+                # What depends on no layer comes first, and may be on another side.
+                direction=own[-1].direction,
+                names=_owners(own),
+                bytes=sum(one.bytes for one in own),
+            )
         )
-        for (text, direction), same in alike.items()
-    )
+    return distinct(wholes)
 
 
-def _text(members: Sequence[Member], calls: Sequence[int], wanted: set[tuple[int, int]]) -> str:
+def _text(members: Sequence[StepCall], calls: Sequence[int], wanted: set[tuple[int, int]]) -> str:
     inner = {call: number for number, call in enumerate(calls)}
     return CallGroup(
         calls=tuple(members[call].signature for call in calls),
@@ -235,7 +215,7 @@ def _text(members: Sequence[Member], calls: Sequence[int], wanted: set[tuple[int
     ).text
 
 
-def _owners(calls: Sequence[Member]) -> tuple[str, ...]:
+def _owners(calls: Sequence[StepCall]) -> tuple[str, ...]:
     """Return what a group is a part of: of several parts the first and the last, as one."""
     names = list(dict.fromkeys(name for one in calls for name in one.names))
     return (names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}",) if names else ()

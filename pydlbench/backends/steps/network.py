@@ -11,6 +11,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.backends.steps.catalogue import host_arrays
+from pydlbench.backends.steps.definition import Outcome, check_trainable
 from pydlbench.backends.steps.inputs import weight_shapes
 from pydlbench.models.graph import INPUT, cropped
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.frameworks.operands import Lie
     from pydlbench.backends.steps.definition import StepDefinition
+    from pydlbench.backends.steps.inputs import Batch
     from pydlbench.models.graph import Model, Node
     from pydlbench.ops.op import Layer
 
@@ -194,3 +197,75 @@ class Network(abc.ABC):
         layer = self.model[name.rpartition("/")[0]].layer
         assert layer is not None, "what has weights is a layer"
         return self.lie(layer)
+
+
+class FunctionStep(abc.ABC):
+    """A step as one function of images and labels; see ``steps.definition.Step``.
+
+    Args:
+        owner: the model and its weights, with the host's ``images and labels``.
+        definition: what the step does.
+
+    Raises:
+        UsageError: training without an optimizer.
+    """
+
+    def __init__(self, owner: Any, definition: StepDefinition) -> None:
+        self.owner, self.definition = owner, definition
+        self.updates = definition.optimizer == "model"
+        if self.updates:
+            check_trainable(owner.model, "--set optimizer=sgd")
+        self._last_rate: float = owner.model.optimizer.rate
+
+    def __call__(self, batch: Batch | None = None, rate: float | None = None) -> Outcome:
+        """Run it once; returns when it is done, unless that is on a GPU and nothing is fetched."""
+        if rate is not None and rate != self._last_rate:
+            self._set_rate(rate)
+        host = None
+        if self.definition.feed == "host":
+            host = self.owner.host if batch is None else host_arrays(batch, self.owner.case.layout)
+        found, fetch = self.run(host), self.definition.fetch
+        if not fetch:
+            return Outcome()
+        return Outcome.fetched({name: self._fetched(found[name]) for name in fetch})
+
+    def wanted(self, found: dict[str, Any], output: Any, loss: Callable[[], Any]) -> dict[str, Any]:
+        """Return what is computed anyway, and what is fetched or kept.
+
+        Args:
+            found: what is computed anyway.
+            output: of the network.
+            loss: computes it, or returns what is there.
+        """
+        definition = self.definition
+        if "output" in definition.fetch:
+            found["output"] = output
+        if "loss" in definition.fetch or definition.keep_loss:
+            found["loss"] = loss()
+        if "predictions" in definition.fetch:
+            found["predictions"] = self.predictions(output)
+        return found
+
+    @abc.abstractmethod
+    def run(self, host: tuple[NDArray[Any], ...] | None = None) -> dict[str, Any]:
+        """Run it once and return its results where they are.
+
+        Args:
+            host: images and labels that are fed; None is those on the device.
+        """
+
+    @abc.abstractmethod
+    def reset(self) -> None:
+        """Forget what training has left: velocities, averages, the rate."""
+
+    @abc.abstractmethod
+    def predictions(self, output: Any) -> Any:
+        """Return the softmax of an output, in float32."""
+
+    @abc.abstractmethod
+    def _set_rate(self, rate: float) -> None:
+        """Train at a rate from the next step on, and note it."""
+
+    @abc.abstractmethod
+    def _fetched(self, result: Any) -> list[NDArray[Any]]:
+        """Return a result, or gradients in the order of the trained tensors, on the host."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.backends.native.cpu import CpuBackend, CpuKernel
     from pydlbench.backends.native.cuda import CudaBackend, CudaKernel
-    from pydlbench.backends.steps.device import DeviceChain, DeviceOperators
+    from pydlbench.backends.steps.device import DeviceOperators
     from pydlbench.backends.steps.operators import LoggedOperators, OperatorsKernel
     from pydlbench.records.chain import ChainFacts
     from pydlbench.records.step import StepKernel
@@ -195,44 +195,17 @@ def prepare_logged_calls(
     return worker_of(step.framework).prepare_logged_calls(backend, step, signatures)
 
 
-def prepare_chain(backend: FrameworkBackend, case: dict[str, Any]) -> OperatorsKernel | DeviceChain:
-    """Make all calls of a step ready to be run in their order, on each other's results.
-
-    Its one time is that of the whole chain; on a GPU it is sampled as a step is. The facts'
-    ``checks`` say what of it was compared with the step, ``calls`` what it consists of, and
-    ``dispatch_s`` what starting one call costs in it.
-
-    Args:
-        backend: of the worker.
-        case: a :class:`StepSpec`.
-
-    Raises:
-        UnsupportedError: the framework and mode have no such chain; says why.
-        PrimitiveError: the chain does not compute what the step does.
-    """
-    step = StepSpec.from_dict(case)
-    make = getattr(worker_of(step.framework), "prepare_chain", None)
-    if make is None:
-        raise UnsupportedError(
-            f"{step.framework} {step.mode}: a step is one call of the graph's executor, which runs "
-            "the operators with neither Python nor autograd: their chain is the step itself"
-        )
-    found: OperatorsKernel | DeviceChain = make(backend, step)
-    return found
-
-
-def prepare_lifetimes(backend: Backend, blocks: list[int], freed: int = 0) -> OperatorsKernel:
+def prepare_lifetimes(backend: Backend, blocks: list[int]) -> OperatorsKernel:
     """Make a replay of a step's blocks in its order ready, in any process.
 
     Args:
         backend: not asked.
-        blocks: see :class:`OperatorsFacts`.
-        freed: bytes of a block that the process gives back before; 0 is none.
+        blocks: see :class:`~pydlbench.backends.steps.operators.Lifetimes`.
     """
     from pydlbench.backends.steps.operators import lifetimes
 
     del backend
-    return lifetimes(blocks, freed)
+    return lifetimes(blocks)
 
 
 def prepare_wakeups(backend: Backend) -> OperatorsKernel:

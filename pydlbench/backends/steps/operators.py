@@ -244,13 +244,12 @@ class Lifetimes:
     ask for within a call is not among the blocks.
 
     Args:
-        blocks: see :class:`OperatorsFacts`.
+        blocks: what the step asks of the allocator, in order: a number above zero is a block of so
+            many bytes, ``-n`` gives the n-th block back, counted from 1.
         cpus: that touch large blocks, a thread on each.
-        freed: bytes of a block that the process asks for and gives back before it plays any; 0 is
-            none.
     """
 
-    def __init__(self, blocks: Sequence[int], cpus: Sequence[int], freed: int = 0) -> None:
+    def __init__(self, blocks: Sequence[int], cpus: Sequence[int]) -> None:
         self._blocks = tuple(blocks)
         library = ctypes.CDLL(None)
         self._allocate = library.posix_memalign
@@ -266,8 +265,6 @@ class Lifetimes:
             bind({others.pop()} if others else ())
 
         self._pool = ThreadPoolExecutor(max(1, len(others)), initializer=bind_next)
-        if freed:
-            self._free(self._asked(freed))
 
     def run(self) -> float:
         """Play a step; what it has not given back is given back behind it."""
@@ -341,17 +338,14 @@ def wakeups() -> OperatorsKernel:
     return OperatorsKernel([Wakeups(cpus)], OperatorsFacts(names=("wake-up",)), cpus)
 
 
-def lifetimes(blocks: Sequence[int], freed: int = 0) -> OperatorsKernel:
+def lifetimes(blocks: Sequence[int]) -> OperatorsKernel:
     """Return the kernel that plays a step's blocks; its chunks count the faults.
 
     Args:
-        blocks: see :class:`OperatorsFacts`.
-        freed: see :class:`Lifetimes`.
+        blocks: see :class:`Lifetimes`.
     """
     cpus = own_cpus()
-    how = "the step's blocks in its order, allocated, touched and freed"
-    facts = OperatorsFacts(names=("blocks",), how=how)
-    return OperatorsKernel([Lifetimes(blocks, cpus, freed)], facts, cpus)
+    return OperatorsKernel([Lifetimes(blocks, cpus)], OperatorsFacts(names=("blocks",)), cpus)
 
 
 def _write(part: _Bytes) -> None:

@@ -14,6 +14,7 @@ from pydlbench.backends.base import is_out_of_memory
 from pydlbench.backends.steps.operators import CallCost, TimedCall
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import PydlbenchError
+from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -25,8 +26,8 @@ _LONG_S: Final = 12e-3
 _MOST: Final = 16
 # The operands of all repetitions together take no more than this share of the memory.
 _ROOM: Final = 1 / 8
-#: Operators in a chain that computes nothing, and how often it is run.
-CHAIN: Final = 64
+# Operators in a chain that computes nothing, and how often it is run.
+_CHAIN: Final = 64
 _REPEATS: Final = 25
 
 Operator = TypeVar("Operator", bound="TimedOperator")
@@ -72,15 +73,6 @@ class CallCosts:
             self._known[key] = self._new(*key)
         return self._known[key]
 
-    def once(self, operators: Iterable[TimedOperator], operands: int = 1) -> float:
-        """Return what a step's call costs when operators have run before it."""
-        cost = self._new(operands, 1)
-        cost.seconds()
-        for one in operators:
-            one.run()
-            cost.seconds()
-        return cost.latest
-
     def _new(self, operands: int, results: int) -> CallCost:
         """Return the cost of a call that no operator has to do with."""
         return CallCost(self._empty(operands, results).run)
@@ -122,17 +114,17 @@ def long_enough(
     return made
 
 
-def dispatch_s(chain: Callable[[int], TimedOperator]) -> tuple[float, ...]:
-    """Return what an operator costs that computes nothing, in seconds, by repetition.
+def dispatch_s(chain: Callable[[int], TimedOperator]) -> float:
+    """Return what an operator costs that computes nothing, in seconds.
 
     Args:
         chain: returns so many operators on next to no elements, each of which reads the last.
     """
-    long, short = chain(CHAIN), chain(1)
+    long, short = chain(_CHAIN), chain(1)
     for one in (long, short):
         one.run()
     differences = [long.run() - short.run() for _ in range(_REPEATS)]
-    return tuple(max(0.0, one / (CHAIN - 1)) for one in differences)
+    return max(0.0, median(differences) / (_CHAIN - 1))
 
 
 # -----------------------------------------------------------------------------

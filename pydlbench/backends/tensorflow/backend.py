@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, checked_mode, renamed
+from pydlbench.backends.frameworks.backend import FrameworkBackend, checked_mode, renamed
 from pydlbench.backends.host_clock import HostClock
-from pydlbench.backends.tensorflow.layers import recipes_of
-from pydlbench.backends.tensorflow.operator import (
-    FunctionOperator,
-    Recipe,
-    only,
-    upload,
-)
-from pydlbench.backends.tensorflow.settings import arithmetic, choose, in_words, tf
+from pydlbench.backends.tensorflow.layers import variants_of
+from pydlbench.backends.tensorflow.operator import FunctionOperator, as_array, upload
+from pydlbench.backends.tensorflow.settings import Tracer, arithmetic, choose, in_words, tf
 from pydlbench.backends.tensorflow.trace import calls_for, kernels_behind, trace
 from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.devices.cpu.facts import read_cpu_facts
-from pydlbench.errors import (
-    InsufficientMemoryError,
-    PrimitiveError,
-    PydlbenchError,
-    UnsupportedError,
-)
+from pydlbench.errors import UnsupportedError
 from pydlbench.timing.chunk import Request
 from pydlbench.words import CPU_PRECISIONS, GPU_PRECISIONS
 
@@ -34,42 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pydlbench.backends.base import KernelFacts
+    from pydlbench.backends.frameworks.backend import Variant
     from pydlbench.backends.host_clock import Operator
-    from pydlbench.backends.tensorflow.settings import Arithmetic
     from pydlbench.records.specs import KernelSpec
-
-
-# -----------------------------------------------------------------------------
-# What TensorFlow raises, as errors of ours with its reason in one sentence.
-
-# Kernels that are missing, or that say while they are built or first run what they cannot do.
-_REFUSALS = (tf.errors.UnimplementedError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
-
-
-def reason_of(message: str) -> str:
-    """Return the one sentence of a message of TensorFlow's that gives the reason.
-
-    Around it stand the functions and nodes of the graph, and sometimes a trace of Python's.
-    """
-    text = re.sub(r"\{\{\w+ [^}]*\}\}", "", message.split("[[", 1)[0])
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    sentence = lines[-1] if lines else message.strip()
-    return re.split(r"(?<=[.!?])\s+(?=[A-Z])", sentence, maxsplit=1)[0].rstrip(".")
-
-
-def translated(error: Exception, what: str) -> PydlbenchError:
-    """Return the error of ours that says the same.
-
-    Args:
-        error: one of ``tf.errors``.
-        what: operator, mode and what is special about the problem.
-    """
-    reason = reason_of(getattr(error, "message", None) or str(error))
-    if isinstance(error, tf.errors.ResourceExhaustedError):
-        return InsufficientMemoryError(f"TensorFlow, {what}: {reason}")
-    if isinstance(error, _REFUSALS):
-        return UnsupportedError(f"TensorFlow, {what}: {reason}")
-    return PrimitiveError(f"TensorFlow, {what}: {type(error).__name__}: {reason}")
 
 
 #: How TensorFlow runs a function; the first is what a case without a mode gets.
@@ -134,31 +89,18 @@ class TensorflowBackend(FrameworkBackend):
                 f"tensorflow: its runtime takes no stream of ours, so no --timing {case.timing}"
             )
         numbers = arithmetic(case.precision, self._on_gpu, self._isa)
-        return [
-            Variant(
-                algorithm=recipe.algorithm,
-                layout=recipe.layout,
-                variant=recipe.variant,
-                build=functools.partial(self._build, recipe, numbers, mode),
-                accumulate=numbers.accumulator(recipe.sums, mode),
-                bias_accumulate=numbers.accumulator("BiasAddGrad", mode),
-            )
-            for recipe in recipes_of(case.layer, case)
-        ]
+        return variants_of(case, Tracer(self._place, mode), numbers)
 
     def empty(self, mode: str | None) -> Operator:
         """Return a function of a scalar that returns it, called as the others are."""
-        mode = checked_mode(self.name, MODES, mode)
-        recipe = Recipe(
-            algorithm="Identity",
-            layout="",
-            variant="",
-            function=tf.identity,
-            operands=lambda _: (),
-            by_role=only("dst", np.atleast_1d),
-        )
+        traced = Tracer(self._place, checked_mode(self.name, MODES, mode))
         scalar = upload(np.ones((), np.float32), "float32", self._place)
-        operator = FunctionOperator(recipe, [scalar], mode, self._place)
+
+        def results(returned: Any) -> dict[str, Any]:
+            return {"dst": np.atleast_1d(as_array(returned))}
+
+        numbers = arithmetic("fp32", self._on_gpu, self._isa)
+        operator = FunctionOperator(tf.identity, [scalar], results, traced, numbers)
         operator.call()
         operator.wait()
         return operator
@@ -201,15 +143,6 @@ class TensorflowBackend(FrameworkBackend):
                 seen["alone_reorder_s"] = traced.reorder_s
                 seen["alone_by"] = "by TensorFlow's own trace"
         return seen
-
-    def _build(
-        self, recipe: Recipe, numbers: Arithmetic, mode: str, inputs: dict[str, Any]
-    ) -> FunctionOperator:
-        what = " ".join(filter(None, (recipe.algorithm, recipe.detail, f"({mode})")))
-        try:
-            return FunctionOperator.of(recipe, inputs, numbers, mode, self._place)
-        except tf.errors.OpError as error:
-            raise translated(error, what) from error
 
 
 def create(device: str) -> TensorflowBackend:

@@ -16,7 +16,6 @@ from pydlbench.backends.steps.groups import CallGroup, is_feed, is_group
 from pydlbench.backends.steps.inputs import make_batch
 from pydlbench.backends.steps.operators import OperatorsKernel, TimedCall, check_on_cpu
 from pydlbench.backends.steps.repeated import (
-    CHAIN,
     CallCosts,
     RepeatedOperator,
     dispatch_s,
@@ -24,12 +23,10 @@ from pydlbench.backends.steps.repeated import (
     made_ready,
 )
 from pydlbench.backends.tensorflow.graph import Replayed, ReplayedGroup
-from pydlbench.backends.tensorflow.settings import tf
-from pydlbench.backends.tensorflow.step import Tracer
+from pydlbench.backends.tensorflow.settings import Tracer, tf
 from pydlbench.models import build_model
 from pydlbench.ops.seen.tensorflow import Node
 from pydlbench.records.operator import OperatorsFacts
-from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -129,12 +126,6 @@ def copied(tensor: Any, device: str) -> Any:
 # TensorFlow's operators, prepared: traced, repeated where they are short, calibrated.
 
 _CPU = "/CPU:0"
-_HOW = (
-    "empty calls with as many operands and results after each part, or in forward passes the same "
-    "call without the part; "
-    f"{CHAIN} operators on two elements in a chain, against one"
-)
-_HOW_COMPILED = "empty calls with as many operands and results, after each part"
 
 
 def prepare_calls(
@@ -149,15 +140,7 @@ def prepare_calls(
         signatures,
         lambda text: _operator(text, case, traced, costs, among=len(signatures)),
     )
-    dispatch = _dispatch(traced)
-    facts = OperatorsFacts(
-        names=tuple(ready),
-        once_s=costs.once(ready.values()),
-        dispatch_s=median(dispatch),
-        dispatch_samples=dispatch,
-        how=_HOW_COMPILED if case.mode == "xla" else _HOW,
-        refused=refused,
-    )
+    facts = OperatorsFacts(names=tuple(ready), dispatch_s=_dispatch_s(traced), refused=refused)
     return OperatorsKernel(list(ready.values()), facts, backend.cpus)
 
 
@@ -204,13 +187,13 @@ def _empty(traced: Tracer, operands: int, results: int) -> RepeatedOperator:
     return repeated(traced, body, [[scalar] * operands])
 
 
-def _dispatch(traced: Tracer) -> tuple[float, ...]:
-    """Return what an operator costs that computes nothing, by repetition.
+def _dispatch_s(traced: Tracer) -> float:
+    """Return what an operator costs that computes nothing, in seconds.
 
     Softmax is joined with nothing.
     """
     if traced.mode == "xla":
-        return (0.0,)  # a compiled program has no operators any more
+        return 0.0  # a compiled program has no operators any more
     with tf.device(_CPU):
         source = tf.ones([1, 2])
 

@@ -20,18 +20,18 @@ from tensorflow.python.framework.convert_to_constants import (  # nor puts funct
     _run_inline_graph_optimization,
 )
 
-from pydlbench.backends.steps.groups import CallGroup, Member, grouped
+from pydlbench.backends.steps.calls import StepCall, distinct
+from pydlbench.backends.steps.groups import CallGroup, grouped
 from pydlbench.backends.steps.network import LOSS, OPTIMIZER
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.errors import UnsupportedError
 from pydlbench.ops.seen.tensorflow import Node, NodeTensor
-from pydlbench.records.operator import RecordedCall
-from pydlbench.records.trace import ProgramCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pydlbench.records.operator import Direction
+    from pydlbench.records.operator import Direction, RecordedCall
+    from pydlbench.records.trace import ProgramCall
 
 #: The scope that TensorFlow puts into what is backward.
 _TAPE: Final = "gradient_tape"
@@ -99,22 +99,7 @@ def listed(
         runs: how often nodes in loops and branches run in a step, by name; of others, that is once.
             None knows nothing of them.
     """
-    alike: dict[tuple[str, str], tuple[Node, list[tuple[str, ...]]]] = {}
-    for graph in graphs:
-        for name, node in _read(graph):
-            count = 1 if runs is None or not node.looped else runs.get(name, 0)
-            if not count:
-                continue
-            own = node if runs is None else msgspec.structs.replace(node, looped=False)
-            direction, owner = _place(name, layers)
-            owners = alike.setdefault((own.text, direction), (own, []))[1]
-            owners += [(owner,) if owner else ()] * count
-    return tuple(
-        RecordedCall.of(
-            owners, signature=text, operator=node.op, direction=direction, bytes=node.bytes
-        )
-        for (text, direction), (node, owners) in alike.items()
-    )
+    return distinct(call for _, call in _calls(graphs, layers, runs))
 
 
 def in_order(graphs: Sequence[Any], layers: Mapping[str, str]) -> dict[str, ProgramCall]:
@@ -124,18 +109,36 @@ def in_order(graphs: Sequence[Any], layers: Mapping[str, str]) -> dict[str, Prog
         graphs: see :func:`listed`.
         layers: likewise.
     """
-    found = {}
+    return {name: call.in_place for name, call in _calls(graphs, layers)}
+
+
+def _calls(
+    graphs: Sequence[Any], layers: Mapping[str, str], runs: Mapping[str, int] | None = None
+) -> Iterator[tuple[str, StepCall]]:
+    """Yield nodes of graphs with their names, as often as they run; see :func:`listed`."""
     for graph in graphs:
         for name, node in _read(graph):
-            direction, owner = _place(name, layers)
-            found[name] = ProgramCall(
-                operator=node.op,
-                module=owner or direction,
-                direction=direction,
-                signature=node.text,
-                bytes=node.bytes,
-            )
-    return found
+            count = 1 if runs is None or not node.looped else runs.get(name, 0)
+            own = node if runs is None else msgspec.structs.replace(node, looped=False)
+            yield from [(name, _call(name, own, own.op, layers))] * count
+
+
+def _call(
+    name: str,
+    node: Node,
+    operator: str,
+    layers: Mapping[str, str],
+    reads: tuple[tuple[int, int] | None, ...] = (),
+) -> StepCall:
+    direction, owner = _place(name, layers)
+    return StepCall(
+        signature=node.text,
+        operator=operator,
+        direction=direction,
+        names=(owner,) if owner else (),
+        reads=reads,
+        bytes=node.bytes,
+    )
 
 
 def inlined(function: Any, operands: Sequence[Any]) -> tuple[Any, list[str]]:
@@ -180,7 +183,7 @@ def grouped_nodes(
         for one in graph.node
     }
     number: dict[str, int] = {}
-    members: list[Member] = []
+    members: list[StepCall] = []
 
     def made(source: str, result: int) -> tuple[int, int] | None:
         while source in nodes and nodes[source].op == "Identity":
@@ -190,17 +193,8 @@ def grouped_nodes(
     for name, node in nodes.items():
         if node.op in ("Identity", "ReadVariableOp"):
             continue
-        direction, owner = _place(name, layers)
-        members.append(
-            Member(
-                signature=node.text,
-                operator=node.operator,
-                direction=direction,
-                names=(owner,) if owner else (),
-                reads=tuple(made(*one) for one in reads[name]),
-                bytes=node.bytes,
-            )
-        )
+        read = tuple(made(*one) for one in reads[name])
+        members.append(_call(name, node, node.operator, layers, read))
         number[name] = len(members) - 1
     kept = (made(*_source(one)) for one in results)
     return grouped(members, [one for one in kept if one is not None])

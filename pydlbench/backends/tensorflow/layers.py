@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from pydlbench.backends.frameworks.backend import entry_of, op_of
-from pydlbench.backends.frameworks.operands import Lie, roles_of, words_of
+from pydlbench.backends.frameworks.backend import Variant, entry_of, op_of
+from pydlbench.backends.frameworks.operands import Lie, words_of
+from pydlbench.backends.frameworks.operator import LayerPass
 from pydlbench.backends.tensorflow.forward import (
     FORWARD,
     GRADIENT,
@@ -22,7 +23,8 @@ from pydlbench.backends.tensorflow.forward import (
     padding_of,
 )
 from pydlbench.backends.tensorflow.gradients import Traced
-from pydlbench.backends.tensorflow.operator import Recipe, as_array
+from pydlbench.backends.tensorflow.operator import FunctionOperator, as_array, upload
+from pydlbench.backends.tensorflow.refusals import translated
 from pydlbench.backends.tensorflow.settings import DTYPES, tf
 from pydlbench.errors import UnsupportedError
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from pydlbench.backends.tensorflow.settings import Arithmetic, Tracer
     from pydlbench.ops.op import Layer
     from pydlbench.records.specs import KernelSpec
 
@@ -41,23 +44,22 @@ if TYPE_CHECKING:
 # The ways to run a pass.
 
 
-def recipes_of(layer: Layer, case: KernelSpec) -> list[Recipe]:
+def variants_of(case: KernelSpec, traced: Tracer, numbers: Arithmetic) -> list[Variant]:
     """List the ways to run a pass of a layer.
 
     Args:
-        layer: of the case.
         case: what is computed.
+        traced: makes functions.
+        numbers: how it is computed.
 
     Raises:
         UnsupportedError: TensorFlow has no such layers, or not this one.
     """
-    entry = entry_of("tensorflow", FORWARD, layer)
-    _check(layer, case)
+    entry = entry_of("tensorflow", FORWARD, case.layer)
+    _check(case.layer, case)
     training = case.pass_ != "forward" or case.propagation == "training"
-    return [
-        _Pass(entry, layer, case, dataclasses.replace(how, training=training)).recipe()
-        for how in _ways(layer)
-    ]
+    ways = [dataclasses.replace(how, training=training) for how in _ways(case.layer)]
+    return [_Pass(case, entry(case.layer, how), how).variant(traced, numbers) for how in ways]
 
 
 def _ways(layer: Any) -> list[How]:
@@ -124,7 +126,7 @@ _ROUNDING: Final = (
 
 
 def _sums(layer: Any, pass_: str, names: Sequence[str]) -> str:
-    """Return what a pass sums in, see :class:`Recipe`: each operator of a chain rounds."""
+    """Return what a pass sums in, see :class:`Arithmetic`: each operator of a chain rounds."""
     op = op_of(layer)
     if op == "gemm" and "Sum" in names:  # of products that are rounded to storage
         return "stored"
@@ -147,121 +149,109 @@ def lie_of(layer: Layer, how: How) -> Lie:
 # A pass, from the forward function.
 
 
-class _Pass:
-    """A pass of a layer.
+class _Pass(LayerPass):
+    """A pass of a layer, traced: as a gradient, the part of a graph behind the forward pass.
 
     Args:
-        entry: of the table.
-        layer: the layer.
         case: says which pass.
+        forward: the function of the layer's tensors.
         how: the layer is called.
     """
 
-    def __init__(
-        self, entry: Callable[[Any, How], Any], layer: Layer, case: KernelSpec, how: How
-    ) -> None:
-        self._layer, self._case, self._how = layer, case, how
-        self._op, self._stored = op_of(layer), DTYPES[case.precision]
-        self._roles, self._lie = roles_of(case, GRADIENT), lie_of(layer, how)
-        self._function = entry(layer, how)
-        if case.pass_ != "forward" and not self._roles.derived:
-            self._function = GRADIENT[self._op](layer)
+    def __init__(self, case: KernelSpec, forward: Callable[..., Any], how: How) -> None:
+        super().__init__(case, forward, lie_of(case.layer, how), GRADIENT)
+        self._how, self._stored, roles = how, DTYPES[case.precision], self.roles
         if case.fuse == "bias":
-            self._function = _with_bias(self._function, layer, how)
+            self.function = _with_bias(self.function, case.layer, how)
+        operands = [(self.lie.lying_shape(role), self._type(role)) for role in roles.reads]
+        turn = [((), self._stored)] * bool(self.turns)
+        wanted = [*map(roles.reads.index, roles.writes)] if roles.derived else None
+        self._graph = Traced(self.function, [*operands, *turn], wanted, self.changed)
 
-    def recipe(self) -> Recipe:
-        """Return how it is computed."""
-        return self._gradient() if self._roles.derived else self._forward()
-
-    def _forward(self) -> Recipe:
-        layer, roles = self._layer, self._roles
-        variables = tuple(map(roles.reads.index, roles.updated))
-        rate = layer.rate if self._op in ("sgd", "momentum") else 0.0
-        operands = [*self._operands, *[((), self._stored)] * bool(rate)]
-        names = Traced(self._function, operands, variables=variables).names
-
-        def by_role(results: Sequence[Array], tensors: Sequence[Any]) -> dict[str, Array]:
-            if self._op in RESULTS:
-                results = RESULTS[self._op](layer, results, tensors)
-            changed = [as_array(tensors[place]) for place in variables]
-            written = [one for one in roles.writes if one not in roles.updated]
-            pairs = zip((*written, *roles.updated), (*results, *changed), strict=True)
-            return {role: self._lie.plain(role, one) for role, one in pairs}
-
-        return dataclasses.replace(
-            self._named(names),
-            function=self._function,
-            operands=self._arrays,
-            by_role=by_role,
-            types=tuple(map(self._type, roles.reads)),
-            variables=variables,
-            turns=(rate, -rate) if rate else (),
-        )
-
-    def _gradient(self) -> Recipe:
-        layer, roles = self._layer, self._roles
-        traced = Traced(self._function, self._operands, [*map(roles.reads.index, roles.writes)])
-        kept = KEPT.get(self._op, {})
-        given = [traced.tensor(name) for name in kept]
-        keep = tf.function(traced.part([*traced.sources, *given], traced.kept), autograph=False)
-
-        def arrays(inputs: Mapping[str, Array]) -> tuple[Array, ...]:
-            values = [self._lie.arranged("src", make(layer, inputs)) for make in kept.values()]
-            incoming = np.ones((), np.float32)  # of a number: the loss
-            if traced.incoming.shape.rank:
-                incoming = self._lie.array("dst", inputs)
-            return (*self._arrays(inputs), *values, incoming)
-
-        def by_role(results: Sequence[Array], tensors: Sequence[Any]) -> dict[str, Array]:
-            del tensors
-            pairs = zip(roles.writes, results, strict=True)
-            return {role: self._lie.plain(role, one) for role, one in pairs}
-
-        return dataclasses.replace(
-            self._named(traced.names),
-            function=traced.gradients(),
-            operands=arrays,
-            by_role=by_role,
-            complete=lambda tensors: (*keep(*tensors[:-1]), tensors[-1]),
-            types=(
-                *map(self._type, roles.reads),
-                *(one.dtype.name for one in (*given, traced.incoming)),
-            ),
-        )
-
-    def _named(self, names: Sequence[str]) -> Recipe:
-        """Return a recipe that knows all but what is computed."""
-        layer, how = self._layer, self._how
-        algorithm = ", ".join(names)
-        if how.padded and self._case.pass_ != "forward":
+    def variant(self, traced: Tracer, numbers: Arithmetic) -> Variant:
+        """Return it as a way to run the case."""
+        algorithm = ", ".join(self._graph.names)
+        if self._how.padded and self.case.pass_ != "forward":
             algorithm += " of padded images"
-        details = []
-        if self._op in ("conv", "deconv"):
-            details = [f"{layer.groups} groups"] * (layer.groups > 1)
-            details += ["dilation"] * (max(layer.dilation) > 1)
-        return Recipe(
-            algorithm=algorithm,
-            layout=self._lie.text(self._case.pass_),
-            variant=how.word,
-            function=self._function,
-            operands=lambda _: (),
-            by_role=lambda *_: {},
-            detail=f"with {' and '.join(details)}" if details else "",
-            sums=_sums(layer, self._case.pass_, names),
-        )
+        sums = _sums(self.layer, self.case.pass_, self._graph.names)
 
-    def _arrays(self, inputs: Mapping[str, Array]) -> tuple[Array, ...]:
-        return tuple(self._lie.array(role, inputs) for role in self._roles.reads)
+        def build(inputs: Mapping[str, Array]) -> FunctionOperator:
+            try:
+                return self._built(inputs, traced, numbers)
+            except tf.errors.OpError as error:
+                what = " ".join(filter(None, (algorithm, self._detail, f"({traced.mode})")))
+                raise translated(error, what) from error
+
+        return Variant(
+            algorithm=algorithm,
+            layout=self.lie.text(self.case.pass_),
+            variant=self._how.word,
+            build=build,
+            accumulate=numbers.accumulator(sums, traced.mode),
+            bias_accumulate=numbers.accumulator("BiasAddGrad", traced.mode),
+        )
 
     @property
-    def _operands(self) -> list[tuple[tuple[int, ...], str]]:
-        """Shape and type of what the function takes."""
-        return [(self._lie.lying_shape(role), self._type(role)) for role in self._roles.reads]
+    def _detail(self) -> str:
+        """What is special about the problem, for refusals: ``with 2 groups``."""
+        details = []
+        if self.op in ("conv", "deconv"):
+            details = [f"{self.layer.groups} groups"] * (self.layer.groups > 1)
+            details += ["dilation"] * (max(self.layer.dilation) > 1)
+        return f"with {' and '.join(details)}" if details else ""
+
+    def _built(
+        self, inputs: Mapping[str, Array], traced: Tracer, numbers: Arithmetic
+    ) -> FunctionOperator:
+        """Make the operator; it has run once, so it is traced and compiled."""
+        device = traced.device
+        operands = [
+            upload(self.lie.array(role, inputs), self._type(role), device)
+            for role in self.roles.reads
+        ]
+        function = self.function
+        with tf.device(device):
+            for place in self.changed:
+                operands[place] = tf.Variable(operands[place], trainable=False)
+            if self.roles.derived:
+                function = self._graph.gradients()
+                operands = self._kept(operands, inputs, device)
+
+        def results(returned: Any) -> Mapping[str, Array]:
+            # An update of variables returns nothing.
+            several = [] if returned is None else tf.nest.flatten(returned)
+            if self.op in RESULTS and not self.roles.derived:
+                several = RESULTS[self.op](self.layer, [*map(as_array, several)], operands)
+            return self.plain(self.by_role(several, operands), as_array)
+
+        turns = [upload(np.asarray(one), self._stored, device) for one in self.turns]
+        operator = FunctionOperator(
+            function, operands, results, traced, numbers, changed=self.changed, turns=turns
+        )
+        with operator.guard():
+            operator.call()
+            operator.wait()
+        return operator
+
+    def _kept(self, operands: list[Any], inputs: Mapping[str, Array], device: str) -> list[Any]:
+        """Return the operands of the gradients: what they read of the forward pass, and theirs."""
+        graph, kept = self._graph, KEPT.get(self.op, {})
+        given = [graph.tensor(name) for name in kept]
+        values = [
+            upload(self.lie.arranged("src", make(self.layer, inputs)), one.dtype.name, device)
+            for make, one in zip(kept.values(), given, strict=True)
+        ]
+        keep = tf.function(graph.part([*graph.sources, *given], graph.kept), autograph=False)
+        incoming = np.ones((), np.float32)  # of a number: the loss
+        if graph.incoming.shape.rank:
+            incoming = self.lie.array("dst", inputs)
+        last = upload(incoming, graph.incoming.dtype.name, device)
+        return [*keep(*operands, *values), last]
 
     def _type(self, role: str) -> str:
         if role == "labels":
             return "int32"
-        return "float32" if self._layer.in_float32(role) else self._stored
+        return "float32" if self.layer.in_float32(role) else self._stored
 
 
 def _with_bias(function: Callable[..., Any], layer: Layer, how: How) -> Callable[..., Any]:

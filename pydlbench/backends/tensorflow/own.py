@@ -95,7 +95,7 @@ class OwnTensorflowModel(OwnModel, TracedModel):
 
     def guards(self) -> Iterable[contextlib.AbstractContextManager[Any]]:
         """Return what it is run in: the switch for TF32, and what tells whose error it was."""
-        self.switch_tf32()
+        self._precision.settle()
         return [own_code(self.case.model)]
 
     def run(self) -> Any:

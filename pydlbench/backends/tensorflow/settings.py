@@ -19,9 +19,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import tensorflow as tf
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
-__all__ = ["DTYPES", "Arithmetic", "arithmetic", "choose", "in_words", "tf"]
+__all__ = ["DTYPES", "Arithmetic", "Tracer", "arithmetic", "choose", "in_words", "tf"]
 
 
 def choose(device: str, threads: int) -> str:
@@ -122,8 +122,18 @@ class Arithmetic:
     tf32: bool | None
     accumulate: str
 
+    def settle(self) -> None:
+        """Compute in TF32 where that is meant: the process has the switch, and keeps it."""
+        if self.tf32 is not None:
+            tf.config.experimental.enable_tensor_float_32_execution(self.tf32)
+
     def accumulator(self, sums: str, mode: str) -> str:
-        """Return the accumulator of a recipe in a mode, from what its ``sums`` says.
+        """Return what a pass sums in, in a mode.
+
+        Args:
+            sums: ``products`` as the arithmetic says, ``float32``, ``stored``: in the storage type,
+                or ``BiasAddGrad``: as that operator does.
+            mode: ``graph`` or ``xla``.
 
         Eigen's kernel of ``BiasAddGrad``, which graphs run, sums bfloat16 in bfloat16 (channels
         last, one row of pixels after the other: a gradient over 13 000 pixels is off by a seventh);
@@ -160,3 +170,40 @@ def arithmetic(precision: str, on_gpu: bool, isa: Collection[str]) -> Arithmetic
         return Arithmetic(dtype="float32", tf32=False, accumulate="float32")
     tf32 = True if precision == "tf32" else None
     return Arithmetic(dtype=DTYPES[precision], tf32=tf32, accumulate="float32-tensor")
+
+
+# -----------------------------------------------------------------------------
+# Where and how functions are run.
+
+
+@dataclass(frozen=True, slots=True)
+class Tracer:
+    """Makes functions of tensors as a mode has them: a graph, or XLA's program.
+
+    Attributes:
+        device: by TensorFlow's name.
+        mode: ``graph`` or ``xla``.
+    """
+
+    device: str
+    mode: str
+
+    def __call__(self, body: Callable[..., Any]) -> Any:
+        """Return a ``tf.function``; it is traced when it is first called."""
+
+        def placed(*tensors: Any) -> Any:
+            with tf.device(self.device):
+                return body(*tensors)
+
+        # Autograph translates Python's `if` and `for`; here they are the graph's making.
+        return tf.function(placed, autograph=False, jit_compile=self.mode == "xla")
+
+    def wait(self) -> None:
+        """Return when all calls are done.
+
+        On a CPU each call returns with its result: execution is synchronous, XLA's too, and
+        :func:`choose` sees to it. A GPU's stream is waited for by an operator of its own.
+        """
+        if self.device != "/CPU:0":
+            with tf.device(self.device):
+                tf.raw_ops.SyncDevice()

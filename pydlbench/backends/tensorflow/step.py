@@ -6,18 +6,16 @@ import abc
 import contextlib
 import functools
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from pydlbench.backends.frameworks.backend import op_of
 from pydlbench.backends.steps.catalogue import CatalogueModel, host_arrays
-from pydlbench.backends.steps.definition import Outcome, StepDefinition, StepModel, check_trainable
+from pydlbench.backends.steps.definition import Outcome, StepDefinition, StepModel
 from pydlbench.backends.steps.inputs import trained
-from pydlbench.backends.steps.network import LOSS, OPTIMIZER, Run, scope_of
+from pydlbench.backends.steps.network import LOSS, OPTIMIZER, FunctionStep, Run, scope_of
 from pydlbench.backends.steps.trace import StepTracer
-from pydlbench.backends.tensorflow.backend import translated
 from pydlbench.backends.tensorflow.forward import descend, descend_with_momentum
 from pydlbench.backends.tensorflow.gradients import Traced
 from pydlbench.backends.tensorflow.graph import (
@@ -29,8 +27,9 @@ from pydlbench.backends.tensorflow.graph import (
     listed,
 )
 from pydlbench.backends.tensorflow.net import Net
-from pydlbench.backends.tensorflow.settings import arithmetic, tf
-from pydlbench.backends.tensorflow.trace import node_runs, traced_step
+from pydlbench.backends.tensorflow.refusals import translated
+from pydlbench.backends.tensorflow.settings import Tracer, arithmetic, tf
+from pydlbench.backends.tensorflow.trace import StepProfiles, node_runs
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import UnsupportedError
 from pydlbench.models.graph import INPUT
@@ -42,32 +41,9 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.steps.definition import LossKind, Step
     from pydlbench.backends.steps.inputs import Batch
-    from pydlbench.models.graph import Model, Node
+    from pydlbench.models.graph import Node
     from pydlbench.records.operator import RecordedCall
     from pydlbench.records.step import StepSpec
-
-
-@dataclass(frozen=True, slots=True)
-class Tracer:
-    """Makes functions of tensors as a mode has them: a graph, or XLA's program.
-
-    Attributes:
-        device: by TensorFlow's name.
-        mode: ``graph`` or ``xla``.
-    """
-
-    device: str
-    mode: str
-
-    def __call__(self, body: Callable[..., Any]) -> Any:
-        """Return a ``tf.function``."""
-
-        def placed(*tensors: Any) -> Any:
-            with tf.device(self.device):
-                return body(*tensors)
-
-        # Autograph translates Python's `if` and `for`; here they are the graph's making.
-        return tf.function(placed, autograph=False, jit_compile=self.mode == "xla")
 
 
 class TracedModel(StepModel):
@@ -87,16 +63,9 @@ class TracedModel(StepModel):
         #: Makes functions of tensors.
         self.traced = Tracer(self.device, str(case.mode))
 
-    def switch_tf32(self) -> None:
-        """Compute in TF32 where that is the precision: the process has the switch, and keeps it."""
-        if self._precision.tf32 is not None:
-            tf.config.experimental.enable_tensor_float_32_execution(self._precision.tf32)
-
     def synchronize(self) -> None:
         """Return when all calls are done; on a CPU each returns with its results."""
-        if self.case.on_gpu:
-            with tf.device(self.device):
-                tf.raw_ops.SyncDevice()
+        self.traced.wait()
 
     @abc.abstractmethod
     def body(self, *operands: Any) -> dict[str, Any]:
@@ -126,14 +95,11 @@ class TracedModel(StepModel):
                 "several times or not at all"
             )
         calls = in_order(graphs, self.scopes)
-        operators = {name: one.operator for name, one in calls.items()}
+        profiles = StepProfiles(run, {name: one.operator for name, one in calls.items()})
         return StepTracer(
             calls=tuple(calls.values()),
             ways={
-                "profile": (
-                    f"TensorFlow {tf.__version__}'s profiler",
-                    lambda: traced_step(run, operators),
-                )
+                "profile": (f"TensorFlow {tf.__version__}'s profiler", profiles.take),
             },
         )
 
@@ -156,34 +122,13 @@ class TracedModel(StepModel):
 
 
 class TensorflowModel(CatalogueModel, TracedModel):
-    """A model with its variables and a minibatch; see ``steps.catalogue.CatalogueModel``.
+    """A model with its variables and a minibatch."""
 
-    Args:
-        model: the graph.
-        weights: to start from, by name.
-        case: precision, cast, layout, mode and device; the rest is not looked at.
-        batch: images and labels, for steps that are handed none.
-        separate: likewise.
-
-    Raises:
-        UnsupportedError: TensorFlow has no such precision or layout on this device.
-    """
-
-    def __init__(
-        self,
-        model: Model,
-        weights: Mapping[str, NDArray[Any]],
-        case: StepSpec,
-        batch: Batch,
-        *,
-        separate: bool = False,
-    ) -> None:
+    def _build(self, batch: Batch, *, separate: bool) -> None:
         del separate
+        case = self.case
         if case.layout == "nchw" and not case.on_gpu:
             raise UnsupportedError("TensorFlow on a CPU has poolings and gradients in nhwc only")
-        super().__init__(case)
-        self.model, self.weights = model, weights
-        self.steps: list[TensorflowStep] = []
         self._home = self.device
         self._net: Net | None = None
         self.host = host_arrays(batch, case.layout)
@@ -198,7 +143,7 @@ class TensorflowModel(CatalogueModel, TracedModel):
 
     @contextlib.contextmanager
     def _switched(self) -> Iterator[None]:
-        self.switch_tf32()
+        self._precision.settle()
         try:
             yield
         except tf.errors.OpError as error:
@@ -380,49 +325,27 @@ def _flops(operation: Any) -> int:
     return 0
 
 
-class TensorflowStep:
-    """A step as one function; see ``steps.definition.Step``.
+class TensorflowStep(FunctionStep):
+    """A step as one function."""
 
-    Args:
-        owner: the model and its variables.
-        definition: what the step does.
-
-    Raises:
-        UsageError: training without an optimizer.
-    """
+    owner: TensorflowModel
 
     def __init__(self, owner: TensorflowModel, definition: StepDefinition) -> None:
-        self.owner, self.definition = owner, definition
-        self._net = owner.net
-        optimizer = owner.model.optimizer
-        updates = definition.optimizer == "model"
-        if updates:
-            check_trainable(owner.model, "--set optimizer=sgd")
+        super().__init__(owner, definition)
+        self._net, optimizer = owner.net, owner.model.optimizer
         variables = self._net.trained
-        momentum = updates and optimizer.kind == "momentum"
+        momentum = self.updates and optimizer.kind == "momentum"
         self._velocity = [_beside(one, tf.zeros_like(one)) for one in variables if momentum]
         averaged = definition.averages is not None
         self._averages = [_beside(one, one) for one in variables if averaged]
         with tf.device(owner.device):
             self._rate = tf.Variable(optimizer.rate, dtype="float32", trainable=False)
-        self._last_rate = optimizer.rate
         self.function = owner.traced(self.body)
 
-    def __call__(self, batch: Batch | None = None, rate: float | None = None) -> Outcome:
-        """Run it once; returns when it is done, unless that is on a GPU and nothing is fetched."""
-        owner, fetch = self.owner, self.definition.fetch
-        if rate is not None and rate != self._last_rate:
-            self._rate.assign(rate)
-            self._last_rate = rate
-        operands = owner.resident
-        if self.definition.feed == "host":
-            operands = owner.host if batch is None else host_arrays(batch, owner.case.layout)
-        found = self.function(*operands)
-        if not fetch:
-            return Outcome()
-        # Copies, as session.run made them: a result of a CPU's would be a view.
-        there = {name: [np.array(one) for one in tf.nest.flatten(found[name])] for name in fetch}
-        return Outcome.fetched(there)
+    def run(self, host: tuple[NDArray[Any], ...] | None = None) -> dict[str, Any]:
+        """Run it once and return its results where they are."""
+        found: dict[str, Any] = self.function(*(self.owner.resident if host is None else host))
+        return found
 
     def trace(self) -> None:
         """Build the graph: scripts have done so before they look at the clock."""
@@ -436,8 +359,19 @@ class TensorflowStep:
             one.assign(tf.zeros_like(one))
         for average, variable in zip(self._averages, self._net.trained, strict=False):
             average.assign(variable)
-        self._last_rate = self.owner.model.optimizer.rate
-        self._rate.assign(self._last_rate)
+        self._set_rate(self.owner.model.optimizer.rate)
+
+    def _set_rate(self, rate: float) -> None:
+        self._last_rate = rate
+        self._rate.assign(rate)
+
+    def predictions(self, output: Any) -> Any:
+        """Return the softmax of an output, in float32."""
+        return tf.nn.softmax(tf.cast(output, tf.float32))
+
+    def _fetched(self, result: Any) -> list[NDArray[Any]]:
+        # Copies, as session.run made them: a result of a CPU's would be a view.
+        return [np.array(one) for one in tf.nest.flatten(result)]
 
     def update(self, gradients: list[Any]) -> None:
         """Apply the gradients of all weights as the optimizers of version 1 did."""
@@ -462,7 +396,9 @@ class TensorflowStep:
         owner, definition = self.owner, self.definition
         if not definition.backward:
             output = self._net.output(images, Run(self._net.variables, definition))
-            return self._wanted(output, labels, {"output": output})
+            return self.wanted(
+                {"output": output}, output, lambda: owner.loss(definition.loss, output, labels)
+            )
         variables = list(self._net.trained)
         sources = [*variables, images] if definition.input_gradient else variables
         with tf.GradientTape() as tape:
@@ -480,22 +416,7 @@ class TensorflowStep:
                 self.update(gradients[:count])
         else:
             found["gradients"] = gradients[:count]
-        return self._wanted(output, labels, found, loss)
-
-    def _wanted(
-        self, output: Any, labels: Any, found: dict[str, Any], loss: Any = None
-    ) -> dict[str, Any]:
-        """Add what is fetched or kept."""
-        definition = self.definition
-        if "output" in definition.fetch:
-            found["output"] = output
-        if "loss" in definition.fetch or definition.keep_loss:
-            if loss is None:
-                loss = self.owner.loss(definition.loss, output, labels)
-            found["loss"] = loss
-        if "predictions" in definition.fetch:
-            found["predictions"] = tf.nn.softmax(tf.cast(output, tf.float32))
-        return found
+        return self.wanted(found, output, lambda: loss)
 
 
 def _beside(variable: Any, value: Any) -> Any:

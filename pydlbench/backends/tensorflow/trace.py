@@ -160,62 +160,84 @@ def node_runs(call: Callable[[], Any]) -> dict[str, int]:
     return dict(found)
 
 
-# Nodes that hand on what they are given: TensorFlow runs some of them without an event.
+# Nodes that hand on what they are given: TensorFlow runs them without an event.
 _HANDS_ON = ("Identity", "IdentityN", "Reshape", "Squeeze", "ExpandDims", "Snapshot")
 
 
-def traced_step(call: Callable[[], Any], nodes: Mapping[str, str]) -> Trace:
-    """Run a step once under TensorFlow's profiler.
+class StepProfiles:
+    """Profiles of a step, one execution each.
+
+    TensorFlow stops recording a node once its running estimate of the kernel is below 8,000 cycles
+    (``KernelStats`` in its executor). The estimate begins far above, so that the first executions
+    are recorded whole: a node that was recorded then, and is missing in several profiles in a row,
+    is cheap. Its seconds are 0 from then on, and stay between the calls.
 
     Args:
-        call: runs it once; it has run before.
+        call: runs the step once; it has run before.
         nodes: of its graph: operators by name, in an order in which they can run.
-
-    Raises:
-        PrimitiveError: the profile has other nodes; with the first that differs.
     """
-    for attempt in range(_ATTEMPTS):
-        events, (step_s,) = _recorded(call, 1)
-        try:
-            return Trace(step_s, node_seconds(events, nodes))
-        except PrimitiveError:  # the profiler drops an event now and then
-            if attempt == _ATTEMPTS - 1:
-                raise
-    raise AssertionError("a step is traced once at the least")
 
+    def __init__(self, call: Callable[[], Any], nodes: Mapping[str, str]) -> None:
+        self._call, self._nodes = call, nodes
+        self._recorded: set[str] = set()
+        self._optional = {name for name, operator in nodes.items() if operator in _HANDS_ON}
 
-def node_seconds(events: Sequence[Event], nodes: Mapping[str, str]) -> list[float]:
-    """Return the seconds of each node of a step, from a profile of one execution of it.
+    def take(self) -> Trace:
+        """Run the step once under TensorFlow's profiler.
 
-    A node's name is its own, so that the order in which nodes run, which may be another one each
-    time, tells nothing.
+        Raises:
+            PrimitiveError: the profile has other nodes; with the first that differs.
+        """
+        missing = set(self._nodes)
+        for _ in range(_ATTEMPTS):  # the profiler drops an event now and then
+            events, (step_s,) = _recorded(self._call, 1)
+            seconds = self.seconds(events)
+            lacking = {name for name, taken in seconds.items() if taken is None} - self._optional
+            if not lacking:
+                break
+            missing &= lacking
+        else:
+            self._optional |= missing & self._recorded
+            for place, name in enumerate(self._nodes, start=1):
+                if name in lacking - self._optional:
+                    self._refuse(place, name, "is not in the profile")
+        return Trace(step_s, [taken or 0.0 for taken in seconds.values()])
 
-    Args:
-        events: of a profile.
-        nodes: operators by name.
+    def seconds(self, events: Sequence[Event]) -> dict[str, float | None]:
+        """Return the seconds of each node of the step, from a profile of one execution of it.
 
-    Raises:
-        PrimitiveError: a node is missing, ran several times, or is not in the graph.
-    """
-    found: dict[str, list[float]] = {name: [] for name in nodes}
-    for event in events:
-        match = _NODE.fullmatch(event.name)
-        if match is None or match[2].startswith(_TRACE_PLUMBING):
-            continue
-        if match[1] not in found:
-            _refuse(f"the profile has {event.name}, which is no node of its graph")
-        found[match[1]].append(event.seconds)
-    for place, (name, seconds) in enumerate(found.items()):
-        node = f"node {place + 1} of {len(nodes)}, {name}:{nodes[name]}"
-        if len(seconds) > 1:
-            _refuse(f"{node}, is in the profile {len(seconds)} times")
-        if not seconds and nodes[name] not in _HANDS_ON:
-            _refuse(f"{node}, is not in the profile")
-    return [sum(one) for one in found.values()]
+        A node's name is its own, so that the order in which nodes run, which may be another one
+        each time, tells nothing.
 
+        Args:
+            events: of a profile.
 
-def _refuse(why: str) -> None:
-    raise PrimitiveError(f"the profile is not of the recorded step: {why}")
+        Returns:
+            By name, in the order of the nodes; None of one that is not in the profile.
+
+        Raises:
+            PrimitiveError: a node ran several times, or is not in the graph.
+        """
+        found: dict[str, list[float]] = {name: [] for name in self._nodes}
+        for event in events:
+            match = _NODE.fullmatch(event.name)
+            if match is None or match[2].startswith(_TRACE_PLUMBING):
+                continue
+            if match[1] not in found:
+                raise PrimitiveError(
+                    "the profile is not of the recorded step: it has "
+                    f"{event.name}, which is no node of its graph"
+                )
+            found[match[1]].append(event.seconds)
+        for place, (name, seconds) in enumerate(found.items(), start=1):
+            if len(seconds) > 1:
+                self._refuse(place, name, f"is in the profile {len(seconds)} times")
+        self._recorded |= {name for name, seconds in found.items() if seconds}
+        return {name: seconds[0] if seconds else None for name, seconds in found.items()}
+
+    def _refuse(self, place: int, name: str, why: str) -> None:
+        node = f"node {place} of {len(self._nodes)}, {name}:{self._nodes[name]}"
+        raise PrimitiveError(f"the profile is not of the recorded step: {node}, {why}")
 
 
 def _trace(call: Callable[[], Any], calls: int) -> Traced | None:

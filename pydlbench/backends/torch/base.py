@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,18 +11,15 @@ import torch
 
 from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, checked_mode, renamed
 from pydlbench.backends.torch import settings
-from pydlbench.backends.torch.layers import recipes_of
-from pydlbench.backends.torch.operator import TensorPlace, TorchOperator, build, empty
+from pydlbench.backends.torch.layers import variants_of
+from pydlbench.backends.torch.operator import Site, TensorPlace, TorchOperator, empty
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Callable, Sequence
 
     from pydlbench.backends.base import KernelFacts
     from pydlbench.backends.host_clock import Operator
-    from pydlbench.backends.torch.operator import Recipe
     from pydlbench.backends.torch.trace import Behind
     from pydlbench.records.specs import KernelSpec
 
@@ -32,12 +30,15 @@ FROZEN_NOTE = (
 )
 
 
-def recipes(case: KernelSpec, device: torch.device) -> list[Recipe]:
+def ways_to_run(
+    case: KernelSpec, device: torch.device, wait: Callable[[], None] = lambda: None
+) -> list[Variant]:
     """List the ways to run a case.
 
     Args:
         case: what is computed.
         device: on which tensors live.
+        wait: returns when the device has done everything that was called.
 
     Raises:
         UnsupportedError: PyTorch has no such operator, mode or precision here.
@@ -53,7 +54,7 @@ def recipes(case: KernelSpec, device: torch.device) -> list[Recipe]:
     if case.precision == "fp8-tc" and case.layer.kind != "gemm":
         raise UnsupportedError("torch has fp8-tc for matrix products only")
     place = TensorPlace(device, settings.DTYPES[case.precision])
-    return recipes_of(case.layer, case, place)
+    return variants_of(Site(case, place, wait))
 
 
 def _check_frozen(case: KernelSpec) -> None:
@@ -99,7 +100,13 @@ class TorchBackend(FrameworkBackend):
 
     def variants(self, case: KernelSpec) -> list[Variant]:
         """List the ways to run a case; see :class:`FrameworkBackend`."""
-        return [self._variant(recipe, case) for recipe in recipes(case, self._place)]
+        notes = (FROZEN_NOTE,) if case.mode == "frozen" else ()
+        return [
+            replace(
+                one, accumulate=self.accumulator(one.accumulate, case), notes=(*one.notes, *notes)
+            )
+            for one in ways_to_run(case, self._place, self.wait)
+        ]
 
     def empty(self, mode: str | None) -> Operator:
         """Return an operator that does as good as nothing, in a mode.
@@ -119,26 +126,15 @@ class TorchBackend(FrameworkBackend):
     def behind(self, operator: TorchOperator, case: KernelSpec) -> Behind:
         """Look at a call from below."""
 
-    def accumulator(self, recipe: Recipe, case: KernelSpec) -> str:
-        """Return what sums are kept in."""
+    def accumulator(self, accumulate: str, case: KernelSpec) -> str:
+        """Return what sums are kept in on this device.
+
+        Args:
+            accumulate: what they are kept in by the calls.
+            case: what is computed.
+        """
         del case
-        return recipe.accumulate
-
-    def _variant(self, recipe: Recipe, case: KernelSpec) -> Variant:
-        place = TensorPlace(self._place, settings.DTYPES[case.precision])
-
-        def make(inputs: Mapping[str, NDArray[Any]]) -> Operator:
-            guard = settings.guard(case)
-            return build(recipe, case, inputs, place, guard=guard, wait=self.wait)
-
-        return Variant(
-            algorithm=recipe.algorithm,
-            layout=recipe.layout,
-            variant=recipe.variant,
-            build=make,
-            accumulate=self.accumulator(recipe, case),
-            notes=(*recipe.notes, *((FROZEN_NOTE,) if case.mode == "frozen" else ())),
-        )
+        return accumulate
 
     def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
         """Return the facts with the library's kernels behind the call."""

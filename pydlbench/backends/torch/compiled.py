@@ -16,7 +16,8 @@ import torch
 from torch import fx, nn
 
 from pydlbench.backends.frameworks.backend import translated
-from pydlbench.backends.steps.groups import CallGroup, Member, grouped
+from pydlbench.backends.steps.calls import StepCall
+from pydlbench.backends.steps.groups import CallGroup, grouped
 from pydlbench.backends.steps.operators import CallCost
 from pydlbench.backends.steps.repeated import made_ready
 from pydlbench.backends.torch.operator import compiled
@@ -31,11 +32,6 @@ if TYPE_CHECKING:
     from pydlbench.backends.torch.recording import Call, Recording
     from pydlbench.records.operator import RecordedCall
 
-#: What is timed, in words.
-HOW: Final = (
-    "each group of calls compiled and alone, on operands made up from its signature; a compiled "
-    "function of one call on one element, called after each, is taken off"
-)
 _NOTHING: Final = "aten.relu.default(float32[1](1))"
 
 
@@ -47,7 +43,7 @@ def groups_of(recording: Recording) -> tuple[RecordedCall, ...]:
     """
     made: dict[int, tuple[int, int]] = {}
     alive: dict[int, tuple[int, int]] = {}
-    members: list[Member] = []
+    members: list[StepCall] = []
     for call in recording.calls:
         operands = leaves([call.arguments, call.keywords], Slot)
         reads = tuple(made.get(one.number) for one in operands)
@@ -61,7 +57,7 @@ def groups_of(recording: Recording) -> tuple[RecordedCall, ...]:
                 if one.number not in call.freed:
                     alive[one.number] = made[one.number]
         members.append(
-            Member(
+            StepCall(
                 signature=call.signature,
                 operator=call.operator,
                 direction=call.direction,
@@ -154,11 +150,13 @@ class GroupOperator:
 
 def make_ready(
     signatures: Sequence[str], seed: int
-) -> tuple[dict[str, GroupOperator], dict[str, str], float]:
+) -> tuple[dict[str, GroupOperator], dict[str, str]]:
     """Make groups ready and run each once.
 
+    What a compiled function of one call on one element takes, called after each, is taken off.
+
     Returns:
-        Those that ran, the reasons of those that did not, by signature, and the seconds of a call.
+        Those that ran, and the reasons of those that did not, by signature.
     """
 
     @functools.cache
@@ -172,8 +170,7 @@ def make_ready(
             made.run()
         return made
 
-    ready, refused = made_ready(signatures, make)
-    return ready, refused, cost().latest if ready else 0.0
+    return made_ready(signatures, make)
 
 
 def _nothing() -> GroupOperator:

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pydlbench.backends.torch.operator import Made, Recipe
+from pydlbench.backends.torch.operator import Made, as_array
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from pydlbench.backends.torch.operator import Operands
-    from pydlbench.ops.op import Layer
-    from pydlbench.records.specs import KernelSpec
+    from pydlbench.backends.frameworks.backend import Variant
+    from pydlbench.backends.torch.operator import Operands, Site
 
 # FP8 kernels read both factors along the summed dimension, 16 elements at a time.
 _MULTIPLE = 16
@@ -24,13 +23,14 @@ _LAYOUTS = {
 }
 
 
-def recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
+def variants_of(site: Site) -> list[Variant]:
     """List the one way to run a pass of a product in FP8: ``torch._scaled_mm``, scales of one.
 
     Raises:
         UnsupportedError: No product, one with a bias, several products at once, or sizes that are
             no multiples of 16.
     """
+    case, layer = site.case, site.case.layer
     if layer.op != "gemm":
         raise UnsupportedError("torch has fp8-tc for matrix products only")
     if case.fuse != "none":
@@ -42,17 +42,19 @@ def recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
             f"fp8-tc needs sizes that are multiples of 16, and {layer.problem} has others"
         )
     return [
-        Recipe(
+        site.variant(
+            functools.partial(scaled_product, pass_=case.pass_),
             algorithm="aten::_scaled_mm",
             layout=_LAYOUTS[case.pass_],
-            variant="transposed",
-            make=functools.partial(_scaled, pass_=case.pass_),
+            word="transposed",
             notes=("fp8-tc: scales of one, no fast accumulation; the result is stored in e4m3",),
         )
     ]
 
 
-def _scaled(operands: Operands, *, pass_: str) -> Made:
+def scaled_product(operands: Operands, *, pass_: str) -> Made:
+    """Put the operands of a product in place, whose result is stored in e4m3."""
+
     # The second factor is given as a view: its columns lie in a row.
     def operand(role: str, turned: bool) -> torch.Tensor:
         array = operands.inputs[role][0]
@@ -73,4 +75,6 @@ def _scaled(operands: Operands, *, pass_: str) -> Made:
             a, b, scale_a, scale_b, out_dtype=torch.float8_e4m3fn, use_fast_accum=False
         )
 
-    return Made(product, (left, right.t(), one, one.clone()), lambda result: result[None])
+    role = operands.layer.result(pass_)
+    operands_in_order = (left, right.t(), one, one.clone())
+    return Made(product, operands_in_order, lambda result: {role: as_array(result[None])})

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pydlbench.backends.base import KernelFacts
     from pydlbench.backends.frameworks.events import GraphRuntime
     from pydlbench.backends.host_clock import HostClock, Operator
-    from pydlbench.backends.torch.operator import Recipe
     from pydlbench.records.specs import KernelSpec
 
 
@@ -227,11 +226,11 @@ class TorchCudaBackend(TorchBackend):
             "nvml": self.watcher.snapshot(),
         }
 
-    def accumulator(self, recipe: Recipe, case: KernelSpec) -> str:
+    def accumulator(self, accumulate: str, case: KernelSpec) -> str:
         """Return what sums are kept in; what tensor cores sum is judged as such."""
         if case.precision in _TENSOR_CORES and case.layer.weight_elements:
             return TENSOR_ACCUMULATOR
-        return super().accumulator(recipe, case)
+        return super().accumulator(accumulate, case)
 
     def clock(self, operator: Operator) -> HostClock:
         """Return what times an operator: CUDA events."""

@@ -12,7 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pydlbench.backends.frameworks.backend import entry_of, op_of
 from pydlbench.backends.frameworks.layouts import axes_of
-from pydlbench.backends.frameworks.operands import Lie, roles_of, words_of
+from pydlbench.backends.frameworks.operands import Lie, words_of
+from pydlbench.backends.frameworks.operator import LayerPass
 from pydlbench.backends.torch import fp8, gradients, recurrent
 from pydlbench.backends.torch.forward import (
     FORWARD,
@@ -22,13 +23,14 @@ from pydlbench.backends.torch.forward import (
     How,
     padding_note,
 )
-from pydlbench.backends.torch.operator import FORMATS, Made, Operands, Recipe
+from pydlbench.backends.torch.operator import FORMATS, Made, Operands, as_array
 from pydlbench.backends.torch.settings import stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from pydlbench.backends.torch.operator import TensorPlace
+    from pydlbench.backends.frameworks.backend import Variant
+    from pydlbench.backends.torch.operator import Site, TensorPlace
     from pydlbench.ops.op import Layer
     from pydlbench.records.specs import KernelSpec
 
@@ -50,22 +52,21 @@ _NOTES: Final[Mapping[tuple[str, str], str]] = {
 }
 
 
-def recipes_of(layer: Layer, case: KernelSpec, place: TensorPlace) -> list[Recipe]:
+def variants_of(site: Site) -> list[Variant]:
     """List the ways to run a pass of a layer: one for each way that its tensors can lie.
 
     Args:
-        layer: of the case.
-        case: what is computed.
-        place: where tensors live.
+        site: the case, and where its tensors live.
 
     Raises:
         UnsupportedError: PyTorch has no such layers, or not this one.
     """
+    case, layer = site.case, site.case.layer
     if case.precision == "fp8-tc":
-        return fp8.recipes(layer, case)
+        return fp8.variants_of(site)
     if layer.kind == "recurrent":
-        return recurrent.recipes(layer, case)
-    entry, word_of = entry_of("torch", FORWARD, layer), op_of(layer)
+        return recurrent.variants_of(site)
+    entry = entry_of("torch", FORWARD, layer)
     found = []
     for word in words_of(layer):
         if word == "nhwc" and layer.sides == 1:  # PyTorch has no such memory format
@@ -74,22 +75,21 @@ def recipes_of(layer: Layer, case: KernelSpec, place: TensorPlace) -> list[Recip
             training=case.pass_ != "forward" or case.propagation == "training",
             transposed=word == "transposed",
             on_gpu=case.on_gpu,
-            dtype=place.dtype,
-            device=place.device,
+            dtype=site.place.dtype,
+            device=site.place.device,
         )
-        run = _Pass(entry(layer, how), case)
-        names = run.names(place, word)
+        lie = Lie(layer, "transposed" if word == "transposed" else "plain")
+        run = _Pass(case, entry(layer, how), lie, GRADIENT)
+        names = run.names(site.place, word)
+        note = _NOTES.get((run.op, case.pass_))
         found.append(
-            Recipe(
+            site.variant(
+                run.made,
                 algorithm=" + ".join(names) + (" with bias" if case.fuse == "bias" else ""),
                 layout=Lie(layer, word, _filters(layer, word)).text(case.pass_),
-                variant=word,
-                make=run.made,
+                word=word,
                 accumulate=_accumulate(layer, case, names),
-                notes=(
-                    *padding_note(layer),
-                    *filter(None, [_NOTES.get((word_of, case.pass_))]),
-                ),
+                notes=(*padding_note(layer), *([note] if note else [])),
             )
         )
     return found
@@ -123,81 +123,53 @@ def _accumulate(layer: Layer, case: KernelSpec, names: tuple[str, ...]) -> str:
 # A pass, from the forward function.
 
 
-class _Pass:
-    """A pass of a layer.
-
-    Args:
-        forward: what is called for the layer.
-        case: says which pass.
-    """
-
-    def __init__(self, forward: Callable[..., Any], case: KernelSpec) -> None:
-        self._case, self._layer = case, case.layer
-        self._op, self._roles = op_of(case.layer), roles_of(case, GRADIENT)
-        self._function = forward
-        if case.pass_ != "forward" and not self._roles.derived:
-            self._function = GRADIENT[self._op](case.layer)
+class _Pass(LayerPass):
+    """A pass of a layer, whose gradients autograd has."""
 
     def names(self, place: TensorPlace, variant: str) -> tuple[str, ...]:
         """Return the calls that it makes, which are run on tensors without memory."""
         with FakeTensorMode(allow_non_fake_inputs=True):
-            operands = Operands(self._layer, {}, place, variant)
-            if self._roles.derived:
+            operands = Operands(self.layer, {}, place, variant)
+            if self.roles.derived:
                 return self._gradients(operands).names
-            tensors = map(operands.tensor, self._roles.reads)
-            return gradients.forward_names(self._function, (*tensors, *self._turns[:1]))
+            tensors = map(operands.tensor, self.roles.reads)
+            return gradients.forward_names(self.function, (*tensors, *self.turns[:1]))
 
     def made(self, operands: Operands) -> Made:
         """Put operands in place."""
-        if self._roles.derived:
+        if self.roles.derived:
             program = self._gradients(operands)
 
-            def by_role(found: Any) -> Mapping[str, torch.Tensor]:
-                results = zip(self._roles.writes, program.finish(found), strict=True)
-                return {role: operands.plain(role, one) for role, one in results}
+            def gradients_by_role(returned: Any) -> Mapping[str, Any]:
+                found = self.by_role(program.finish(returned), ())
+                return self.plain(found, as_array)
 
-            return Made(program.function, program.arguments, by_role)
-        tensors = {role: operands.tensor(role) for role in self._roles.reads}
-        written, updated = self._roles.writes, self._roles.updated
+            return Made(program.function, program.arguments, gradients_by_role)
+        tensors = tuple(map(operands.tensor, self.roles.reads))
 
-        def results_by_role(found: Any) -> Mapping[str, torch.Tensor]:
-            results = {role: tensors[role] for role in updated}
-            if self._op in RESULTS:
-                results |= RESULTS[self._op](self._layer, found)
-            else:
-                main = found[0] if isinstance(found, tuple) else found
-                results[written[0]] = main
-            return {
-                role: operands.plain(role, results[role]) for role in written if role in results
-            }
+        def results_by_role(returned: Any) -> Mapping[str, Any]:
+            # Of several the first is the layer's, unless the table says what they are.
+            several = returned[:1] if isinstance(returned, tuple) else (returned,)
+            found = self.by_role(several, tensors)
+            if self.op in RESULTS:
+                found |= RESULTS[self.op](self.layer, returned)
+            return self.plain(found, as_array)
 
-        return Made(
-            self._function,
-            tuple(tensors.values()),
-            results_by_role,
-            updated=tuple(map(self._roles.reads.index, updated)),
-            turns=self._turns,
-        )
-
-    @property
-    def _turns(self) -> tuple[float, ...]:
-        """Optimizers step forth and back in turn; see :class:`Made`."""
-        optimizer = self._op in ("sgd", "momentum")
-        return (self._layer.rate, -self._layer.rate) if optimizer else ()
+        return Made(self.function, tensors, results_by_role, changed=self.changed, turns=self.turns)
 
     def _gradients(self, operands: Operands) -> gradients.Program:
-        tensors = {role: operands.tensor(role) for role in self._roles.reads}
-        wanted = [tensors[role] for role in self._roles.writes]
+        tensors = {role: operands.tensor(role) for role in self.roles.reads}
+        wanted = [tensors[role] for role in self.roles.writes]
         # The loss is a number, whose gradient is one.
         incoming = torch.ones((), device=operands.place.device)
-        if self._op != "softmax-xent":
+        if self.op != "softmax-xent":
             incoming = operands.tensor("dst")
-        program = gradients.gradient(self._function, tuple(tensors.values()), wanted, incoming)
-        if self._op in KEPT and operands.inputs:
+        program = gradients.gradient(self.function, tuple(tensors.values()), wanted, incoming)
+        if self.op in KEPT and operands.inputs:
             own = {one.data_ptr() for one in (*tensors.values(), incoming)}
             kept = [one for one in program.arguments if one.data_ptr() not in own]
-            values = KEPT[self._op](operands)
-            assert len(kept) >= len(values), f"the gradient of {self._op} reads {len(kept)} tensors"
+            values = KEPT[self.op](operands)
+            assert len(kept) >= len(values), f"the gradient of {self.op} reads {len(kept)} tensors"
             for tensor, value in zip(kept, values, strict=False):
                 tensor.copy_(value.reshape(tensor.shape))
         return program

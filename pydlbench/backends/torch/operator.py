@@ -1,4 +1,4 @@
-"""An operator of PyTorch with its operands in place: recipe, compilation, call."""
+"""An operator of PyTorch with its operands in place, and its compilation."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ import dataclasses
 import functools
 import itertools
 import types
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from pydlbench.backends.frameworks.backend import Variant
 from pydlbench.backends.frameworks.operands import Lie
-from pydlbench.errors import DeviceLostError, InsufficientMemoryError
+from pydlbench.backends.frameworks.operator import FrameworkOperator
+from pydlbench.backends.torch import settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -107,59 +108,36 @@ class Operands:
         array = self._lie.arranged(role, self.inputs[role]).reshape(shape)
         return self.place.tensor(array, like, dtype)
 
-    def plain(self, role: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a result in its plain layout."""
-        turned = role == "weights" and self._lie.word == "transposed"
-        return (tensor.mT if turned else tensor).reshape(self._lie.shape(role))
-
 
 # -----------------------------------------------------------------------------
 # What is called for one pass of a layer.
 
 
-def itself(result: Any) -> Any:
-    """Return the one result that there is."""
-    return result
+def as_array(tensor: torch.Tensor) -> NDArray[Any]:
+    """Return a tensor's values as float32, in memory of their own."""
+    copy: NDArray[Any] = tensor.detach().to("cpu", torch.float32, copy=True).contiguous().numpy()
+    return copy
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """An operator with its operands.
+    """A function with its operands.
 
     Attributes:
         function: of tensors, nothing else but what takes turns; may be compiled.
         arguments: the tensors.
-        plain: picks the main result from what the function returns and gives it the dimensions of
-            the plain layout; where there are several, all by role, the main one first.
-        updated: positions of arguments that the function overwrites.
-        turns: a last argument that takes turns from call to call. An optimizer that steps forth and
-            back does the same work and leaves the weights where they were, however often it runs.
+        results: brings what the function returns to the host by role; see
+            :class:`~pydlbench.backends.frameworks.operator.FrameworkOperator`.
+        changed: positions of arguments that the function overwrites.
+        turns: a last argument that takes turns from call to call.
     """
 
     function: Callable[..., Any]
     arguments: tuple[torch.Tensor, ...]
-    plain: Callable[[Any], torch.Tensor | Mapping[str, torch.Tensor]] = itself
+    results: Callable[[Any], Mapping[str, NDArray[Any]]]
     _: dataclasses.KW_ONLY
-    updated: tuple[int, ...] = ()
+    changed: tuple[int, ...] = ()
     turns: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """One way to call PyTorch for a layer and pass, on whatever device, in whatever precision.
-
-    A backend makes a ``Variant`` of it by its own device and settings; the other fields are alike.
-
-    Attributes:
-        make: puts operands in place; images have the format that ``variant`` names.
-    """
-
-    algorithm: str
-    layout: str
-    variant: str
-    make: Callable[[Operands], Made]
-    accumulate: str = "float32"
-    notes: tuple[str, ...] = ()
 
 
 # -----------------------------------------------------------------------------
@@ -240,116 +218,97 @@ def freezing(mode: str | None) -> contextlib.AbstractContextManager[Any]:
 # An operator of PyTorch with its operands in place: called, waited for, read.
 
 
-class TorchOperator:
+class TorchOperator(FrameworkOperator):
     """One call with its operands.
 
     Args:
         made: the function with its operands.
-        role: of its result.
-        guard: makes the context in which it is to be called; whoever calls it enters that.
-        wait: returns when everything that was called is done.
+        guard: see :class:`FrameworkOperator`.
+        wait: likewise.
         timing: how a GPU's samples are taken: ``cuda-graph`` or ``events``.
     """
 
     def __init__(
         self,
         made: Made,
-        role: str,
         guard: Callable[[], contextlib.AbstractContextManager[None]],
         wait: Callable[[], None],
         timing: str = "cuda-graph",
     ) -> None:
-        calls = [
-            functools.partial(made.function, *made.arguments, *turn)
-            for turn in ([one] for one in made.turns)
-        ] or [functools.partial(made.function, *made.arguments)]
-        # No frame of ours between the clock and PyTorch, unless calls take turns.
-        self.call: Callable[[], Any] = calls[0] if len(calls) == 1 else _in_turn(calls)
-        self.wait = wait
-        self.guard = guard
         self.timing = timing
-        self._first = calls[0]
-        self._turning = len(calls) > 1
-        self._plain = made.plain
-        self._role = role
-        self._updated = [
-            (made.arguments[place], made.arguments[place].clone()) for place in made.updated
-        ]
+        changed = [made.arguments[place] for place in made.changed]
+        before = [one.clone() for one in changed]
 
-    def outputs(self) -> dict[str, NDArray[Any]]:
-        """Run it once, on its first operands, and return its results as float32 in plain layouts.
+        def restore() -> None:
+            for operand, value in zip(changed, before, strict=True):
+                operand.copy_(value)
 
-        Operands that it overwrites are what they were before any call, in this call.
-        """
-        with self.guard():
-            for operand, before in self._updated:
-                operand.copy_(before)
-            result = self._plain((self._first if self._turning else self.call)())
-            found = result if isinstance(result, Mapping) else {self._role: result}
-            copies = {
-                # Operands are copied too: a later call would overwrite what is compared.
-                role: tensor.detach().to("cpu", torch.float32, copy=True).contiguous().numpy()
-                for role, tensor in found.items()
-            }
-            for operand, before in self._updated:
-                operand.copy_(before)
-        return copies
+        super().__init__(
+            made.function,
+            made.arguments,
+            made.results,
+            guard=guard,
+            wait=wait,
+            turns=made.turns,
+            restore=restore,
+        )
 
 
-def _in_turn(calls: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
-    """Return a call of the first, of the second, and so on, around and around."""
-    following = itertools.cycle(calls).__next__
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What all ways to run a case share.
 
-    def call() -> Any:
-        return following()()
-
-    return call
-
-
-def build(
-    recipe: Recipe,
-    case: KernelSpec,
-    inputs: Mapping[str, NDArray[Any]],
-    place: TensorPlace,
-    *,
-    guard: Callable[[], contextlib.AbstractContextManager[None]],
-    wait: Callable[[], None],
-) -> TorchOperator:
-    """Put operands in place, compile in the modes ``compiled`` and ``frozen``, and run it once.
-
-    Args:
-        recipe: What is called.
-        case: What is computed.
-        inputs: Plain float32 arrays by role.
-        place: Where tensors live.
-        guard: See :class:`TorchOperator`.
-        wait: See :class:`TorchOperator`.
-
-    Raises:
-        InsufficientMemoryError: It does not fit.
-        DeviceLostError: The GPU's context is beyond use.
+    Attributes:
+        case: what is computed.
+        place: where tensors live.
+        wait: see :class:`FrameworkOperator`.
     """
-    try:
-        made = recipe.make(Operands(case.layer, inputs, place, recipe.variant))
-        if case.mode == "compiled":
-            made = dataclasses.replace(made, function=compiled(made.function))
-        elif case.mode == "frozen":
-            made = frozen(made)
-        timing = "events" if case.timing == "events" else "cuda-graph"
-        operator = TorchOperator(made, case.layer.result(case.pass_), guard, wait, timing)
-        with guard(), freezing(case.mode):
-            operator.call()
-            wait()
-    except torch.OutOfMemoryError as error:
-        torch.cuda.empty_cache()
-        raise InsufficientMemoryError(f"{recipe.algorithm}: {_line(error)}") from error
-    except getattr(torch, "AcceleratorError", ()) as error:
-        raise DeviceLostError(f"{recipe.algorithm}: {_line(error)}") from error
-    except RuntimeError as error:
-        if "can't allocate memory" in str(error):  # what the CPU's allocator says
-            raise InsufficientMemoryError(f"{recipe.algorithm}: {_line(error)}") from error
-        raise
-    return operator
+
+    case: KernelSpec
+    place: TensorPlace
+    wait: Callable[[], None] = lambda: None
+
+    def variant(
+        self,
+        make: Callable[[Operands], Made],
+        *,
+        algorithm: str,
+        layout: str,
+        word: str,
+        **facts: Any,
+    ) -> Variant:
+        """Return a way to run the case.
+
+        Args:
+            make: puts operands in place; images have the format that the word names.
+            algorithm: see :class:`Variant`, as the rest.
+            layout: likewise.
+            word: how tensors lie.
+            facts: likewise.
+        """
+        built = functools.partial(self._built, make, word)
+        return Variant(algorithm=algorithm, layout=layout, variant=word, build=built, **facts)
+
+    def _built(
+        self, make: Callable[[Operands], Made], word: str, inputs: Mapping[str, NDArray[Any]]
+    ) -> TorchOperator:
+        """Put operands in place, compile where the mode compiles, and run it once."""
+        case, guard = self.case, settings.guard(self.case)
+        try:
+            made = make(Operands(case.layer, inputs, self.place, word))
+            if case.mode == "compiled":
+                made = dataclasses.replace(made, function=compiled(made.function))
+            elif case.mode == "frozen":
+                made = frozen(made)
+            timing = "events" if case.timing == "events" else "cuda-graph"
+            operator = TorchOperator(made, guard, self.wait, timing)
+            with guard(), freezing(case.mode):
+                operator.call()
+                self.wait()
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            raise
+        return operator
 
 
 def empty(
@@ -373,12 +332,9 @@ def empty(
 
     function = compiled(add) if mode != "eager" else name if device.type == "cpu" else add
     one = torch.rand(1, device=device)
-    operator = TorchOperator(Made(function, (one,)), "dst", guard, wait)
+    made = Made(function, (one,), lambda result: {"dst": as_array(result)})
+    operator = TorchOperator(made, guard, wait)
     with guard():
         operator.call()
         wait()
     return operator
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]

@@ -11,9 +11,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from pydlbench.backends.steps.trace import Event, StepTracer, Trace, align
-from pydlbench.backends.torch import chain
+from pydlbench.backends.torch.chain import Chain
 from pydlbench.errors import UnsupportedError
-from pydlbench.records.trace import ProgramCall, module_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,16 +51,7 @@ class _Traced:
         self._recording, self._run = recording, run
         made = [one for one in recording.calls if not one.implied]
         self._names = [name_in_profile(one.function) for one in made]
-        self.calls = [
-            ProgramCall(
-                operator=one.operator,
-                module=module_of(one.names, one.direction),
-                direction=one.direction,
-                signature=one.signature,
-                bytes=one.bytes,
-            )
-            for one in made
-        ]
+        self.calls = [one.in_place for one in recording.in_order()]
 
     def profiled(self) -> Trace:
         """Run the step under the profiler: starting and ending it is outside the step's seconds."""
@@ -81,8 +71,8 @@ class _Traced:
         return Trace(seconds, [end - begin for begin, end in begins_and_ends])
 
     @functools.cached_property
-    def _chain(self) -> chain.StampedChain:
-        return chain.StampedChain(self._recording)
+    def _chain(self) -> Chain:
+        return Chain(self._recording)
 
     def _describe(self, place: int) -> str:
         one = self.calls[place]

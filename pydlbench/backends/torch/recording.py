@@ -25,14 +25,14 @@ from torch.nn.modules.module import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pydlbench.backends.steps.calls import StepCall, distinct
 from pydlbench.backends.torch.signature import signature
 from pydlbench.ops.seen.aten import leaves, mapped
-from pydlbench.records.operator import RecordedCall
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from pydlbench.records.operator import Direction
+    from pydlbench.records.operator import Direction, RecordedCall
 
 _aten: Any = torch.ops.aten
 # Modules between whoever calls an operator and the recorder.
@@ -116,51 +116,30 @@ class Recording:
     opaque: str | None
     lines: dict[str, str]
 
-    def slot(self, tensor: torch.Tensor) -> int | None:
-        """Return the number of the value that a tensor is now; None if it is none."""
-        place = _place(tensor)
-        return self.places.index(place) if place in self.places else None
-
     def distinct(self) -> tuple[RecordedCall, ...]:
         """Return each distinct call once, in the order in which they first occur."""
-        found: dict[tuple[str, str], list[Call]] = {}
-        for call in self.calls:
-            if not call.implied:
-                found.setdefault((call.signature, call.direction), []).append(call)
-        return tuple(
-            RecordedCall.of(
-                [one.names for one in same],
-                signature=text,
-                operator=same[0].operator,
-                direction=direction,
-                bytes=same[0].bytes,
-                trained=same[0].trained,
+        return distinct(self.in_order())
+
+    def in_order(self) -> list[StepCall]:
+        """Return the step's own calls in their order."""
+        return [
+            StepCall(
+                signature=one.signature,
+                operator=one.operator,
+                direction=one.direction,
+                names=one.names,
+                bytes=one.bytes,
+                trained=one.trained,
             )
-            for (text, direction), same in found.items()
-        )
+            for one in self.calls
+            if not one.implied
+        ]
 
     def order(self) -> tuple[int, ...]:
         """Return the calls in their order, each by its place in :meth:`distinct`."""
         places: dict[tuple[str, str], int] = {}
-        own = [(one.signature, one.direction) for one in self.calls if not one.implied]
+        own = [(one.signature, one.direction) for one in self.in_order()]
         return tuple(places.setdefault(one, len(places)) for one in own)
-
-    def blocks(self) -> tuple[int, ...]:
-        """Return what the step asks of the allocator; see ``OperatorsFacts.blocks``.
-
-        What operators allocate for themselves while they run is not among it.
-        """
-        order: dict[int, int] = {}
-        found: list[int] = []
-        for call in self.calls:
-            for slot in leaves([call.results], Slot):
-                storage = self.places[slot.number][0]
-                if storage in self.sizes and storage not in order and self.sizes[storage]:
-                    found.append(self.sizes[storage])
-                    order[storage] = len(order) + 1
-            freed = dict.fromkeys(self.places[number][0] for number in call.freed)
-            found += [-order[one] for one in freed if one in order]
-        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,13 +148,11 @@ class RecordedStep:
 
     Attributes:
         step: runs it once and returns the tensors that it computes: output and loss.
-        parameters: by what they belong to: our node or the user's module.
         recording: of a step that was not the first one.
         again: records one more.
     """
 
     step: Callable[[], Any]
-    parameters: dict[torch.Tensor, str]
     recording: Recording
     again: Callable[[], Recording]
 

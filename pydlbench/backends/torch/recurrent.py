@@ -9,38 +9,41 @@ import numpy as np
 import torch
 
 from pydlbench.backends.torch import gradients
-from pydlbench.backends.torch.operator import Made, Recipe
+from pydlbench.backends.torch.operator import Made, as_array
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pydlbench.backends.torch.operator import Operands
+    from numpy.typing import NDArray
+
+    from pydlbench.backends.frameworks.backend import Variant
+    from pydlbench.backends.torch.operator import Operands, Site
     from pydlbench.ops.op import Layer
-    from pydlbench.records.specs import KernelSpec
 
 #: Places of our gates among PyTorch's: the update gate is its second one.
 _GATES: Final = {"lstm": (0, 1, 2, 3), "gru": (1, 0, 2)}
 
 
-def recipes(layer: Layer, case: KernelSpec) -> list[Recipe]:
+def variants_of(site: Site) -> list[Variant]:
     """List the one way to run a pass of a recurrent layer.
 
     Raises:
         UnsupportedError: A compiled one.
     """
+    case, layer = site.case, site.case.layer
     if case.mode != "eager":
         raise UnsupportedError(f"torch compiles no {layer.cell} as a whole; nearest: --mode eager")
     backward = case.pass_ != "forward"
     name = f"aten::{layer.cell}"
     return [
-        Recipe(
-            algorithm=f"autograd of {name}" if backward else name,
-            layout="src tnc, weights ldgoi, dst tnc",
-            variant="plain",
-            make=_recurrent_gradient
+        site.variant(
+            _recurrent_gradient
             if backward
             else functools.partial(_recurrent, training=case.propagation == "training"),
+            algorithm=f"autograd of {name}" if backward else name,
+            layout="src tnc, weights ldgoi, dst tnc",
+            word="plain",
         )
     ]
 
@@ -56,7 +59,7 @@ def _recurrent(operands: Operands, *, training: bool) -> Made:
         initial = states if layer.cell == "lstm" else states[0]
         return function(source, initial, matrices, *settings)
 
-    return Made(forward, own.arguments, lambda results: results[0])
+    return Made(forward, own.arguments, lambda results: {"dst": as_array(results[0])})
 
 
 def _recurrent_gradient(operands: Operands) -> Made:
@@ -103,7 +106,7 @@ class _Matrices:
             found += [place.tensor(one.reshape(-1)) for one in (bias[back], second)]
         self.arguments = tuple(found)
 
-    def by_role(self, gradients: Sequence[torch.Tensor]) -> Mapping[str, torch.Tensor]:
+    def by_role(self, gradients: Sequence[torch.Tensor]) -> Mapping[str, NDArray[Any]]:
         """Return the gradients of all arguments by our roles, in the shapes that they have."""
         layer, order = self._layer, list(self._order)
         shapes = layer.shapes()
@@ -118,4 +121,5 @@ class _Matrices:
         if layer.cell == "gru":
             others = [one.reshape(layer.gates, layer.hidden)[-1:] for one in rest[3::4]]
             biases = [torch.cat(both) for both in zip(biases, others, strict=True)]
-        return found | {"bias": torch.stack(biases).reshape(shapes["bias"])}
+        found["bias"] = torch.stack(biases).reshape(shapes["bias"])
+        return {role: as_array(one) for role, one in found.items()}

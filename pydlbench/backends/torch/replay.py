@@ -27,15 +27,12 @@ if TYPE_CHECKING:
 
 _aten: Any = torch.ops.aten
 
-#: What is timed, in words.
-HOW: Final = (
-    "each call alone, on operands made up from its signature; what it overwrites is restored and "
-    "its first tensor read before the clock starts, as if the call before had just written it"
-)
-
 
 class CallOperator:
     """A call with its operands; see ``backends.steps.operators.TimedOperator``.
+
+    What it overwrites is restored and its first tensor read before the clock starts, as if the call
+    before had just written it.
 
     Args:
         parsed: the call.

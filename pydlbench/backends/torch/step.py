@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from pydlbench.backends.steps.inputs import Batch
     from pydlbench.backends.steps.trace import StepTracer
     from pydlbench.backends.torch.recording import Naming, Recording
-    from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
 
 
@@ -160,7 +159,7 @@ class TorchSubject(StepModel):
                 count.copy_(before)
             return found
 
-        return RecordedStep(step=results, parameters=self.names, recording=again(), again=again)
+        return RecordedStep(step=results, recording=again(), again=again)
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -179,39 +178,20 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 class TorchModel(CatalogueModel, TorchSubject):
-    """A network of the catalogue with its weights; see ``steps.catalogue.CatalogueModel``.
+    """A network of the catalogue with its weights."""
 
-    Args:
-        model: the graph.
-        weights: to start from, by name.
-        case: precision, cast, layout, mode and device; the rest is not looked at.
-        batch: images and labels, for steps that are handed none.
-        separate: whether there will be passes of one kind of gradient, for which no node may
-            overwrite its input.
-    """
-
-    def __init__(
-        self,
-        model: Model,
-        weights: Mapping[str, NDArray[Any]],
-        case: StepSpec,
-        batch: Batch,
-        *,
-        separate: bool = False,
-    ) -> None:
-        super().__init__(case)
-        self.model, self.weights = model, weights
-        self.steps: list[TorchStep] = []
+    def _build(self, batch: Batch, *, separate: bool) -> None:
+        case = self.case
         self.place = torch.device(case.device)
         self._format: Any = (
             torch.channels_last if case.layout == "nhwc" else torch.contiguous_format
         )
         self._dtype = DTYPES[case.precision] if case.cast == "whole" else torch.float32
-        self.net = Net(model, overwriting=not separate)
+        self.net = Net(self.model, overwriting=not separate)
         module: Any = self.net.module.to(self.place, self._dtype)
         module.to(memory_format=self._format)
         self.module = module
-        self.net.load(weights)
+        self.net.load(self.weights)
         self.parameters = [one for one in module.parameters() if one.requires_grad]
         self._host = _tensors(batch, pin=case.on_gpu)
         images, labels = self.fed()

@@ -1,14 +1,13 @@
 """What PyTorch's worker is asked for: models, and steps as recorded calls.
 
-Calls are listed, timed one by one, in groups that a compiler runs as one, and as a chain.
+Calls are listed, and timed one by one and in groups that a compiler runs as one.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
@@ -36,14 +35,13 @@ from pydlbench.backends.torch.trace import library_output
 from pydlbench.errors import UnsupportedError
 from pydlbench.models import build_model
 from pydlbench.records.operator import OperatorsFacts
-from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from pydlbench.backends.frameworks.backend import FrameworkBackend
-    from pydlbench.backends.steps.device import DeviceCall, DeviceChain, DeviceOperators
+    from pydlbench.backends.steps.device import DeviceCall, DeviceOperators
     from pydlbench.backends.steps.operators import TimedOperator
     from pydlbench.backends.torch.recording import Recording
     from pydlbench.records.step import StepSpec
@@ -72,8 +70,6 @@ def record_calls(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel:
     facts = OperatorsFacts(
         calls=recording.distinct() if eager else groups_of(recording),
         order=recording.order() if eager else (),
-        # What a compiler's code asks for is not what these calls ask for.
-        blocks=() if case.on_gpu or not eager else recording.blocks(),
         batch=batch,
         lines=recording.lines,
         notes=notes,
@@ -131,27 +127,14 @@ def prepare_calls(
     single = [one for one in signatures if one not in feeding and not is_group(one)]
     calls, refused = _made_ready(case, single)
     if case.on_gpu:
-        facts = OperatorsFacts(
-            names=(*feeding, *calls),
-            how=device.HOW,
-            refused=refused,
-        )
+        facts = OperatorsFacts(names=(*feeding, *calls), refused=refused)
         every: list[DeviceCall] = [*feeding.values(), *calls.values()]
         runtime = device.runtime_of(backend)
         return device.DeviceOperators(every, facts, runtime, _guard(case), backend.watcher)
-    together, not_together, once_s = compiled.make_ready(groups, case.seed)
+    together, not_together = compiled.make_ready(groups, case.seed)
     refused |= not_together
     ready: dict[str, TimedOperator] = {**feeding, **calls, **together}
-    dispatch = chain.call_cost(case.device)
-    how = f"{replay.HOW}; dispatch: {chain.HOW}"
-    facts = OperatorsFacts(
-        names=tuple(ready),
-        once_s=once_s,
-        dispatch_s=median(dispatch),
-        dispatch_samples=dispatch,
-        how=f"{how}; {compiled.HOW}" if groups else how,
-        refused=refused,
-    )
+    facts = OperatorsFacts(names=tuple(ready), dispatch_s=chain.call_cost(), refused=refused)
     return OperatorsKernel(list(ready.values()), facts, backend.cpus)
 
 
@@ -187,37 +170,6 @@ def prepare_logged_calls(
         refused=refused,
     )
     return LoggedOperators(list(calls.values()), library_output, facts, backend.cpus)
-
-
-def prepare_chain(backend: FrameworkBackend, case: StepSpec) -> OperatorsKernel | DeviceChain:
-    """Make the chain of a step ready; see ``operations.prepare_chain``."""
-    _check_eager(case)
-    made = _subject(backend, case)
-    with made:
-        recorded = made.record()
-        recording = recorded.recording
-        checks = chain.verify(recording, recorded.step, recorded.parameters, case.seed)
-    for one in recorded.parameters:
-        one.grad = None  # the chain has its own
-    number = f"{sum(not one.implied for one in recording.calls)} calls"
-    facts = OperatorsFacts(
-        names=("chain",),
-        # On a GPU the device's time counts, in which nothing is started from Python.
-        dispatch_s=0.0 if case.on_gpu else median(chain.call_cost(case.device)),
-        how=number if case.on_gpu else f"{number}; dispatch: {chain.HOW}",
-        calls=recording.distinct(),
-        blocks=() if case.on_gpu else recording.blocks(),
-        allocates=not case.on_gpu,
-        checks=checks,
-        batch=made.batch,
-    )
-    chained = chain.Chain(recording, _waiting(case))
-    if not case.on_gpu:
-        return OperatorsKernel([chained], facts, backend.cpus)
-    operator: Any = SimpleNamespace(call=chained.call, wait=_waiting(case))
-    runtime = device.runtime_of(backend)
-    clock = device.StepClock(operator, runtime, backend.cpus, _guard(case), backend.watcher)
-    return device.DeviceChain(clock, msgspec.structs.replace(facts, ungraphed=clock.ungraphed()))
 
 
 def list_links(backend: FrameworkBackend, case: StepSpec, listed: Path, saved: Path) -> list[str]:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from pydlbench.backends.base import Preparation
+from pydlbench.backends.native.inputs import RecentInputs
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.errors import DeviceLostError, PrimitiveError, UnsupportedError
 from pydlbench.ops.descriptor import parse_problem
@@ -226,8 +227,7 @@ def test_inputs_of_the_row_before_are_used_again(native, backend, monkeypatch):
         asked.append(arguments[2])
         return make_inputs(*arguments, **words)
 
-    plans = importlib.import_module("pydlbench.backends.native.cuda_plans")
-    monkeypatch.setattr(plans, "make_inputs", counting)
+    monkeypatch.setattr("pydlbench.backends.native.inputs.make_inputs", counting)
     native.offer = [fake_cuda.Plan("only")]
     steps = (
         {"precision": "fp32"},
@@ -314,8 +314,7 @@ def test_all_candidates_are_verified_when_asked_for(native, backend):
 def test_a_fused_bias_is_an_input_of_its_own(native, backend):
     native.offer = [fake_cuda.Plan("fused")]
     case = KernelSpec(layer=CONV, device="cuda:0", fuse="bias-relu")
-    plans = importlib.import_module("pydlbench.backends.native.cuda_plans")
-    bias = plans.RecentInputs().of(case, seed=4)["bias"]
+    bias = RecentInputs().inputs(case, seed=4)["bias"]
     assert bias.shape == (1, 4, 1, 1)
     assert abs(bias).max() <= 1
     prepare(backend, fuse="bias-relu")

@@ -2,9 +2,9 @@
 
 import pytest
 
+from pydlbench.backends.steps.calls import StepCall
 from pydlbench.backends.steps.groups import (
     CallGroup,
-    Member,
     cut,
     grouped,
     is_feed,
@@ -13,7 +13,7 @@ from pydlbench.backends.steps.groups import (
 
 
 def call(operator, *reads, direction="forward", name="a"):
-    return Member(
+    return StepCall(
         signature=f"{operator}()",
         operator=operator,
         direction=direction,

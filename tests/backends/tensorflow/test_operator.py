@@ -11,19 +11,17 @@ import pytest
 pytestmark = pytest.mark.usefixtures("backend")
 
 
-def operator(function, operands, mode: str):
-    from pydlbench.backends.tensorflow.operator import FunctionOperator, Recipe, only, upload
+def operator(function, operands, mode: str, tf32: bool | None = None):
+    from pydlbench.backends.tensorflow.operator import FunctionOperator, as_array, upload
+    from pydlbench.backends.tensorflow.settings import Arithmetic, Tracer
 
-    recipe = Recipe(
-        algorithm="test",
-        layout="",
-        variant="plain",
-        function=function,
-        operands=lambda _: (),
-        by_role=only("dst", lambda result: result),
+    return FunctionOperator(
+        function,
+        [upload(array, "float32", "/CPU:0") for array in operands],
+        lambda returned: {"dst": as_array(returned)},
+        Tracer("/CPU:0", mode),
+        Arithmetic(dtype="float32", tf32=tf32, accumulate="float32"),
     )
-    tensors = [upload(array, "float32", "/CPU:0") for array in operands]
-    return FunctionOperator(recipe, tensors, mode, "/CPU:0")
 
 
 @pytest.mark.parametrize("mode", ["graph", "xla"])
@@ -32,8 +30,8 @@ def test_operands_are_no_constants(mode):
 
     one = operator(lambda a, b: a @ b, [np.eye(3, dtype="f"), np.ones((3, 3), "f")], mode)
     before = one.outputs()["dst"]
-    one.operands = (upload(2 * np.eye(3, dtype="f"), "float32", "/CPU:0"), one.operands[1])
-    assert np.array_equal(one.outputs()["dst"], 2 * before)
+    twice = one.function(upload(2 * np.eye(3, dtype="f"), "float32", "/CPU:0"), one.operands[1])
+    assert np.array_equal(twice.numpy(), 2 * before)
     # The same function still: it was not traced again for the new values.
     assert one.function.experimental_get_tracing_count() == 1
 
@@ -100,8 +98,7 @@ def test_switches_are_set_before_each_run(backend, mode, monkeypatch):
         tf.config.experimental, "enable_tensor_float_32_execution", seen.append, raising=True
     )
     for tf32 in (True, False, None):
-        one = operator(lambda a: a + a, [np.ones(2, "f")], mode)
-        one._tf32 = tf32
+        one = operator(lambda a: a + a, [np.ones(2, "f")], mode, tf32)
         one.outputs()
         HostClock(one, backend.cpus, one.guard).sample(Request(samples=2))
     assert seen == [True, True, False, False]

@@ -11,7 +11,7 @@ with warnings.catch_warnings():
     from pydlbench.backends.tensorflow.backend import create
     from pydlbench.backends.tensorflow.graph import executed, listed
     from pydlbench.backends.tensorflow.own import OwnTensorflowModel
-    from pydlbench.backends.tensorflow.step import Tracer
+    from pydlbench.backends.tensorflow.settings import Tracer
 
 from pydlbench.backends.steps import operations
 from pydlbench.errors import ModelError, UnsupportedError, UsageError

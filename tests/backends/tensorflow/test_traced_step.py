@@ -8,6 +8,7 @@ from pydlbench.backends.steps.inputs import make_batch, make_weights
 from pydlbench.backends.steps.operations import prepare_step
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.models import build_model
+from pydlbench.records.own import OwnSpec
 from pydlbench.records.step import StepPreparation, StepSpec
 from pydlbench.timing.chunk import Request
 
@@ -15,35 +16,51 @@ NODES = {"conv/Conv2D": "_FusedConv2D", "flat": "Reshape", "fc/MatMul": "_FusedM
 PROFILE = (("conv/Conv2D:_FusedConv2D", 0.004), ("fc/MatMul:_FusedMatMul", 0.001))
 
 
-@pytest.fixture(scope="module")
-def seconds_of(tensorflow_backend):  # noqa: ARG001 - TensorFlow is imported with it
+@pytest.fixture
+def profiles(tensorflow_backend, monkeypatch):  # noqa: ARG001 - TensorFlow is imported with it
+    """Return what takes a step's profiles, of which each has the given events."""
     from pydlbench.backends.tensorflow import trace
 
-    def found(*events):
-        read = [trace.Event(name, float(n), seconds) for n, (name, seconds) in enumerate(events)]
-        return trace.node_seconds(read, NODES)
+    def made(*given):
+        following = iter(given)
 
-    return found
+        def recorded(_call, _calls):
+            events = [trace.Event(name, 0.0, seconds) for name, seconds in next(following)]
+            return events, [1.0]
+
+        monkeypatch.setattr(trace, "_recorded", recorded)
+        return trace.StepProfiles(None, NODES)
+
+    return made
 
 
-def test_nodes_are_found_by_name_whatever_their_order(seconds_of):
+def test_nodes_are_found_by_name_whatever_their_order(profiles):
     others = (("EagerExecute", 0.01), ("args:_Arg", 0.001), ("flat:Reshape", 0.0005))
-    assert seconds_of(*PROFILE) == [0.004, 0, 0.001]
-    assert seconds_of(*others, *reversed(PROFILE)) == [0.004, 0.0005, 0.001]
+    assert profiles(PROFILE).take().calls_s == [0.004, 0, 0.001]
+    assert profiles((*others, *reversed(PROFILE))).take().calls_s == [0.004, 0.0005, 0.001]
+
+
+def test_a_profile_that_has_lost_an_event_is_taken_anew(profiles):
+    assert profiles(PROFILE[:1], PROFILE[1:], PROFILE).take().calls_s == [0.004, 0, 0.001]
+
+
+def test_a_node_that_is_not_recorded_any_more_takes_no_time(profiles):
+    step = profiles(PROFILE, *[PROFILE[:1]] * 4)
+    assert [step.take().calls_s for _ in range(3)] == [[0.004, 0, 0.001], *[[0.004, 0, 0]] * 2]
 
 
 @pytest.mark.parametrize(
     ("events", "message"),
     [
-        (PROFILE[:1], "node 3 of 3, fc/MatMul:_FusedMatMul, is not in the profile"),
-        ((*PROFILE, PROFILE[0]), "node 1 of 3, .*, is in the profile 2 times"),
-        ((*PROFILE, ("fc/Relu:Relu", 0.1)), "has fc/Relu:Relu, which is no node of its graph"),
+        (PROFILE[:1], "node 3 of 3, fc/MatMul:_FusedMatMul"),
+        ((*PROFILE, PROFILE[0]), "node 1 of 3, conv/Conv2D:_FusedConv2D"),
+        ((*PROFILE, ("fc/Relu:Relu", 0.1)), "fc/Relu:Relu"),
     ],
     ids=["missing", "twice", "extra"],
 )
-def test_a_profile_of_other_nodes_is_refused(seconds_of, events, message):
+def test_a_profile_of_other_nodes_is_refused(profiles, events, message):
     with pytest.raises(PrimitiveError, match=message):
-        seconds_of(*events)
+        profiles(*[events] * 3).take()
 
 
 @pytest.mark.parametrize("phase", ["forward", "training"])
@@ -71,3 +88,40 @@ def test_a_step_of_xlas_says_why_it_is_not_traced(tensorflow_backend):  # noqa: 
     made = TensorflowModel(model, make_weights(model), case, make_batch(model))
     with pytest.raises(UnsupportedError, match="--mode graph"):
         made.tracer(lambda: None)
+
+
+KERAS = """
+import keras
+import numpy as np
+
+def build():
+    net = keras.Sequential([
+        keras.Input([16, 16, 3]),
+        keras.layers.Conv2D(8, 3, activation="relu", name="conv"),
+        keras.layers.BatchNormalization(name="norm"),
+        keras.layers.Flatten(),
+        keras.layers.Dense(10, name="head"),
+    ])
+    return net, np.ones([4, 16, 16, 3], np.float32)
+"""
+
+
+def test_a_keras_model_is_traced_after_tensorflow_has_stopped_recording_cheap_nodes(
+    backend, tmp_path
+):
+    file = tmp_path / "net.py"
+    file.write_text(KERAS)
+    case = StepSpec(model=f"{file}:build", framework="tensorflow", own=OwnSpec())
+    how = StepPreparation(checks=False, trace=True)
+    kernel = prepare_step(backend, case.to_dict(), how.to_dict())
+    profile = Request(samples=1, timing="profile")
+    names = [one.operator for one in kernel.facts.trace.calls]
+
+    def seconds():
+        return dict(zip(names, kernel.sample(profile).seconds[2:], strict=True))
+
+    assert seconds()["ReadVariableOp"] > 0
+    kernel.sample(Request(samples=1, untimed=1000))
+    later = seconds()
+    assert later["ReadVariableOp"] == 0
+    assert any(taken > 0 for name, taken in later.items() if "Conv2D" in name)

@@ -119,13 +119,13 @@ def test_precisions_that_are_not_there(precision, on_gpu, reason):
     ],
 )
 def test_one_sentence_gives_the_reason(message, reason):
-    from pydlbench.backends.tensorflow.backend import reason_of
+    from pydlbench.backends.tensorflow.refusals import reason_of
 
     assert reason_of(message) == reason
 
 
 def test_errors_are_told_apart():
-    from pydlbench.backends.tensorflow.backend import translated
+    from pydlbench.backends.tensorflow.refusals import translated
     from pydlbench.backends.tensorflow.settings import tf
 
     cases = {
@@ -159,8 +159,10 @@ def test_kernels_are_named_without_plumbing():
 
 def test_a_layer_that_is_in_no_table_is_unsupported(monkeypatch):
     from pydlbench.backends.tensorflow import layers
+    from pydlbench.backends.tensorflow.settings import Tracer, arithmetic
 
+    tracer = Tracer("/CPU:0", "graph")
     monkeypatch.setattr(layers, "FORWARD", {"gemm": layers.FORWARD["gemm"]})
     for layer, word in ((conv(8, 3, 1, 0), "conv2d"), (build_layer("relu", channels=1), "relu")):
         with pytest.raises(UnsupportedError, match=f"tensorflow: no {word} layers here"):
-            layers.recipes_of(layer, KernelSpec(layer=layer))
+            layers.variants_of(KernelSpec(layer=layer), tracer, arithmetic("fp32", False, ()))

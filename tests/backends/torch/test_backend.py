@@ -12,7 +12,7 @@ from pydlbench.backends.host_clock import HostClock
 from pydlbench.backends.torch import settings
 from pydlbench.backends.torch.operator import compiled
 from pydlbench.backends.verification.inputs import make_inputs
-from pydlbench.errors import InsufficientMemoryError, PrimitiveError, UnsupportedError
+from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
@@ -146,8 +146,8 @@ def test_a_refusal_costs_the_variant_and_names_it(backend, monkeypatch):
 )
 def test_memory_that_is_not_there_has_an_error_of_its_own(backend, monkeypatch, error):
     refused(monkeypatch, error)
-    with pytest.raises(InsufficientMemoryError, match="aten::convolution: "):
-        built(backend, KernelSpec(layer=CONV))
+    with pytest.raises(PrimitiveError, match="aten::convolution: out of memory"):
+        backend.prepare(KernelSpec(layer=CONV), Preparation())
 
 
 @pytest.mark.deep

@@ -9,19 +9,16 @@ from pydlbench.backends.torch.operator import Operands, TensorPlace  # noqa: E40
 from pydlbench.backends.verification.inputs import make_inputs  # noqa: E402
 from pydlbench.backends.verification.verify import verify  # noqa: E402
 from pydlbench.ops.table import build_layer  # noqa: E402
-from pydlbench.records.specs import KernelSpec  # noqa: E402
 from pydlbench.words import PASSES  # noqa: E402
 
 
 @pytest.mark.parametrize("pass_", PASSES)
 def test_a_product_is_right_and_stored_in_e4m3_as_a_native_one_is(pass_):
     layer = build_layer("gemm", m=16, k=48, n=32)
-    case = KernelSpec(layer=layer, pass_=pass_, precision="fp8-tc", device="cuda:0")
     inputs = make_inputs(layer, pass_, "fp8-tc", 1)
-    (recipe,) = fp8.recipes(layer, case)
     place = TensorPlace(torch.device("cpu"), torch.float8_e4m3fn)
-    made = recipe.make(Operands(layer, inputs, place, recipe.variant))
+    made = fp8.scaled_product(Operands(layer, inputs, place, "transposed"), pass_=pass_)
     result = made.function(*made.arguments)
     assert result.dtype == torch.float8_e4m3fn
-    found = made.plain(result).float().numpy()
+    found = made.results(result)[layer.result(pass_)]
     assert verify(layer, pass_, "fp8-tc", inputs, found, seed=2).status == "ok"

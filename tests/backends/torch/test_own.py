@@ -203,11 +203,6 @@ def test_a_model_is_timed_listed_call_by_call_and_run_as_a_chain(
     again = operations.prepare_calls(backend, step, [one.signature for one in listed.calls])
     assert again.facts.refused == {}
 
-    chained = operations.prepare_chain(backend, step)
-    assert [one.status for one in chained.facts.checks] == ["ok"] * 3
-    assert [one.signature for one in chained.facts.calls] == [one.signature for one in listed.calls]
-    assert len(chained.sample(Request(samples=1, untimed=0)).seconds) == 1
-
 
 def test_a_module_comes_with_the_line_that_calls_it_and_inputs_as_they_are_asked_for(own, backend):
     step = own(CONVOLVED, phase="training", own=OwnSpec(optimizer="adam-fused"))
@@ -263,11 +258,6 @@ def test_an_operator_of_the_users_own_is_a_call_like_others(own, backend):
     assert [one.operator for one in calls] == ["pydlbench_test.doubled", "aten.add"]
     kernel = operations.prepare_calls(backend, step, [calls[0].signature])
     assert kernel.facts.names == (calls[0].signature,)
-    assert [one.status for one in operations.prepare_chain(backend, step).facts.checks] == [
-        "ok",
-        "ok",
-        "ok",
-    ]
 
 
 def test_control_flow_that_differs_between_two_steps_is_said(own, backend):
