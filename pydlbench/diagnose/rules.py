@@ -673,8 +673,8 @@ def find_arithmetic(seen: Observations) -> Iterator[Hypothesis]:
     if case.precision != "fp32" or case.on_gpu or case.framework == ONNX_FRAMEWORK:
         return  # a file computes in its own types
     layers = seen.estimate.layers
-    bound = sum(one.time.middle for one in layers if one.bound == "compute")
-    total = seen.estimate.time.middle
+    bound = sum(one.time_s for one in layers if one.bound == "compute")
+    total = seen.estimate.estimate.time_s
     if not total or bound < _MOSTLY * total:
         return
     yield Hypothesis(
