@@ -190,7 +190,9 @@ def _warm_up(subject: Subject) -> None:
     if size is not None and size.process == subject.process:
         return
     inner = 1 if size is None else request_for(subject).inner
-    request = Request(samples=1, inner=inner, untimed=1, touch=True)
+    # What is known to take long need not be run twice to be warm.
+    untimed = size is None or size.execution_s < policy.settle_limit_s
+    request = Request(samples=1, inner=inner, untimed=int(untimed), touch=untimed)
     for _ in range(policy.max_calibrations):
         chunk = subject.sample(request)
         subject.size = _sized(subject, request, chunk)
