@@ -23,6 +23,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from pydlbench.records.breakdown import (
     LEVELS,
     Breakdown,
@@ -32,7 +34,7 @@ from pydlbench.records.breakdown import (
     Levels,
     Term,
 )
-from pydlbench.steps.traced import flops_of
+from pydlbench.steps.traced import Rounds, alike, calls_in_context
 from pydlbench.study.estimate import estimate_values, seen_in_rounds
 from pydlbench.timing.statistics import median, middle_rounds
 from pydlbench.units import Scale
@@ -235,7 +237,7 @@ class _Analysis:
             for column, seconds in zip(self._columns, middles, strict=True)
         )
         levels, reasons = self._levels(terms)
-        calls = self._call_rows(step_s)
+        calls = self._call_rows()
         step = self._estimate(self._step)
         unexplained = [one.share for one in terms if one.kind == "unexplained"]
         low, high = self._unexplained(sum(unexplained))
@@ -452,37 +454,23 @@ class _Analysis:
 
     # --- calls --------------------------------------------------------------------------------
 
-    def _call_rows(self, step_s: float) -> tuple[BrokenDownCall, ...]:
+    def _call_rows(self) -> tuple[BrokenDownCall, ...]:
         """Return calls that are alike as one, the longest first."""
-        alike: dict[tuple[str, str, str], list[int]] = defaultdict(list)
-        for place, call in enumerate(self._parts.calls):
-            alike[call.module, call.direction, call.operator].append(place)
-        flat = [
-            value
-            for number in self._quiet
-            for value in (*(one.in_context for one in self._calls[number]), self._gap(number))
-        ]
-        *in_context, _ = middle_rounds(flat, len(self._parts.calls) + 1)
-        rows = [
-            BrokenDownCall(
-                operator=operator,
-                module=module,
-                direction=direction,
-                count=len(places),
-                in_context_s=(taken := sum(in_context[one] for one in places)),
-                share=taken / step_s,
-                signatures=tuple(dict.fromkeys(self._call(one).signature for one in places)),
-                limit_s=self._median_sum(places, lambda one: one.limit),
-                alone_s=self._median_sum(places, lambda one: one.alone),
-                native_s=self._median_sum(places, lambda one: one.native),
-                flops=flops_of([self._parts.calls[one] for one in places]),
-            )
-            for (module, direction, operator), places in alike.items()
-        ]
-        return tuple(sorted(rows, key=lambda one: -one.in_context_s))
-
-    def _gap(self, number: int) -> float:
-        return self._step[number] - sum(one.in_context for one in self._calls[number])
+        steps_s = [self._step[number] for number in self._quiet]
+        taken = [[one.in_context for one in self._calls[number]] for number in self._quiet]
+        found, _ = calls_in_context(self._parts.calls, Rounds(steps_s, steps_s, taken))
+        places_of = alike(self._parts.calls)
+        rows = []
+        for row in found:
+            places = places_of[row.module, row.direction, row.operator]
+            known = msgspec.structs.asdict(row) | {
+                "signatures": tuple(dict.fromkeys(self._call(one).signature for one in places)),
+                "limit_s": self._median_sum(places, lambda one: one.limit),
+                "alone_s": self._median_sum(places, lambda one: one.alone),
+                "native_s": self._median_sum(places, lambda one: one.native),
+            }
+            rows.append(BrokenDownCall(**known))
+        return tuple(rows)
 
     def _median_sum(
         self, places: Sequence[int], of_call: Callable[[_Seconds], float | None]

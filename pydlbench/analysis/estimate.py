@@ -307,7 +307,7 @@ def estimate(plan: Plan, rows: Mapping[KernelSpec, Measurement]) -> Estimate:
             timed.setdefault(term.work.node, []).append(term)
         else:
             missing.append((term.work.node, term.work.pass_, reason))
-    times = {name: _sum(_range(term, rows) for term in terms) for name, terms in timed.items()}
+    times = {name: _sum(range_of(term, rows) for term in terms) for name, terms in timed.items()}
     total = _sum(times.values())
     first: dict[tuple[KernelSpec, ...], str] = {}
     layers = tuple(
@@ -337,7 +337,7 @@ def estimate(plan: Plan, rows: Mapping[KernelSpec, Measurement]) -> Estimate:
 
 
 def _disturbed(terms: Iterable[Term], rows: Mapping[KernelSpec, Measurement]) -> float:
-    return disturbed_share((_range(term, rows).middle, _contended(term, rows)) for term in terms)
+    return disturbed_share((range_of(term, rows).middle, _contended(term, rows)) for term in terms)
 
 
 def _contended(term: Term, rows: Mapping[KernelSpec, Measurement]) -> bool:
@@ -376,7 +376,8 @@ def _median(row: Measurement) -> float | None:
     return row.time.median if row.ok and row.time is not None else None
 
 
-def _range(term: Term, rows: Mapping[KernelSpec, Measurement]) -> Range:
+def range_of(term: Term, rows: Mapping[KernelSpec, Measurement]) -> Range:
+    """Return the seconds of a piece of work; without a cold row the hot one stands for both."""
     hot = _median(rows[term.hot]) or 0.0
     cold = _median(rows[term.cold])
     return Range(hot=hot, cold=hot if cold is None else cold)
@@ -403,7 +404,7 @@ def _share(
     roofs: list[float | None] = []
     slowest, bound = -1.0, None
     for term in terms:
-        row, own = rows[term.hot], _range(term, rows)
+        row, own = rows[term.hot], range_of(term, rows)
         pass_ = _pass(term)
         by_pass[pass_] = by_pass.get(pass_, ZERO) + own
         if row.algorithm:
