@@ -117,7 +117,7 @@ class Study:
         alone = len(subjects) == 1 and self._interference is None
         before: Interference | None = None
         for number in range(first, first + rounds):
-            waiting = [one for one in subjects if one.key not in errors]
+            waiting = [subject for subject in subjects if subject.key not in errors]
             if not waiting:
                 break
             self._order.shuffle(waiting)
@@ -142,7 +142,10 @@ class Study:
         return errors
 
     def _add(
-        self, taken: Sequence[tuple[Subject, Request, Chunk]], number: int, beside: Interference
+        self,
+        taken: Sequence[tuple[Subject, Request, Chunk]],
+        number: int,
+        interference: Interference,
     ) -> None:
         """Add the visits of a round to the table."""
         for subject, request, chunk in taken:
@@ -154,7 +157,7 @@ class Study:
                     number=number,
                     preparation=subject.preparation,
                     process=subject.process,
-                    beside=beside,
+                    interference=interference,
                 )
             )
 
@@ -222,10 +225,10 @@ def _sized(subject: Subject, request: Request, chunk: Chunk) -> Size:
 
 def _slower(before: Interference | None, after: Interference | None) -> Interference:
     """Return the slower one of two readings in each of their columns."""
-    both = [one for one in (before, after) if one is not None]
+    both = [reading for reading in (before, after) if reading is not None]
 
     def slowest(name: str) -> float | None:
-        known = [rate for one in both if (rate := getattr(one, name)) is not None]
+        known = [rate for reading in both if (rate := getattr(reading, name)) is not None]
         return min(known, default=None)
 
     return Interference(fma=slowest("fma"), llc=slowest("llc"), memory=slowest("memory"))
