@@ -23,7 +23,7 @@ from pydlbench.analysis.breakdown import (
     StepParts,
     break_down,
 )
-from pydlbench.analysis.calls import CallLog, ReadyCalls
+from pydlbench.analysis.calls import ReadyCalls
 from pydlbench.analysis.estimate import nameless
 from pydlbench.analysis.experiments import (
     FRESH_MEMORY,
@@ -283,7 +283,6 @@ class _Measured:
         self._seldom: frozenset[KernelSpec] = frozenset()
         self._alone: CallsAlone | None = None
         self._logged: CallsAlone | None = None
-        self._log: CallLog | None = None
         self._facts: StepFacts
         self._tracing: Tracing
         self._traced: TracedStep
@@ -422,12 +421,12 @@ class _Measured:
             self._no_log(reason)
             return
         try:
-            self._log = CallLog(case, session, own)
+            log = ReadyCalls(case, session, own, logging=True)
         except PydlbenchError as error:
             self._no_log(" ".join(str(error).split()))
             return
-        self._kernels.append(self._log.kernel)
-        self._logged = CallsAlone(self._log, [], width=LOGGED)
+        self._kernels.append(log.kernel)
+        self._logged = CallsAlone(log, [], width=LOGGED)
         self._add(LOG, self._logged.sample, self._parts_policy())
 
     def _no_log(self, reason: str) -> None:
@@ -478,7 +477,10 @@ class _Measured:
                 if key in errors:
                     raise errors[key]
             for subject, error in errors.items():
-                self.notes.append(f"{subject}: {' '.join(str(error).split())}")
+                words = " ".join(str(error).split())
+                self.notes.append(f"{subject}: {words}")
+                if subject == LOG:
+                    self._no_log(words)
             self._subjects = [one for one in self._subjects if one.key not in errors]
 
     def _fresh_step(self, key: str, kernel: RemoteKernel[StepFacts], number: int) -> Subject:
@@ -625,10 +627,10 @@ class _Measured:
 
     def _log_experiments(self, table: Table, parts: StepParts) -> list[Experiment]:
         """Return what logs tell of the calls in which libraries log."""
-        log, logged = self._log, self._logged
-        if log is None or logged is None or self._alone is None or LOG not in table:
+        logged = self._logged
+        if logged is None or self._alone is None or LOG not in table:
             return []
-        executing = [name for name in logged.names if log.logs(name)]
+        executing = [name for name in logged.names if logged.ready.executions.get(name)]
         found = log_experiments(
             table, parts, logged.names, executing, self._alone.ready.facts.dispatch_s
         )
