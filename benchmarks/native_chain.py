@@ -25,8 +25,7 @@ from typing import Any
 from journal import Journal
 
 from pydlbench.analysis.chain import prepare_native_chain
-from pydlbench.analysis.estimate import plan
-from pydlbench.analysis.native import native_sum
+from pydlbench.analysis.estimate import estimate, plan
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import PydlbenchError
 from pydlbench.models import build_model
@@ -81,7 +80,7 @@ def native_rows(
     model = build_model(case.model, case.batch, **case.options)
     wanted = plan(model, case.phase, case.precision, "cpu", session.cache_bytes("cpu"))
     rows = dict(session.measure(wanted.cases))
-    total = native_sum(wanted, rows)
+    total = estimate(wanted, rows)
     return rows, total.time.hot, total.time.cold, len(total.missing)
 
 

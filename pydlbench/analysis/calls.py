@@ -1,8 +1,8 @@
-"""The calls of a step made ready, each to be timed alone, and what libraries log of them."""
+"""The calls of a step made ready, each to be timed alone, with what libraries log of them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -11,7 +11,7 @@ from pydlbench.backends.steps import operations
 from pydlbench.records.operator import OperatorsFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pydlbench.records.operator import RecordedCall
     from pydlbench.records.step import StepSpec
@@ -36,13 +36,13 @@ class ReadyCalls:
         case: how the step runs.
         session: whose worker is asked.
         calls: those of one signature are one.
-        build: makes them ready, see ``backends.steps.operations``.
-        logging: in a process of its own, whose libraries are asked what they execute.
+        logging: in a process of its own, whose libraries log what they execute in each call.
 
     Attributes:
         kernel: of all calls; None where they have no room together.
         facts: what the worker says of calls.
         refused: by signature, why a call could not be made ready.
+        executions: by signature, what was logged; of those that were made ready so far.
     """
 
     def __init__(
@@ -50,12 +50,10 @@ class ReadyCalls:
         case: StepSpec,
         session: Session,
         calls: Sequence[RecordedCall],
-        build: Callable[..., Any] = operations.prepare_calls,
         *,
         logging: bool = False,
     ) -> None:
-        self._case, self._session = case, session
-        self._build, self._logging = build, logging
+        self._case, self._session, self._logging = case, session, logging
         # Forwards and backwards a call may be the same.
         once = list({one.signature: one for one in calls}.values())
         self._batches = [once]
@@ -64,6 +62,7 @@ class ReadyCalls:
             room = _ROOM_LOGGED if logging else _ROOM
             self._batches = list(batches(once, int(room * available)))
         self.refused: dict[str, str] = {}
+        self.executions: dict[str, Mapping[str, int]] = {}
         self.facts = OperatorsFacts()
         self.kernel = self._prepare(0) if len(self._batches) == 1 else None
 
@@ -87,38 +86,13 @@ class ReadyCalls:
             self._case.framework, self._case.device, warm=True, logging=self._logging
         )
         kernel = worker.build(
-            self._build,
+            operations.prepare_logged_calls if self._logging else operations.prepare_calls,
             OperatorsFacts,
             # What is fed is an operator of its own.
             case=msgspec.structs.replace(self._case, feed="resident").to_dict(),
             signatures=[one.signature for one in self._batches[number]],
         )
         self.refused |= kernel.facts.refused
+        self.executions |= kernel.facts.executions
         self.facts = kernel.facts
-        return kernel
-
-
-class CallLog(ReadyCalls):
-    """What PyTorch's libraries log of each distinct call of a step, alone, visit by visit.
-
-    Args:
-        case: how the step runs.
-        session: whose worker is asked: a process of its own, in which pages are kept.
-        calls: of the step; nothing that is fed.
-    """
-
-    def __init__(self, case: StepSpec, session: Session, calls: Sequence[RecordedCall]) -> None:
-        self._executions: dict[str, Mapping[str, int]] = {}
-        super().__init__(case, session, calls, operations.prepare_logged_calls, logging=True)
-        if self.kernel is None:  # what has no room together is known batch by batch
-            for number in range(len(self._batches)):
-                self._prepare(number).release()
-
-    def logs(self, signature: str) -> bool:
-        """Whether a library logs anything in a call."""
-        return bool(self._executions.get(signature))
-
-    def _prepare(self, number: int) -> RemoteKernel[OperatorsFacts]:
-        kernel = super()._prepare(number)
-        self._executions |= kernel.facts.executions
         return kernel

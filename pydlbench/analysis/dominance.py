@@ -6,8 +6,7 @@ function of all of them, and its interval follows by the delta method: with the 
 
     half width = sqrt(sum ((a_k - s w_k) h_k)^2) / sum w_k x_k
 
-A measurement that is in both, part and sum, counts once. The whole may be another measurement, as a
-step is of which the operators were timed alone. Two parts are told apart where the
+A measurement that is in both, part and sum, counts once. Two parts are told apart where the
 interval of their difference, made in the same way, leaves out zero. The times' errors are taken as
 independent: a machine that drifts while they are measured moves the shares by more.
 """
@@ -15,13 +14,14 @@ independent: a machine that drifts while they are measured moves the shares by m
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from pydlbench.timing.statistics import half_width_of_few
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping
+    from collections.abc import Hashable, Mapping
 
     from pydlbench.records.measurement import TimeSummary
 
@@ -100,24 +100,20 @@ class Dominance:
 
 
 def dominance(
-    parts: Mapping[str, Mapping[Key, float]],
-    times: Mapping[Key, Timed],
-    whole: Mapping[Key, float] | None = None,
+    parts: Mapping[str, Mapping[Key, float]], times: Mapping[Key, Timed]
 ) -> Dominance | None:
-    """Return the largest part of a whole; None where there is nothing to add up.
+    """Return the largest part of a sum; None where there is nothing to add up.
 
     Args:
         parts: by name, how often (or how much of) each time is in it.
         times: by the same keys.
-        whole: the same of what shares are taken of; None is the sum of the parts.
     """
     sums = {
         name: sum(weight * times[key].seconds for key, weight in part.items())
         for name, part in parts.items()
     }
-    most = math.inf if whole else 1.0  # an operator alone may take longer than the step it is of
-    whole = whole or _sum(parts.values())
-    total = sum(weight * times[key].seconds for key, weight in whole.items())
+    whole = sum((Counter(part) for part in parts.values()), Counter[Key]())
+    total = sum(sums.values())
     if not sums or not total > 0:
         return None
     first, *others = sorted(sums, key=lambda name: -sums[name])
@@ -130,7 +126,7 @@ def dominance(
         name=first,
         share=share,
         ci_low=max(0.0, share - width) if told else None,
-        ci_high=min(most, share + width) if told else None,
+        ci_high=min(1.0, share + width) if told else None,
         confidence=min(known, default=_LEVEL),
         rivals=tuple(
             name
@@ -138,14 +134,6 @@ def dominance(
             if sums[first] - sums[name] <= _half_width(parts[first], parts[name], 1.0, times)
         ),
     )
-
-
-def _sum(parts: Iterable[Mapping[Key, float]]) -> dict[Key, float]:
-    whole: dict[Key, float] = {}
-    for part in parts:
-        for key, weight in part.items():
-            whole[key] = whole.get(key, 0.0) + weight
-    return whole
 
 
 def _half_width(

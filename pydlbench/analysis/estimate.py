@@ -91,7 +91,7 @@ def estimate(plan: Plan, rows: Mapping[KernelSpec, Measurement], **more: Any) ->
             timed.setdefault(term.work.node, []).append(term)
         else:
             missing.append({"layer": term.work.node, "pass": term.work.pass_, "reason": reason})
-    total = _sum(_range(term, rows) for terms in timed.values() for term in terms)
+    total = _sum(range_of(term, rows) for terms in timed.values() for term in terms)
     first: dict[tuple[KernelSpec, ...], str] = {}
     layers = tuple(
         _layer(
@@ -161,7 +161,7 @@ def estimate(plan: Plan, rows: Mapping[KernelSpec, Measurement], **more: Any) ->
 
 
 def _disturbed(terms: Iterable[Term], rows: Mapping[KernelSpec, Measurement]) -> float:
-    return disturbed_share((_range(term, rows).middle, _contended(term, rows)) for term in terms)
+    return disturbed_share((range_of(term, rows).middle, _contended(term, rows)) for term in terms)
 
 
 def _contended(term: Term, rows: Mapping[KernelSpec, Measurement]) -> bool:
@@ -194,7 +194,8 @@ def _median(row: Measurement) -> float | None:
     return row.time.median if row.ok and row.time is not None else None
 
 
-def _range(term: Term, rows: Mapping[KernelSpec, Measurement]) -> Range:
+def range_of(term: Term, rows: Mapping[KernelSpec, Measurement]) -> Range:
+    """Return the seconds of a piece of work; without a cold row the hot one stands for both."""
     hot = _median(rows[term.hot]) or 0.0
     cold = _median(rows[term.cold])
     return Range(hot=hot, cold=hot if cold is None else cold)
@@ -220,7 +221,7 @@ def _layer(
     roofs: list[float | None] = []
     slowest, bound = -1.0, None
     for term in terms:
-        row, seconds = rows[term.hot], _range(term, rows).middle
+        row, seconds = rows[term.hot], range_of(term, rows).middle
         pass_ = _pass(term)
         passes[pass_] = passes.get(pass_, 0.0) + seconds
         if row.algorithm:
@@ -230,7 +231,7 @@ def _layer(
             slowest, bound = seconds, row.roofline.bound if row.roofline else None
     known = [roof for roof in roofs if roof is not None]
     roof_s = sum(known) if len(known) == len(roofs) else None
-    time = _sum(_range(term, rows) for term in terms)
+    time = _sum(range_of(term, rows) for term in terms)
     return EstimatedLayer(
         name=name,
         kind=_kind(terms[0]),

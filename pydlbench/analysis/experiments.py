@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING, Final
 
 from pydlbench.analysis.breakdown import ALONE, STEP, Experiment, by_part, in_round
 from pydlbench.backends.steps.operators import LoggedOperators
-from pydlbench.timing.statistics import median, middle_rounds
+from pydlbench.records.breakdown import Alternative
+from pydlbench.study.estimate import estimate_values
+from pydlbench.timing.statistics import half_width_of_few, median, middle_rounds
+from pydlbench.units import Scale
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from pydlbench.analysis.breakdown import StepParts
+    from pydlbench.records.breakdown import Term
     from pydlbench.study.table import Series, Table
 
 #: Subjects of the table: what libraries log of calls, with :data:`LOGGED` parts of each; a block
@@ -26,6 +30,10 @@ if TYPE_CHECKING:
 LOG: Final = "log"
 PAGES: Final = "pages"
 PAGES_KEPT: Final = "pages kept"
+#: Steps with one thing changed: the C library gives no freed page back to the system; batch
+#: normalisations are folded into the convolutions before them.
+STEP_KEPT: Final = "kept pages"
+STEP_FOLDED: Final = "folded batch norm"
 #: A thread that another one wakes.
 WAKEUP: Final = "wake-up"
 #: Seconds of a call without a log and with one, and by the log of all that was executed in it, of
@@ -138,6 +146,66 @@ def _writing(series: Series, names: Sequence[str]) -> dict[str, float]:
         plain, logged = (min(row[LOGGED * place + part] for row in rows) for part in (0, 1))
         found[name] = max(0.0, logged - plain)
     return found
+
+
+def alternatives(table: Table, hows: Mapping[str, str], confidence: float) -> list[Alternative]:
+    """Return what steps with one thing changed take, beside the steps of the same rounds.
+
+    Args:
+        table: with visits of steps, and of those changed as far as there are some.
+        hows: by subject, how such a step differs.
+        confidence: level of the intervals.
+    """
+    steps = table.of(STEP)
+    found = []
+    for name, how in hows.items():
+        if name not in table:
+            continue
+        changed = table.of(name)
+        plain_s, changed_s = steps.by_round(), changed.by_round()
+        saved = {number: plain_s[number] - one for number, one in changed_s.items()}
+        made = estimate_values(saved, [steps, changed], confidence)
+        low = high = None
+        if made.interval is not None:
+            low, high = made.interval.low, made.interval.high
+        elif (half := half_width_of_few(made.values)) is not None:
+            low, high = made.median - half, made.median + half
+        found.append(
+            Alternative(
+                change=name,
+                median=changed.median,
+                saved=made.median,
+                ci_low=low,
+                ci_high=high,
+                n=made.rounds,
+                how=how,
+            )
+        )
+    return found
+
+
+def faults_contradiction(terms: Sequence[Term], beside: Sequence[Alternative]) -> str:
+    """Return how counted page faults and kept pages exclude each other; empty if they do not.
+
+    Args:
+        terms: of the breakdown.
+        beside: steps with one thing changed.
+    """
+    term = next((one for one in terms if one.term == FRESH_MEMORY), None)
+    kept = next((one for one in beside if one.change == STEP_KEPT), None)
+    if term is None or kept is None:
+        return ""
+    ends = (term.ci_low, term.ci_high, kept.ci_low, kept.ci_high)
+    if None in ends:
+        return ""
+    low, high, least, most = (one or 0.0 for one in ends)
+    if low <= most and least <= high:
+        return ""
+    scale = Scale.fit(max(abs(term.seconds), abs(kept.saved)))
+    return (
+        f"counted page faults cost {scale.text(term.seconds)}, and a step that keeps its pages "
+        f"saves {scale.text(kept.saved)}"
+    )
 
 
 def fresh_memory(table: Table) -> Experiment | None:

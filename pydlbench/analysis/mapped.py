@@ -185,11 +185,6 @@ def map_step(case: StepSpec, session: Session) -> dict[tuple[str, str], MappedCa
     return map_calls(calls, case.phase, case.precision, case.device, cache_bytes)
 
 
-def recorded_kernels(case: StepSpec, session: Session) -> Kernels:
-    """Return the native kernels of a step without a graph; see :func:`map_step`."""
-    return kernels_of(map_step(case, session))
-
-
 def kernels_of(mapped: Mapping[tuple[str, str], MappedCall]) -> Kernels:
     """Return the native kernels of a step, each as often as its calls are made."""
     return Kernels(

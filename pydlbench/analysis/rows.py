@@ -19,7 +19,7 @@ from pydlbench.timing.policy import Policy
 from pydlbench.timing.statistics import median, middle_rounds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
@@ -113,39 +113,32 @@ def measure_rows(
     once = list({one.signature: one for one in calls}.values())
     available = session.room_bytes(case.device)
     together = list(batches(once, int(_ROOM * available) if available else _TOGETHER))
-    found: dict[str, list[float]] = {}
-    enqueued: dict[str, list[float]] = {}
-    samples: dict[str, int] = {}
-    disturbed: dict[str, int] = {}
+    visited: dict[str, list[_Visit]] = {}
     for visit in range(visits):
         for number, batch in enumerate(together):
             tell(f"operators {number + 1} of {len(together)}, visit {visit + 1} of {visits}")
-            visited = _visit(case, session, place, batch, rows)
-            for signature, seconds in visited.seconds.items():
-                found.setdefault(signature, []).append(seconds)
-                samples[signature] = samples.get(signature, 0) + visited.samples
-                disturbed[signature] = disturbed.get(signature, 0) + (not visited.ours)
-            for signature, seconds in visited.enqueued.items():
-                enqueued.setdefault(signature, []).append(seconds)
+            for signature, one in _visit(case, session, place, batch, rows).items():
+                visited.setdefault(signature, []).append(one)
             if visit + 1 < visits:
                 continue
             when = now_utc()
-            for one in batch:
-                if one.signature not in found:
-                    rows.refused.setdefault(one.signature, "the worker has not timed it")
+            for call in batch:
+                own = visited.get(call.signature)
+                if own is None:
+                    rows.refused.setdefault(call.signature, "the worker has not timed it")
                     continue
                 row = OperatorTime(
-                    signature=one.signature,
-                    operator=one.operator,
+                    signature=call.signature,
+                    operator=call.operator,
                     place=place,
                     created_utc=when,
-                    visits_s=tuple(found[one.signature]),
-                    enqueue_s=tuple(enqueued.get(one.signature, ())),
-                    samples=samples[one.signature],
-                    disturbed=disturbed[one.signature],
+                    visits_s=tuple(one.seconds for one in own),
+                    enqueue_s=tuple(one.enqueue_s for one in own if one.enqueue_s is not None),
+                    samples=sum(one.samples for one in own),
+                    disturbed=sum(not one.ours for one in own),
                 )
-                rows.times[one.signature] = row
-                rows.fresh.add(one.signature)
+                rows.times[call.signature] = row
+                rows.fresh.add(call.signature)
                 yield row
 
 
@@ -173,19 +166,19 @@ def batches(calls: Sequence[RecordedCall], room: int = _TOGETHER) -> Iterator[li
 
 
 class _Visit(NamedTuple):
-    """What a visit has measured.
+    """What a visit has measured of a call.
 
     Attributes:
-        seconds: by signature.
-        samples: of each.
+        seconds: of an execution.
+        samples: that these are of.
         ours: nobody else used the cores.
-        enqueued: on a GPU, the host's seconds by signature.
+        enqueue_s: on a GPU, the host's seconds.
     """
 
-    seconds: dict[str, float]
+    seconds: float
     samples: int
     ours: bool
-    enqueued: Mapping[str, float] = {}
+    enqueue_s: float | None = None
 
 
 def _visit(
@@ -194,8 +187,8 @@ def _visit(
     place: Place,
     batch: Sequence[RecordedCall],
     rows: Rows,
-) -> _Visit:
-    """Time calls in a new process."""
+) -> dict[str, _Visit]:
+    """Time calls in a new process; return those that were timed, by signature."""
     if batch[0] == FAULT:
         return _visit_faults(session)
     # A row has no page faults: how many there are is a property of the step, not of the call.
@@ -212,24 +205,26 @@ def _visit(
         rows.refused |= kernel.facts.refused
         names = kernel.facts.names
         if not names:
-            return _Visit({}, 0, True)
+            return {}
         once = kernel.sample(Request(samples=1, untimed=1))
         each = max(sum(once.seconds), 1e-6)
         count = min(_MOST, max(_LEAST, int(_EACH_S * len(names) / each)))
-        chunk, ours = undisturbed(kernel, Request(samples=count), session)
+        chunk, ours = _sampled(kernel, Request(samples=count), session)
     finally:
         worker.close()
-    times, enqueued = (
-        dict(zip(names, middle_rounds(taken, len(names)), strict=True)) if taken else {}
-        for taken in (chunk.seconds, chunk.enqueue_s)
-    )
-    return _Visit(times, count, ours, enqueued)
+    seconds = middle_rounds(chunk.seconds, len(names))
+    enqueued: Sequence[float | None] = [None] * len(names)
+    if chunk.enqueue_s:
+        enqueued = middle_rounds(chunk.enqueue_s, len(names))
+    return {
+        name: _Visit(taken, count, ours, enqueue_s)
+        for name, taken, enqueue_s in zip(names, seconds, enqueued, strict=True)
+    }
 
 
-def _visit_faults(session: Session) -> _Visit:
+def _visit_faults(session: Session) -> dict[str, _Visit]:
     """Ask for large blocks, with fresh pages and with kept ones: the difference is faults."""
-    seconds, faults = [], []
-    ours = True
+    seconds, faults, alone = [], [], []
     for warm in (False, True):
         worker = session.worker("native", "cpu", warm=warm)
         worker.close()
@@ -237,33 +232,24 @@ def _visit_faults(session: Session) -> _Visit:
             kernel = worker.build(operations.prepare_lifetimes, OperatorsFacts, blocks=[*_FRESH])
             # The allocator learns from the first ones what it gives back.
             kernel.sample(Request(samples=1, untimed=_LEAST))
-            chunk, alone = undisturbed(kernel, Request(samples=_REPLAYS), session)
-            ours = ours and alone
+            chunk, ours = _sampled(kernel, Request(samples=_REPLAYS), session)
+            alone.append(ours)
             seconds.append(median(chunk.seconds))
             faults.append(chunk.faults or 0.0)
         finally:
             worker.close()
     number = faults[0] - faults[1]
     if number <= 0:
-        return _Visit({}, 0, ours)
+        return {}
     each = max(0.0, seconds[0] - seconds[1]) / number
-    return _Visit({FAULT.signature: each}, _REPLAYS, ours)
+    return {FAULT.signature: _Visit(each, _REPLAYS, all(alone))}
 
 
-def undisturbed(
-    kernel: RemoteKernel[Any], request: Request, session: Session
-) -> tuple[Chunk, bool]:
-    """Take a chunk, once more beside somebody who used the cores; return it and if they were ours.
-
-    The canary runs in a process of its own while everybody else sleeps.
-    """
-    ours = False
-    for _ in range(2):
-        before = _cores_are_ours(session)
-        chunk = kernel.sample(request)
-        if ours := before and _cores_are_ours(session):
-            break
-    return chunk, ours
+def _sampled(kernel: RemoteKernel[Any], request: Request, session: Session) -> tuple[Chunk, bool]:
+    """Take a chunk; return it, and whether the cores were ours by bursts before and after it."""
+    before = _cores_are_ours(session)
+    chunk = kernel.sample(request)
+    return chunk, before and _cores_are_ours(session)
 
 
 def _cores_are_ours(session: Session) -> bool:

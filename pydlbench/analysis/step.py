@@ -1,9 +1,10 @@
 """A step broken down: its subjects are made ready, visited round by round, and compared.
 
 In each round, in random order and with everybody else stopped: the step in a process of its own
-that is new in that round; the step traced, in a process that stays; its calls alone, where pages
-are kept; what the framework's libraries log of these; the native kernels of the layers that stand
-for them, each prepared anew; and pages touched for the first time.
+that is new in that round; the step with one thing changed, in another new one; the step traced, in
+a process that stays; its calls alone, where pages are kept; what the framework's libraries log of
+these; the native kernels of the layers that stand for them, each prepared anew; and pages touched
+for the first time.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pydlbench.analysis.breakdown import (
     StepParts,
     break_down,
 )
-from pydlbench.analysis.calls import CallLog, ReadyCalls
+from pydlbench.analysis.calls import ReadyCalls
 from pydlbench.analysis.estimate import nameless
 from pydlbench.analysis.experiments import (
     FRESH_MEMORY,
@@ -31,8 +32,12 @@ from pydlbench.analysis.experiments import (
     LOGGED,
     PAGES,
     PAGES_KEPT,
+    STEP_FOLDED,
+    STEP_KEPT,
     WAKEUP,
     WAKEUPS,
+    alternatives,
+    faults_contradiction,
     fresh_memory,
     log_experiments,
     wakeups,
@@ -57,6 +62,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from pydlbench.analysis.breakdown import Experiment
+    from pydlbench.analysis.estimate import Term
     from pydlbench.analysis.mapped import MappedCall
     from pydlbench.records.forecast import ForecastRecord
     from pydlbench.records.measurement import Measurement
@@ -72,6 +78,9 @@ if TYPE_CHECKING:
 _BLOCK: Final = (1 << 26, -1)
 # Of a native kernel, in seconds, all of its visits together.
 _KERNEL_BUDGET_S: Final = 0.25
+# Of what stays over the rounds and takes as long as a step or longer: of long ones a single sample
+# in each round, since it has several executions.
+_PARTS_BUDGET_S: Final = 3.0
 # Native kernels that are together no more than this share of their sum are visited in every third
 # round only: preparing them takes longer than what is gained by it.
 _TAIL: Final = 0.25
@@ -79,9 +88,14 @@ _EVERY: Final = 3
 # A batch normalisation by itself, in PyTorch's words.
 _NORM: Final = "batch_norm"
 _UNFUSED: Final = (
-    "fused batch norm and activations: no step with them ran beside this one (native layers are "
-    "not fused either, so that no difference depends on it; diagnose measures modes that fuse)"
+    "fused activations: {framework} {mode} has no step with them (native layers are not fused "
+    "either, so that no difference depends on it; diagnose measures modes that fuse)"
 )
+#: Steps with one thing changed, that take turns round by round in processes of their own.
+_HOWS: Final = {
+    STEP_KEPT: "in processes whose C library gives no freed page back to the system",
+    STEP_FOLDED: "its batch normalisations are folded into the convolutions before them",
+}
 # What libraries execute is the same in each round, and a log is long: it is read in every other.
 _EVERY_LOG: Final = 2
 # Calls alone run so often in a row: behind others, and with their operands in caches.
@@ -230,6 +244,12 @@ def seldom(seconds: Mapping[KernelSpec, float]) -> frozenset[KernelSpec]:
     return frozenset(found)
 
 
+def _updates(term: Term) -> bool:
+    """Whether a native layer overwrites one of its operands."""
+    spec = term.hot
+    return bool(spec.layer.entry.passes[spec.pass_].updates)
+
+
 class _Measured:
     """One breakdown while it is measured."""
 
@@ -247,19 +267,22 @@ class _Measured:
         # New processes in each round are beside the session's, which stay; those of two rounds
         # start at a time.
         self._fresh = (session.beside(), session.beside())
+        self._beside = session.beside()
         self._study = Study(random_order(session.options.seed), session.interference)
         self._kernels: list[RemoteKernel[OperatorsFacts] | RemoteKernel[StepFacts] | None] = []
         self._subjects: list[Subject] = []
-        self._step_size: Size | None = None
+        self._sizes: dict[str, Size | None] = {}
+        # Of steps with one thing changed those that can be made ready, as far as is known.
+        self._changed = [STEP_KEPT]
         self._missing: dict[str, dict[str, str]] = {"alone": {}, "in_context": {}}
         self.notes: list[str] = []
+        self.unfused: list[str] = []
         self.forecast_s: float | None = None
         self._listed = OperatorsFacts()
         self._mapped: dict[tuple[str, str], MappedCall] = {}
         self._seldom: frozenset[KernelSpec] = frozenset()
         self._alone: CallsAlone | None = None
         self._logged: CallsAlone | None = None
-        self._log: CallLog | None = None
         self._facts: StepFacts
         self._tracing: Tracing
         self._traced: TracedStep
@@ -302,6 +325,9 @@ class _Measured:
         self._list_calls()
         self._tell("native layers")
         self._find_native()
+        if any(_NORM in call.operator for call in self._calls):
+            self._changed.append(STEP_FOLDED)
+            self.unfused.append(_UNFUSED.format(framework=case.framework, mode=case.mode))
         self._tell("calls alone")
         self._make_calls()
         self._make_probes()
@@ -311,7 +337,7 @@ class _Measured:
 
     def _parts_policy(self) -> Policy:
         """Of subjects that stay over the rounds, and take as long as a step or longer."""
-        return Policy(budget_s=STEP_BUDGET_S, visits=self._rounds)
+        return Policy(budget_s=_PARTS_BUDGET_S, visits=self._rounds)
 
     def _kernel_policy(self) -> Policy:
         return Policy(budget_s=_KERNEL_BUDGET_S, visits=self._rounds)
@@ -395,12 +421,12 @@ class _Measured:
             self._no_log(reason)
             return
         try:
-            self._log = CallLog(case, session, own)
+            log = ReadyCalls(case, session, own, logging=True)
         except PydlbenchError as error:
             self._no_log(" ".join(str(error).split()))
             return
-        self._kernels.append(self._log.kernel)
-        self._logged = CallsAlone(self._log, [], width=LOGGED)
+        self._kernels.append(log.kernel)
+        self._logged = CallsAlone(log, [], width=LOGGED)
         self._add(LOG, self._logged.sample, self._parts_policy())
 
     def _no_log(self, reason: str) -> None:
@@ -431,26 +457,61 @@ class _Measured:
             fresh = self._fresh[number % 2]
             if number % 2 == 0:  # the other one waits, stopped while anybody is timed
                 ahead = self._fresh[: self._rounds - number]
-                start_together([one.worker(case.framework, case.device) for one in ahead])
+                start_together(
+                    [one.worker(case.framework, case.device) for one in ahead]
+                    + [
+                        self._beside.worker(case.framework, case.device, warm=key == STEP_KEPT)
+                        for later in range(len(ahead))
+                        if (key := self._turn(number + later)) is not None
+                    ]
+                )
             kernel = prepare_step(case, fresh, preparation=how)
-            step = Subject(
-                key=STEP,
-                sample=kernel.sample,
-                policy=self._step_policy(),
-                process=number + 1,
-                preparation=number,
-                size=self._step_size,
-            )
+            steps = [self._fresh_step(STEP, kernel, number), *self._changed_step(number)]
             due = [one for one in self._subjects if self._is_due(one.key, number)]
-            errors = self._study.take([step, *due], first=number)
-            self._step_size = step.size
+            errors = self._study.take([*steps, *due], first=number)
+            self._sizes |= {str(one.key): one.size for one in steps}
             fresh.worker(case.framework, case.device).close()
+            kept = self._turn(number) == STEP_KEPT
+            self._beside.worker(case.framework, case.device, warm=kept).close()
             for key in (STEP, TRACED):
                 if key in errors:
                     raise errors[key]
             for subject, error in errors.items():
-                self.notes.append(f"{subject}: {' '.join(str(error).split())}")
+                words = " ".join(str(error).split())
+                self.notes.append(f"{subject}: {words}")
+                if subject == LOG:
+                    self._no_log(words)
             self._subjects = [one for one in self._subjects if one.key not in errors]
+
+    def _fresh_step(self, key: str, kernel: RemoteKernel[StepFacts], number: int) -> Subject:
+        """Return a step in a process that is new in this round."""
+        return Subject(
+            key=key,
+            sample=kernel.sample,
+            policy=self._step_policy(),
+            process=number + 1,
+            preparation=number,
+            size=self._sizes.get(key),
+        )
+
+    def _turn(self, number: int) -> str | None:
+        """Return which changed step has its turn in a round; None where it cannot be made ready."""
+        key = tuple(_HOWS)[number % len(_HOWS)]
+        return key if key in self._changed else None
+
+    def _changed_step(self, number: int) -> list[Subject]:
+        """Return the step with one thing changed whose turn it is, if any can be made ready."""
+        key = self._turn(number)
+        if key is None:
+            return []
+        how = StepPreparation(checks=False, folded=key == STEP_FOLDED)
+        try:
+            kernel = prepare_step(self._case, self._beside, warm=key == STEP_KEPT, preparation=how)
+        except PydlbenchError as error:
+            self._changed.remove(key)
+            self.unfused.append(f"{key}: {' '.join(str(error).split())}")
+            return []
+        return [self._fresh_step(key, kernel, number)]
 
     def _is_due(self, key: Hashable, number: int) -> bool:
         """Whether a subject is visited in a round; in others its median stands for it."""
@@ -462,7 +523,7 @@ class _Measured:
         """Free what workers hold."""
         with releasing(self._kernels):
             pass
-        for one in self._fresh:
+        for one in (*self._fresh, self._beside):
             one.close()
 
     # --- the record ---------------------------------------------------------------------------
@@ -472,6 +533,7 @@ class _Measured:
         case, table = self._case, self._study.table
         native: dict[tuple[str, str], Sequence[NativeKernel]] = {}
         lacks: dict[str, str] = {}
+        in_place: set[tuple[str, str]] = set()
         operators = {(one.signature, one.direction): one.operator for one in self._listed.calls}
         for key, one in self._mapped.items():
             kernels = self._native_kernels(one, table)
@@ -479,6 +541,8 @@ class _Measured:
                 lacks[operators[key]] = one.lacks or "its native layers have no time"
             else:
                 native[key] = kernels
+                if operators[key].endswith("_") and not any(map(_updates, one.terms)):
+                    in_place.add(key)
         if self._alone is not None:
             for call in self._listed.calls:
                 if why := self._alone.ready.refused.get(call.signature):
@@ -488,6 +552,7 @@ class _Measured:
             alone=() if self._alone is None else tuple(self._alone.names),
             repeats=_REPEATS,
             native=native,
+            in_place=in_place,
             lacks=lacks,
         )
         experiments = [*self._log_experiments(table, parts), *self._counted(table)]
@@ -498,8 +563,14 @@ class _Measured:
             self._missing,
             confidence=self._session.options.confidence,
         )
-        if any(_NORM in call.operator for call in self._calls):
-            found = msgspec.structs.replace(found, not_measured=(*found.not_measured, _UNFUSED))
+        beside = alternatives(table, _HOWS, self._session.options.confidence)
+        wrong = faults_contradiction(found.terms, beside)
+        found = msgspec.structs.replace(
+            found,
+            alternatives=tuple(beside),
+            not_measured=(*found.not_measured, *self.unfused),
+            contradictions=(*found.contradictions, *([wrong] if wrong else [])),
+        )
         return BreakdownRecord(
             **msgspec.structs.asdict(found),
             measured=found.levels.step,
@@ -556,10 +627,10 @@ class _Measured:
 
     def _log_experiments(self, table: Table, parts: StepParts) -> list[Experiment]:
         """Return what logs tell of the calls in which libraries log."""
-        log, logged = self._log, self._logged
-        if log is None or logged is None or self._alone is None or LOG not in table:
+        logged = self._logged
+        if logged is None or self._alone is None or LOG not in table:
             return []
-        executing = [name for name in logged.names if log.logs(name)]
+        executing = [name for name in logged.names if logged.ready.executions.get(name)]
         found = log_experiments(
             table, parts, logged.names, executing, self._alone.ready.facts.dispatch_s
         )

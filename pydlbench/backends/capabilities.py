@@ -92,6 +92,8 @@ class Capabilities:
         log_environment: variables that make it report its kernels where it has no switch for that.
         settings: prefixes of variables that change what it computes: a worker inherits none.
         kept_settings: prefixes of those among them that a worker inherits nevertheless.
+        code_folder: variable with the folder that it keeps compiled code in for later processes,
+            where we name one; empty where it has none, or none that pays.
         recorded: prefixes of further variables that the record of a run shows.
         steps: how it runs whole steps, if it does.
     """
@@ -112,6 +114,7 @@ class Capabilities:
     log_environment: dict[str, str] = field(default_factory=dict)
     settings: tuple[str, ...] = ()
     kept_settings: tuple[str, ...] = ()
+    code_folder: str = ""
     recorded: tuple[str, ...] = ()
     steps: Steps = field(default_factory=Steps)
 

@@ -418,7 +418,6 @@ def observe(
     tell("native layers")
     model, mapped, wanted = _work(case, session)
     rows = dict(session.measure(wanted.cases))
-    native = native_sum(wanted, rows)
     seen = Observations(
         case=case,
         model=model,
@@ -427,9 +426,10 @@ def observe(
         plan=wanted,
         rows=rows,
         estimate=estimate(wanted, rows),
-        native=native,
+        native=native_sum(wanted, rows),
     )
-    notes = [f"no native row: {one}" for one in native.missing]
+    lacking = [f"{name} {pass_}: {reason}" for name, pass_, reason in seen.estimate.missing]
+    notes = [f"no native row: {one}" for one in lacking]
     if model is None:
         notes.append(capabilities.of(case.framework).steps.unseen)
     if step.contended:

@@ -519,7 +519,7 @@ def find_optimizer(seen: Observations) -> Iterator[Hypothesis]:
         return
     if "optimizer" in seen.native.incomplete:
         return  # nobody knows what of it has to be done
-    native = seen.native.optimizer_s
+    native = seen.native.of_part("optimizer")
     own, who = _own_s(seen, "optimizer", native)
     if not seen.matters(own, _LARGE_OPTIMIZER):
         return
@@ -576,7 +576,7 @@ def find_decay(seen: Observations) -> Iterator[Hypothesis]:
     model = seen.model
     if model is None or seen.case.phase != "training" or not model.decays:
         return
-    own, who = _own_s(seen, LOSS, seen.native.loss_s)
+    own, who = _own_s(seen, LOSS, seen.native.of_part("loss"))
     if not seen.matters(own):
         return
     yield Hypothesis(
@@ -606,7 +606,7 @@ def find_loss(seen: Observations) -> Iterator[Hypothesis]:
     """Yield a comparison with the native library on the loss itself."""
     if seen.model is None or seen.model.decays:
         return  # see the rule of L2 terms
-    own, _ = _own_s(seen, LOSS, seen.native.loss_s)
+    own, _ = _own_s(seen, LOSS, seen.native.of_part("loss"))
     if not seen.matters(own, _LARGE_LOSS):
         return
     for term in seen.plan.terms:

@@ -93,6 +93,34 @@ class Term(Record, frozen=True, kw_only=True):
     promised = ("ci_low", "ci_high")
 
 
+class Alternative(Record, frozen=True, kw_only=True):
+    """The step with one thing changed, in fresh processes beside it (A/B). Times in seconds.
+
+    It stands beside the terms and not among them: what it saves may be a part of several.
+
+    Attributes:
+        change: what is not as in the step.
+        median: of the changed step, over its rounds.
+        saved: what the step takes longer in the same rounds, the median; below zero where the
+            changed one takes longer.
+        ci_low: lower end of its 95 % interval; below six rounds their differences are taken for
+            normal; None of a single one.
+        ci_high: upper end.
+        n: how many rounds.
+        how: it differs.
+    """
+
+    change: str
+    median: float
+    saved: float
+    ci_low: float | None = None
+    ci_high: float | None = None
+    n: int
+    how: str
+
+    promised = ("ci_low", "ci_high")
+
+
 class BrokenDownCall(CallInContext, frozen=True, kw_only=True):
     """Calls of one operator, module and direction, on all levels. Times in seconds.
 
@@ -132,6 +160,7 @@ class Breakdown(Record, frozen=True, kw_only=True):
         terms: they sum to the step.
         calls: the longest first.
         modules: likewise.
+        alternatives: steps with one thing changed.
         between_calls_s: what is between calls in the step.
         not_measured: what no experiment was made on, with the reason; it is not in ``unexplained``.
         unexplained: what experiments leave of differences, as a signed share of the step; null
@@ -148,6 +177,7 @@ class Breakdown(Record, frozen=True, kw_only=True):
     terms: tuple[Term, ...]
     calls: tuple[BrokenDownCall, ...]
     modules: tuple[BrokenDownModule, ...]
+    alternatives: tuple[Alternative, ...] = ()
     between_calls_s: float
     not_measured: tuple[str, ...] = ()
     unexplained: Annotated[float | None, shown("unexplained", partial(percent, signed=True))] = None

@@ -75,7 +75,7 @@ class OperatorTime(Record, frozen=True, kw_only=True):
             rounds in the middle, see :func:`~pydlbench.timing.statistics.middle_rounds`.
         enqueue_s: on a GPU, what the host needs to enqueue one, likewise.
         samples: of all visits together.
-        disturbed: visits during which somebody else used the cores, although taken twice.
+        disturbed: visits during which somebody else used the cores.
     """
 
     signature: str

@@ -262,6 +262,7 @@ class StepPreparation(Record, frozen=True, kw_only=True):
         graph: on a GPU, capture the step into a graph, too.
         disturbance: relative change of every weight, of random size up to this and either sign.
         trace: record the step, so that it can be traced, too; says in the facts why not, if not.
+        folded: fold batch normalisations into the convolutions before them first; forward only.
     """
 
     checks: bool = True
@@ -269,6 +270,7 @@ class StepPreparation(Record, frozen=True, kw_only=True):
     graph: bool = False
     disturbance: float = 0.0
     trace: bool = False
+    folded: bool = False
 
 
 class StepFacts(Record, frozen=True, kw_only=True):

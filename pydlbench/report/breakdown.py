@@ -18,7 +18,7 @@ from pydlbench.units import Scale, percent
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pydlbench.records.breakdown import Level, Term
+    from pydlbench.records.breakdown import Alternative, Level, Term
     from pydlbench.records.run import RunRecord
     from pydlbench.report.blocks import Block
 
@@ -102,6 +102,7 @@ def _blocks(run: RunRecord, record: BreakdownRecord, *, explain: bool) -> list[B
         blocks.append(Lines(wrong, alarm=True))
     if explain:
         hows = [f"{one.term}: {one.how}" for one in record.terms]
+        hows += [f"with {one.change}: {one.how}" for one in record.alternatives]
         terms = columns_of(record.terms, _TERMS, seconds=scale.signed)
         blocks.append(Table.of(terms, record.terms))
         blocks.append(Lines(hows, listed=True, title="how it was measured"))
@@ -170,6 +171,7 @@ def _ends(level: Level) -> tuple[float, float] | None:
 
 def _remarks(record: BreakdownRecord, scale: Scale) -> list[str]:
     lines = [unexplained_line(record)]
+    lines += [f"with {one.change}: {_saving(one, scale)}" for one in record.alternatives]
     lines += [f"not measured: {one}" for one in record.not_measured]
     if record.forecast_s is not None:
         error = percent(record.forecast_error, signed=True)
@@ -187,6 +189,15 @@ def _remarks(record: BreakdownRecord, scale: Scale) -> list[str]:
             f"warning: {rounds} were disturbed, which widens intervals: {record.disturbance}"
         )
     return lines
+
+
+def _saving(alternative: Alternative, scale: Scale) -> str:
+    """Return what a step with one thing changed takes, and how it compares."""
+    ends = (alternative.ci_low, alternative.ci_high)
+    low, high = (None if one is None else -one for one in ends)
+    between = interval_text(high, low, scale)
+    changed = f"{scale.signed(-alternative.saved)}, 95 % {between}, {alternative.n} processes"
+    return f"{scale.text(alternative.median)} ({changed})"
 
 
 def unexplained_line(record: BreakdownRecord) -> str:

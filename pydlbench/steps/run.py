@@ -355,10 +355,10 @@ _WEIGHTS: Final = 3
 _GRADIENTS: Final = 2
 #: Of the activations: their gradients or reordered copies live beside them.
 _ACTIVATIONS: Final = 2
-#: What a check holds at a time: the step, and the same where pages are kept; on a CPU one more
-#: whose library logs what it executes, in the modes that have a log. The operands of its
-#: operators, each distinct one once, have room in the factor of the activations.
-_CHECKED: Final = 2
+#: What a breakdown holds at a time: the step, the same traced, and the same with one thing changed;
+#: on a CPU one more whose library logs what it executes, in the modes that have a log. The operands
+#: of its operators, each distinct one once, have room in the factor of the activations.
+_CHECKED: Final = 3
 _LOGGED: Final = ("eager", "graph")
 
 
@@ -375,7 +375,7 @@ def image_bytes(model: Model, phase: str, precision: str) -> float:
 
 
 def check_memory_of_parts(model: Model, case: StepSpec, available: int | None) -> None:
-    """Make sure that a step has room as often as ``check`` and ``diagnose`` hold it.
+    """Make sure that a step has room as often as ``breakdown`` and ``diagnose`` hold it.
 
     Args:
         model: with its batch.

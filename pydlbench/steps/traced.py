@@ -265,11 +265,38 @@ def in_context(
         rounds: of traced steps.
         limit_s: the roofline of a call, in seconds.
     """
+    found, between_s = calls_in_context(calls, rounds, limit_s)
+    modules = _modules(found, between_s + sum(one.in_context_s for one in found))
+    return {
+        "calls": tuple(found),
+        "modules": modules,
+        "between_calls_s": between_s,
+        "dominant": _dominant(calls, rounds, modules) if modules else None,
+    }
+
+
+def alike(calls: Sequence[ProgramCall]) -> dict[tuple[str, str, str], list[int]]:
+    """Return the places of calls by module, direction and operator."""
+    found: dict[tuple[str, str, str], list[int]] = {}
+    for place, call in enumerate(calls):
+        found.setdefault((call.module, call.direction, call.operator), []).append(place)
+    return found
+
+
+def calls_in_context(
+    calls: Sequence[ProgramCall],
+    rounds: Rounds,
+    limit_s: Callable[[ProgramCall], float | None] = lambda _: None,
+) -> tuple[list[CallInContext], float]:
+    """Return calls that are alike as one, the longest first, and what is between calls.
+
+    Args:
+        calls: of the step, in their order.
+        rounds: of traced steps.
+        limit_s: the roofline of a call, in seconds.
+    """
     *seconds, between_s = rounds.middle(len(calls))
     step_s = sum(seconds) + between_s
-    alike: dict[tuple[str, str, str], list[int]] = {}
-    for place, call in enumerate(calls):
-        alike.setdefault((call.module, call.direction, call.operator), []).append(place)
     found = [
         CallInContext(
             operator=operator,
@@ -281,15 +308,9 @@ def in_context(
             limit_s=_sum_known([limit_s(calls[one]) for one in places]),
             flops=flops_of([calls[one] for one in places]),
         )
-        for (module, direction, operator), places in alike.items()
+        for (module, direction, operator), places in alike(calls).items()
     ]
-    modules = _modules(found, step_s)
-    return {
-        "calls": tuple(sorted(found, key=lambda one: -one.in_context_s)),
-        "modules": modules,
-        "between_calls_s": between_s,
-        "dominant": _dominant(calls, rounds, modules) if modules else None,
-    }
+    return sorted(found, key=lambda one: -one.in_context_s), between_s
 
 
 def _sum_known(limits: Sequence[float | None]) -> float | None:

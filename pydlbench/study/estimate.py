@@ -86,9 +86,9 @@ def estimate(series: Series, confidence: float = 0.95) -> Estimate:
         series: its visits.
         confidence: level of the interval.
     """
-    beside = _Beside(series)
+    disturbances = _Disturbances(series)
     values = series.by_round()
-    return _estimate(values, beside.shares, beside.words, confidence)
+    return _estimate(values, disturbances.shares, disturbances.words, confidence)
 
 
 def contrast(own: Series, other: Series, confidence: float = 0.95) -> Estimate | None:
@@ -104,9 +104,9 @@ def contrast(own: Series, other: Series, confidence: float = 0.95) -> Estimate |
     if not shared:
         return None
     if own is other:
-        beside = _Beside(own)
-        return _estimate(dict.fromkeys(sorted(shared), 1.0), {}, beside.words, confidence)
-    mine, theirs = _Beside(own), _Beside(other)
+        disturbances = _Disturbances(own)
+        return _estimate(dict.fromkeys(sorted(shared), 1.0), {}, disturbances.words, confidence)
+    mine, theirs = _Disturbances(own), _Disturbances(other)
     return _estimate(
         {number: first[number] / second[number] for number in sorted(shared)},
         {number: mine.shares[number] / theirs.shares[number] for number in shared},
@@ -120,16 +120,16 @@ def contrast(own: Series, other: Series, confidence: float = 0.95) -> Estimate |
 
 
 def estimate_values(
-    values: Mapping[int, float], beside: Collection[Series], confidence: float = 0.95
+    values: Mapping[int, float], subjects: Collection[Series], confidence: float = 0.95
 ) -> Estimate:
     """Return the median of values that were made of several subjects' visits, round by round.
 
     Args:
         values: by round; at least one.
-        beside: the subjects that they were made of: what disturbed one of them disturbed the value.
+        subjects: that they were made of: what disturbed one of them disturbed the value.
         confidence: level of the interval.
     """
-    words = {number: seen for number, seen in seen_in_rounds(beside).items() if number in values}
+    words = {number: seen for number, seen in seen_in_rounds(subjects).items() if number in values}
     return _estimate(values, {}, words, confidence)
 
 
@@ -139,7 +139,7 @@ def seen_in_rounds(series: Collection[Series]) -> dict[int, str]:
     Args:
         series: of the subjects.
     """
-    return {number: seen for one in series for number, seen in _Beside(one).words.items()}
+    return {number: seen for each in series for number, seen in _Disturbances(each).words.items()}
 
 
 def _estimate(
@@ -167,7 +167,7 @@ def _estimate(
     )
 
 
-class _Beside:
+class _Disturbances:
     """What others did beside each of a subject's rounds.
 
     Attributes:
@@ -179,7 +179,7 @@ class _Beside:
     def __init__(self, series: Series) -> None:
         foreign = _foreign(series)
         best = {
-            level: _second_best([getattr(one.interference, level) for one in series])
+            level: _second_best([getattr(visit.interference, level) for visit in series])
             for level in ("llc", "memory")
         }
         self.shares: dict[int, float] = {}

@@ -117,7 +117,7 @@ class Study:
         alone = len(subjects) == 1 and self._interference is None
         before: Interference | None = None
         for number in range(first, first + rounds):
-            waiting = [one for one in subjects if one.key not in errors]
+            waiting = [subject for subject in subjects if subject.key not in errors]
             if not waiting:
                 break
             self._order.shuffle(waiting)
@@ -142,7 +142,10 @@ class Study:
         return errors
 
     def _add(
-        self, taken: Sequence[tuple[Subject, Request, Chunk]], number: int, beside: Interference
+        self,
+        taken: Sequence[tuple[Subject, Request, Chunk]],
+        number: int,
+        interference: Interference,
     ) -> None:
         """Add the visits of a round to the table."""
         for subject, request, chunk in taken:
@@ -154,7 +157,7 @@ class Study:
                     number=number,
                     preparation=subject.preparation,
                     process=subject.process,
-                    beside=beside,
+                    interference=interference,
                 )
             )
 
@@ -190,7 +193,9 @@ def _warm_up(subject: Subject) -> None:
     if size is not None and size.process == subject.process:
         return
     inner = 1 if size is None else request_for(subject).inner
-    request = Request(samples=1, inner=inner, untimed=1, touch=True)
+    # What is known to take long need not be run twice to be warm.
+    untimed = size is None or size.execution_s < policy.settle_limit_s
+    request = Request(samples=1, inner=inner, untimed=int(untimed), touch=untimed)
     for _ in range(policy.max_calibrations):
         chunk = subject.sample(request)
         subject.size = _sized(subject, request, chunk)
@@ -220,10 +225,10 @@ def _sized(subject: Subject, request: Request, chunk: Chunk) -> Size:
 
 def _slower(before: Interference | None, after: Interference | None) -> Interference:
     """Return the slower one of two readings in each of their columns."""
-    both = [one for one in (before, after) if one is not None]
+    both = [reading for reading in (before, after) if reading is not None]
 
     def slowest(name: str) -> float | None:
-        known = [rate for one in both if (rate := getattr(one, name)) is not None]
+        known = [rate for reading in both if (rate := getattr(reading, name)) is not None]
         return min(known, default=None)
 
     return Interference(fma=slowest("fma"), llc=slowest("llc"), memory=slowest("memory"))

@@ -27,11 +27,11 @@ def ratios(
             all.
     """
     able = sorted(index for index in series if eligible is None or index in eligible)
-    found = {
+    estimates = {
         best: {index: ratio(own, series[best]) for index, own in series.items()} for best in able
     }
-    fastest = max(able, key=lambda best: (*_rank(found[best], able), -series[best].median))
-    return fastest, found[fastest]
+    fastest = max(able, key=lambda best: (*_rank(estimates[best], able), -series[best].median))
+    return fastest, estimates[fastest]
 
 
 def ratio(own: Series, best: Series) -> Estimate:
@@ -41,9 +41,9 @@ def ratio(own: Series, best: Series) -> Estimate:
         own: a subject's visits.
         best: the other one's.
     """
-    found = contrast(own, best)
-    if found is not None:
-        return found
+    paired = contrast(own, best)
+    if paired is not None:
+        return paired
     return Estimate(
         median=own.median / best.median,
         interval=None,
@@ -54,7 +54,7 @@ def ratio(own: Series, best: Series) -> Estimate:
     )
 
 
-def _rank(found: Mapping[int, Estimate], able: Sequence[int]) -> tuple[bool, float]:
+def _rank(estimates: Mapping[int, Estimate], able: Sequence[int]) -> tuple[bool, float]:
     """How well somebody serves as the fastest: best is whom nobody else has a ratio below 1 to.
 
     Neither medians of all rounds tell (whoever ran on while the machine was fast has the smaller
@@ -62,9 +62,9 @@ def _rank(found: Mapping[int, Estimate], able: Sequence[int]) -> tuple[bool, flo
     equal, each may be faster than the next in the rounds that the two of them were in. Then it is
     whom nobody is faster than beyond an interval, and of these whose least ratio is nearest to 1.
     """
-    others = [found[index] for index in able]
-    beyond = any((one.interval.high if one.interval else one.median) < 1 for one in others)
-    return not beyond, min(1.0, *(one.median for one in others))
+    others = [estimates[index] for index in able]
+    beyond = any((each.interval.high if each.interval else each.median) < 1 for each in others)
+    return not beyond, min(1.0, *(each.median for each in others))
 
 
 def clock_beside(own: Series, other: Series) -> float | None:
@@ -91,10 +91,10 @@ def saved_s(default: Series, kept: Series) -> float:
     """
     if default.faults is not None and kept.faults is not None and default.faults - kept.faults < 1:
         return 0.0
-    found = contrast(kept, default)
-    if found is None:
+    paired = contrast(kept, default)
+    if paired is None:
         return 0.0
-    half = half_width_of_few(found.values)
-    few = math.inf if half is None else found.median + half
-    highest = few if found.interval is None else found.interval.high
-    return default.median * (1 - found.median) if highest < 1 else 0.0
+    half = half_width_of_few(paired.values)
+    few = math.inf if half is None else paired.median + half
+    highest = few if paired.interval is None else paired.interval.high
+    return default.median * (1 - paired.median) if highest < 1 else 0.0

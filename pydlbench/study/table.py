@@ -98,7 +98,7 @@ def visit_of(
     number: int,
     preparation: int,
     process: int,
-    beside: Interference,
+    interference: Interference,
 ) -> Visit:
     """Return a chunk of samples as a visit.
 
@@ -109,9 +109,9 @@ def visit_of(
         number: of the round.
         preparation: which of the subject's was sampled.
         process: that held it.
-        beside: bursts before and after the round; one that the backend made itself counts before.
+        interference: bursts before and after the round; one of the backend's own counts before.
     """
-    fma = min(chunk.canary) if chunk.canary else beside.fma
+    fma = min(chunk.canary) if chunk.canary else interference.fma
     return Visit(
         subject=subject,
         preparation=preparation,
@@ -129,7 +129,7 @@ def visit_of(
         steal_s=chunk.steal_s,
         wall_s=max(chunk.wall_s, inner * sum(chunk.seconds)),
         busy=_busy(chunk),
-        interference=Interference(fma=fma, llc=beside.llc, memory=beside.memory),
+        interference=Interference(fma=fma, llc=interference.llc, memory=interference.memory),
         disturbance=chunk.disturbance,
         gpu=chunk.gpu,
         gate_timeouts=chunk.gate_timeouts,
@@ -158,7 +158,7 @@ class Series:
     def __init__(self, visits: Sequence[Visit]) -> None:
         if not visits:
             raise ValueError("no visits")
-        self.visits = tuple(sorted(visits, key=lambda one: one.round))
+        self.visits = tuple(sorted(visits, key=lambda visit: visit.round))
 
     def __len__(self) -> int:
         return len(self.visits)
@@ -227,20 +227,22 @@ class Series:
 
     def clocks_by_round(self) -> dict[int, float]:
         """Return the core clock in Hz by round; rounds without a reading are left out."""
-        return {one.round: one.clock_hz for one in self.visits if one.clock_hz is not None}
+        return {visit.round: visit.clock_hz for visit in self.visits if visit.clock_hz is not None}
 
     def cycles_by_round(self) -> dict[int, float]:
         """Return core cycles of an execution by round; likewise."""
         return {
-            one.round: one.median * one.clock_hz for one in self.visits if one.clock_hz is not None
+            visit.round: visit.median * visit.clock_hz
+            for visit in self.visits
+            if visit.clock_hz is not None
         }
 
     def preparations_s(self) -> tuple[float, ...]:
         """Return the median of each preparation's rounds, in seconds, in their order."""
-        found: dict[int, list[float]] = {}
+        medians: dict[int, list[float]] = {}
         for visit in self.visits:
-            found.setdefault(visit.preparation, []).append(visit.median)
-        return tuple(median(one) for one in found.values())
+            medians.setdefault(visit.preparation, []).append(visit.median)
+        return tuple(median(own) for own in medians.values())
 
 
 def _middle(values: Iterator[float | None]) -> float | None:

@@ -125,6 +125,6 @@ def step_policy(policy: Policy) -> Policy:
     Args:
         policy: the constants for a kernel.
     """
-    # The first steps of a process build kernels and memory pools. The median of three excludes an
-    # interrupted step.
-    return replace(policy, least_samples=3, warm_limit_s=1.0)
+    # The first steps of a process build kernels and memory pools: of short ones a round that does
+    # not count, of long ones a step. The median of three excludes an interrupted step.
+    return replace(policy, least_samples=3, warm_limit_s=0.1)

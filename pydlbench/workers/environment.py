@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pydlbench.backends import capabilities
+from pydlbench.devices.kept import kept_path
 from pydlbench.errors import UnsupportedError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -52,6 +53,10 @@ def worker_environment(inherited: Mapping[str, str], cpus: Sequence[int]) -> dic
     environment["OPENBLAS_NUM_THREADS"] = "1"
     environment["MKL_NUM_THREADS"] = str(len(cpus))
     environment["PYTHONUNBUFFERED"] = "1"
+    if (probes := kept_path()) is not None:
+        for one in every:
+            if one.code_folder:
+                environment[one.code_folder] = str(probes.parent / "code" / one.name)
     return environment
 
 

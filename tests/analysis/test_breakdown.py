@@ -202,6 +202,16 @@ def test_a_native_row_50_times_off_shows_in_kernels_and_is_named() -> None:
     assert "conv1 aten.convolution" in found.contradictions[0]
 
 
+def test_a_call_in_place_that_is_faster_contradicts_nothing() -> None:
+    machine = Machine(native={"nconv": 10 * MS, "nrelu": 9 * MS})
+    found = break_down(machine.table(), machine.parts())
+    assert ["relu1" in one for one in found.contradictions] == [True]
+    parts = replace(machine.parts(), in_place={(RELU.signature, RELU.direction)})
+    found = break_down(machine.table(), parts)
+    assert found.contradictions == ()
+    assert any("2 calls (aten.relu)" in one for one in found.not_measured)
+
+
 def test_a_log_of_five_seconds_shows_as_unexplained_time_below_zero() -> None:
     machine = Machine(noise=0.02)
     log = Experiment(term="reorders", level="alone", seconds=every_round(5.0), how="log")

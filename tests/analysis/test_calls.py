@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from pydlbench.analysis.calls import CallLog, ReadyCalls
+from pydlbench.analysis.calls import ReadyCalls
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepSpec
 from pydlbench.timing.chunk import Chunk, Request
@@ -84,7 +84,8 @@ def test_what_could_not_be_made_ready_has_its_reason():
 def test_a_log_knows_in_which_calls_libraries_execute_anything():
     for room in (None, 500):
         session = Process(room)
-        log = CallLog(CASE, session, CALLS)
+        log = ReadyCalls(CASE, session, CALLS, logging=True)
+        visited(log)
         assert session.where == {"warm": True, "logging": True}
         assert (log.kernel is None) is (room is not None)
-        assert [log.logs(one) for one in ("conv", "relu", "unknown")] == [True, False, False]
+        assert log.executions == EXECUTIONS

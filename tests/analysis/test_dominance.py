@@ -29,13 +29,6 @@ def test_the_share_and_its_interval():
     )
 
 
-def test_the_whole_may_be_measured_by_itself():
-    times = {0: timed(3.0, 0.3), 1: timed(1.0, 0.2), "step": timed(5.0, 0.1)}
-    found = dominance({"a": {0: 1.0}, "b": {1: 1.0}}, times, {"step": 1.0})
-    assert (found.name, found.share) == ("a", 0.6)
-    assert found.ci_high - found.share == pytest.approx(math.hypot(0.3, 0.6 * 0.1) / 5)
-
-
 def test_the_interval_holds_the_true_share_as_often_as_it_says():
     rng = random.Random(1)
     truth = {0: 5.0, 1: 3.0, 2: 2.0}

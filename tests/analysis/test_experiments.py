@@ -7,11 +7,16 @@ from pydlbench.analysis.experiments import (
     LOG,
     PAGES,
     PAGES_KEPT,
+    STEP_FOLDED,
+    STEP_KEPT,
     WAKEUP,
+    alternatives,
+    faults_contradiction,
     fresh_memory,
     log_experiments,
     wakeups,
 )
+from pydlbench.records.breakdown import Alternative
 from pydlbench.records.trace import ProgramCall
 from pydlbench.study.table import Table, Visit
 
@@ -121,6 +126,33 @@ def test_page_faults_that_nobody_counts_are_not_measured():
     table = table_of()
     table.forget(PAGES)
     assert fresh_memory(table) is None
+
+
+def test_a_changed_step_is_compared_round_by_round():
+    table = table_of()
+    for number, seconds in ((0, 37 * MS), (2, 38 * MS), (4, 38.5 * MS)):
+        table.add(Visit(subject=STEP_KEPT, round=number, seconds=[seconds]))
+    table.add(Visit(subject=STEP_FOLDED, round=1, seconds=[50 * MS]))
+    kept, folded = alternatives(table, {STEP_KEPT: "a", "none": "b", STEP_FOLDED: "c"}, 0.95)
+    assert (kept.change, kept.n, kept.median) == (STEP_KEPT, 3, pytest.approx(38 * MS))
+    assert kept.saved == pytest.approx(2 * MS)
+    assert kept.ci_low < 0 < 4 * MS < kept.ci_high
+    assert (folded.n, folded.ci_low, folded.ci_high) == (1, None, None)
+    assert folded.saved == pytest.approx(-10 * MS)
+
+
+@pytest.mark.parametrize(
+    ("ends", "contradicts"),
+    [((1 * MS, 3 * MS), False), ((3 * MS, 4 * MS), True), ((None, None), False)],
+)
+def test_kept_pages_that_save_something_else_than_the_faults_cost_contradict(ends, contradicts):
+    table = table_of()
+    terms = break_down(table, PARTS, [fresh_memory(table)]).terms
+    kept = Alternative(
+        change=STEP_KEPT, median=1.0, saved=1.0, ci_low=ends[0], ci_high=ends[1], n=3, how=""
+    )
+    assert bool(faults_contradiction(terms, [kept])) == contradicts
+    assert not faults_contradiction(terms, [])
 
 
 def test_threads_that_sleep_so_seldom_that_it_does_not_matter_cost_next_to_nothing():

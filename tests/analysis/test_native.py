@@ -3,44 +3,27 @@
 import pytest
 from invented_evidence import row
 
-from pydlbench.analysis.estimate import Range, plan
+from pydlbench.analysis.estimate import plan
 from pydlbench.analysis.native import native_sum
 from pydlbench.models import build_model
 
 
-@pytest.fixture(scope="module")
-def model():
-    return build_model("resnet18", 2)
-
-
-@pytest.fixture(scope="module")
-def native(model):
+def test_native_rows_are_sorted_by_what_they_stand_for():
+    model = build_model("resnet18", 2)
     wanted = plan(model, "training")
-    return native_sum(wanted, {case: row(case, 2.0, 0.5) for case in wanted.cases})
-
-
-def test_native_rows_are_sorted_by_what_they_stand_for(model, native):
-    wanted = plan(model, "training")
-    assert native.time == Range(hot=2.0 * len(wanted.terms), cold=2.0 * len(wanted.terms))
-    parts = native.of_layers(model) + native.of_pointwise(model)
-    assert parts + native.loss_s + native.optimizer_s == pytest.approx(native.time.middle)
+    native = native_sum(wanted, {case: row(case, 2.0, 0.5) for case in wanted.cases})
     updates = [one for one in wanted.terms if (one.work.layer.name or "").endswith("/update")]
-    assert native.optimizer_s == 2.0 * len(updates)
-    assert native.loss_s == 4.0 * (1 + len(model.decays))  # forward and backward
-    above = sum(native.above_roofs().values())
-    assert above == pytest.approx(0.75 * native.of_nodes())
+    assert native.of_part("optimizer") == 2.0 * len(updates)
+    assert native.of_part("loss") == 4.0 * (1 + len(model.decays))  # forward and backward
+    assert sum(native.seconds.values()) == pytest.approx(2.0 * len(wanted.terms))
+    layers = [name for name in native.by_node if model[name].op in ("conv", "linear", "pool")]
+    nodes = sum(native.by_node.values()) + native.of_part("sum")
+    of_layers = sum(native.by_node[name] for name in layers)
+    assert native.of_pointwise(model) == pytest.approx(nodes - of_layers)
 
 
-def test_a_row_that_could_not_be_measured_is_named(model):
-    wanted = plan(model, "forward")
-    bad = wanted.terms[0].hot
-    rows = {c: row(c, 2.0, status="failed" if c == bad else "ok") for c in wanted.cases}
-    made = native_sum(wanted, rows)
-    assert made.missing == (f"{bad.layer.name} forward: no such kernel",)
-    assert wanted.terms[0].work.node not in made.by_node
-
-
-def test_a_node_some_of_whose_native_rows_failed_is_incomplete(model):
+def test_a_node_some_of_whose_native_rows_failed_is_incomplete():
+    model = build_model("resnet18", 2)
     wanted = plan(model, "training")
     nodes = {node.name for node in model}
     backward = [one for one in wanted.terms if one.work.pass_ == "backward-data"]

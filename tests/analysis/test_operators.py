@@ -52,7 +52,7 @@ def test_a_step_is_recorded_once_in_a_session_however_it_is_fed():
 
     def build(_, __, case):
         asked.append(case)
-        facts = OperatorsFacts(calls=(RecordedCall(signature="a", operator="a"),), blocks=(4, -1))
+        facts = OperatorsFacts(calls=(RecordedCall(signature="a", operator="a"),))
         return SimpleNamespace(facts=facts, release=lambda: None)
 
     session = SimpleNamespace(recorded={}, worker=lambda *_: SimpleNamespace(build=build))
@@ -63,6 +63,5 @@ def test_a_step_is_recorded_once_in_a_session_however_it_is_fed():
     assert len(asked) == 1
     assert first.calls == fed.calls[1:]
     assert [kind_of(one) for one in fed.calls] == ["feed", "pointwise"]
-    assert first.blocks == fed.blocks == (4, -1)
     listed(msgspec.structs.replace(case, phase="training"), session)
     assert [one["phase"] for one in asked] == ["forward", "training"]

@@ -15,6 +15,7 @@ from pydlbench.cli import main
 from pydlbench.cli.parser import read
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.breakdown import (
+    Alternative,
     BreakdownRecord,
     BrokenDownCall,
     BrokenDownModule,
@@ -72,6 +73,17 @@ def invented(case, session, **settings):
             ),
         ),
         modules=(BrokenDownModule(module="conv1", seconds=38 * MS, share=0.95, alone_s=32 * MS),),
+        alternatives=(
+            Alternative(
+                change="kept pages",
+                median=37 * MS,
+                saved=3 * MS,
+                ci_low=1 * MS,
+                ci_high=4 * MS,
+                n=3,
+                how="in other processes",
+            ),
+        ),
         between_calls_s=2 * MS,
         not_measured=("fresh memory: nobody counts page faults here",),
         unexplained=0.025,
@@ -110,6 +122,7 @@ def test_a_breakdown_is_printed_kept_and_shown_again(session, tmp_path, capsys):
     assert says(out, "40.00 ms", "36.00", "44.00", "6 processes", "100 images/s")
     assert says(out, "unexplained", "+1.00 ms", "+2.5 %", "95 % -1.0 % .. +5.0 %")
     assert "not measured: fresh memory: nobody counts page faults here" in out
+    assert says(out, "with kept pages: 37.00 ms", "-3.00 ms", "-4.00 .. -1.00", "3 processes")
     found = json.loads(path.read_text())
     assert found["measured_s"] == found["levels"]["step"]
     assert found["levels"]["native"] is None

@@ -50,7 +50,7 @@ def samples(seconds, busy, faults=0.0, waited=0.0):
         run_delay_s=waited * wall,
         cpu_s=None if busy is None else busy * wall,
     )
-    words = {"inner": 1, "process": 1, "beside": Interference()}
+    words = {"inner": 1, "process": 1, "interference": Interference()}
     return Series([visit_of("it", chunk, number=lap, preparation=lap, **words) for lap in range(6)])
 
 

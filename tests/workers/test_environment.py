@@ -56,6 +56,13 @@ def test_each_cpu_is_a_place_of_one_thread(cpus, places):
     assert environment["OPENBLAS_NUM_THREADS"] == "1"
 
 
+def test_compiled_code_is_kept_beside_probes_or_not_at_all(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYDLBENCH_PROBES", str(tmp_path / "probes.json"))
+    assert worker_environment({}, [0])["NUMBA_CACHE_DIR"] == str(tmp_path / "code" / "numba")
+    monkeypatch.setenv("PYDLBENCH_PROBES", "none")
+    assert "NUMBA_CACHE_DIR" not in worker_environment({}, [0])
+
+
 def test_the_hosts_environment_is_left_alone():
     inherited = dict(INHERITED)
     worker_environment(inherited, [0, 1])

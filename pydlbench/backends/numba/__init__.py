@@ -21,4 +21,5 @@ CAPABILITIES = Capabilities(
     settings=("NUMBA_",),
     # Where the GPU's driver is, and how Numba reaches it: not what it computes.
     kept_settings=("NUMBA_CUDA_",),
+    code_folder="NUMBA_CACHE_DIR",
 )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numba
@@ -55,7 +57,18 @@ def compiled_code(kernel: Any, arguments: Sequence[Any]) -> str:
         Nothing where it has not been compiled for them.
     """
     types = tuple(_numba.typeof(argument) for argument in arguments)
-    return str(kernel.inspect_asm().get(types, ""))
+    if not kernel.stats.cache_path:
+        return str(kernel.inspect_asm().get(types, ""))
+    # Numba keeps no assembly beside what it keeps: that is kept beside it, by source and types.
+    source = Path(kernel.py_func.__code__.co_filename)
+    key = hashlib.sha256(f"{source.stat().st_mtime_ns} {types}".encode()).hexdigest()[:16]
+    kept = Path(kernel.stats.cache_path) / f"{kernel.py_func.__name__}-{key}.s"
+    if types in kernel.stats.cache_hits:
+        return kept.read_text(encoding="utf-8") if kept.exists() else ""
+    code = str(kernel.inspect_asm().get(types, ""))
+    if code:
+        kept.write_text(code, encoding="utf-8")
+    return code
 
 
 def in_words(code: str) -> str | None:

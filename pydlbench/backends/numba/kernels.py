@@ -8,6 +8,7 @@ ways: a gradient gathers from the results that its element had a part in.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numba
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 _numba: Any = numba  # partly without types
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
+# Compiled code is kept for later processes where a folder is named: a kernel takes seconds.
+_KEPT = "NUMBA_CACHE_DIR" in os.environ
+
 #: A block of a product, rows x columns: 32 KB, half a first-level cache.
 ROWS = 32
 COLUMNS = 256
@@ -44,12 +48,12 @@ def parallel(function: _Function) -> _Function:
     ``fastmath`` lets sums be reordered, so that they are vectorised. It also promises that nothing
     is infinite or NaN, so kernels may write over such values but never read them.
     """
-    return cast("_Function", _numba.njit(parallel=True, fastmath=True, cache=False)(function))
+    return cast("_Function", _numba.njit(parallel=True, fastmath=True, cache=_KEPT)(function))
 
 
 def inner(function: _Function) -> _Function:
     """Compile what runs inside of a parallel loop."""
-    return cast("_Function", _numba.njit(fastmath=True, cache=False)(function))
+    return cast("_Function", _numba.njit(fastmath=True, cache=_KEPT)(function))
 
 
 # -----------------------------------------------------------------------------

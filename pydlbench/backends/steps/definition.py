@@ -7,7 +7,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, TypeAlias
 
-from pydlbench.errors import UsageError
+from pydlbench.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -287,6 +287,16 @@ class StepModel(abc.ABC):
         Raises:
             UnsupportedError: nothing tells its calls apart; says why.
         """
+
+    def fold_normalisations(self) -> None:
+        """Fold batch normalisations into the convolutions before them, before the first run.
+
+        Raises:
+            UnsupportedError: the framework has no such step, or there is nothing to fold.
+        """
+        raise UnsupportedError(
+            f"{self.case.framework} {self.case.mode} has no step that differs in this alone"
+        )
 
     @abc.abstractmethod
     def checks(self, result: Any) -> tuple[Check, ...]:

@@ -104,6 +104,8 @@ def _prepared(
     start = time.perf_counter()
     made = make()
     with made:
+        if preparation.folded:
+            made.fold_normalisations()
         result = made.run()
         made.synchronize()
         setup_s = time.perf_counter() - start

@@ -143,20 +143,23 @@ class Applied(nn.Module):  # type: ignore[misc]  # an unknown class to mypy
     Args:
         function: of the inputs, then weight and bias.
         shapes: of weight and bias, those that it has.
+        op: of the layer.
     """
 
     def __init__(
-        self, function: Callable[..., Any], shapes: Mapping[str, tuple[int, ...]] | None = None
+        self,
+        function: Callable[..., Any],
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
+        op: str = "",
     ) -> None:
         super().__init__()
-        self._function = function
+        self._function, self.op = function, op
         for name, shape in (shapes or {}).items():
             self.register_parameter(name, nn.Parameter(torch.empty(shape)))
-        self._names = tuple(shapes or {})
 
     def forward(self, *inputs: torch.Tensor) -> Any:
         """Return the layer's result."""
-        return self._function(*inputs, *[getattr(self, name) for name in self._names])
+        return self._function(*inputs, *self._parameters.values())
 
 
 class ScaledAverage(nn.Module):  # type: ignore[misc]  # an unknown class to mypy
@@ -206,7 +209,7 @@ def _target(node: Node, layer: Any, *, overwrites: bool) -> nn.Module | Callable
         return ScaledAverage(layer)
     if op in _IN_PLACE and overwrites:
         return Applied(_IN_PLACE[op])
-    return Applied(FORWARD[op](layer, How()), _parameters(layer, bias=node.bias))
+    return Applied(FORWARD[op](layer, How()), _parameters(layer, bias=node.bias), op)
 
 
 def _leaves_padding_out(layer: Layer) -> bool:

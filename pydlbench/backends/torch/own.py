@@ -109,6 +109,11 @@ class OwnTorchModel(OwnModel, TorchSubject):
     def set_layers(self, definition: StepDefinition) -> None:
         """Leave them as they are: the user says how they work."""
 
+    def fold_normalisations(self) -> None:
+        """Fold them; the step calls another module then."""
+        super().fold_normalisations()
+        self.step = TorchStep(self, self.definition)
+
     def fed(self, batch: Batch | None = None) -> tuple[Any, ...]:
         """Return the inputs, which lie on the device."""
         del batch

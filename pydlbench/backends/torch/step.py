@@ -24,6 +24,7 @@ from pydlbench.backends.steps.definition import (
     check_trainable,
 )
 from pydlbench.backends.torch import profiled, settings
+from pydlbench.backends.torch.fusion import fold_normalisations
 from pydlbench.backends.torch.net import Net, by_node
 from pydlbench.backends.torch.operator import compiled
 from pydlbench.backends.torch.recording import RecordedStep, record
@@ -94,6 +95,13 @@ class TorchSubject(StepModel):
         """Return what runs the case's step traced; see ``steps.definition.FrameworkModel``."""
         profiled.check_traceable(str(self.case.mode))
         return profiled.tracer(self.record().recording, run)
+
+    def fold_normalisations(self) -> None:
+        """Fold them; see ``steps.definition.StepModel``."""
+        if self.case.backward:
+            raise UnsupportedError("statistics of a minibatch cannot be folded into weights")
+        self.set_layers(self.definition)
+        self.module = fold_normalisations(self.module)
 
     @abc.abstractmethod
     def set_layers(self, definition: StepDefinition) -> None:

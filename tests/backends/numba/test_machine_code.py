@@ -1,6 +1,9 @@
 """What the machine code of a kernel tells, planted and Numba's own."""
 
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -80,3 +83,32 @@ def test_kept_results_are_the_same_in_each_call():
     assert seen[-1] is seen[-2]
     assert seen[-1] is not seen[0]
     assert list(seen[-1]) == [1, 1, 1]
+
+
+_COMPILED = """
+import numpy as np
+from pydlbench.backends.numba import kernels
+from pydlbench.backends.numba.backend import compiled_code, in_words
+arrays = [np.ones((1, 8, 8), np.float32) for _ in range(3)]
+kernels.product(*arrays)
+hits = sum(kernels.product.stats.cache_hits.values())
+print(hits, in_words(compiled_code(kernels.product, arrays)))
+"""
+
+
+# Numba compiles a kernel in a process of its own, for seconds.
+@pytest.mark.deep
+def test_kept_code_still_says_how_wide_its_vectors_are(tmp_path):
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    first, second = (
+        subprocess.run(
+            [sys.executable, "-c", _COMPILED],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split(" ", 1)
+        for _ in range(2)
+    )
+    assert (first[0], second[0]) == ("0", "1")
+    assert first[1] == second[1] != "None\n"
