@@ -64,9 +64,9 @@ def estimate(model: str, **options: Any) -> StepEstimate:
         UsageError: no such model or option, or a bad value.
         PydlbenchError: no layer could be measured.
     """
-    from pydlbench.records.estimate import StepEstimate
-
-    return StepEstimate.from_dict(_measured("estimate", model, options).document)
+    record: StepEstimate
+    record, _ = _measured("estimate", model, options)
+    return record
 
 
 def breakdown(model: str, **options: Any) -> BreakdownRecord:

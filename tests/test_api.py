@@ -55,6 +55,11 @@ def test_a_function_measures_what_its_command_does(executed, name):
     assert rows == [[row.case for row in task.rows] for task in tasks]
 
 
+def test_an_estimate_is_the_record_of_the_sum(executed):
+    executed.detail = ("record", [])
+    assert pydlbench.estimate("mnist", batch=4, device="cpu") == "record"
+
+
 def test_what_cannot_be_measured_is_an_error(executed):
     executed.detail, executed.reason = None, "cannot be traced"
     for status, error in (("skipped", UnsupportedError), ("failed", PydlbenchError)):

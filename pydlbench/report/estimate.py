@@ -114,7 +114,7 @@ def _sums(step: StepEstimate, rows: Sequence[Measurement]) -> list[tuple[str, st
     found = step.estimate
     hot, cold = format_seconds(found.hot_s), format_seconds(found.cold_s)
     width, middle = format_seconds(found.half_width_s), format_seconds(found.time_s)
-    rate = "" if found.images_per_s is None else si(found.images_per_s, "images/s")
+    rate = "" if found.images_per_s is None else f", {si(found.images_per_s, 'images/s')}"
     kernels = f"{found.kernels_measured} distinct kernels stand for {found.kernels_in_step}"
     roof = "-" if found.roof_s is None else format_seconds(found.roof_s)
     kinds = ", ".join(
@@ -125,7 +125,7 @@ def _sums(step: StepEstimate, rows: Sequence[Measurement]) -> list[tuple[str, st
     alone, why = found.kernels_without_cold, found.without_cold
     doubt = f"{alone} of them without cold caches, hot stands for both: {why}"
     return [
-        ("estimate", f"{middle}  {hot} (hot caches) to {cold} (cold)  sampling +-{width}  {rate}"),
+        ("estimate", f"{middle}: {hot} (hot caches) to {cold} (cold), sampling +-{width}{rate}"),
         ("estimate", f"{kernels}; all at their measured roof: {roof}"),
         *([("estimate", doubt)] if alone else []),
         *_visits(rows),
