@@ -67,6 +67,7 @@ _HOWS: Final = {
     "in_context": "the calls' share of a traced step, of the step, minus the same calls alone",
     "step": "the share of a traced step that no call has, of the step",
 }
+_HOW_GAPS: Final = "the trace has launches and kernels on one time axis; its share, of the step"
 _NO_FAULTS: Final = "page faults are counted by step: no trace counts them by call"
 # A native layer that takes this much longer than the framework's own call is not the fastest
 # kernel that was to be found: the row is wrong, or the call is not what it is taken for.
@@ -101,6 +102,8 @@ class StepParts:
         repeats: how often each of these runs in a row, with as many parts: the last is its time
             alone, with operands in caches; what the first takes longer, behind other calls, is the
             experiment on caches. With 1 there is none.
+        gaps: on a GPU, what a step has besides the kernels of its calls: behind those of the calls
+            the parts of a traced step are theirs, and then the host's seconds in each call.
         native: by signature and direction the native kernels of one execution; none of a view. A
             call that is not in it has no native layer.
         lacks: by operator, why its calls have no native layer, or could not be run alone.
@@ -109,6 +112,7 @@ class StepParts:
     calls: Sequence[ProgramCall]
     alone: Sequence[str] = ()
     repeats: int = 1
+    gaps: Sequence[str] = ()
     native: Mapping[tuple[str, str], Sequence[NativeKernel]] = field(default_factory=dict)
     lacks: Mapping[str, str] = field(default_factory=dict)
 
@@ -207,7 +211,7 @@ class _Analysis:
         # Of fewer the middle would be that of a few rounds.
         self._quiet = quiet if 2 * len(quiet) >= len(self._step) else list(self._step)
         self._experiments = [*experiments, *rounds.caches]
-        self._calls = rounds.calls
+        self._calls, self._gaps, self._host = rounds.calls, rounds.gaps, rounds.host
         known = next(iter(self._calls.values()))
         every = range(len(parts.calls))
         self._by_itself = [one for one in every if known[one].alone is not None]
@@ -272,6 +276,11 @@ class _Analysis:
             lambda one: one.in_context,
             "calls that could not be made ready by themselves: their share of the traced step",
         )
+        for name in self._parts.gaps:
+            seconds = {number: gaps[name] for number, gaps in self._gaps.items()}
+            self._columns.append(_Column(name, "experiment", "step", _HOW_GAPS, seconds))
+        if self._parts.gaps:  # nothing else is between the kernels of calls
+            return
         between = {
             number: step_s - sum(one.in_context for one in self._calls[number])
             for number, step_s in self._step.items()
@@ -456,6 +465,7 @@ class _Analysis:
                 direction=direction,
                 count=len(places),
                 in_context_s=(taken := sum(in_context[one] for one in places)),
+                host_s=self._host_s(places),
                 share=taken / step_s,
                 signatures=tuple(dict.fromkeys(self._call(one).signature for one in places)),
                 limit_s=self._median_sum(places, lambda one: one.limit),
@@ -466,6 +476,12 @@ class _Analysis:
             for (module, direction, operator), places in alike.items()
         ]
         return tuple(sorted(rows, key=lambda one: -one.in_context_s))
+
+    def _host_s(self, places: Sequence[int]) -> float | None:
+        """Return the median over rounds of what the host takes in calls; None on a CPU."""
+        if not self._parts.gaps:
+            return None
+        return median(sum(self._host[number][one] for one in places) for number in self._quiet)
 
     def _gap(self, number: int) -> float:
         return self._step[number] - sum(one.in_context for one in self._calls[number])
@@ -506,17 +522,33 @@ class _Rounds:
     Attributes:
         step_s: of the step, by round.
         calls: of each call of the step, by round.
+        gaps: on a GPU by round, of what else the step has.
+        host: on a GPU by round, of the host in each call.
         beside: the subjects that decide whether a round was disturbed.
         caches: the experiment on these; none where calls ran only once in a row.
     """
 
     def __init__(self, table: Table, parts: StepParts) -> None:
         steps, traced = table.of(STEP), table.of(TRACED)
-        shares = {one.round: _shares(one, len(parts.calls)) for one in traced}
+        count, others = len(parts.calls), len(parts.gaps)
+        width = count + (others + count if others else 0)
+        shares = {one.round: _shares(one, width) for one in traced}
         plain = steps.by_round()
         self.step_s = {number: plain[number] for number in sorted(plain.keys() & shares.keys())}
         if not self.step_s:
             raise ValueError("steps and traced steps have no round in common")
+        behind = count + others
+        self.gaps = {
+            number: {
+                name: share * step_s
+                for name, share in zip(parts.gaps, shares[number][count:behind], strict=True)
+            }
+            for number, step_s in self.step_s.items()
+        }
+        self.host = {
+            number: [share * step_s for share in shares[number][behind:]]
+            for number, step_s in self.step_s.items()
+        }
         self.beside: list[Series] = [steps, traced]
         alone: dict[str, dict[int, float]] = {}
         self.caches: list[Experiment] = []
@@ -555,14 +587,14 @@ class _Rounds:
                     found[key] = (alone_s, *layers(call, number))
             self.calls[number] = [
                 _Seconds(share * step_s, *found[call.signature, call.direction])
-                for call, share in zip(parts.calls, shares[number], strict=True)
+                for call, share in zip(parts.calls, shares[number][:count], strict=True)
             ]
 
 
-def _shares(visit: Visit, calls: int) -> list[float]:
-    """Return each call's share of the traced step that it is of: the mean of a visit's."""
-    if not visit.parts or any(len(one) != calls for one in visit.parts):
-        raise ValueError(f"a traced step without the seconds of its {calls} calls")
+def _shares(visit: Visit, parts: int) -> list[float]:
+    """Return each part's share of the traced step that it is of: the mean of a visit's."""
+    if not visit.parts or any(len(one) != parts for one in visit.parts):
+        raise ValueError(f"a traced step without the seconds of its {parts} parts")
     rows = [
         [seconds / step_s for seconds in one]
         for one, step_s in zip(visit.parts, visit.seconds, strict=True)

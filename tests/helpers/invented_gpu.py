@@ -17,10 +17,13 @@ from invented_rows import row_of, time_of
 
 from pydlbench.backends.steps import operations
 from pydlbench.backends.steps.device import DeviceOperators, step_kernel
+from pydlbench.backends.steps.device_trace import GAPS, DeviceProfile, Span, trace_of
+from pydlbench.backends.steps.trace import Event, StepTracer, Trace, TracedSteps, facts_of
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.records.measurement import Roofline
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepFacts, StepPreparation, StepSpec
+from pydlbench.records.trace import ProgramCall
 from pydlbench.runner.options import Options
 from pydlbench.timing.chunk import Chunk, GpuReadings
 
@@ -92,6 +95,7 @@ class Gpu:
     asked: int = 0
     running: str = "operators"
     captured: list[float] | None = None
+    profiled: list[tuple[Event, Span, Span]] | None = None
 
     # --- the runtime --------------------------------------------------------------------------
 
@@ -149,7 +153,39 @@ class Gpu:
             self.launch(1e-6, self.fed_s)
         self.asked += self.blocks
         for one in self.steps[model]:
+            begin = self.host + self.besides_s
             self.launch(one.host_s + self.besides_s + self.launch_s, one.device_s)
+            if self.profiled is not None:
+                host = Span(nanoseconds(begin), nanoseconds(self.host))
+                device = Span(nanoseconds(self.stream - one.device_s), nanoseconds(self.stream))
+                event = Event(one.signature, host.begin_ns, host.end_ns - host.begin_ns)
+                self.profiled.append((event, host, device))
+
+    def traced(self, model: str) -> Trace:
+        """A step under a profiler that costs nothing, behind another one."""
+        self.profiled = []
+        self.step(model)
+        begin_ns = nanoseconds(self.host)
+        self.step(model)
+        end_ns = nanoseconds(self.host)
+        found, self.profiled = self.profiled, None
+        self.wait()
+        profile = DeviceProfile(
+            step=Span(begin_ns, end_ns),
+            operators=[event for event, _, _ in found],
+            launches=dict(enumerate(launch for _, launch, _ in found)),
+            kernels=list(enumerate(kernel for _, _, kernel in found)),
+        )
+        return trace_of(profile, [one.signature for one in self.steps[model]], lambda _: False)
+
+    def behind_another(self, model: str) -> float:
+        """Seconds of a step without a trace, behind another one."""
+        self.step(model)
+        start = self.record()
+        self.step(model)
+        end = self.record()
+        self.wait()
+        return self.between(start, end)
 
     def true_step_s(self, model: str = MODEL, feed: str = "resident", steps: int = 10) -> float:
         """Seconds of a step of several behind which the host waits, on a device without a past."""
@@ -171,6 +207,10 @@ class Gpu:
         slower = self.slower.get(self.running, 1.0)
         how = {"power_w": 700.0, "reasons": ("power cap",)} if slower > 1 else {}
         return GpuReadings(sm_clock_hz=CLOCK_HZ / slower, readings=1, **how)
+
+
+def nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)
 
 
 class Kernel:
@@ -197,6 +237,9 @@ class Worker:
 
     def __init__(self, session: GpuSession, backend: str) -> None:
         self.session, self.gpu, self.backend = session, session.gpu, backend
+
+    def launch(self) -> None:
+        """There is no process."""
 
     def describe(self) -> dict[str, Any]:
         return {"version": "1"}
@@ -270,8 +313,31 @@ class Worker:
         operator: Any = SimpleNamespace(
             call=lambda: self.gpu.step(case.model, case.feed), wait=self.gpu.wait
         )
+        traced = None
+        if preparation.trace:
+            tracer = StepTracer(
+                calls=[
+                    ProgramCall(
+                        operator=one.call.operator,
+                        module="layer",
+                        direction="forward",
+                        signature=one.signature,
+                    )
+                    for one in self.gpu.steps[case.model]
+                ],
+                ways={"profile": ("an invented profiler", lambda: self.gpu.traced(case.model))},
+                gaps=GAPS,
+                plain=lambda: self.gpu.behind_another(case.model),
+            )
+            traced = TracedSteps(tracer, operator.call, (0,), contextlib.nullcontext)
+            facts = msgspec.structs.replace(facts, trace=facts_of(tracer))
         made = step_kernel(
-            backend, operator, contextlib.nullcontext, facts, graph=preparation.graph
+            backend,
+            operator,
+            contextlib.nullcontext,
+            facts,
+            graph=preparation.graph,
+            traced=traced,
         )
         return Kernel(self.gpu, made, "step")
 

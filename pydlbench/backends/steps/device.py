@@ -251,4 +251,4 @@ def step_kernel(
         return StepKernel(HostClock(operator, backend.cpus, guard, backend.watcher), facts, traced)
     clock = StepClock(operator, backend.runtime, backend.cpus, guard, backend.watcher)
     why = clock.ungraphed() if graph else ""
-    return StepKernel(clock, msgspec.structs.replace(facts, ungraphed=why))
+    return StepKernel(clock, msgspec.structs.replace(facts, ungraphed=why), traced)

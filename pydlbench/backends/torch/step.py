@@ -23,7 +23,7 @@ from pydlbench.backends.steps.definition import (
     StepModel,
     check_trainable,
 )
-from pydlbench.backends.torch import profiled, settings
+from pydlbench.backends.torch import gpu, profiled, settings
 from pydlbench.backends.torch.net import Net, by_node
 from pydlbench.backends.torch.operator import compiled
 from pydlbench.backends.torch.recording import RecordedStep, record
@@ -93,7 +93,8 @@ class TorchSubject(StepModel):
     def tracer(self, run: Callable[[], Any]) -> StepTracer:
         """Return what runs the case's step traced; see ``steps.definition.FrameworkModel``."""
         profiled.check_traceable(str(self.case.mode))
-        return profiled.tracer(self.record().recording, run)
+        runtime = gpu.Runtime() if self.case.on_gpu else None
+        return profiled.tracer(self.record().recording, run, runtime)
 
     @abc.abstractmethod
     def set_layers(self, definition: StepDefinition) -> None:
