@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 from invented_rows import row_of, time_of
 
 from pydlbench.backends.steps import operations
@@ -94,7 +95,8 @@ class Gpu:
     stream: float = 0.0
     asked: int = 0
     running: str = "operators"
-    captured: list[float] | None = None
+    noted: list[float] | None = None
+    gated: list[float] | None = None
     profiled: list[tuple[Event, Span, Span]] | None = None
 
     # --- the runtime --------------------------------------------------------------------------
@@ -110,28 +112,46 @@ class Gpu:
     def wait(self) -> None:
         self.host = max(self.host, self.stream)
 
-    def sleep(self, seconds: float) -> None:
-        self.stream = self._begin() + seconds
-
     def now(self) -> float:
         return self.host
 
     def allocations(self) -> int:
         return self.asked
 
-    def capture(self, call: Any, times: int) -> Any:
+    def enqueued(self, call: Any) -> Any:
+        """Calls behind a gate that opens when the host has launched all of them."""
+
+        def sample(samples: int, inner: int, untimed: int) -> dict[str, Any]:
+            del untimed
+            seconds, enqueue_s = [], []
+            for _ in range(samples):
+                self.wait()
+                begin, self.gated = self.host, []
+                for _ in range(inner):
+                    call()
+                taken, self.gated = sum(self.gated), None
+                seconds.append(taken / inner)
+                enqueue_s.append((self.host - begin) / inner)
+                self.stream = self.host + taken
+                self.wait()
+            return raw_chunk(seconds, enqueue_s)
+
+        return SimpleNamespace(sample=sample)
+
+    def captured(self, call: Any, times: int) -> Any:
         if self.uncapturable:
             raise RuntimeError("operation not permitted when stream is capturing")
-        self.captured = []
+        self.noted = []
         for _ in range(times):
             call()
-        total, self.captured = sum(self.captured), None
+        total, self.noted = sum(self.noted), None
 
-        def replay() -> None:
-            self.host += 5e-6
-            self.stream = self._begin() + total * self.slower.get(self.running, 1.0)
+        def sample(samples: int, inner: int, untimed: int) -> dict[str, Any]:
+            del inner, untimed
+            taken = total * self.slower.get(self.running, 1.0) / times
+            return raw_chunk([taken] * samples, [5e-6 / times] * samples)
 
-        return SimpleNamespace(replay=replay)
+        return SimpleNamespace(sample=sample)
 
     def _begin(self) -> float:
         """Return when the device begins with what the host puts into its queue now."""
@@ -140,10 +160,13 @@ class Gpu:
     # --- what runs on it ----------------------------------------------------------------------
 
     def launch(self, host_s: float, device_s: float) -> None:
-        if self.captured is not None:
-            self.captured.append(device_s)
+        if self.noted is not None:
+            self.noted.append(device_s)
             return
         self.host += host_s
+        if self.gated is not None:
+            self.gated.append(device_s * self.slower.get(self.running, 1.0))
+            return
         if device_s:
             self.stream = self._begin() + device_s * self.slower.get(self.running, 1.0)
 
@@ -207,6 +230,17 @@ class Gpu:
         slower = self.slower.get(self.running, 1.0)
         how = {"power_w": 700.0, "reasons": ("power cap",)} if slower > 1 else {}
         return GpuReadings(sm_clock_hz=CLOCK_HZ / slower, readings=1, **how)
+
+
+def raw_chunk(seconds: list[float], enqueue_s: list[float]) -> dict[str, Any]:
+    """What the native sampler returns; its stamps saw no clock."""
+    return {
+        "seconds": np.array(seconds),
+        "enqueue_s": np.array(enqueue_s),
+        "clock_hz": np.array([]),
+        "wall_s": sum(seconds),
+        "gate_timeouts": 0,
+    }
 
 
 def nanoseconds(seconds: float) -> int:

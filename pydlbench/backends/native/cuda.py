@@ -9,10 +9,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
+import msgspec
 import numpy as np
 
 import pydlbench._cuda as _cuda
 from pydlbench.backends.base import DEFAULT_WORKSPACE, KernelFacts, Preparation, check_case
+from pydlbench.backends.frameworks.device_clock import chunk_of
 from pydlbench.backends.native import cuda_libraries, nvml
 from pydlbench.backends.native.cuda_plans import CudaAutotuner, native_pass, plans
 from pydlbench.backends.native.inputs import RecentInputs
@@ -21,7 +23,6 @@ from pydlbench.errors import DeviceLostError, PrimitiveError, PydlbenchError, Un
 from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import Correctness
 from pydlbench.records.specs import KernelSpec
-from pydlbench.timing.chunk import Chunk, Request
 from pydlbench.timing.guards import disturbance
 from pydlbench.timing.statistics import median
 from pydlbench.words import PROFILED_RANGE
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from pydlbench.backends import autotune
     from pydlbench.backends.native.chains import ChainLink
+    from pydlbench.timing.chunk import Chunk, Request
 
 Facts = TypeVar("Facts")
 
@@ -72,13 +74,8 @@ class CudaKernel(Generic[Facts]):
         finally:
             _cuda.pop_range()
         readings = self._monitor.since(mark)
-        return Chunk(
-            seconds=tuple(raw["seconds"].tolist()),
-            clock_hz=tuple(raw["clock_hz"].tolist()),
-            wall_s=raw["wall_s"],
-            disturbance=disturbance(readings),
-            gpu=readings,
-            gate_timeouts=raw["gate_timeouts"],
+        return msgspec.structs.replace(
+            chunk_of(raw), disturbance=disturbance(readings), gpu=readings
         )
 
 

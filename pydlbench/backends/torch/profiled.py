@@ -23,7 +23,7 @@ from pydlbench.errors import PrimitiveError, UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from pydlbench.backends.frameworks.events import GraphRuntime
+    from pydlbench.backends.frameworks.device_clock import StepRuntime
     from pydlbench.backends.torch.recording import Recording
 
 #: Autograd's own copy of a tensor's head; a recorder leaves it out, too.
@@ -38,7 +38,7 @@ MARK: Final = "pydlbench::step"
 
 
 def tracer(
-    recording: Recording, run: Callable[[], Any], runtime: GraphRuntime | None = None
+    recording: Recording, run: Callable[[], Any], runtime: StepRuntime | None = None
 ) -> StepTracer:
     """Return what runs a step traced.
 
@@ -93,7 +93,7 @@ class _Traced:
         del found
         return Trace(seconds, align(self._names, events_of(profiler), contains, self._describe))
 
-    def profiled_on(self, runtime: GraphRuntime) -> Trace:
+    def profiled_on(self, runtime: StepRuntime) -> Trace:
         """Run the step under the profiler, on a GPU and right behind another one."""
         # Else CUPTI stays attached, and slows all later launches of the process (pytorch#144455).
         os.environ.setdefault("TEARDOWN_CUPTI", "1")
@@ -107,7 +107,7 @@ class _Traced:
         found = device_profile(kineto_events(profiler))
         return trace_of(found, self._names, contains, self._describe)
 
-    def between_events(self, runtime: GraphRuntime) -> float:
+    def between_events(self, runtime: StepRuntime) -> float:
         """Run the step on a GPU behind another one, and return its seconds there."""
         self._run()
         start = runtime.record()

@@ -93,7 +93,7 @@ class TorchSubject(StepModel):
     def tracer(self, run: Callable[[], Any]) -> StepTracer:
         """Return what runs the case's step traced; see ``steps.definition.FrameworkModel``."""
         profiled.check_traceable(str(self.case.mode))
-        runtime = gpu.Runtime() if self.case.on_gpu else None
+        runtime = gpu.Runtime(torch.device(self.case.device).index) if self.case.on_gpu else None
         return profiled.tracer(self.record().recording, run, runtime)
 
     @abc.abstractmethod
