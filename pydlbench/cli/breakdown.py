@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pydlbench.cli.options import (
     BUDGET,
-    DEVICE,
     EXPLAIN,
     FAIL_ON,
     REPETITIONS,
@@ -23,7 +22,7 @@ from pydlbench.cli.steps import (
     read_steps,
     summands,
 )
-from pydlbench.cli.values import one_of, whole_number
+from pydlbench.cli.values import whole_number
 from pydlbench.errors import PydlbenchError
 from pydlbench.runner.tasks import Result, Task
 from pydlbench.timing.policy import STEP_BUDGET_S
@@ -54,14 +53,9 @@ class Options(ExplainedStep):
     """The command's options."""
 
     description = (
-        "Measure a framework's step on a CPU, its calls within a traced step and alone, and the "
+        "Measure a framework's step, its calls within a traced step and alone, and the "
         "native layers that stand for them, round by round; and say where the step's time goes, "
         "from the hardware's limit to the step."
-    )
-    device: str | None = DEVICE(
-        help="cpu: steps are traced there only",
-        read=partial(one_of, allowed=("cpu",)),
-        default="cpu",
     )
     budget: float = BUDGET(help="sampling time per native kernel in seconds (0.25)", default=0.25)
     repetitions: int = REPETITIONS(
@@ -184,6 +178,8 @@ class BreakdownTask(ModelTask):
         if self.width is not None:
             rounds = planned_rounds(view.store, [step], self.width)
         begun: dict[str, None] = {}
+        if step.on_gpu:
+            session.room_bytes(step.device)  # or says that there is no GPU
 
         def tell(what: str) -> None:
             begun.setdefault(what)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from pydlbench.analysis.experiments import DISPATCH, FRESH_MEMORY, REORDERS
+from pydlbench.backends.steps.device_trace import IDLE_BETWEEN, IDLE_IN_CALLS
 from pydlbench.diagnose.ablation import AgainstNative, Hypothesis, LayerChange, StepChange
 from pydlbench.diagnose.evidence import like
 from pydlbench.models.passes import LOSS
@@ -483,6 +484,9 @@ def _dispatch(seen: Observations) -> tuple[float, str] | None:
     term = seen.difference(DISPATCH)
     if term is not None:
         return term.seconds, f"breakdown: {term.how}"
+    idle = [term for name in (IDLE_IN_CALLS, IDLE_BETWEEN) if (term := seen.difference(name))]
+    if idle:  # of a GPU
+        return sum(one.seconds for one in idle), f"breakdown: {idle[0].how}"
     if seen.dispatch_s is None:
         return None
     calls = sum(one.count for one in seen.mapped.values())  # of a recorded step

@@ -100,6 +100,8 @@ def measured_row(
         kernels=tuple(facts.kernels),
         energy_j=facts.energy_j,
         power_w=facts.power_w,
+        sustained_s=facts.sustained_s,
+        sustained_hz=facts.sustained_hz,
         gpu=None if samples.gpu is None else plain(msgspec.structs.asdict(samples.gpu)),
         warnings=(
             *_warnings(samples, found, case.on_gpu),
