@@ -51,8 +51,8 @@ def test_a_function_measures_what_its_command_does(executed, name):
     module = importlib.import_module(f"pydlbench.cli.{name}")
     tasks, _ = module.read_tasks(read([name, *words, "--framework", "torch"])[0])
     assert [one.options for one in executed.tasks] == [one.options for one in tasks]
-    rows = [[row.case for row in task.rows] for task in executed.tasks]
-    assert rows == [[row.case for row in task.rows] for task in tasks]
+    rows = [[row.spec for row in task.rows] for task in executed.tasks]
+    assert rows == [[row.spec for row in task.rows] for task in tasks]
 
 
 def test_what_cannot_be_measured_is_an_error(executed):

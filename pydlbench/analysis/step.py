@@ -246,7 +246,7 @@ class _Measured:
         self._rows = dict(native)
         # New processes in each round are beside the session's, which stay; those of two rounds
         # start at a time.
-        self._fresh = (session.beside(), session.beside())
+        self._fresh = (session.sibling(), session.sibling())
         self._study = Study(random_order(session.options.seed), session.interference)
         self._kernels: list[RemoteKernel[OperatorsFacts] | RemoteKernel[StepFacts] | None] = []
         self._subjects: list[Subject] = []

@@ -174,7 +174,7 @@ class BreakdownTask(ModelTask):
         from pydlbench.steps.run import check_memory_of_parts
 
         del session
-        case = self.rows[0].case
+        case = self.rows[0].spec
         if self.graph is not None and not case.on_gpu:  # another's needs nobody knows yet
             check_memory_of_parts(self.graph, case, read_cpu_facts().memory_available_bytes)
 
@@ -184,7 +184,7 @@ class BreakdownTask(ModelTask):
         from pydlbench.steps.run import planned_rounds
 
         (row,) = self.rows
-        step = row.case
+        step = row.spec
         rounds = self.rounds
         if self.width is not None:
             rounds = planned_rounds(view.store, [step], self.width)

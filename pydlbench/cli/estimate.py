@@ -165,7 +165,7 @@ def read_tasks(args: Options) -> tuple[list[Task], tuple[str, ...]]:
     row = Row(
         fields=fields_of(args, values),
         label=step.what,
-        case=step,
+        spec=step,
     )
     options = {
         **summands(args, args.budget),
@@ -207,7 +207,7 @@ class EstimateTask(ModelTask):
     @property
     def step(self) -> StepSpec:
         """The step."""
-        step: StepSpec = self.rows[0].case
+        step: StepSpec = self.rows[0].spec
         return step
 
     def seconds(self) -> float:

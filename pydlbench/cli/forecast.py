@@ -81,7 +81,7 @@ def run(
             show(results.run, found, outputs, early=results.early, explain=args.explain)
 
     # Without the GPU, or a model, no step of the run has a forecast.
-    steps = [row.case for task in tasks for row in task.rows]
+    steps = [row.spec for task in tasks for row in task.rows]
     tolerant = not any(one.on_gpu or one.own is not None for one in steps)
     how: dict[str, Any] = {"sessions": session_factory, "what": "forecasts"}
     code, _ = measure(args, "forecast", tasks, shown, tolerant=tolerant, **how)
@@ -139,7 +139,7 @@ class ForecastTask(ModelTask):
         from pydlbench.analysis.forecast import forecasting, table_of
 
         (row,) = self.rows
-        step: StepSpec = row.case
+        step: StepSpec = row.spec
         if step.on_gpu:
             session.room_bytes(step.device)  # or says that there is no GPU
 

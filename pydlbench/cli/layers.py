@@ -680,7 +680,7 @@ def tasks(request: Request) -> list[Task]:
     return [
         KernelTask(
             rows=tuple(
-                Row(fields=_fields(case, threads), label=case.label, case=case)
+                Row(fields=_fields(case, threads), label=case.label, spec=case)
                 for case in request.cases
             ),
             options={**request.options, "threads": threads},

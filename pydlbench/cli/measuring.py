@@ -69,7 +69,7 @@ def measure(
 
 def _backends_of(tasks: Sequence[Task]) -> list[str]:
     """Return the backends and frameworks of what is measured."""
-    specs = [row.case for task in tasks for row in task.rows]
+    specs = [row.spec for task in tasks for row in task.rows]
     names = ("backend", "framework")
     return [str(getattr(spec, name)) for spec in specs for name in names if hasattr(spec, name)]
 

@@ -151,7 +151,7 @@ def read_tasks(args: Options) -> tuple[list[Task], tuple[str, ...]]:
                     Row(
                         fields=fields_of(args, values_of(step, *_NAMES)),
                         label=step.label,
-                        case=step,
+                        spec=step,
                     )
                     for step in steps
                 ),
@@ -236,14 +236,14 @@ class StepTask(ModelTask, StepsTask):
 
         if self.model is None:
             return
-        check_memory(self.model, [row.case for row in self.rows], session.memory_bytes)
+        check_memory(self.model, [row.spec for row in self.rows], session.memory_bytes)
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
         """Time the steps in turn."""
         from pydlbench.steps.run import planned_rounds
 
         self.check(session)
-        cases = [row.case for row in self.rows]
+        cases = [row.spec for row in self.rows]
         if self.agree:
             view.advance(0, len(cases), f"{cases[0].label}: agreement")
             yield Result("agreement", _compare(session, cases))
@@ -258,7 +258,7 @@ class StepTask(ModelTask, StepsTask):
         """Return a step's record without numbers."""
         from pydlbench.records.step import StepRecord
 
-        record = StepRecord(case=row.case, status=status, reason=reason)
+        record = StepRecord(case=row.spec, status=status, reason=reason)
         return Result("step", record.to_dict(), row)
 
 

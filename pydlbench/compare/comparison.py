@@ -127,10 +127,10 @@ class Comparison:
     @property
     def counted(self) -> Mapping[str, int]:
         """How many rows have each verdict."""
-        found = dict.fromkeys(VERDICTS, 0)
+        counts = dict.fromkeys(VERDICTS, 0)
         for row in self.rows:
-            found[row.verdict] += 1
-        return found
+            counts[row.verdict] += 1
+        return counts
 
     def slower(self, threshold: float) -> list[ComparedRow]:
         """Return the rows that are SLOWER by more than a fraction, the slowest first."""
@@ -192,8 +192,8 @@ class Comparison:
                 {**_name(pair.a), "a": pair.a.status, "b": pair.b.status}
                 for pair in self.matching.untimed
             ),
-            warnings=tuple(one.text for one in self.differences),
-            differences=tuple(one.to_dict() for one in self.differences),
+            warnings=tuple(difference.text for difference in self.differences),
+            differences=tuple(difference.to_dict() for difference in self.differences),
             notes=self.notes,
             settings={
                 "alpha": settings.alpha,
@@ -207,8 +207,8 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the same as a plain object; of 100,000 rows in a second."""
-        found: dict[str, Any] = msgspec.to_builtins(self.document())
-        return found
+        plain: dict[str, Any] = msgspec.to_builtins(self.document())
+        return plain
 
 
 def _side(row: Row, library: str | None) -> ComparisonSide:

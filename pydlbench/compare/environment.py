@@ -80,7 +80,7 @@ def differences(a: Side, b: Side, pairs: Sequence[Pair]) -> list[Difference]:
                 counts=False,
             )
         ]
-    found = [
+    known = [
         *_machines(a, b),
         *_threads(a, b, pairs),
         *_named("library", "libraries", _libraries(a), _libraries(b)),
@@ -91,7 +91,7 @@ def differences(a: Side, b: Side, pairs: Sequence[Pair]) -> list[Difference]:
         *_systems(a, b),
         *_unknown(a, b),
     ]
-    return [*found, *_kernels(pairs), *_clocks(pairs)]
+    return [*known, *_kernels(pairs), *_clocks(pairs)]
 
 
 def _machines(a: Side, b: Side) -> list[Difference]:
@@ -99,24 +99,24 @@ def _machines(a: Side, b: Side) -> list[Difference]:
         text = f"the machines differ: {a.machine} and {b.machine}"
         return [Difference(what="machine", a=a.machine, b=b.machine, text=text)]
     first, second = a.device.get("facts") or {}, b.device.get("facts") or {}
-    found = []
+    listed = []
     for name, words in _FACTS.items():
-        one, other = first.get(name), second.get(name)
-        if one is not None and other is not None and one != other:
-            short = isinstance(one, (str, int, float)) and isinstance(other, (str, int, float))
-            shown = f": {one} and {other}" if short else ""
+        own, other = first.get(name), second.get(name)
+        if own is not None and other is not None and own != other:
+            short = isinstance(own, (str, int, float)) and isinstance(other, (str, int, float))
+            shown = f": {own} and {other}" if short else ""
             text = f"the machines differ in {words}{shown}"
-            found.append(Difference(what="machine", a=one, b=other, text=text))
-    return found
+            listed.append(Difference(what="machine", a=own, b=other, text=text))
+    return listed
 
 
 def _threads(a: Side, b: Side, pairs: Sequence[Pair]) -> list[Difference]:
     """Where the rows do not say it: those of a row are matched, or are the axis."""
-    one, other = a.device.get("cpus"), b.device.get("cpus")
-    if not one or not other or len(one) == len(other) or all(pair.a.threads for pair in pairs):
+    own, other = a.device.get("cpus"), b.device.get("cpus")
+    if not own or not other or len(own) == len(other) or all(pair.a.threads for pair in pairs):
         return []
-    text = f"the numbers of threads differ: {len(one)} and {len(other)}"
-    return [Difference(what="threads", a=len(one), b=len(other), text=text)]
+    text = f"the numbers of threads differ: {len(own)} and {len(other)}"
+    return [Difference(what="threads", a=len(own), b=len(other), text=text)]
 
 
 def _libraries(side: Side) -> Mapping[str, Any]:
@@ -131,8 +131,8 @@ def _libraries(side: Side) -> Mapping[str, Any]:
 
 
 def _part(side: Side, name: str) -> Mapping[str, Any]:
-    found = side.environment.get(name)
-    return found if isinstance(found, dict) else {}
+    part = side.environment.get(name)
+    return part if isinstance(part, dict) else {}
 
 
 def _named(
@@ -149,15 +149,15 @@ def _named(
     if not changed:
         return []
     shown = [
-        f"{name} {one if one is not None else 'absent'} and "
+        f"{name} {own if own is not None else 'absent'} and "
         f"{other if other is not None else 'absent'}"
-        for name, (one, other) in list(changed.items())[:_SHOWN]
+        for name, (own, other) in list(changed.items())[:_SHOWN]
     ]
     more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
     return [
         Difference(
             what=what,
-            a={name: one for name, (one, _) in changed.items()},
+            a={name: own for name, (own, _) in changed.items()},
             b={name: other for name, (_, other) in changed.items()},
             text=f"{words} differ: {'; '.join(shown)}{more}",
         )
@@ -165,26 +165,26 @@ def _named(
 
 
 def _code(a: Side, b: Side) -> list[Difference]:
-    one, other = a.environment.get("code"), b.environment.get("code")
-    if not one or not other or one == other:
+    own, other = a.environment.get("code"), b.environment.get("code")
+    if not own or not other or own == other:
         return []
-    text = f"pydlbench's own code that times kernels differs: {one} and {other}"
-    return [Difference(what="code", a=one, b=other, text=text, counts=False)]
+    text = f"pydlbench's own code that times kernels differs: {own} and {other}"
+    return [Difference(what="code", a=own, b=other, text=text, counts=False)]
 
 
 def _systems(a: Side, b: Side) -> list[Difference]:
-    found = []
+    listed = []
     for name, words in (
         ("os", "operating systems"),
         ("kernel", "kernels of the system"),
         ("python", "Python versions"),
         ("machine", "architectures"),
     ):
-        one, other = a.environment.get(name), b.environment.get(name)
-        if one is not None and other is not None and one != other:
-            text = f"{words} differ: {one} and {other}"
-            found.append(Difference(what="system", a=one, b=other, text=text))
-    return found
+        own, other = a.environment.get(name), b.environment.get(name)
+        if own is not None and other is not None and own != other:
+            text = f"{words} differ: {own} and {other}"
+            listed.append(Difference(what="system", a=own, b=other, text=text))
+    return listed
 
 
 def _unknown(a: Side, b: Side) -> list[Difference]:

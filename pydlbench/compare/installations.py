@@ -83,7 +83,7 @@ def compare_installations(
     )
     matching = Matching(pairs=[Pair(row, row) for row in rows], only_a=[], only_b=[], untimed=[])
     first, second, matched = measured_sides(a, b, matching, pairs)
-    measured = [pair.found for pair in pairs if pair.found.logs]
+    measured = [pair.passes for pair in pairs if pair.passes.logs]
     notes = lost(pairs)
     if not measured:
         raise PydlbenchError(f"nothing to compare: {notes[0] if notes else 'no pass was finished'}")
@@ -95,8 +95,8 @@ def lost(pairs: Sequence[RerunPair]) -> tuple[str, ...]:
     """Say what could not be measured, and why."""
     reasons: dict[str, int] = {}
     for pair in pairs:
-        if not pair.found.logs and pair.found.reason is not None:
-            reasons[pair.found.reason] = reasons.get(pair.found.reason, 0) + 1
+        if not pair.passes.logs and pair.passes.reason is not None:
+            reasons[pair.passes.reason] = reasons.get(pair.passes.reason, 0) + 1
     return tuple(
         f"{count} {'row' if count == 1 else 'rows'} could not be measured: {reason}"
         for reason, count in reasons.items()

@@ -78,23 +78,23 @@ def compare_interleaved(
     """
     settings = settings or Settings()
     if finished is None:
-        finished = max((len(one.logs) for one in measured), default=0)
-    logs = [one.logs for one in measured]
+        finished = max((len(passes.logs) for passes in measured), default=0)
+    logs = [passes.logs for passes in measured]
     against = [
-        None if len(one.logs) >= LEAST_PASSES else one.reason or _lacking(len(one.logs))
-        for one in measured
+        None if len(passes.logs) >= LEAST_PASSES else passes.reason or _lacking(len(passes.logs))
+        for passes in measured
     ]
-    cycles = np.array([_mean(one.cycles) if one.cycles else math.nan for one in measured])
-    means = np.array([_mean(one) for one in logs])
+    cycles = np.array([_mean(passes.cycles) if passes.cycles else math.nan for passes in measured])
+    means = np.array([_mean(values) for values in logs])
     estimates = judge(means, _scatter(logs, kinds_of(matching.pairs)), against, settings, cycles)
     rows = [
         ComparedRow(
             *pair,
             estimate,
-            passes=[math.exp(log) for log in one.logs],
-            libraries=(one.libraries[0], one.libraries[1]),
+            passes=[math.exp(log) for log in passes.logs],
+            libraries=(passes.libraries[0], passes.libraries[1]),
         )
-        for pair, one, estimate in zip(matching.pairs, measured, estimates, strict=True)
+        for pair, passes, estimate in zip(matching.pairs, measured, estimates, strict=True)
     ]
     return Comparison(
         a=a,
@@ -111,8 +111,8 @@ def compare_interleaved(
 
 def _scatter(logs: Sequence[Sequence[float]], kinds: NDArray[Any]) -> Scatter:
     """Return the scatter of means of passes."""
-    counts = np.array([len(one) for one in logs])
-    sums = np.array([math.fsum((x - _mean(one)) ** 2 for x in one) for one in logs])
+    counts = np.array([len(values) for values in logs])
+    sums = np.array([math.fsum((x - _mean(values)) ** 2 for x in values) for values in logs])
     sd, freedom = pooled(sums, np.maximum(counts - 1, 0), kinds)
     return Scatter(sd / np.sqrt(np.maximum(counts, 1)), freedom)
 
@@ -130,11 +130,11 @@ def _geomean(logs: Sequence[Sequence[float]], settings: Settings) -> Estimate | 
 
     Where a row lacks a pass, as many passes tell the scatter as every row has.
     """
-    most = max((len(one) for one in logs), default=0)
-    kept = [one for one in logs if one and len(one) >= min(most, LEAST_PASSES)]
+    most = max((len(values) for values in logs), default=0)
+    kept = [values for values in logs if values and len(values) >= min(most, LEAST_PASSES)]
     if not kept:
         return None
-    least = min(len(one) for one in kept)
-    of_passes = [_mean([one[number] for one in kept]) for number in range(least)]
-    middle = np.array([_mean([_mean(one) for one in kept])])
+    least = min(len(values) for values in kept)
+    of_passes = [_mean([values[number] for values in kept]) for number in range(least)]
+    middle = np.array([_mean([_mean(values) for values in kept])])
     return judge(middle, _scatter([of_passes], np.array(["all"])), [None], settings)[0]

@@ -50,18 +50,18 @@ _DEVICE: Final = Row._fields.index("device")
 #: Kinds of rows that are layers, not whole steps.
 LAYER_KINDS: Final = frozenset(KINDS)
 # Those whose problem says all of what they compute.
-_SAID: Final = frozenset(one for one in LAYER_KINDS if not one.startswith("pool"))
+_WHOLE: Final = frozenset(kind for kind in LAYER_KINDS if not kind.startswith("pool"))
 
 
 def key(row: Row) -> tuple[Any, ...]:
     """Return what a row is matched by: its name, its problem and its setting."""
-    found: tuple[Any, ...] = row[:_KEY]
+    fields: tuple[Any, ...] = row[:_KEY]
     if row.device == "cpu" and row.pass_ == "forward":  # as most of 100,000 rows may be
-        return found
+        return fields
     device = row.device.partition(":")[0]  # cuda:0 and cuda:1 are the same kind
     # Backward passes know one propagation only.
     propagation = row.propagation if row.pass_ == "forward" else None
-    return (*found[:_DEVICE], device, *found[_DEVICE + 1 : -1], propagation)
+    return (*fields[:_DEVICE], device, *fields[_DEVICE + 1 : -1], propagation)
 
 
 def setting(without: Iterable[str]) -> Callable[[Row], tuple[Any, ...]]:
@@ -73,27 +73,27 @@ def setting(without: Iterable[str]) -> Callable[[Row], tuple[Any, ...]]:
     place = [name for name in FIELDS if name not in left_out].index("device") if kinds else 0
     forward = "propagation" not in left_out
 
-    def one(row: Row) -> tuple[Any, ...]:
-        found = read(row)
+    def fields_of(row: Row) -> tuple[Any, ...]:
+        values = read(row)
         if kinds and row.device != "cpu":  # cuda:0 and cuda:1 are the same kind
-            found = (*found[:place], row.device.partition(":")[0], *found[place + 1 :])
+            values = (*values[:place], row.device.partition(":")[0], *values[place + 1 :])
         if forward and row.pass_ != "forward":  # backward passes know one propagation only
-            found = (*found[:-1], None)
+            values = (*values[:-1], None)
         # A pooling's descriptor does not say whether it is the maximum or the mean, and a step's
         # options not of which model they are.
-        return found if row.kind in _SAID else (row.layer, *found)
+        return values if row.kind in _WHOLE else (row.layer, *values)
 
-    return one
+    return fields_of
 
 
 def grouped(
     rows: Iterable[Row], fields: Callable[[Row], tuple[Any, ...]]
 ) -> dict[tuple[Any, ...], list[Row]]:
     """Return rows by what a function of :func:`setting` reads of them."""
-    found: dict[tuple[Any, ...], list[Row]] = {}
+    groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        found.setdefault(fields(row), []).append(row)
-    return found
+        groups.setdefault(fields(row), []).append(row)
+    return groups
 
 
 def describe(row: Row) -> str:
@@ -131,7 +131,7 @@ def match_across(a: Side, b: Side) -> Across:
     Raises:
         UsageError: they differ in several, or in what no axis is.
     """
-    found: dict[str, tuple[list[tuple[Row, Row]], list[Row], list[Row]]] = {}
+    by_axis: dict[str, tuple[list[tuple[Row, Row]], list[Row], list[Row]]] = {}
     matched: set[int] = set()
     for axis, names in AXES.items():
         fields = setting(names)
@@ -148,16 +148,18 @@ def match_across(a: Side, b: Side) -> Across:
         pairs = [
             (_one_value(axis, a, first[name]), _one_value(axis, b, second[name])) for name in common
         ]
-        found[axis] = (
+        by_axis[axis] = (
             pairs,
             [row for name, rows in first.items() if name not in second for row in rows],
             [row for name, rows in second.items() if name not in first for row in rows],
         )
-    if len(found) == 1:
-        axis, (pairs, left_a, left_b) = next(iter(found.items()))
+    if len(by_axis) == 1:
+        axis, (pairs, left_a, left_b) = next(iter(by_axis.items()))
         return axis, pairs, left_a, left_b
-    if found:
-        counts = " and ".join(f"{axis} ({len(one[0])} rows)" for axis, one in found.items())
+    if by_axis:
+        counts = " and ".join(
+            f"{axis} ({len(matched[0])} rows)" for axis, matched in by_axis.items()
+        )
         raise UsageError(
             f"{b.name}: differs from {a.name} in {counts}; rows are matched across one axis only; "
             "nearest: measure both with the same setting but one"
@@ -242,8 +244,8 @@ def match(a: Side, b: Side) -> Matching:
     pairs += more
     axis, values = None, ("", "")
     if not pairs:
-        axis, found, left_a, left_b = match_across(a, b)
-        pairs = [Pair(*pair) for pair in found]
+        axis, across, left_a, left_b = match_across(a, b)
+        pairs = [Pair(*pair) for pair in across]
         values = _values(axis, pairs)
     timed = [pair for pair in pairs if pair[0].ok and pair[1].ok]
     return Matching(
@@ -269,9 +271,9 @@ def _by_name(a: Side, b: Side) -> tuple[list[Pair], list[Row], list[Row]]:
 
 
 def _index(side: Side) -> dict[tuple[Any, ...], Row]:
-    found = dict(zip(map(key, side.rows), side.rows, strict=True))
-    if len(found) == len(side.rows):
-        return found
+    rows = dict(zip(map(key, side.rows), side.rows, strict=True))
+    if len(rows) == len(side.rows):
+        return rows
     seen: set[tuple[Any, ...]] = set()
     for row in side.rows:
         name = key(row)

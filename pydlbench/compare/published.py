@@ -103,8 +103,8 @@ class Figure(Record, frozen=True, kw_only=True):
 @cache
 def read_sources() -> Mapping[str, Source]:
     """Return the sources by their keys, in the order in which they are listed."""
-    found = _toml()["sources"]
-    return MappingProxyType({name: Source(**fields) for name, fields in found.items()})
+    sources = _toml()["sources"]
+    return MappingProxyType({name: Source(**fields) for name, fields in sources.items()})
 
 
 @cache
@@ -136,13 +136,15 @@ def find_figures(model: str | None) -> tuple[Figure, ...]:
     figures = read_figures()
     if model is None:
         return figures
-    exact = tuple(one for one in figures if one.model == model)
-    found = exact or tuple(one for one in figures if model and one.model.startswith(model))
-    if not found:
-        names = list(dict.fromkeys(one.model for one in figures))
+    exact = tuple(figure for figure in figures if figure.model == model)
+    chosen = exact or tuple(
+        figure for figure in figures if model and figure.model.startswith(model)
+    )
+    if not chosen:
+        names = list(dict.fromkeys(figure.model for figure in figures))
         near = ", ".join(nearest(model, names) or names)
         raise UsageError(f"--model {model}: no published figure of it; nearest: {near}")
-    return found
+    return chosen
 
 
 @cache
@@ -231,10 +233,10 @@ def _breakdown(document: Mapping[str, Any], _batch_of: object) -> Iterator[dict[
 
 
 def _estimate(document: Mapping[str, Any], _batch_of: object) -> Iterator[dict[str, Any]]:
-    found = document.get("estimate") or {}
+    values = document.get("estimate") or {}
     if not document.get("missing"):
         who = "native layers, summed"
-        yield {**_shared(document), "seconds": found.get("time_s"), "who": who}
+        yield {**_shared(document), "seconds": values.get("time_s"), "who": who}
 
 
 def _protocol(
@@ -293,7 +295,7 @@ _PRECISIONS: Final[Mapping[str, tuple[str, ...]]] = {"fp16": ("fp16", "fp16-tc")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class MatchedFigure:
     """A published figure with one result of ours.
 
     Attributes:
@@ -321,28 +323,30 @@ class Beside:
         }
 
 
-def beside(figures: Iterable[Figure], own: Sequence[Own]) -> list[tuple[Figure, list[Beside]]]:
+def match_figures(
+    figures: Iterable[Figure], own: Sequence[Own]
+) -> list[tuple[Figure, list[MatchedFigure]]]:
     """Return each figure with our results that it can stand beside, maybe none.
 
     Model, phase and precision are the same. Of each framework and mode of a run the result with
     the figure's batch is taken, else the one with the nearest batch, per image and marked. What was
     run as the published script is taken before a plain step.
     """
-    return [(figure, _beside(figure, own)) for figure in figures]
+    return [(figure, _matches(figure, own)) for figure in figures]
 
 
-def _beside(figure: Figure, own: Sequence[Own]) -> list[Beside]:
+def _matches(figure: Figure, own: Sequence[Own]) -> list[MatchedFigure]:
     groups: dict[tuple[str, ...], list[Own]] = {}
-    for one in own:
-        if _fits(figure, one):
-            name = (one.run, one.who, one.device, one.precision, one.options)
-            groups.setdefault(name, []).append(one)
-    found = []
+    for result in own:
+        if _fits(figure, result):
+            name = (result.run, result.who, result.device, result.precision, result.options)
+            groups.setdefault(name, []).append(result)
+    matches = []
     for group in groups.values():
-        played = [one for one in group if one.protocol is not None] or group
-        nearest = min(played, key=lambda one: (_away(figure, one), one.batch))
-        found.append(_pair(figure, nearest))
-    return found
+        eligible = [result for result in group if result.protocol is not None] or group
+        nearest = min(eligible, key=lambda result: (_away(figure, result), result.batch))
+        matches.append(_pair(figure, nearest))
+    return matches
 
 
 def _fits(figure: Figure, own: Own) -> bool:
@@ -358,7 +362,7 @@ def _away(figure: Figure, own: Own) -> float:
     return max(own.batch, figure.batch) / min(own.batch, figure.batch)
 
 
-def _pair(figure: Figure, own: Own) -> Beside:
+def _pair(figure: Figure, own: Own) -> MatchedFigure:
     marks = []
     if own.batch != figure.batch:
         marks.append(f"per image, batch {own.batch}")
@@ -368,7 +372,7 @@ def _pair(figure: Figure, own: Own) -> Beside:
         marks.append(own.options)
     if own.precision != figure.precision:
         marks.append(own.precision)
-    return Beside(
+    return MatchedFigure(
         figure=figure,
         own=own,
         value=figure.in_unit(own.seconds, own.batch),

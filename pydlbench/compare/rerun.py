@@ -88,10 +88,10 @@ def _named(row: Row) -> Layer | None:
     if row.layer == row.problem:
         return None
     try:
-        found = find_layers([row.layer], row.batch)
+        layers = find_layers([row.layer], row.batch)
     except UsageError:  # a name of the user's own
         return None
-    same = [one for one in found if (one.kind, one.problem) == (row.kind, row.problem)]
+    same = [layer for layer in layers if (layer.kind, layer.problem) == (row.kind, row.problem)]
     return same[0] if len(same) == 1 else None
 
 
@@ -113,14 +113,14 @@ def measured_sides(
         rerun: what was measured.
     """
     pairs, lost = [], list(matching.untimed)
-    for pair, one in zip(matching.pairs, rerun, strict=True):
-        if one.found.logs:
-            pairs.append(Pair(*(_row(row, one, side) for side, row in enumerate(pair))))
+    for pair, measured in zip(matching.pairs, rerun, strict=True):
+        if measured.passes.logs:
+            pairs.append(Pair(*(_row(row, measured, side) for side, row in enumerate(pair))))
         else:
             lost.append(Pair(*(row._replace(status="failed") for row in pair)))
-    found = dataclasses.replace(matching, pairs=pairs, untimed=lost)
+    changed = dataclasses.replace(matching, pairs=pairs, untimed=lost)
     first, second = ([pair[side] for pair in pairs] for side in (0, 1))
-    return dataclasses.replace(a, rows=first), dataclasses.replace(b, rows=second), found
+    return dataclasses.replace(a, rows=first), dataclasses.replace(b, rows=second), changed
 
 
 def measured_here(side: Side, run: RunRecord) -> Side:
@@ -129,17 +129,17 @@ def measured_here(side: Side, run: RunRecord) -> Side:
 
 
 def _row(row: Row, pair: RerunPair, side: int) -> Row:
-    found = pair.found
-    clocks = found.clocks[side]
+    passes = pair.passes
+    clocks = passes.clocks[side]
     return row._replace(
-        median=median(found.seconds[side]),
+        median=median(passes.seconds[side]),
         # Of a side by itself there is no interval: only the ratio of a pass is worth one.
         ci_low=None,
         ci_high=None,
-        n=len(found.seconds[side]),
+        n=len(passes.seconds[side]),
         clock_hz=median(clocks) if clocks else None,
         contended=None,
-        algorithm=found.algorithms[side] or row.algorithm,
+        algorithm=passes.algorithms[side] or row.algorithm,
     )
 
 
@@ -173,10 +173,10 @@ class RerunPair:
     """A pair of kernels or steps and what came of them so far."""
 
     sides: tuple[RerunSide, RerunSide]
-    found: Passes = field(default_factory=Passes)
+    passes: Passes = field(default_factory=Passes)
 
     @classmethod
-    def of(cls, pair: Pair) -> RerunPair:
+    def from_rows(cls, pair: Pair) -> RerunPair:
         """Return what a pair of rows measures again.
 
         Both sides run on the code and the libraries that are installed now, so the settings must
@@ -235,18 +235,18 @@ def take_pass(
     order = list(pairs)
     rng.shuffle(order)
     try:
-        for one in order:
-            progress(one.sides[1].spec.label)
+        for pair in order:
+            progress(pair.sides[1].spec.label)
             try:
-                _one(one, sessions, open_session, budget_s, rng)
+                _measure_pair(pair, sessions, open_session, budget_s, rng)
             except PydlbenchError as error:
-                one.found.reason = str(error)
+                pair.passes.reason = str(error)
     finally:
         for session in sessions.values():
             session.close()
 
 
-def _one(
+def _measure_pair(
     pair: RerunPair,
     sessions: dict[tuple[int, int | None], Session],
     open_session: Callable[[int, int | None], Session],
@@ -263,7 +263,7 @@ def _one(
             if place not in sessions:
                 sessions[place] = open_session(side, own.threads)
             if isinstance(own.spec, StepSpec):
-                kernels[side] = _step(own.spec, sessions[place], checks=not pair.found.logs)
+                kernels[side] = _step(own.spec, sessions[place], checks=not pair.passes.logs)
             else:
                 kernels[side] = sessions[place].prepare(own.spec)
         _sample(pair, kernels, budget_s, rng)
@@ -276,10 +276,10 @@ def _step(spec: StepSpec, session: Session, *, checks: bool) -> RemoteKernel[Ste
         PrimitiveError: it computes something else.
     """
     kernel = prepare_step(spec, session, preparation=StepPreparation(checks=checks))
-    wrong = [one for one in kernel.facts.checks if one.status != "ok"]
+    wrong = [check for check in kernel.facts.checks if check.status != "ok"]
     if wrong:
         kernel.release()
-        raise PrimitiveError("; ".join(f"{one.name}: {one.detail}" for one in wrong))
+        raise PrimitiveError("; ".join(f"{check.name}: {check.detail}" for check in wrong))
     return kernel
 
 
@@ -297,20 +297,20 @@ def _sample(
     ]
     for error in study.take(subjects, rounds=_ROUNDS).values():
         raise error
-    _add(pair.found, study.table.of(0), study.table.of(1))
+    _add(pair.passes, study.table.of(0), study.table.of(1))
     both = [kernels[side].facts for side in (0, 1)]
-    pair.found.algorithms[:] = [getattr(facts, "algorithm", None) for facts in both]
-    pair.found.libraries[:] = [facts.library for facts in both]
+    pair.passes.algorithms[:] = [getattr(facts, "algorithm", None) for facts in both]
+    pair.passes.libraries[:] = [facts.library for facts in both]
 
 
-def _add(found: Passes, a: Series, b: Series) -> None:
+def _add(passes: Passes, a: Series, b: Series) -> None:
     ratio = contrast(b, a)
     assert ratio is not None, "they shared all rounds"
-    found.logs.append(math.log(ratio.median))
+    passes.logs.append(math.log(ratio.median))
     first, second = a.cycles_by_round(), b.cycles_by_round()
     if first.keys() & second.keys():
-        found.cycles.append(math.log(paired_ratio(second, first).median))
+        passes.cycles.append(math.log(paired_ratio(second, first).median))
     for number, samples in enumerate((a, b)):
-        found.seconds[number].append(samples.median)
+        passes.seconds[number].append(samples.median)
         if samples.clock_hz is not None:
-            found.clocks[number].append(samples.clock_hz)
+            passes.clocks[number].append(samples.clock_hz)

@@ -42,7 +42,7 @@ class StepChange:
 
     Attributes:
         what: in words that follow "with": ``huge pages``.
-        changes: fields of the step's case and their new values.
+        changes: fields of the step's spec and their new values.
         options: of the model, and their new values.
         both: options of the model that differ from the step's on both sides.
         allocator: of the changed step's process.
@@ -71,7 +71,7 @@ class LayerChange:
 
     Attributes:
         what: in words that follow "with".
-        case: as the step has it.
+        spec: as the step has it.
         changed: the other one.
         variant: how the step runs it, where the framework has several ways; None is its best.
         changed_variant: how the other one is run.
@@ -80,7 +80,7 @@ class LayerChange:
     """
 
     what: str
-    case: KernelSpec
+    spec: KernelSpec
     changed: KernelSpec
     variant: str | None = None
     changed_variant: str | None = None
@@ -93,18 +93,18 @@ class AgainstNative:
     """One operator of the framework beside the native library's fastest kernel, in turn.
 
     Attributes:
-        case: as the framework runs it.
+        spec: as the framework runs it.
         count: how often the step has it.
     """
 
-    case: KernelSpec
+    spec: KernelSpec
     count: int = 1
 
     @property
     def what(self) -> str:
         """In words that follow "with"."""
-        name = (self.case.layer.name or self.case.layer.problem).rpartition("/")[2]
-        return f"the fastest native kernel for {name} {self.case.pass_}"
+        name = (self.spec.layer.name or self.spec.layer.problem).rpartition("/")[2]
+        return f"the fastest native kernel for {name} {self.spec.pass_}"
 
 
 Experiment: TypeAlias = StepChange | LayerChange | AgainstNative
@@ -174,10 +174,10 @@ def in_turn(
     for error in study.take(subjects, rounds=rounds).values():
         raise error
     own, changed = study.table.of(0), study.table.of(1)
-    found = contrast(changed, own)
-    assert found is not None, "they shared all rounds"
-    words = f"; other work disturbed them: {found.reason}" if found.contended else ""
-    return per_image(found.to_ratio(), images), own.median, words
+    estimate = contrast(changed, own)
+    assert estimate is not None, "they shared all rounds"
+    words = f"; other work disturbed them: {estimate.reason}" if estimate.contended else ""
+    return per_image(estimate.to_ratio(), images), own.median, words
 
 
 def per_image(ratio: Ratio, images: int) -> Ratio:
@@ -198,7 +198,7 @@ def saving_of(
     ratio: Ratio,
     base_s: float,
     step_s: float,
-    of: str,
+    scope: str,
     how: str,
     *,
     count: int = 1,
@@ -210,14 +210,14 @@ def saving_of(
         ratio: of paired rounds.
         base_s: what was not changed, in seconds.
         step_s: the step, in seconds.
-        of: ``step`` or ``layer``.
+        scope: ``step`` or ``layer``.
         how: what ran beside what.
         count: how often the step has it.
         kept_s: what of the difference has to be done all the same, in seconds.
     """
 
-    def saved(one: float) -> float:
-        return count * base_s * (1 - one) - kept_s
+    def saved(times: float) -> float:
+        return count * base_s * (1 - times) - kept_s
 
     interval = ratio.interval
     return Saving(
@@ -225,8 +225,8 @@ def saving_of(
         low=None if interval is None else saved(interval.high),
         high=None if interval is None else saved(interval.low),
         # The share is of the step as it was in these rounds.
-        step_s=base_s if of == "step" else step_s,
-        of=of,
+        step_s=base_s if scope == "step" else step_s,
+        of=scope,
         how=how,
         rounds=ratio.n,
     )
@@ -271,21 +271,23 @@ def saving_against_native(experiment: AgainstNative, step_s: float, session: Ses
     Raises:
         PrimitiveError: one of the two has no time; the message says why.
     """
-    native = msgspec.structs.replace(experiment.case, backend="native", mode=None)
-    (_, own), (_, best) = session.measure([experiment.case, native])
+    native = msgspec.structs.replace(experiment.spec, backend="native", mode=None)
+    (_, own), (_, best) = session.measure([experiment.spec, native])
     for row in (own, best):
         if not row.ok:
             raise PrimitiveError(f"{row.backend} {row.layer}: {row.reason or row.status}")
     assert own.time is not None
     assert own.ratio is not None
-    found = [one for one in own.causes if one["cause"] not in (*_ELSEWHERE, _UNEXPLAINED)]
-    beside = sum(float(one["seconds"]) for one in own.causes if one["cause"] in _ELSEWHERE)
-    seconds = sum(float(one["seconds"]) for one in found)
+    causes = [cause for cause in own.causes if cause["cause"] not in (*_ELSEWHERE, _UNEXPLAINED)]
+    elsewhere_s = sum(
+        float(cause["seconds"]) for cause in own.causes if cause["cause"] in _ELSEWHERE
+    )
+    seconds = sum(float(cause["seconds"]) for cause in causes)
     time_s, ratio = own.time.median, own.ratio
 
-    def gap(one: float) -> float:
+    def gap(times: float) -> float:
         """The seconds that are lost at a ratio, other findings' left out."""
-        return time_s * (1 - 1 / one) - beside
+        return time_s * (1 - 1 / times) - elsewhere_s
 
     explained = seconds / gap(ratio["median"]) if gap(ratio["median"]) > 0 else 0.0
     share = min(1.0, explained)  # no more than there is to win
@@ -302,15 +304,15 @@ def saving_against_native(experiment: AgainstNative, step_s: float, session: Ses
         rounds=ratio["rounds"],
         causes=tuple(
             Cause(
-                name=str(one["cause"]),
-                meaning=_MEANING.get(one["cause"], str(one["how"])),
-                seconds=saved * float(one["seconds"]) / seconds,
+                name=str(cause["cause"]),
+                meaning=_MEANING.get(cause["cause"], str(cause["how"])),
+                seconds=saved * float(cause["seconds"]) / seconds,
             )
-            for one in sorted(found, key=lambda one: -float(one["seconds"]))
+            for cause in sorted(causes, key=lambda cause: -float(cause["seconds"]))
             if seconds > 0
         ),
-        evidence=tuple(_line(one) for one in found),
-        otherwise="" if found else _unexplained(ratio),
+        evidence=tuple(_line(cause) for cause in causes),
+        otherwise="" if causes else _unexplained(ratio),
     )
 
 
@@ -379,20 +381,20 @@ def _rounds(step_s: float) -> int:
 
 
 def _of_step(experiment: StepChange, seen: Observations, session: Session) -> Saving:
-    case = _with_options(seen.case, experiment.both)
+    spec = _with_options(seen.spec, experiment.both)
     changes: dict[str, Any] = dict(experiment.changes)
-    other = msgspec.structs.replace(_with_options(case, experiment.options), **changes)
+    other = msgspec.structs.replace(_with_options(spec, experiment.options), **changes)
     kernels: list[RemoteKernel[StepFacts]] = []
     with releasing(kernels):
-        kernels.append(prepare_step(case, session, preparation=StepPreparation(checks=False)))
+        kernels.append(prepare_step(spec, session, preparation=StepPreparation(checks=False)))
         how = StepPreparation(checks=experiment.checks)
         changed = prepare_step(other, session, allocator=experiment.allocator, preparation=how)
         kernels.append(changed)
-        if wrong := [one for one in changed.facts.checks if one.status != "ok"]:
+        if wrong := [check for check in changed.facts.checks if check.status != "ok"]:
             raise PrimitiveError(f"its check {wrong[0].name} failed: {wrong[0].detail}")
         policies = [
-            step_policy(one, session, kernel.facts)
-            for one, kernel in zip((case, other), kernels, strict=True)
+            step_policy(own, session, kernel.facts)
+            for own, kernel in zip((spec, other), kernels, strict=True)
         ]
         seed, rounds = session.options.seed, _rounds(seen.step_s)
         ratio, base, warning = in_turn(kernels, policies, seed, experiment.images, rounds)
@@ -404,14 +406,14 @@ def _of_step(experiment: StepChange, seen: Observations, session: Session) -> Sa
     return saving_of(ratio, base, seen.step_s, "step", words, kept_s=experiment.kept_s)
 
 
-def _with_options(case: StepSpec, options: Sequence[tuple[str, str]]) -> StepSpec:
-    return msgspec.structs.replace(case, options={**case.options, **dict(options)})
+def _with_options(spec: StepSpec, options: Sequence[tuple[str, str]]) -> StepSpec:
+    return msgspec.structs.replace(spec, options={**spec.options, **dict(options)})
 
 
 def _of_layer(experiment: LayerChange, step_s: float, session: Session) -> Saving:
     kernels: list[RemoteKernel[KernelFacts]] = []
     with releasing(kernels):
-        kernels.append(session.prepare(experiment.case, variant=experiment.variant))
+        kernels.append(session.prepare(experiment.spec, variant=experiment.variant))
         kernels.append(session.prepare(experiment.changed, variant=experiment.changed_variant))
         verdict = kernels[1].facts.correct
         if verdict.status == "failed":
@@ -423,7 +425,7 @@ def _of_layer(experiment: LayerChange, step_s: float, session: Session) -> Savin
     times = f"{format_seconds(base)} as it is, {format_seconds(ratio.median * base)} with "
     how = f"the layer alone, interleaved, {ratio.n} rounds: {times}{experiment.what}{warning}"
     if experiment.images > 1:
-        how += f", per {experiment.case.layer.batch} images"
+        how += f", per {experiment.spec.layer.batch} images"
     if experiment.count > 1:
         how += f"; {experiment.count} times in the step"
     return saving_of(ratio, base, step_s, "layer", how, count=experiment.count)

@@ -84,7 +84,7 @@ class Observations:
     """What is known of a step. Seconds.
 
     Attributes:
-        case: the step, its batch filled in.
+        spec: the step, its batch filled in.
         model: its graph; None of a model of the user's own.
         mapped: of such a model what stands for its recorded calls; see
             :func:`pydlbench.analysis.mapped.map_step`.
@@ -98,7 +98,7 @@ class Observations:
         beside_s: the step's median beside the first change of it that was tried; None before.
     """
 
-    case: StepSpec
+    spec: StepSpec
     model: Model | None
     mapped: Mapping[tuple[str, str], MappedCall] = field(default_factory=dict)
     step: StepRecord
@@ -124,21 +124,21 @@ class Observations:
     @property
     def framework(self) -> capabilities.Steps:
         """How its framework runs steps."""
-        return capabilities.of(self.case.framework).steps
+        return capabilities.of(self.spec.framework).steps
 
     @property
     def size(self) -> int:
         """How many nodes the model has, or how many of its modules make calls."""
         if self.model is not None:
             return len(self.model.nodes)
-        return len({one.work.node for one in self.plan.terms})
+        return len({term.work.node for term in self.plan.terms})
 
     @property
     def convolves(self) -> bool:
         """Whether there is a convolution in the step."""
         if self.model is not None:
             return any(node.op == "conv" for node in self.model)
-        return any(one.work.kind == "convolution" for one in self.mapped.values())
+        return any(call.work.kind == "convolution" for call in self.mapped.values())
 
     def share(self, seconds: float) -> str:
         """Return which part of the step so many seconds are, in words: ``21 %``."""
@@ -151,7 +151,7 @@ class Observations:
     def difference(self, name: str) -> Difference | None:
         """Return a term of the breakdown."""
         terms = () if self.breakdown is None else self.breakdown.terms
-        return next((one for one in terms if one.term == name), None)
+        return next((term for term in terms if term.term == name), None)
 
     def calls(self, kind: str | None = None) -> list[BrokenDownCall]:
         """Return the breakdown's calls of a kind that ran alone; none without a breakdown.
@@ -162,7 +162,9 @@ class Observations:
         """
         every = () if self.breakdown is None else self.breakdown.calls
         kinds = ("layer", "pointwise") if kind is None else (kind,)
-        return [one for one in every if one.alone_s is not None and kind_of_calls(one) in kinds]
+        return [
+            calls for calls in every if calls.alone_s is not None and kind_of_calls(calls) in kinds
+        ]
 
     def called(self, name: str) -> tuple[str, ...]:
         """Return as evidence where the user's code calls a site's module, if that is known."""
@@ -196,22 +198,22 @@ class Observations:
             kind: ``layer`` or ``pointwise``.
         """
         if self.model is None:
-            found = self._recorded_excesses(kind)
+            excesses = self._recorded_excesses(kind)
         else:
-            found = self._graph_excesses(self.model, kind)
-        return sorted(found, key=lambda one: -one.seconds)
+            excesses = self._graph_excesses(self.model, kind)
+        return sorted(excesses, key=lambda excess: -excess.seconds)
 
     def framework_case(self, term: Term) -> KernelSpec:
         """Return a piece of the step's work as the framework runs it alone."""
-        work = term.work
+        pass_work = term.work
         return KernelSpec(
-            layer=work.layer,
-            pass_=work.pass_,
+            layer=pass_work.layer,
+            pass_=pass_work.pass_,
             precision=term.hot.precision,
-            propagation=work.propagation,
-            backend=self.case.framework,
-            mode=self.case.mode,
-            device=self.case.device,
+            propagation=pass_work.propagation,
+            backend=self.spec.framework,
+            mode=self.spec.mode,
+            device=self.spec.device,
         )
 
     def native_s(self, term: Term) -> float:
@@ -220,26 +222,26 @@ class Observations:
         return row.time.median if row.ok and row.time else 0.0
 
     def changed(self, **changes: object) -> StepSpec:
-        """Return the step's case with other fields."""
-        return msgspec.structs.replace(self.case, **changes)
+        """Return the step's spec with other fields."""
+        return msgspec.structs.replace(self.spec, **changes)
 
     # --- of a step with a graph ---------------------------------------------------------------
 
     def _terms(self, model: Model) -> dict[str, tuple[Term, ...]]:
         """Return the passes of each node's own layer: without bias, L2 term and update."""
         names = {node.name: None if node.layer is None else node.layer.name for node in model}
-        found: dict[str, list[Term]] = {}
-        for one in self.plan.terms:
-            if one.work.layer.name == names.get(one.work.node):
-                found.setdefault(one.work.node, []).append(one)
-        return {name: tuple(terms) for name, terms in found.items()}
+        by_node: dict[str, list[Term]] = {}
+        for term in self.plan.terms:
+            if term.work.layer.name == names.get(term.work.node):
+                by_node.setdefault(term.work.node, []).append(term)
+        return {name: tuple(terms) for name, terms in by_node.items()}
 
     def _alone_by_module(self) -> dict[str, float]:
         """Return what calls of modules take in a step, each by itself."""
-        found: dict[str, float] = {}
-        for one in self.calls():
-            found[one.module] = found.get(one.module, 0.0) + (one.alone_s or 0.0)
-        return found
+        seconds: dict[str, float] = {}
+        for calls in self.calls():
+            seconds[calls.module] = seconds.get(calls.module, 0.0) + (calls.alone_s or 0.0)
+        return seconds
 
     def _graph_excesses(self, model: Model, kind: str) -> list[Excess]:
         pointwise = kind == "pointwise"
@@ -249,14 +251,14 @@ class Observations:
             if layer is not None and (layer.kind == "pointwise") == pointwise:
                 alike.setdefault(layer.replace(name=None), []).append(name)
         alone, terms = self._alone_by_module(), self._terms(model)
-        found = []
+        excesses = []
         for names in alike.values():
             native_s = sum(self.native.by_node[name] for name in names)
             own = [alone[name] for name in names if name in alone]
             if self.breakdown is not None and len(own) < len(names):
                 continue  # a call of theirs could not be run alone, or is another node's too
             seconds = sum(own) - native_s if own else native_s
-            found.append(
+            excesses.append(
                 Excess(
                     name=names[0],
                     terms=terms.get(names[0], ()),
@@ -266,54 +268,54 @@ class Observations:
                     count=len(names),
                 )
             )
-        return found
+        return excesses
 
     # --- of a recorded one --------------------------------------------------------------------
 
     def _alike(self, kind: str) -> list[_Alike]:
         """Return the breakdown's calls of a kind by what they compute; none without one."""
-        found: dict[tuple[str, str], list[BrokenDownCall]] = {}
-        for one in self.calls(kind):
-            if len(one.signatures) == 1:
-                found.setdefault((one.signatures[0], one.direction), []).append(one)
-        return [_Alike(self.mapped.get(key), calls) for key, calls in found.items()]
+        groups: dict[tuple[str, str], list[BrokenDownCall]] = {}
+        for group in self.calls(kind):
+            if len(group.signatures) == 1:
+                groups.setdefault((group.signatures[0], group.direction), []).append(group)
+        return [_Alike(self.mapped.get(key), calls) for key, calls in groups.items()]
 
     def _recorded_excesses(self, kind: str) -> list[Excess]:
         """Return the calls that native layers stand for one by one; none without a breakdown."""
-        found = []
-        for one in self._alike(kind):
-            if one.stands is None or one.native_s is None or not _alone(one.stands):
+        excesses = []
+        for calls in self._alike(kind):
+            if calls.stands is None or calls.native_s is None or not _alone(calls.stands):
                 continue
-            found.append(
+            excesses.append(
                 Excess(
-                    name=one.name,
-                    terms=one.stands.terms,
-                    seconds=one.alone_s - one.native_s,
-                    own_s=one.alone_s / one.count,
-                    native_s=one.native_s / one.count,
-                    count=one.count,
+                    name=calls.name,
+                    terms=calls.stands.terms,
+                    seconds=calls.alone_s - calls.native_s,
+                    own_s=calls.alone_s / calls.count,
+                    native_s=calls.native_s / calls.count,
+                    count=calls.count,
                 )
             )
-        return found
+        return excesses
 
     def _recorded_convolutions(self) -> list[Site]:
         """Return the convolutions of recorded calls, forwards and backwards; see there."""
-        found: dict[Layer, Site] = {}
-        for one in self._alike("layer"):
-            terms = () if one.stands is None else one.stands.terms
+        sites: dict[Layer, Site] = {}
+        for calls in self._alike("layer"):
+            terms = () if calls.stands is None else calls.stands.terms
             terms = tuple(each for each in terms if each.work.layer.op == "conv")
             if not terms:
                 continue
             layer = terms[0].work.layer
-            known = found.get(layer)
-            found[layer] = Site(
-                name=one.name if known is None else known.name,
+            known = sites.get(layer)
+            sites[layer] = Site(
+                name=calls.name if known is None else known.name,
                 layer=layer,
                 terms=(*(() if known is None else known.terms), *terms),
-                seconds=one.alone_s + (0.0 if known is None else known.seconds),
-                count=one.count,
+                seconds=calls.alone_s + (0.0 if known is None else known.seconds),
+                count=calls.count,
             )
-        return list(found.values())
+        return list(sites.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +333,7 @@ class _Alike:
     @property
     def count(self) -> int:
         """How many there are in a step."""
-        return sum(one.count for one in self.calls)
+        return sum(calls.count for calls in self.calls)
 
     @property
     def name(self) -> str:
@@ -341,12 +343,12 @@ class _Alike:
     @property
     def alone_s(self) -> float:
         """What all of them take, each by itself."""
-        return sum(one.alone_s or 0.0 for one in self.calls)
+        return sum(calls.alone_s or 0.0 for calls in self.calls)
 
     @property
     def native_s(self) -> float | None:
         """What their native layers take; None where one has no time."""
-        known = [one.native_s for one in self.calls if one.native_s is not None]
+        known = [calls.native_s for calls in self.calls if calls.native_s is not None]
         return sum(known) if len(known) == len(self.calls) else None
 
 
@@ -375,7 +377,7 @@ def like(count: int) -> str:
 
 def _alone(stands: MappedCall) -> bool:
     """Whether a call's native layers are, each for itself, what the framework computes."""
-    distinct = len({one.hot for one in stands.terms}) == len(stands.terms)
+    distinct = len({term.hot for term in stands.terms}) == len(stands.terms)
     return bool(stands.terms) and distinct and stands.work.kind not in _JOINED
 
 
@@ -387,7 +389,7 @@ _LATEST: Final = 0.4
 
 
 def observe(
-    case: StepSpec,
+    spec: StepSpec,
     session: Session,
     time_limit_s: float,
     tell: Callable[[str], None],
@@ -396,7 +398,7 @@ def observe(
     """Measure what the rules read; return it with notes for the reader.
 
     Args:
-        case: the step.
+        spec: the step.
         session: whose workers and settings are used.
         time_limit_s: of the whole diagnosis.
         tell: called with what is done next.
@@ -409,17 +411,17 @@ def observe(
     """
     start = time.monotonic()
     tell("the step")
-    step = run(case, session)
+    step = run(spec, session)
     if not step.ok:
         kind = UnsupportedError if step.status == "skipped" else PrimitiveError
-        raise kind(f"{case.label}: {step.reason}")
-    case = msgspec.structs.replace(case, batch=step.case.batch)
+        raise kind(f"{spec.label}: {step.reason}")
+    spec = msgspec.structs.replace(spec, batch=step.case.batch)
     tell("native layers")
-    model, mapped, wanted = _work(case, session)
+    model, mapped, wanted = _plan(spec, session)
     rows = dict(session.measure(wanted.cases))
     native = native_sum(wanted, rows)
     seen = Observations(
-        case=case,
+        spec=spec,
         model=model,
         mapped=mapped,
         step=step,
@@ -428,54 +430,54 @@ def observe(
         estimate=estimate(wanted, rows),
         native=native,
     )
-    notes = [f"no native row: {one}" for one in native.missing]
+    notes = [f"no native row: {name}" for name in native.missing]
     if model is None:
-        notes.append(capabilities.of(case.framework).steps.unseen)
+        notes.append(capabilities.of(spec.framework).steps.unseen)
     if step.contended:
         notes.append(f"other work disturbed the step: {step.contention_reason}")
-    found, reason = None, "step and native layers took too much of the time limit"
+    breakdown, reason = None, "step and native layers took too much of the time limit"
     if time.monotonic() - start <= _LATEST * time_limit_s:
         try:
-            found = explainer(case, session, native=rows, tell=tell)
+            breakdown = explainer(spec, session, native=rows, tell=tell)
         except UsageError:
             raise
         except PydlbenchError as error:
             reason = str(error)
-    if found is None:
+    if breakdown is None:
         notes.append(f"no breakdown: {reason}")
-        seen = dataclasses.replace(seen, dispatch_s=_dispatch_s(case, session))
+        seen = dataclasses.replace(seen, dispatch_s=_dispatch_s(spec, session))
     else:
-        notes += found.notes
-        seen = dataclasses.replace(seen, breakdown=found)
+        notes += breakdown.notes
+        seen = dataclasses.replace(seen, breakdown=breakdown)
     return seen, tuple(dict.fromkeys(notes))
 
 
-def _work(
-    case: StepSpec, session: Session
+def _plan(
+    spec: StepSpec, session: Session
 ) -> tuple[Model | None, dict[tuple[str, str], MappedCall], Plan]:
     """Return a step's graph, or what stands for its recorded calls, and the work that follows."""
-    cache_bytes = session.cache_bytes(case.device)
-    if case.own is None:
-        model = build_model(case.model, case.batch, **case.options)
-        return model, {}, plan(model, case.phase, case.precision, case.device, cache_bytes)
-    mapped = map_step(case, session)
+    cache_bytes = session.cache_bytes(spec.device)
+    if spec.own is None:
+        model = build_model(spec.model, spec.batch, **spec.options)
+        return model, {}, plan(model, spec.phase, spec.precision, spec.device, cache_bytes)
+    mapped = map_step(spec, session)
     wanted = Plan(
-        name=case.model,
+        name=spec.model,
         title="",
-        batch=case.batch or 0,
-        phase=case.phase,
-        precision=case.precision,
+        batch=spec.batch or 0,
+        phase=spec.phase,
+        precision=spec.precision,
         terms=kernels_of(mapped).terms,
     )
     return None, mapped, wanted
 
 
-def _dispatch_s(case: StepSpec, session: Session) -> float | None:
+def _dispatch_s(spec: StepSpec, session: Session) -> float | None:
     """Return the seconds of a call that does nothing; None where nobody knows."""
-    if case.mode != "eager":  # elsewhere a step is one call, however many operators it has
+    if spec.mode != "eager":  # elsewhere a step is one call, however many operators it has
         return None
     try:
-        worker = session.worker(case.framework, case.device)
-        return float(worker.probe("empty_call", mode=case.mode)["seconds"])
+        worker = session.worker(spec.framework, spec.device)
+        return float(worker.probe("empty_call", mode=spec.mode)["seconds"])
     except PydlbenchError:
         return None  # one symptom less

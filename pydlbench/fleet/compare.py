@@ -57,7 +57,7 @@ def compare_fleets(
     metrics = [name for name in second.names if name in first.names]
     if not metrics:
         raise _apart("metric")
-    found = changed(_part(first, both, metrics), _part(second, both, metrics), beyond)
+    effects = changed(_part(first, both, metrics), _part(second, both, metrics), beyond)
     seconds = [_seconds(fleet, both, metrics) for fleet in (first, second)]
     groups = np.array([second.groups[second.table.nodes.index(name)] for name in both])
     return FleetComparison(
@@ -65,7 +65,7 @@ def compare_fleets(
         nodes=tuple(both),
         gone=tuple(name for name in names[0] if name not in both),
         came=tuple(name for name in names[1] if name not in both),
-        changes=tuple(_changes(both, metrics, found, seconds)),
+        changes=tuple(_changes(both, metrics, effects, seconds)),
         common=tuple(_common(metrics, groups, seconds[1] - seconds[0])),
         notes=tuple(_notes(*fleets, both)),
     )
@@ -88,13 +88,13 @@ def _alike(
     """
     for own, visits in enumerate(runs):
         kinds = {name: [fleet.latest[name]["kind"] for fleet in fleets] for name in both}
-        found = []
+        renamed = []
         for visit in visits:
             if visit["node"] in kinds:
                 kind = list(kinds[visit["node"]])
                 kind[own] = visit["kind"]
-                found.append({**visit, "kind": " ".join(kind)})
-        yield found
+                renamed.append({**visit, "kind": " ".join(kind)})
+        yield renamed
 
 
 def _machine(fleet: Fleet, name: str) -> str:
@@ -127,12 +127,12 @@ def _seconds(fleet: Fleet, nodes: Sequence[str], metrics: Sequence[str]) -> NDAr
 def _changes(
     nodes: Sequence[str],
     metrics: Sequence[str],
-    found: Effects,
+    effects: Effects,
     seconds: Sequence[NDArray[Any]],
 ) -> list[FleetChange]:
-    change, low, high = (fractions(one) for one in (found.log, found.low, found.high))
-    before, after = (or_none(np.exp(one)) for one in seconds)
-    q, verdicts = or_none(found.q), found.verdict.tolist()
+    change, low, high = (fractions(logs) for logs in (effects.log, effects.low, effects.high))
+    before, after = (or_none(np.exp(logs)) for logs in seconds)
+    q, verdicts = or_none(effects.q), effects.verdict.tolist()
     return [
         FleetChange(
             node=name,
@@ -147,7 +147,7 @@ def _changes(
         )
         for node, name in enumerate(nodes)
         for metric, title in enumerate(metrics)
-        if found.rounds[node, metric]
+        if effects.rounds[node, metric]
     ]
 
 
@@ -155,14 +155,14 @@ def _common(
     metrics: Sequence[str], groups: NDArray[Any], ratios: NDArray[Any]
 ) -> list[FleetCommon]:
     """Return what nodes changed by together; ``ratios`` are logarithms of after over before."""
-    found = []
+    rows = []
     for group in np.unique(groups):
         own = ratios[groups == group]
         for metric, name in enumerate(metrics):
             values = own[:, metric]
             values = values[~np.isnan(values)]
             if values.size:
-                found.append(
+                rows.append(
                     FleetCommon(
                         metric=name,
                         group=int(group),
@@ -172,21 +172,21 @@ def _common(
                         most=math.expm1(float(values.max())),
                     )
                 )
-    return found
+    return rows
 
 
 def _notes(first: Fleet, second: Fleet, nodes: Sequence[str]) -> list[str]:
     """Return which nodes run other versions, and which have become others under an old name."""
-    found: dict[str, list[str]] = {}
+    nodes_by_text: dict[str, list[str]] = {}
     for name in nodes:
         old, new = (fleet.latest[name]["versions"] for fleet in (first, second))
         for library in sorted({*old, *new}):
             if old.get(library) != new.get(library):
                 text = f"{library} {old.get(library, 'none')} -> {new.get(library, 'none')}"
-                found.setdefault(text, []).append(name)
+                nodes_by_text.setdefault(text, []).append(name)
     notes = [
         f"{'all nodes' if len(names) == len(nodes) else few(names)}: {text}"
-        for text, names in found.items()
+        for text, names in nodes_by_text.items()
     ]
     others = [name for name in second.latest if name in first.latest and name not in nodes]
     if others:

@@ -106,8 +106,8 @@ def judge(log_s: NDArray[Any], groups: NDArray[Any], beyond: float) -> Effects:
     for group in np.unique(groups):
         rows = np.flatnonzero(groups == group)
         for metric in range(effect.shape[1]):
-            found = moderated(own[rows, metric], rounds[rows, metric] - 1)
-            variance[rows, metric], freedom[rows, metric] = found
+            own_variance = moderated(own[rows, metric], rounds[rows, metric] - 1)
+            variance[rows, metric], freedom[rows, metric] = own_variance
     with np.errstate(invalid="ignore", divide="ignore"):
         se = np.sqrt(variance / np.where(rounds, rounds, np.nan))
     return _judged(effect, se, freedom, rounds, beyond)
@@ -179,12 +179,12 @@ def against_others(log_s: NDArray[Any], groups: NDArray[Any]) -> NDArray[Any]:
     Returns:
         As many; NaN also where no other node has a value.
     """
-    found = np.full(log_s.shape, np.nan)
+    ratios = np.full(log_s.shape, np.nan)
     for group in np.unique(groups):
         rows = np.flatnonzero(groups == group)
         values = log_s[:, rows]
-        found[:, rows] = values - _median_of_others(values)
-    return found
+        ratios[:, rows] = values - _median_of_others(values)
+    return ratios
 
 
 def _median_of_others(values: NDArray[Any]) -> NDArray[Any]:
@@ -210,8 +210,8 @@ def _median_of_known(values: NDArray[Any]) -> NDArray[Any]:
     count = (~np.isnan(values)).sum(axis=-1, keepdims=True)
     ends = (np.maximum(count - 1, 0) // 2, np.minimum(count // 2, values.shape[-1] - 1))
     lower, upper = (np.take_along_axis(ordered, at, axis=-1) for at in ends)
-    found: NDArray[Any] = ((lower + upper) / 2)[..., 0]
-    return found
+    medians: NDArray[Any] = ((lower + upper) / 2)[..., 0]
+    return medians
 
 
 def moderated(own: NDArray[Any], freedom: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -232,13 +232,13 @@ def moderated(own: NDArray[Any], freedom: NDArray[Any]) -> tuple[NDArray[Any], N
     if known.sum() < 2:
         return variance, total
     logs = np.log(np.maximum(own[known], _LEAST))
-    of = freedom[known]
+    known_freedom = freedom[known]
     # The quantiles of chi-squared over its degrees of freedom (Wilson and Hilferty 1931).
-    share = 2 / (9 * of)
+    share = 2 / (9 * known_freedom)
     middle, far = ((1 - share + z * np.sqrt(share)) ** 3 for z in (0.0, _FAR))
     usual = float(np.median(logs - np.log(middle)))
     alike = logs - usual < np.log(far)
-    half = of[alike] / 2
+    half = known_freedom[alike] / 2
     centred = logs[alike] - _digamma(half) + np.log(half)
     excess = float(centred.var(ddof=1) - _trigamma(half).mean()) if alike.sum() > 1 else 0.0
     prior = 2 * _trigamma_inverse(excess) if excess > 0 else math.inf
@@ -247,7 +247,7 @@ def moderated(own: NDArray[Any], freedom: NDArray[Any]) -> tuple[NDArray[Any], N
         at = np.array([prior / 2])
         scale += float(_digamma(at)[0] - np.log(at)[0])
     # All ratios of a round are to medians of the same nodes: one node's worth of them is not new.
-    most = float(of[alike].sum()) * (1 - 1 / len(own))
+    most = float(known_freedom[alike].sum()) * (1 - 1 / len(own))
     near = np.ones(own.shape, dtype=bool)
     near[np.flatnonzero(known)[~alike]] = False
     mine = np.where(known, freedom, 0)
@@ -263,26 +263,26 @@ def moderated(own: NDArray[Any], freedom: NDArray[Any]) -> tuple[NDArray[Any], N
 
 def _digamma(x: NDArray[Any]) -> NDArray[Any]:
     """The derivative of the logarithm of the gamma function; x above 0."""
-    found: NDArray[Any] = np.zeros_like(x, dtype=float)
+    value: NDArray[Any] = np.zeros_like(x, dtype=float)
     x = np.array(x, dtype=float)
     for _ in range(6):  # its recurrence; then its series is exact to ten digits
-        found -= 1 / x
+        value -= 1 / x
         x = x + 1
     square = 1 / x**2
-    found += np.log(x) - 0.5 / x - square * (1 / 12 - square * (1 / 120 - square / 252))
-    return found
+    value += np.log(x) - 0.5 / x - square * (1 / 12 - square * (1 / 120 - square / 252))
+    return value
 
 
 def _trigamma(x: NDArray[Any]) -> NDArray[Any]:
     """The derivative of the same."""
-    found: NDArray[Any] = np.zeros_like(x, dtype=float)
+    value: NDArray[Any] = np.zeros_like(x, dtype=float)
     x = np.array(x, dtype=float)
     for _ in range(6):
-        found += 1 / x**2
+        value += 1 / x**2
         x = x + 1
     square = 1 / x**2
-    found += 1 / x + square / 2 + square / x * (1 / 6 - square * (1 / 30 - square / 42))
-    return found
+    value += 1 / x + square / 2 + square / x * (1 / 6 - square * (1 / 30 - square / 42))
+    return value
 
 
 def _trigamma_inverse(value: float) -> float:
@@ -312,12 +312,12 @@ def false_discovery(p: NDArray[Any]) -> NDArray[Any]:
     NaN is not counted and stays NaN.
     """
     flat = p.ravel()
-    found = np.full(flat.shape, np.nan)
+    rates = np.full(flat.shape, np.nan)
     known = np.flatnonzero(~np.isnan(flat))
     order = known[np.argsort(flat[known], kind="stable")]
     steps = flat[order] * len(order) / np.arange(1, len(order) + 1)
-    found[order] = np.minimum(np.minimum.accumulate(steps[::-1])[::-1], 1)
-    return found.reshape(p.shape)
+    rates[order] = np.minimum(np.minimum.accumulate(steps[::-1])[::-1], 1)
+    return rates.reshape(p.shape)
 
 
 def detectable(effects: Effects, beyond: float) -> NDArray[Any]:
@@ -331,7 +331,7 @@ def detectable(effects: Effects, beyond: float) -> NDArray[Any]:
         Fractions; NaN where no standard error is known.
     """
     count = max(1, int((~np.isnan(effects.se)).sum()))
-    found = np.full(effects.se.shape[1], np.nan)
+    slowdowns = np.full(effects.se.shape[1], np.nan)
     for metric in range(effects.se.shape[1]):
         known = ~np.isnan(effects.se[:, metric])
         if not known.any():
@@ -339,5 +339,5 @@ def detectable(effects: Effects, beyond: float) -> NDArray[Any]:
         se = float(np.median(effects.se[known, metric]))
         freedom = np.array([int(np.median(effects.freedom[known, metric]))])
         reach = quantiles(1 - 2 * FALSE_RATE / count, freedom) + quantiles(0.98, freedom)
-        found[metric] = math.expm1(min(math.log1p(beyond) + se * float(reach[0]), 700.0))
-    return found
+        slowdowns[metric] = math.expm1(min(math.log1p(beyond) + se * float(reach[0]), 700.0))
+    return slowdowns

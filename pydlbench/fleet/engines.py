@@ -222,29 +222,29 @@ class DaskEngine:
         """Return a slot per worker; of two workers on the same slot the one that was seen first."""
         with _lost_scheduler():
             threads = self._client.nthreads()
-            several = [one for one, count in threads.items() if count != 1]
+            several = [address for address, count in threads.items() if count != 1]
             if several:
                 raise UsageError(
                     f"{several[0]}: this worker has {threads[several[0]]} threads, which would "
                     "time two things at once; nearest: dask worker HOST:PORT --nthreads 1"
                 )
-            fresh = [one for one in threads if one not in self._seen]
+            fresh = [address for address in threads if address not in self._seen]
             if self._given:
                 workers = self._cluster.workers
                 by_address = {worker.address: self._given[name] for name, worker in workers.items()}
-                self._seen.update({one: by_address[one] for one in fresh})
+                self._seen.update({address: by_address[address] for address in fresh})
             elif fresh:
-                said = self._client.run(look, workers=fresh, on_error="return")
-                self._seen.update(_slots_said(said))
-        self._seen = {one: slot for one, slot in self._seen.items() if one in threads}
-        found: dict[str, Slot] = {}
+                answers = self._client.run(look, workers=fresh, on_error="return")
+                self._seen.update(_answered_slots(answers))
+        self._seen = {address: slot for address, slot in self._seen.items() if address in threads}
+        slots: dict[str, Slot] = {}
         for slot in self._seen.values():
-            found.setdefault(slot.name, slot)
-        return found
+            slots.setdefault(slot.name, slot)
+        return slots
 
     def start(self, slot: Slot, order: Order) -> None:
         """Send a visit to the worker of a slot, and to no other."""
-        address = next(one for one, seen in self._seen.items() if seen.name == slot.name)
+        address = next(known for known, seen in self._seen.items() if seen.name == slot.name)
         with _lost_scheduler():
             future = self._client.submit(
                 visit, slot, order, workers=[address], allow_other_workers=False, pure=False
@@ -263,7 +263,7 @@ class DaskEngine:
             raise WorkerError("the scheduler is gone")
         with _lost_scheduler():
             there = self._client.nthreads()
-        found = []
+        ended = []
         for future, (node, address) in list(self._running.items()):
             brought, reason = None, None
             if future.status == "finished":
@@ -277,8 +277,8 @@ class DaskEngine:
             else:
                 continue
             del self._running[future]
-            found.append(Finished(node, brought, reason, time.time()))
-        return found
+            ended.append(Finished(node, brought, reason, time.time()))
+        return ended
 
     def close(self) -> None:
         """Leave a user's scheduler as it is; end the cluster of this process with its sweeps."""
@@ -373,20 +373,20 @@ class SlurmEngine:
         """Return the visits whose jobs have ended, and those that have been queued for too long."""
         end = time.monotonic() + wait_s
         while True:
-            found, self._refused = self._refused, []
+            ended, self._refused = self._refused, []
             for node, (job, submitted) in list(self._running.items()):
                 if job.done():
-                    found.append(_ended_job(node, job))
+                    ended.append(_ended_job(node, job))
                 elif self._queued_too_long(job, submitted):
                     with contextlib.suppress(Exception):
                         job.cancel()
                     reason = f"job {job.job_id}: queued for more than {self._patience_s:g} s"
-                    found.append(Finished(node, None, reason, time.time(), last=True))
+                    ended.append(Finished(node, None, reason, time.time(), last=True))
                 else:
                     continue
                 del self._running[node]
-            if found or time.monotonic() > end:
-                return found
+            if ended or time.monotonic() > end:
+                return ended
             time.sleep(_POLL_S)
 
     def _queued_too_long(self, job: Any, submitted: float) -> bool:
@@ -412,19 +412,19 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def _slots_said(said: Mapping[str, Any]) -> dict[str, Slot]:
+def _answered_slots(answers: Mapping[str, Any]) -> dict[str, Slot]:
     """Return the slots among what workers have answered; one that is gone has none.
 
     Raises:
         UsageError: a worker is there and cannot say, as where pydlbench is not installed.
     """
-    for address, one in said.items():
-        if not isinstance(one, (Slot, OSError)):
+    for address, answer in answers.items():
+        if not isinstance(answer, (Slot, OSError)):
             raise UsageError(
-                f"{address}: this worker cannot say what it has ({type(one).__name__}: {one}); "
+                f"{address}: no answer from this worker ({type(answer).__name__}: {answer}); "
                 "nearest: install the same pydlbench where it runs"
             )
-    return {address: one for address, one in said.items() if isinstance(one, Slot)}
+    return {address: answer for address, answer in answers.items() if isinstance(answer, Slot)}
 
 
 def _slurm_values(options: Mapping[str, str]) -> dict[str, Any]:
@@ -436,15 +436,15 @@ def _slurm_values(options: Mapping[str, str]) -> dict[str, Any]:
     from submitit.slurm.slurm import SlurmExecutor
 
     known = sorted(SlurmExecutor._valid_parameters() - {"nodelist", "map_count"})  # noqa: SLF001 - submitit has no other list
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, text in options.items():
         if name not in known:
             near = ", ".join(nearest(name, known, 1) or ["partition"])
             raise UsageError(f"--slurm {name}={text}: no such option of sbatch; nearest: {near}")
-        found[name] = (
+        values[name] = (
             int(text) if text.isdecimal() else {"true": True, "false": False}.get(text, text)
         )
-    return found
+    return values
 
 
 def _listed(partition: str | None) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
@@ -470,9 +470,9 @@ def _listed(partition: str | None) -> tuple[tuple[str, ...], list[tuple[str, str
     ]
     names = tuple(name for name in states if name not in dict(out))
     if done.returncode or not names:
-        said = " ".join(done.stderr.split())
-        said = said or ", ".join(f"{name} is {state}" for name, state in out[:3]) or "no node"
-        raise UsageError(f"--on slurm: {shlex.join(words)}: {said}; nearest: --nodes NAME...")
+        reason = " ".join(done.stderr.split())
+        reason = reason or ", ".join(f"{name} is {state}" for name, state in out[:3]) or "no node"
+        raise UsageError(f"--on slurm: {shlex.join(words)}: {reason}; nearest: --nodes NAME...")
     return names, out
 
 

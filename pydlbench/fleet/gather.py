@@ -48,20 +48,20 @@ def gathered(path: Path) -> dict[str, Any]:
         StoreError: it cannot be read, or has no sweep.
     """
     with Store.open(path, readonly=True) as store:
-        sweeps = [one for one in store.runs() if one.kind == "sweep"]
+        sweeps = [run for run in store.runs() if run.kind == "sweep"]
         if not sweeps:
             raise StoreError(f"store {path}: there is no sweep in it")
         info, record = sweeps[0], store.record(sweeps[0].id)
         # What goes into a sum is behind the sum.
-        entries = [one for one in store.entries(info.id) if kernel_of(one.key) is None]
-    found = [
+        entries = [entry for entry in store.entries(info.id) if kernel_of(entry.key) is None]
+    rows = [
         (row, entry)
         for entry in entries
         for row in side_of(info.id, Loaded(info, record, [entry])).rows
     ]
     # By what was asked for: the order in which rows end is another one on each node.
-    found.sort(key=lambda one: (str(key(one[0])), one[1].key or ""))
-    named = zip(_names([row for row, _ in found]), found, strict=True)
+    rows.sort(key=lambda pair: (str(key(pair[0])), pair[1].key or ""))
+    named = zip(_names([row for row, _ in rows]), rows, strict=True)
     return {
         "started_utc": record.created_utc,
         "machine": machine_name(record.device),
@@ -81,7 +81,7 @@ def collected(folder: Path) -> list[FleetVisit]:
     Raises:
         UsageError: there is none.
     """
-    found = []
+    visits = []
     for path in sorted(folder.glob("*.*.sqlite")):
         node, _, number = path.name.removesuffix(".sqlite").rpartition(".")
         if not number.isdecimal():
@@ -92,7 +92,7 @@ def collected(folder: Path) -> list[FleetVisit]:
             facts, reason = {}, f"its store cannot be read: {error}"
         status = "ok" if facts.get("values") else "failed"
         reason = reason or (None if status == "ok" else "no row of its sweep has a time")
-        found.append(
+        visits.append(
             FleetVisit(
                 node=node,
                 round=int(number),
@@ -102,12 +102,12 @@ def collected(folder: Path) -> list[FleetVisit]:
                 **facts,
             )
         )
-    if not found:
+    if not visits:
         raise UsageError(
             f"{folder}: has no stores named NODE.ROUND.sqlite; nearest: the folder that the nodes' "
             "sweeps were kept in"
         )
-    return found
+    return visits
 
 
 def _names(rows: Sequence[Row]) -> list[str]:
@@ -119,40 +119,40 @@ def _names(rows: Sequence[Row]) -> list[str]:
         " ".join(filter(None, (describe(row), f"batch {row.batch}" if row.batch else "")))
         for row in rows
     ]
-    told = [_told(row) for row in rows]
+    details = [_details(row) for row in rows]
     alike: dict[str, list[int]] = {}
     for at, name in enumerate(plain):
         alike.setdefault(name, []).append(at)
     times: dict[str, int] = {}
-    found = []
+    names = []
     for at, name in enumerate(plain):
-        others = [told[other] for other in alike[name]]
+        others = [details[other] for other in alike[name]]
         words = [
             f"{what} {value}"
-            for what, value in told[at].items()
-            if any(one.get(what) != value for one in others)
+            for what, value in details[at].items()
+            if any(other.get(what) != value for other in others)
         ]
         whole = " ".join([name, *words])
         times[whole] = times.get(whole, 0) + 1  # such as another budget
-        found.append(f"{whole} #{times[whole]}" if times[whole] > 1 else whole)
-    return found
+        names.append(f"{whole} #{times[whole]}" if times[whole] > 1 else whole)
+    return names
 
 
-def _told(row: Row) -> dict[str, str]:
+def _details(row: Row) -> dict[str, str]:
     """Return what a row's name leaves out, by what it is called."""
     # How a framework was timed is not known of a row that failed.
     left_out = {"problem", *(["timing"] if row.backend != "native" else [])}
-    found = {name.strip("_"): getattr(row, name) for name in FIELDS if name not in left_out}
+    fields = {name.strip("_"): getattr(row, name) for name in FIELDS if name not in left_out}
     options = row.problem.startswith("{")  # of a step
     more = json.loads(row.problem) if options else {"problem": row.problem}
-    return {name: str(value) for name, value in {**found, **more}.items() if value is not None}
+    return {name: str(value) for name, value in {**fields, **more}.items() if value is not None}
 
 
 def _value(row: Row, document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row's time and what was read beside it, without what is not known."""
     gpu = document.get("gpu") or {}
     roof = document.get("roofline") or {}
-    found = {
+    fields = {
         "time_s": row.median,
         "clock_hz": row.clock_hz or gpu.get("sm_clock_hz"),
         "contended": True if row.contended else None,
@@ -163,7 +163,7 @@ def _value(row: Row, document: Mapping[str, Any]) -> dict[str, Any]:
         "step": True if row.kind in STEPS else None,
         "command": _command(row, document),
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _command(row: Row, document: Mapping[str, Any]) -> str:

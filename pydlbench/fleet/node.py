@@ -88,13 +88,13 @@ class Slot:
 
         A card has one name, whether its number or its UUID was given; so the node is asked.
         """
-        named = [one.strip() for one in self.gpu.split(",") if one.strip()]
+        named = [name.strip() for name in self.gpu.split(",") if name.strip()]
         try:
             listed = list_cards() if named else []
         except (OSError, subprocess.SubprocessError):
             listed = []  # as it is called, then
-        cards = sorted({uuid for one in named for uuid in _held_cards(one, listed)})
-        plain = [re.sub(r"[^A-Za-z0-9-]", "_", one) for one in cards]
+        cards = sorted({uuid for name in named for uuid in _held_cards(name, listed)})
+        plain = [re.sub(r"[^A-Za-z0-9-]", "_", card) for card in cards]
         numbers = [f"cpu-{number}" for number in sorted(self.cpus)]
         return [f"pydlbench-{name}.lock" for name in (*plain, *numbers)]
 
@@ -162,8 +162,8 @@ def list_cards() -> list[tuple[str, str]]:
         check=True,
         timeout=_LISTED_S,
     )
-    found = [line.partition(",") for line in done.stdout.splitlines() if line.strip()]
-    return [(uuid.strip(), model.strip()) for uuid, _, model in found]
+    lines = [line.partition(",") for line in done.stdout.splitlines() if line.strip()]
+    return [(uuid.strip(), model.strip()) for uuid, _, model in lines]
 
 
 def _held_cards(named: str, listed: Sequence[tuple[str, str]]) -> list[str]:
@@ -267,8 +267,8 @@ def exclusive(slot: Slot, wait_s: float) -> Iterator[tuple[int, ...]]:
                         raise WorkerError(_NO_MORE) from error
         yield tuple(held)
     finally:
-        for one in held:
-            os.close(one)
+        for descriptor in held:
+            os.close(descriptor)
 
 
 def _opened(path: Path) -> int:
@@ -306,18 +306,18 @@ def _sweep(slot: Slot, order: Order, path: Path, locks: tuple[int, ...]) -> tupl
         with Store.open(path) as store:
             store.end(begun)
     words = ["sweep", "--resume", begun] if begun else ["sweep", str(file)]
-    code, said = _run(slot, order, [*words, "--quiet", "--store", str(path)], path, locks)
+    code, message = _run(slot, order, [*words, "--quiet", "--store", str(path)], path, locks)
     if code == 2 and begun:
         # Machine or libraries are not those that it was begun with: its rows stay in a file.
         path.replace(path.with_suffix(f".{begun}.sqlite"))
         words = ["sweep", str(file), "--quiet", "--store", str(path)]
-        code, said = _run(slot, order, words, path, locks)
+        code, message = _run(slot, order, words, path, locks)
     if _begun(path)[1] == "done":
         return _whole(path)
     if path.exists():
         with Store.open(path) as store:
             store.settle()
-    return said or f"the sweep ended with {code} and without results", code == 2
+    return message or f"the sweep ended with {code} and without results", code == 2
 
 
 def _whole(path: Path) -> tuple[None, bool]:
@@ -338,7 +338,7 @@ def _begun(path: Path) -> tuple[str, str]:
         return "", ""
     try:
         with Store.open(path, readonly=True) as store:
-            runs = [one for one in store.runs() if one.kind == "sweep"]
+            runs = [run for run in store.runs() if run.kind == "sweep"]
     except StoreError:
         path.replace(path.with_suffix(f".damaged-{time.time():.0f}"))
         return "", ""
@@ -361,8 +361,8 @@ def end_all() -> None:
     """Tell the sweeps that this process has started to end; what they have finished is kept."""
     with _starting:
         _ended.set()
-        for one in _running:
-            one.terminate()
+        for process in _running:
+            process.terminate()
 
 
 def _run(

@@ -156,14 +156,14 @@ def allocation(evidence: Evidence) -> Iterator[tuple[str, float, str]]:
     if own.faults:
         how += f", which saves {own.faults:.0f} page faults per call"
     seconds = own.allocation_s - (best.allocation_s or 0.0)
-    yield "allocation", seconds, how + _beside(best.allocation_s)
+    yield "allocation", seconds, how + _in_fastest(best.allocation_s)
 
 
 def reorders(evidence: Evidence) -> Iterator[tuple[str, float, str]]:
     """Yield what bringing operands into other layouts takes longer."""
     own, best = evidence.own, evidence.best
     if own.reorder_s:
-        how = f"operands brought into other layouts, {own.reorder_by}{_beside(best.reorder_s)}"
+        how = f"operands brought into other layouts, {own.reorder_by}{_in_fastest(best.reorder_s)}"
         yield "reorders", own.reorder_s - (best.reorder_s or 0.0), how
 
 
@@ -177,11 +177,11 @@ def dispatch(evidence: Evidence) -> Iterator[tuple[str, float, str]]:
         # The device works while the next call is made: what the calls take longer is waited for.
         yield "dispatch", own.empty_s - best.time_s, f"{how}, more than the fastest takes in all"
         return
-    beside = None if best.queued else best.empty_s
-    yield "dispatch", own.empty_s - (beside or 0.0), how + _beside(beside)
+    fastest_s = None if best.queued else best.empty_s
+    yield "dispatch", own.empty_s - (fastest_s or 0.0), how + _in_fastest(fastest_s)
 
 
-def _beside(seconds: float | None) -> str:
+def _in_fastest(seconds: float | None) -> str:
     return f"; {format_seconds(seconds)} in the fastest" if seconds else ""
 
 
@@ -193,21 +193,21 @@ _GENERIC = re.compile(r"(^|[\s:_(])(ref|simple|naive|generic|fallback)(?![a-z])"
 # A convolution lowered to a matrix product; for a product, these are the usual kernels.
 _LOWERED = re.compile(r"im2col|(^|[\s:_])gemm[:_]|\b[A-Z0-9]*GEMM\w*\(")
 # So many threads have worked where only one did, the others' beginnings and ends included.
-_ONE = 1.2
+_ONE_THREAD = 1.2
 
 
 def kernel(evidence: Evidence) -> Iterator[tuple[str, float, str]]:
     """Yield what the kernel itself takes longer, by idle threads, unpacked weights or otherwise."""
     own, best = evidence.own, evidence.best
     others = (part(evidence) for part in (allocation, reorders, dispatch))
-    room = evidence.gap_s - sum(max(0.0, one[1]) for found in others for one in found)
+    room = evidence.gap_s - sum(max(0.0, cause[1]) for causes in others for cause in causes)
     taken, fastest = _kernel_s(own), _kernel_s(best)
     reference = best.time_s if fastest is None else fastest
     longer = None if taken is None else taken - reference
-    left = room if longer is None else longer
+    rest = room if longer is None else longer
     for part in (_idle, _packing_cause):
-        for name, seconds, how in part(evidence, max(0.0, left)):
-            left -= seconds
+        for name, seconds, how in part(evidence, max(0.0, rest)):
+            rest -= seconds
             yield name, seconds, how
     if taken is None or own.kernel is None:
         return
@@ -218,7 +218,7 @@ def kernel(evidence: Evidence) -> Iterator[tuple[str, float, str]]:
     name = "generic kernel" if _generic(own.kernel, evidence.kind) else "slower kernel"
     if own.kernel_s is None:
         name = "rest of the call"
-    yield name, left, how
+    yield name, rest, how
 
 
 def _kernel_s(account: Account) -> float | None:
@@ -261,10 +261,10 @@ def _idle(evidence: Evidence, most: float) -> Iterator[tuple[str, float, str]]:
     own, best = evidence.own, evidence.best
     if own.busy is None or own.queued or own.threads < 2:
         return
-    beside = _idle_s(best) or 0.0
+    fastest_s = _idle_s(best) or 0.0
     # What the kernel loses is all that spreading its work can win.
-    seconds = max(0.0, min((_idle_s(own) or 0.0) - beside, most))
-    name = "one thread" if own.busy * own.threads <= _ONE else "idle threads"
+    seconds = max(0.0, min((_idle_s(own) or 0.0) - fastest_s, most))
+    name = "one thread" if own.busy * own.threads <= _ONE_THREAD else "idle threads"
     how = (
         f"{own.threads} threads had a CPU or waited for one for {100 * own.busy:.0f} % of the time"
     )
@@ -314,13 +314,13 @@ def causes(evidence: Evidence) -> list[Cause]:
         return []
     within = dataclasses.replace(evidence, own=_within(evidence.own), best=_within(evidence.best))
     parts = (allocation, reorders, dispatch, kernel)
-    found = [
+    worth = [
         Cause(name=name, seconds=seconds, share=seconds / gap, how=how)
         for part in parts
         for name, seconds, how in part(within)
         if seconds >= _WORTH * gap
     ]
-    return sorted(found, key=lambda cause: -cause.seconds)
+    return sorted(worth, key=lambda cause: -cause.seconds)
 
 
 def unexplained_s(evidence: Evidence) -> float:
@@ -364,10 +364,10 @@ def explained(row: Measurement, run: BackendRun, best: BackendRun) -> Measuremen
     evidence = Evidence(
         own=_account(run, row, row.time.median),
         best=_account(best, best.row, best_s),
-        kind=run.case.layer.kind,
+        kind=run.spec.layer.kind,
         plain_over_packed=_packing_gain(run, best),
     )
-    found = causes(evidence)
+    known = causes(evidence)
     rest = unexplained_s(evidence)
     unexplained = Cause(
         name="unexplained",
@@ -375,7 +375,7 @@ def explained(row: Measurement, run: BackendRun, best: BackendRun) -> Measuremen
         share=rest / evidence.gap_s if evidence.gap_s else 0.0,
         how="the gap less the causes above",
     )
-    listed = tuple(cause.to_dict() for cause in (*found, unexplained))
+    listed = tuple(cause.to_dict() for cause in (*known, unexplained))
     return msgspec.structs.replace(row, causes=listed)
 
 
@@ -391,7 +391,7 @@ def _account(run: BackendRun, row: Measurement, time_s: float) -> Account:
     if run.warm_samples is not None:
         saved = saved_s(run.samples, run.warm_samples) * time_s / row.time.median
         busy, kept_s = run.warm_samples.busy, time_s - saved
-    on_gpu, roof = run.case.on_gpu, row.roofline
+    on_gpu, roof = run.spec.on_gpu, row.roofline
     # Samples behind a gate and in a graph leave out what the calls cost.
     called = not on_gpu or row.timing not in ("events", "cuda-graph")
     return Account(
@@ -429,12 +429,12 @@ def _inside(seen: Mapping[str, Any], call_s: float) -> dict[str, Any]:
     # The logged call may have been slower than the one beside it; parts are no more than the whole.
     whole = max(seen["call_s"], sum(parts.values()))
     by = LOG if logged else seen["alone_by"]
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for part, seconds in parts.items():
         share = seconds / whole
-        found[f"{part}_s"] = share * call_s
-        found[f"{part}_by"] = f"{by}, where it was {100 * share:.0f} % of a call"
-    return found
+        fields[f"{part}_s"] = share * call_s
+        fields[f"{part}_by"] = f"{by}, where it was {100 * share:.0f} % of a call"
+    return fields
 
 
 def _packing_gain(run: BackendRun, best: BackendRun) -> float | None:
@@ -444,9 +444,9 @@ def _packing_gain(run: BackendRun, best: BackendRun) -> float | None:
     that brings its operands into other layouts in each call packs them, whatever it is given; and
     a pass whose result they are has none to pack.
     """
-    if run.facts is None or best.facts is None or run.case.layer.kind != "gemm":
+    if run.facts is None or best.facts is None or run.spec.layer.kind != "gemm":
         return None
-    if run.case.layer.result(run.case.pass_) == "weights":
+    if run.spec.layer.result(run.spec.pass_) == "weights":
         return None
     facts = run.facts
     if not _UNPACKED.search(facts.layout) or _reorders(facts.evidence):
@@ -456,7 +456,7 @@ def _packing_gain(run: BackendRun, best: BackendRun) -> float | None:
         if candidate["status"] == "ok" and candidate["seconds"] and candidate.get("variant"):
             plain, time = candidate["variant"] == "plain", median(candidate["seconds"])
             times[plain] = min(time, times.get(plain, time))
-    if best.case.backend != "native" or len(times) < 2:
+    if best.spec.backend != "native" or len(times) < 2:
         return None
     return times[True] / times[False] if times[True] > times[False] > 0 else None
 

@@ -19,7 +19,7 @@ class BackendRun:
     """One backend's way through a problem that several backends solve.
 
     Attributes:
-        case: what it computes.
+        spec: what it computes.
         kernel: as users run it.
         warm: the same in a process whose allocator keeps the pages that were freed.
         row: what came of it, once no more visits are wanted.
@@ -40,7 +40,7 @@ class BackendRun:
         ended: why no visit follows, the ones there are make the row; empty where they do.
     """
 
-    case: KernelSpec
+    spec: KernelSpec
     kernel: RemoteKernel[KernelFacts] | None = None
     warm: RemoteKernel[KernelFacts] | None = None
     row: Measurement | None = None
@@ -61,10 +61,10 @@ class BackendRun:
     @property
     def name(self) -> str:
         """The backend with its mode: ``torch compiled``."""
-        return " ".join(filter(None, (self.case.backend, self.case.mode)))
+        return " ".join(filter(None, (self.spec.backend, self.spec.mode)))
 
     @property
     def kernels(self) -> list[RemoteKernel[KernelFacts]]:
         """What is prepared of it, its rival's included."""
-        own = [one for one in (self.kernel, self.warm) if one is not None]
+        own = [kernel for kernel in (self.kernel, self.warm) if kernel is not None]
         return own if self.rival is None else [*own, *self.rival.kernels]

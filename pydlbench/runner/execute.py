@@ -44,10 +44,10 @@ _Record = TypeVar("_Record", bound=Record)
 def row_key(task: Task, row: Row) -> str:
     """Return what a row's entry is found by: its table and everything that was asked for.
 
-    The case is in it: two layers of one name may differ in what pooling does.
+    The spec is in it: two layers of one name may differ in what pooling does.
     """
-    case = row.case.to_dict() if hasattr(row.case, "to_dict") else row.case
-    return f"{task.kind}/{task.table}/{_digest([dict(row.fields), case])}"
+    spec = row.spec.to_dict() if hasattr(row.spec, "to_dict") else row.spec
+    return f"{task.kind}/{task.table}/{_digest([dict(row.fields), spec])}"
 
 
 def kernel_of(key: str | None) -> str | None:
@@ -58,12 +58,12 @@ def kernel_of(key: str | None) -> str | None:
     return key.rpartition("/")[0] if key is not None and key.count("/") > 2 else None
 
 
-def _same_kernel(case: KernelSpec, options: Mapping[str, Any], *, briefly: bool = False) -> str:
+def _same_kernel(spec: KernelSpec, options: Mapping[str, Any], *, briefly: bool = False) -> str:
     """Return what two measurements of the same kernel have in common, whatever asked for it.
 
     A first visit whose others somebody else makes is not all that the others ask for.
     """
-    nameless = msgspec.structs.replace(case, layer=dataclasses.replace(case.layer, name=None))
+    nameless = msgspec.structs.replace(spec, layer=dataclasses.replace(spec.layer, name=None))
     brief = ["first visit"] if briefly else []
     return _digest([nameless.to_dict(), options.get("threads"), *brief])
 
@@ -75,7 +75,7 @@ def _digest(value: object) -> str:
 
 def kernels(
     task: Task,
-    cases: Sequence[KernelSpec],
+    specs: Sequence[KernelSpec],
     session: Any,
     view: View,
     more: int = 0,
@@ -86,7 +86,7 @@ def kernels(
 
     Args:
         task: by whose first row they are called.
-        cases: what to measure.
+        specs: what to measure.
         session: measures.
         view: of the task.
         more: stages of the task that come after them, for its progress.
@@ -94,7 +94,7 @@ def kernels(
         first_of: see :meth:`pydlbench.runner.session.Session.measure`.
 
     Returns:
-        A measurement for each case.
+        A measurement for each spec.
 
     Raises:
         PydlbenchError: one could not be measured at all, and other tasks do not go on without it.
@@ -102,30 +102,30 @@ def kernels(
     from pydlbench.records.measurement import Measurement
 
     rows: dict[KernelSpec, Measurement] = {}
-    for case in cases:
-        if known := view.kernel(case, briefly=first_of is not None):
-            rows[case] = there = Measurement.from_dict(known)
+    for spec in specs:
+        if known := view.kernel(spec, briefly=first_of is not None):
+            rows[spec] = there = Measurement.from_dict(known)
             if there.ok and there.cache == "hot":
-                session.remember(case, there.algorithm, there.layout)
-    left = [case for case in cases if case not in rows]
+                session.remember(spec, there.algorithm, there.layout)
+    missing = [spec for spec in specs if spec not in rows]
     there_already = len(rows)
 
     def advance(done: float, _total: int, label: str) -> None:
-        view.advance(there_already + done, len(cases) + more, label)
+        view.advance(there_already + done, len(specs) + more, label)
 
     threads = task.options.get("threads")
     how = {"effort": effort, "first_of": first_of}
-    for case, row in _visited(session, left, advance, view.tolerant, threads, how):
-        kernel = _same_kernel(case, task.options, briefly=first_of is not None)
+    for spec, row in _visited(session, missing, advance, view.tolerant, threads, how):
+        kernel = _same_kernel(spec, task.options, briefly=first_of is not None)
         key = f"{row_key(task, task.rows[0])}/{kernel}"
         yield Result("layer", row.to_dict(), key=key)
-        rows[case] = msgspec.structs.replace(row, samples_s=None)
+        rows[spec] = msgspec.structs.replace(row, samples_s=None)
     return rows
 
 
 def _visited(
     session: Any,
-    cases: Sequence[KernelSpec],
+    specs: Sequence[KernelSpec],
     advance: Callable[[float, int, str], None],
     tolerant: bool,
     threads: int | None,
@@ -135,21 +135,21 @@ def _visited(
     from pydlbench.runner.rows import empty_row
 
     tolerated = PydlbenchError if tolerant else ()
-    left: dict[KernelSpec, None] = {}
-    for case in cases:
+    unmeasured: dict[KernelSpec, None] = {}
+    for spec in specs:
         try:
             if tolerant:  # else it was checked before anything was measured
-                session.check_room([case])
-            left[case] = None
+                session.check_room([spec])
+            unmeasured[spec] = None
         except tolerated as error:
-            yield case, empty_row(case, threads, *_verdict(error))
+            yield spec, empty_row(spec, threads, *_verdict(error))
     try:
-        for case, row in session.measure(list(left), advance, so_far=True, **how):
-            left.pop(case, None)
-            yield case, row
+        for spec, row in session.measure(list(unmeasured), advance, so_far=True, **how):
+            unmeasured.pop(spec, None)
+            yield spec, row
     except tolerated as error:
-        for case in left:
-            yield case, empty_row(case, threads, *_verdict(error))
+        for spec in unmeasured:
+            yield spec, empty_row(spec, threads, *_verdict(error))
 
 
 # -----------------------------------------------------------------------------
@@ -224,12 +224,12 @@ class Results:
     @property
     def finished(self) -> int:
         """How many rows have all that they were to have."""
-        return sum(not _is_partial(one.document) for one in self.outcomes)
+        return sum(not _is_partial(outcome.document) for outcome in self.outcomes)
 
     @property
     def ok(self) -> bool:
         """Whether anything that was wanted has been measured."""
-        return any(one.status == "ok" for one in self.outcomes)
+        return any(outcome.status == "ok" for outcome in self.outcomes)
 
     @property
     def status(self) -> str:
@@ -240,13 +240,17 @@ class Results:
 
     def entries(self) -> list[Entry]:
         """Return all that is to be kept, without raw samples."""
-        found = [*self.parts.values(), *(one.result for one in self.outcomes)]
-        return [Entry.from_document(one.table, one.document, one.key) for one in found if one.table]
+        results = [*self.parts.values(), *(outcome.result for outcome in self.outcomes)]
+        return [
+            Entry.from_document(result.table, result.document, result.key)
+            for result in results
+            if result.table
+        ]
 
 
 def _without_samples(result: Result) -> Result:
     """Return a layer's result without its raw samples, which are thousands."""
-    plain = {name: one for name, one in result.document.items() if name != "samples_s"}
+    plain = {name: value for name, value in result.document.items() if name != "samples_s"}
     record = result.detail and msgspec.structs.replace(result.detail, samples_s=None)
     return dataclasses.replace(result, document=plain, detail=record)
 
@@ -357,11 +361,11 @@ class _View(View):
     def earlier(self, row: Row) -> bool:
         return self._loop.earlier(self._task, row) is not None
 
-    def kernel(self, case: KernelSpec, *, briefly: bool = False) -> dict[str, Any] | None:
+    def kernel(self, spec: KernelSpec, *, briefly: bool = False) -> dict[str, Any] | None:
         options = self._task.options
-        known = self._loop.kernels.get(_same_kernel(case, options))
+        known = self._loop.kernels.get(_same_kernel(spec, options))
         if known is None and briefly:
-            return self._loop.kernels.get(_same_kernel(case, options, briefly=True))
+            return self._loop.kernels.get(_same_kernel(spec, options, briefly=True))
         return known
 
 
@@ -437,7 +441,7 @@ class _Loop:
     def outcomes(self) -> list[Outcome]:
         """What came of the rows so far, in the order of the tasks."""
         rows = [id(row) for task in self._tasks for row in task.rows]
-        return [self._outcomes[one] for one in rows if one in self._outcomes]
+        return [self._outcomes[row] for row in rows if row in self._outcomes]
 
     def show(self, before: int, here: float, label: str) -> None:
         """Show progress: rows that were finished before a task, and those of it, parts of one too.
@@ -450,8 +454,8 @@ class _Loop:
         """List what an earlier attempt has finished and this one has not come to."""
         for task in self._tasks:
             for row in task.rows:
-                if id(row) not in self._listed and (found := self.earlier(task, row)):
-                    self._list(task, row, found)
+                if id(row) not in self._listed and (result := self.earlier(task, row)):
+                    self._list(task, row, result)
 
     def described(self) -> RunRecord:
         """Return the run's record, with all that was found on the devices that were used.
@@ -459,7 +463,7 @@ class _Loop:
         Sessions come one after another, and each probes only what its own rows need.
         """
         now = None if self._session is None else self._session.run
-        known = [one for one in (self._known, now) if one is not None]
+        known = [record for record in (self._known, now) if record is not None]
         if len(known) > 1:
             return continued(*known)
         if known:
@@ -484,9 +488,9 @@ class _Loop:
             self._session = manager.__enter__()
             self._manager, self._key = manager, key
             if not self.tolerant:
-                for one in self._tasks:
-                    if _session_key(one) == key and not self._is_done(one):
-                        one.check(self._session)
+                for other in self._tasks:
+                    if _session_key(other) == key and not self._is_done(other):
+                        other.check(self._session)
         return self._session
 
     def _close(self) -> None:
@@ -554,7 +558,7 @@ class _Loop:
         name = (
             str(result.key).rpartition("/")[2]
             if row is None
-            else _same_kernel(row.case, task.options)
+            else _same_kernel(row.spec, task.options)
         )
         self.kernels.setdefault(name, _without_samples(result).document)
 
@@ -575,8 +579,8 @@ class _Loop:
                 continue  # a diagnosis that Ctrl-C ended in the middle answers nothing yet
             elif entry.key is not None:
                 self._done[entry.key] = result = Result(entry.table, document, key=entry.key)
-                if of := kernel_of(entry.key):
-                    self._behind.setdefault(of, []).append(result)
+                if row := kernel_of(entry.key):
+                    self._behind.setdefault(row, []).append(result)
         # An estimate without a kernel that failed is not what was asked for.
         for key in incomplete & set(self._done):
             del self._done[key]
@@ -593,8 +597,8 @@ class _Loop:
         for row in task.rows:
             for result in self._behind.get(row_key(task, row), ()) if self._behind else ():
                 self._list(task, None, result)
-            if self._is_done(task) and (found := self.earlier(task, row)):
-                self._list(task, row, found)
+            if self._is_done(task) and (earlier := self.earlier(task, row)):
+                self._list(task, row, earlier)
 
 
 def _session_key(task: Task) -> tuple[str, dict[str, Any]]:

@@ -41,12 +41,12 @@ class Laps:
     Args:
         kernels: of the session.
         workers: that the kernels live in, likewise.
-        groups: the cases, see :func:`pydlbench.runner.problem.by_problem`.
+        groups: the specs, see :func:`pydlbench.runner.problem.by_problem`.
         visits: of each row.
         renew: take new processes; else visits differ in time and in memory only, each kernel
             beside those of the visits before.
         memory_bytes: that is free.
-        effort: called before a problem is visited, with its cases and all rows so far; returns why
+        effort: called before a problem is visited, with its specs and all rows so far; returns why
             that is not worth while, or None where it is. Without, all are visited until they are
             finished.
     """
@@ -74,19 +74,21 @@ class Laps:
             held = _kept_bytes(kernels, group)
             keep = 0 < held <= room
             room -= held if keep else 0
-            beside = not renew and visits * _quick_bytes(group) <= room
-            self._problems.append(Problem(kernels, group, visits, keep=keep, beside=beside))
+            in_place = not renew and visits * _quick_bytes(group) <= room
+            self._problems.append(Problem(kernels, group, visits, keep=keep, in_place=in_place))
         self._rows: dict[KernelSpec, Measurement] = {}
 
     @property
     def finished(self) -> bool:
         """Whether no row wants another visit."""
-        return all(one.finished for one in self._problems)
+        return all(problem.finished for problem in self._problems)
 
     @property
     def share(self) -> float:
         """Which part of the visits has been made."""
-        made = [1.0 if one.finished else one.taken / self._visits for one in self._problems]
+        made = [
+            1.0 if problem.finished else problem.taken / self._visits for problem in self._problems
+        ]
         return sum(made) / max(len(made), 1)
 
     def lap(self, progress: Callable[[str], None] | None = None) -> Iterator[Problem]:
@@ -97,15 +99,17 @@ class Laps:
         """
         if self.number:
             self._take_new_processes()
-        waiting = [one for one in self._problems if not one.finished]
-        self._workers.start((case.backend, case.device) for one in waiting for case in one.unmade)
+        waiting = [problem for problem in self._problems if not problem.finished]
+        self._workers.start(
+            (spec.backend, spec.device) for problem in waiting for spec in problem.unmade
+        )
         if self.number:  # at first as given: hot caches before cold ones
             self._order.shuffle(waiting)
         for problem in waiting:
-            reason = self._effort and self._effort(problem.cases, self._rows)
+            reason = self._effort and self._effort(problem.specs, self._rows)
             if reason is None:
                 if progress:
-                    progress(label(problem.cases) + self._which(problem))
+                    progress(label(problem.specs) + self._which(problem))
                 problem.visit(self.number)
             else:
                 problem.conclude(reason)
@@ -131,14 +135,14 @@ class Laps:
 
 def _kept_bytes(kernels: Kernels, group: Sequence[KernelSpec]) -> int:
     """The memory that the kernels of a problem take which would stay prepared."""
-    kept = [one for one in kernels.processes(group) if one.backend != "native" or one.on_gpu]
-    return sum(memory_held(one, one.layer, 0) for one in kept)
+    kept = [spec for spec in kernels.processes(group) if spec.backend != "native" or spec.on_gpu]
+    return sum(memory_held(spec, spec.layer, 0) for spec in kept)
 
 
 def _quick_bytes(group: Sequence[KernelSpec]) -> int:
     """The memory that the native kernels of a problem take, each once."""
-    there = [case for case in group if case.pass_ in case.layer.passes]
-    return sum(memory_held(case, case.layer, 0) for case in there)
+    there = [spec for spec in group if spec.pass_ in spec.layer.passes]
+    return sum(memory_held(spec, spec.layer, 0) for spec in there)
 
 
 def label(group: Sequence[KernelSpec]) -> str:

@@ -51,7 +51,7 @@ class Workers:
             start = {"start_timeout": timeout_s or DEFAULT_TIMEOUT}
             self._code_limits = {**_limits(code_limit_s), **start, "allows": "--time-limit"}
         self._python = python
-        self._found: dict[tuple[str, str, str, bool], Worker] = {}
+        self._workers: dict[tuple[str, str, str, bool], Worker] = {}
         self._canary = True
 
     def get(
@@ -83,7 +83,7 @@ class Workers:
 
         allocator = allocator or ("kept pages" if warm else "default")
         key = (backend, device, allocator, logging)
-        if key not in self._found:
+        if key not in self._workers:
             log = capabilities.of(backend).log_environment if logging else {}
             extra = {**allocator_environment(allocator), **log}
             limits = self._limits if backend == "native" else self._code_limits
@@ -95,8 +95,8 @@ class Workers:
                 )
             for name, limit in limits.items():
                 setattr(worker, name, limit)
-            self._found[key] = worker
-        return self._found[key]
+            self._workers[key] = worker
+        return self._workers[key]
 
     def canary(self) -> float | None:
         """Return what the cores' FMA units do now, as a share of what they do undisturbed.
@@ -141,7 +141,7 @@ class Workers:
         from pydlbench.workers.host import start_together
 
         start_together(
-            [self.get(*one, warm=each) for one in dict.fromkeys(wanted) for each in warm]
+            [self.get(*place, warm=each) for place in dict.fromkeys(wanted) for each in warm]
         )
 
     def renew(self, *, native: bool = True, others: bool = True) -> None:
@@ -151,15 +151,15 @@ class Workers:
             native: those of native kernels on a CPU.
             others: those of frameworks and GPUs, which take seconds to start.
         """
-        for (backend, device, *_), worker in self._found.items():
+        for (backend, device, *_), worker in self._workers.items():
             if native if (backend, device) == ("native", "cpu") else others:
                 worker.close(kill=True)
 
     def close(self) -> None:
         """End them all."""
-        for worker in self._found.values():
+        for worker in self._workers.values():
             worker.discard()
-        self._found.clear()
+        self._workers.clear()
 
 
 def _limits(seconds: float | None) -> dict[str, Any]:
@@ -269,14 +269,16 @@ class Devices:
         from pydlbench.devices.gpu.record import LEVELS, PATTERNS, extend_record, start_record
 
         worker = self._workers.get("native", device)
-        told = worker.describe()
+        described = worker.describe()
         self._main = device
         if device not in self._gpus:
-            self._gpus[device] = start_record(GpuFacts.from_driver(told["device"]), told["nvml"])
+            self._gpus[device] = start_record(
+                GpuFacts.from_driver(described["device"]), described["nvml"]
+            )
         self._gpus[device] = extend_record(
             self._gpus[device],
             tuple(precisions),
-            told["libraries"],
+            described["libraries"],
             worker.probe,
             PATTERNS if patterns is None else patterns,
             LEVELS if levels is None else levels,
@@ -303,38 +305,38 @@ class Devices:
         self._cpu = dataclasses.replace(self._cpu, warnings=warnings)
         return self._cpu
 
-    def limited(self, row: Measurement, case: KernelSpec) -> Measurement:
+    def limited(self, row: Measurement, spec: KernelSpec) -> Measurement:
         """Return a row held against the limits of its device, or with the reason why not.
 
         Args:
             row: a timed one.
-            case: what was timed.
+            spec: what was timed.
         """
         from pydlbench.devices.cpu.working_set import private_level_bytes
 
-        if case.on_gpu:
-            precisions = dict.fromkeys((case.precision, *self._advisable(case)))
+        if spec.on_gpu:
+            precisions = dict.fromkeys((spec.precision, *self._advisable(spec)))
             levels: tuple[str, ...] = ("memory", "l2")
         else:
-            precisions = dict.fromkeys((case.precision,))
+            precisions = dict.fromkeys((spec.precision,))
             private = private_level_bytes(self._facts, self._cpus) or 0
             # A large kernel's time hardly depends on what its operands' first megabytes do.
-            near = cached_bytes(case) <= 2 * private
+            near = cached_bytes(spec) <= 2 * private
             levels = ("memory", "llc", "l2") if near else ("memory", "llc")
         try:
-            believed = not case.on_gpu and self._believe(row, case, levels)
+            believed = not spec.on_gpu and self._believe(row, spec, levels)
             lacking = () if believed else levels
-            held = with_limits(row, case, self._probed(case, precisions, lacking), levels)
+            held = with_limits(row, spec, self._probed(spec, precisions, lacking), levels)
             over = held.roofline
             # Only a kernel that is near its roof is told what another precision would bring.
             near_roof = over and (over.bound == "memory" or over.efficiency >= NEAR_ROOF)
-            if near_roof and not case.on_gpu:
-                self._probed(case, ("fp32", "bf16"), lacking)
+            if near_roof and not spec.on_gpu:
+                self._probed(spec, ("fp32", "bf16"), lacking)
             return held
         except PydlbenchError as error:  # the time stands without a peak beside it
             return msgspec.structs.replace(row, warnings=(*row.warnings, str(error)))
 
-    def _believe(self, row: Measurement, case: KernelSpec, levels: Sequence[str]) -> bool:
+    def _believe(self, row: Measurement, spec: KernelSpec, levels: Sequence[str]) -> bool:
         """Take bandwidths as they are where they cannot matter to a row's roof.
 
         A window of memory maps and fills three times the last-level cache. Where arithmetic takes
@@ -350,22 +352,22 @@ class Devices:
 
         if not self._keep_probes or self._cpu.bandwidth_reason is not None:
             return False
-        known = {one.level for one in self._cpu.bandwidths} - self._unconfirmed
+        known = {row.level for row in self._cpu.bandwidths} - self._unconfirmed
         if known >= set(levels):
             return False
-        kept = [one for one in self.kept().read() if one.pattern in _ROOF_PATTERNS]
-        self._probed(case, (case.precision,), ())
+        kept = [row for row in self.kept().read() if row.pattern in _ROOF_PATTERNS]
+        self._probed(spec, (spec.precision,), ())
         record = self._cpu
         sizes = probed_sizes(record)
-        kept = [one for one in kept if one.working_set_bytes == sizes[one.level]]
+        kept = [row for row in kept if row.working_set_bytes == sizes[row.level]]
         wanted = [level for level in levels if sizes[level] is not None]
-        whole = {one.level for one in kept} >= set(wanted)
-        compute_s = row.flops_executed / record.limits(case.precision, row.clock_hz).measured
-        memory = [one.bytes_per_s for one in kept if one.level == "memory"]
+        whole = {row.level for row in kept} >= set(wanted)
+        compute_s = row.flops_executed / record.limits(spec.precision, row.clock_hz).measured
+        memory = [row.bytes_per_s for row in kept if row.level == "memory"]
         rate = max(memory) if whole and memory else _ANY_MEMORY
         if compute_s > _FAR_FROM_MEMORY * row.bytes / rate:
-            lacking = [one for one in wanted if one not in known | self._unconfirmed]
-            new = tuple(one for one in kept if one.level in lacking)
+            lacking = [level for level in wanted if level not in known | self._unconfirmed]
+            new = tuple(row for row in kept if row.level in lacking)
             if not whole:
                 probe = self._workers.get("native", "cpu").probe
                 bare = dataclasses.replace(record, bandwidths=())
@@ -374,11 +376,11 @@ class Devices:
                     lambda: probe_bandwidths(bare, (_ROUGH_PATTERN,), lacking, probe, windows=1),
                 )
                 new = rough.bandwidths
-                self.kept().write([one for one in new if one.disturbance is None])
+                self.kept().write([row for row in new if row.disturbance is None])
             self._cpu = dataclasses.replace(record, bandwidths=(*record.bandwidths, *new))
-            self._unconfirmed |= {one.level for one in new}
-            return {one.level for one in self._cpu.bandwidths} >= set(wanted)
-        old = [one for one in record.bandwidths if one.level not in self._unconfirmed]
+            self._unconfirmed |= {row.level for row in new}
+            return {row.level for row in self._cpu.bandwidths} >= set(wanted)
+        old = [row for row in record.bandwidths if row.level not in self._unconfirmed]
         self._cpu = dataclasses.replace(record, bandwidths=tuple(old))
         self._unconfirmed.clear()
         return False
@@ -408,29 +410,29 @@ class Devices:
         """Return the file of what earlier runs have found on this machine."""
         from pydlbench.devices.kept import Kept, kept_path, machine_key
 
-        told = self._workers.get("native", "cpu").describe()
-        return Kept(kept_path(), machine_key(self._facts, self._cpus, told))
+        described = self._workers.get("native", "cpu").describe()
+        return Kept(kept_path(), machine_key(self._facts, self._cpus, described))
 
-    def _advisable(self, case: KernelSpec) -> tuple[str, ...]:
+    def _advisable(self, spec: KernelSpec) -> tuple[str, ...]:
         """The precisions of a GPU that the advice to change the precision can name."""
         from pydlbench.devices.gpu.peaks import lacks
 
-        half = "fp16-tc" if lacks(self._gpus[case.device].facts, "bf16-tc") else "bf16-tc"
-        products = case.layer.kind == "gemm" and case.precision in ("fp16-tc", "bf16-tc")
+        half = "fp16-tc" if lacks(self._gpus[spec.device].facts, "bf16-tc") else "bf16-tc"
+        products = spec.layer.kind == "gemm" and spec.precision in ("fp16-tc", "bf16-tc")
         return ("fp32", half, "fp8-tc") if products else ("fp32", half)
 
     def _probed(
-        self, case: KernelSpec, precisions: Iterable[str], levels: Sequence[str]
+        self, spec: KernelSpec, precisions: Iterable[str], levels: Sequence[str]
     ) -> DeviceRecord | GpuRecord:
         """The device for a row's roof; after a failure not every further row probes again."""
-        if case.device in self._unprobed:
-            raise PydlbenchError(self._unprobed[case.device])
+        if spec.device in self._unprobed:
+            raise PydlbenchError(self._unprobed[spec.device])
         try:
-            if case.on_gpu:
-                found: DeviceRecord | GpuRecord = self.gpu(case.device, precisions, levels=levels)
+            if spec.on_gpu:
+                record: DeviceRecord | GpuRecord = self.gpu(spec.device, precisions, levels=levels)
             else:
-                found = self.cpu(precisions, _ROOF_PATTERNS, levels)
-            return self._revisited(case.device, found)
+                record = self.cpu(precisions, _ROOF_PATTERNS, levels)
+            return self._revisited(spec.device, record)
         except PydlbenchError as error:
-            self._unprobed[case.device] = str(error)
+            self._unprobed[spec.device] = str(error)
             raise

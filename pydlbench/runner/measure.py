@@ -1,4 +1,4 @@
-"""A case in, a measurement out: the one place where layer, device, backend and timing meet."""
+"""A spec in, a measurement out: the one place where layer, device, backend and timing meet."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def measure(
             six visits in a second of sampling.
 
     Returns:
-        The record; its ``status`` is ``skipped`` or ``failed``, with a ``reason``, where the case
+        The record; its ``status`` is ``skipped`` or ``failed``, with a ``reason``, where the spec
         cannot be measured. Times in seconds, rates in TFLOP/s and GB/s.
 
     Raises:
@@ -68,7 +68,7 @@ def measure(
         layer, *others = find_layers([layer], option="layer")
         if others:
             raise UsageError(f"layer {layer}: several layers; nearest: {layer.name}")
-    case = KernelSpec(
+    spec = KernelSpec(
         layer=layer,
         pass_=pass_,
         precision=precision,
@@ -82,7 +82,7 @@ def measure(
     )
     usual = Options(budget_s=LAYER_BUDGET_S, visits=None)
     with Session(options or usual) as session:
-        return next(row for _, row in session.measure([case]))
+        return next(row for _, row in session.measure([spec]))
 
 
 def peaks(

@@ -37,7 +37,7 @@ class Options:
             them, the fastest kernels, which are verified again; else all of it is found anew, and
             kept for later runs.
         timeout_s: after so many seconds without an answer a worker counts as hung and is killed;
-            None is 15 minutes, and an hour while it prepares a case.
+            None is 15 minutes, and an hour while it prepares a spec.
         code_limit_s: the same of the frameworks' workers, where the user's own code runs in them;
             None is as of the others.
         python: interpreter of another installation, whose workers measure; None is this one.

@@ -42,25 +42,25 @@ _RIVAL_VISITS: Final = 3
 _FAR: Final = 1.5
 
 
-def by_problem(cases: Sequence[KernelSpec]) -> Iterator[list[KernelSpec]]:
-    """Yield cases that differ in backend and mode only, together; in the order of their first.
+def by_problem(specs: Sequence[KernelSpec]) -> Iterator[list[KernelSpec]]:
+    """Yield specs that differ in backend and mode only, together; in the order of their first.
 
-    A case that is asked for twice competes with others, not with itself: it opens another group.
+    A spec that is asked for twice competes with others, not with itself: it opens another group.
     """
-    found: list[list[KernelSpec]] = []
+    groups: list[list[KernelSpec]] = []
     open_: dict[KernelSpec, list[KernelSpec]] = {}
-    for case in cases:
-        problem = msgspec.structs.replace(case, backend="native", mode=None)
+    for spec in specs:
+        problem = msgspec.structs.replace(spec, backend="native", mode=None)
         group = open_.get(problem)
-        if group is None or case in group:
+        if group is None or spec in group:
             group = open_[problem] = []
-            found.append(group)
-        group.append(case)
-    yield from found
+            groups.append(group)
+        group.append(spec)
+    yield from groups
 
 
 class Problem:
-    """One problem's cases, subjects of a study, in one preparation or more.
+    """One problem's specs, subjects of a study, in one preparation or more.
 
     Whoever cannot be prepared gets a row that says so. Whoever fails later, or dies for the second
     time, has a row of the visits before, which says that there are fewer and why. The others go on.
@@ -68,33 +68,33 @@ class Problem:
 
     Args:
         kernels: of the session.
-        cases: of one group, see :func:`by_problem`.
+        specs: of one group, see :func:`by_problem`.
         visits: how often :meth:`visit` will be called: each prepares all of them anew, and takes a
             round; a single one takes the rounds that make an interval.
         keep: kernels of frameworks stay prepared between visits, as compilers take their time;
             native ones get new memory in each visit.
-        beside: native kernels of all visits stay where they are until the end: so each of one
+        in_place: native kernels of all visits stay where they are until the end: so each of one
             process has memory of its own.
     """
 
     def __init__(
         self,
         kernels: Kernels,
-        cases: Sequence[KernelSpec],
+        specs: Sequence[KernelSpec],
         visits: int = 1,
         *,
         keep: bool = False,
-        beside: bool = False,
+        in_place: bool = False,
     ) -> None:
-        self.cases = list(cases)
+        self.specs = list(specs)
         self._kernels = kernels
         self._visits = visits
         self._keep = keep
-        self._beside = beside
+        self._in_place = in_place
         self._held: list[RemoteKernel[KernelFacts]] = []
         self._taken = 0
-        self._runs = [BackendRun(case, patience=1 if visits > 1 else 0) for case in cases]
-        guarded = any(kernels.guarded(case) for case in cases)
+        self._runs = [BackendRun(spec, patience=1 if visits > 1 else 0) for spec in specs]
+        guarded = any(kernels.guarded(spec) for spec in specs)
         self._study = Study(random_order(kernels.seed), kernels.interference if guarded else None)
 
     @property
@@ -104,24 +104,24 @@ class Problem:
 
     @property
     def unmade(self) -> list[KernelSpec]:
-        """The cases whose rows are not there yet."""
-        return [run.case for run in self._runs if run.row is None]
+        """The specs whose rows are not there yet."""
+        return [run.spec for run in self._runs if run.row is None]
 
     @property
     def taken(self) -> int:
-        """How many visits its cases have had, the most of them."""
+        """How many visits its specs have had, the most of them."""
         return max(map(self._count, self._runs))
 
     @property
     def results(self) -> list[tuple[KernelSpec, Measurement]]:
-        """Every case with its row, in the order given; until that is made, of what there is.
+        """Every spec with its row, in the order given; until that is made, of what there is.
 
-        A case without any samples has none then.
+        A spec without any samples has none then.
         """
         unmade = [run for run in self._runs if run.row is None and self._count(run)]
         rows = iter(self._rows(unmade, complete=False))
-        found = [(run.case, next(rows) if run in unmade else run.row) for run in self._runs]
-        return [(case, row) for case, row in found if row is not None]
+        results = [(run.spec, next(rows) if run in unmade else run.row) for run in self._runs]
+        return [(spec, row) for spec, row in results if row is not None]
 
     def visit(self, number: int | None = None) -> None:
         """Have the kernels made ready, take a round, and free what is not kept.
@@ -144,7 +144,7 @@ class Problem:
             if self._taken >= self._visits or not going:
                 self.conclude()
         finally:
-            self._release(everything=not self._keep or self.finished, beside=self.finished)
+            self._release(everything=not self._keep or self.finished, held=self.finished)
 
     def conclude(self, reason: str = "") -> None:
         """Make the rows of what was sampled.
@@ -154,7 +154,7 @@ class Problem:
         """
         for run in self._runs:
             if run.row is None and not self._count(run):
-                run.row = empty_row(run.case, self._kernels.threads(run.case), "skipped", reason)
+                run.row = empty_row(run.spec, self._kernels.threads(run.spec), "skipped", reason)
         runs = [run for run in self._runs if run.row is None]
         for run in runs:
             self._settle_rival(run)
@@ -172,14 +172,14 @@ class Problem:
         """Keep which kernel was the fastest; return the row with what there is to say of it."""
         if not row.ok or row.contended or run.samples is None:
             return row
-        words = self._kernels.keep(run.case, run.variant, run.second, run.samples)
+        words = self._kernels.keep(run.spec, run.variant, run.second, run.samples)
         if words is None:
             return row
         return msgspec.structs.replace(row, warnings=(*row.warnings, words))
 
     def release(self) -> None:
         """Free all that is still prepared."""
-        self._release(everything=True, beside=True)
+        self._release(everything=True, held=True)
 
     def _count(self, run: BackendRun) -> int:
         return self._study.table.rounds(_key(run))
@@ -192,9 +192,9 @@ class Problem:
         """
         self._kernels.prepare_at_once(
             [
-                (run.case, run.variant)
+                (run.spec, run.variant)
                 for run in runs
-                if run.facts is not None and not _is_there(run.kernel) and not _is_quick(run.case)
+                if run.facts is not None and not _is_there(run.kernel) and not _is_quick(run.spec)
             ]
         )
         for number, run in enumerate(runs):
@@ -231,7 +231,7 @@ class Problem:
         rounds = ROUNDS if self._visits == 1 else 1
         subjects: dict[Hashable, tuple[BackendRun, bool, Subject]] = {}
         for run, kernel, warm in list(self._ready(runs)):
-            policy = self._kernels.sampling_policy(run.case, kernel.facts)
+            policy = self._kernels.sampling_policy(run.spec, kernel.facts)
             subject = Subject(
                 key=_key(run, warm=warm),
                 sample=kernel.sample,
@@ -248,7 +248,7 @@ class Problem:
         for key, error in errors.items():
             run, warm, _ = subjects[key]
             if isinstance(error, WorkerError):
-                place = (run.case.backend, run.case.device, warm)
+                place = (run.spec.backend, run.spec.device, warm)
                 errors[key] = deaths.setdefault(place, error)
         for key, (run, warm, subject) in subjects.items():
             if subject.size is not None:
@@ -280,10 +280,10 @@ class Problem:
         series = {index: self._study.table.of(_key(run)) for index, run in enumerate(timed)}
         if len(series) < 2:
             return
-        best, found = ratios(series, _references(dict(enumerate(timed))))
+        best, to_best = ratios(series, _references(dict(enumerate(timed))))
         for index, run in enumerate(timed):
             explained = run.warm is None or not self._wants_warm(run)
-            if run.case.backend != "native" and found[index].above(_FAR) and explained:
+            if run.spec.backend != "native" and to_best[index].above(_FAR) and explained:
                 run.ended = f"more than {_FAR:g} times as slow as {timed[best].name}"
 
     def _settle_rival(self, run: BackendRun, *, beyond_doubt: bool = False) -> None:
@@ -292,12 +292,12 @@ class Problem:
         if rival is None:
             return
         if _key(rival) in table and _key(run) in table:
-            found = ratio(table.of(_key(rival)), table.of(_key(run)))
+            to_first = ratio(table.of(_key(rival)), table.of(_key(run)))
             back = ratio(table.of(_key(run)), table.of(_key(rival)))
-            if beyond_doubt and not (found.above(1.0) or back.above(1.0)):
+            if beyond_doubt and not (to_first.above(1.0) or back.above(1.0)):
                 return
-            near = max(found.median, back.median) <= NEAR
-            faster = found.median < 1
+            near = max(to_first.median, back.median) <= NEAR
+            faster = to_first.median < 1
             if faster and not _verified(self._kernels, rival):
                 faster = near = False
             run.second = (run.variant if faster else rival.variant) if near else None
@@ -350,23 +350,23 @@ class Problem:
             words = f"{made} of {self._visits} repetitions made, {samples.spent_s:.3g} s"
         return "; ".join(filter(None, (words, run.ended, reason)))
 
-    def _release(self, *, everything: bool, beside: bool) -> None:
+    def _release(self, *, everything: bool, held: bool) -> None:
         """Free what need not stay.
 
         Args:
             everything: also kernels of frameworks that may be kept until the next visit.
-            beside: also those of earlier visits, that later ones lie beside.
+            held: also those of earlier visits, which keep their memory until the end.
         """
         kernels: list[RemoteKernel[KernelFacts]] = []
         for run in self._runs:
-            quick = _is_quick(run.case)
+            quick = _is_quick(run.spec)
             if everything or run.row is not None or run.ended or quick:
-                stays = self._beside and quick and not beside
+                stays = self._in_place and quick and not held
                 (self._held if stays else kernels).extend(run.kernels)
                 run.kernel = run.warm = None
                 if run.rival is not None:
                     run.rival.kernel = None
-        if beside or not self._beside:
+        if held or not self._in_place:
             kernels += self._held
             self._held = []
         with releasing(kernels):
@@ -382,9 +382,9 @@ def _keys(run: BackendRun) -> list[tuple[int, bool]]:
     return [_key(run), _key(run, warm=True)]
 
 
-def _is_quick(case: KernelSpec) -> bool:
+def _is_quick(spec: KernelSpec) -> bool:
     """Whether a kernel whose variant is known is soon prepared, so that it need not be kept."""
-    return case.backend == "native" and not case.on_gpu
+    return spec.backend == "native" and not spec.on_gpu
 
 
 def _is_there(kernel: RemoteKernel[KernelFacts] | None) -> bool:
@@ -404,7 +404,7 @@ def lose(kernels: Kernels, run: BackendRun, error: PydlbenchError) -> None:
     elif run.visited:
         run.ended = words
     else:
-        run.row = without_time(kernels, run.case, error)
+        run.row = without_time(kernels, run.spec, error)
 
 
 def _row(kernels: Kernels, run: BackendRun, clock_hz: float | None = None) -> Measurement:
@@ -417,7 +417,7 @@ def _row(kernels: Kernels, run: BackendRun, clock_hz: float | None = None) -> Me
     """
     assert run.facts is not None, "it was sampled"
     assert run.samples is not None, "it was sampled"
-    row = kernels.row(run.case, run.facts, run.samples, clock_hz)
+    row = kernels.row(run.spec, run.facts, run.samples, clock_hz)
     if not run.lost:
         return row
     number = "a visit" if len(run.lost) == 1 else f"{len(run.lost)} visits"
@@ -445,7 +445,7 @@ def prepare(
     same = [
         other
         for other in before
-        if (other.case.backend, other.case.device) == (run.case.backend, run.case.device)
+        if (other.spec.backend, other.spec.device) == (run.spec.backend, run.spec.device)
     ]
     if not _is_there(run.kernel) and _prepare_default(kernels, run, alone=alone):
         for other in same:
@@ -456,7 +456,7 @@ def prepare(
         and not alone
         and run.kernel is not None
         and not _is_there(run.warm)
-        and kernels.allocates(run.case)
+        and kernels.allocates(run.spec)
         and _prepare_warm(kernels, run)
     ):
         for other in same:
@@ -468,16 +468,16 @@ def _prepare_default(kernels: Kernels, run: BackendRun, *, alone: bool = False) 
     """Prepare as users run it; return whether the worker died of it."""
     run.kernel = None
     try:
-        run.kernel = kernels.prepare(run.case, variant=run.variant, alone=alone, finals=False)
+        run.kernel = kernels.prepare(run.spec, variant=run.variant, alone=alone, finals=False)
     except PydlbenchError as error:
         lose(kernels, run, error)
         return isinstance(error, WorkerError)
     if run.facts is None:
         run.facts = run.kernel.facts
-        run.variant = variant_of(run.case, run.facts)
+        run.variant = variant_of(run.spec, run.facts)
         _size(kernels, run)
-        if (variant := kernels.rival_of(run.case, run.facts)) is not None:
-            run.rival = BackendRun(run.case, variant=variant)
+        if (variant := kernels.rival_of(run.spec, run.facts)) is not None:
+            run.rival = BackendRun(run.spec, variant=variant)
     return False
 
 
@@ -488,7 +488,7 @@ def _prepare_rival(kernels: Kernels, run: BackendRun, *, alone: bool) -> None:
     rival.kernel = None
     try:
         rival.kernel = kernels.prepare(
-            run.case, variant=rival.variant, alone=alone, finals=False, unchecked=True
+            run.spec, variant=rival.variant, alone=alone, finals=False, unchecked=True
         )
     except WorkerError:
         run.rival = None
@@ -505,7 +505,7 @@ def _prepare_rival(kernels: Kernels, run: BackendRun, *, alone: bool) -> None:
 def _size(kernels: Kernels, run: BackendRun) -> None:
     """Take what is known of how long a kernel runs, before it is first sampled."""
     assert run.kernel is not None, "it was made ready"
-    size = kernels.known_size(run.case, run.variant, run.kernel.generation)
+    size = kernels.known_size(run.spec, run.variant, run.kernel.generation)
     if size is not None:
         run.size[False] = size
 
@@ -513,7 +513,7 @@ def _size(kernels: Kernels, run: BackendRun) -> None:
 def _verified(kernels: Kernels, rival: BackendRun) -> bool:
     """Whether a rival gives a right result: nothing that it is faster is believed before."""
     try:
-        kernel = kernels.prepare(rival.case, variant=rival.variant, finals=False)
+        kernel = kernels.prepare(rival.spec, variant=rival.variant, finals=False)
     except PydlbenchError:
         return False
     with releasing([kernel]):
@@ -527,7 +527,7 @@ def _prepare_warm(kernels: Kernels, run: BackendRun) -> bool:
     if run.facts is None:
         return False
     try:
-        run.warm = kernels.prepare(run.case, warm=True, variant=run.variant)
+        run.warm = kernels.prepare(run.spec, warm=True, variant=run.variant)
     except PydlbenchError as error:
         # The column stays empty; the row itself is what was asked for.
         return isinstance(error, WorkerError)
@@ -546,10 +546,10 @@ def _chosen(rival: BackendRun, run: BackendRun) -> KernelFacts:
     return dataclasses.replace(rival.facts, candidates=candidates, notes=run.facts.notes)
 
 
-def without_time(kernels: Kernels, case: KernelSpec, error: PydlbenchError) -> Measurement:
-    """Return the row of a case that could not be prepared or sampled."""
+def without_time(kernels: Kernels, spec: KernelSpec, error: PydlbenchError) -> Measurement:
+    """Return the row of a spec that could not be prepared or sampled."""
     status = "skipped" if isinstance(error, UnsupportedError) else "failed"
-    return empty_row(case, kernels.threads(case), status, str(error))
+    return empty_row(spec, kernels.threads(spec), status, str(error))
 
 
 def explain(kernels: Kernels, runs: Sequence[BackendRun]) -> None:
@@ -561,7 +561,7 @@ def explain(kernels: Kernels, runs: Sequence[BackendRun]) -> None:
     """
     for run in runs:
         assert run.row is not None, "it was made"
-        empty = None if run.case.backend == "native" else kernels.empty_call_s(run.case)
+        empty = None if run.spec.backend == "native" else kernels.empty_call_s(run.spec)
         run.row = msgspec.structs.replace(run.row, empty_call_s=empty)
     for run in runs:
         row = run.row
@@ -573,8 +573,8 @@ def explain(kernels: Kernels, runs: Sequence[BackendRun]) -> None:
             if run.facts is not None and "kernel_s" not in run.facts.evidence:
                 if run.warm_samples is not None and not _is_there(run.warm):
                     _prepare_warm(kernels, run)
-                beside = run.warm if run.warm_samples is not None else None
-                run.log = kernels.logged(run.case, run.variant, beside)
+                unlogged = run.warm if run.warm_samples is not None else None
+                run.log = kernels.logged(run.spec, run.variant, unlogged)
             run.row = explained(row, run, best)
 
 
@@ -586,7 +586,7 @@ def _paired(kernels: Kernels, runs: Sequence[BackendRun]) -> list[Measurement]:
         runs: with samples, at least one.
     """
     timed = {index: run.samples for index, run in enumerate(runs) if run.samples is not None}
-    best, found = ratios(timed, _references(dict(enumerate(runs))))
+    best, to_best = ratios(timed, _references(dict(enumerate(runs))))
     rows = []
     for index, run in enumerate(runs):
         clock_hz, clock_from = _clocked(run, runs)
@@ -594,7 +594,7 @@ def _paired(kernels: Kernels, runs: Sequence[BackendRun]) -> list[Measurement]:
         row = msgspec.structs.replace(
             _row(kernels, run, clock_hz),
             clock_from=clock_from,
-            ratio=_ratio_fields(found[index], runs[best].name),
+            ratio=_ratio_fields(to_best[index], runs[best].name),
             warm_s=None if warm is None else warm.median,
             faults=_faults(run),
         )
@@ -609,7 +609,7 @@ def _references(runs: Mapping[int, BackendRun]) -> set[int]:
     bits saves time, and its results are not the same.
     """
     sums = {index: run.facts.accumulate for index, run in runs.items() if run.facts is not None}
-    native = {sums[index] for index in sums if runs[index].case.backend == "native"}
+    native = {sums[index] for index in sums if runs[index].spec.backend == "native"}
     wanted = native or set(sums.values())
     return {index for index, own in sums.items() if not any(less_exact(own, it) for it in wanted)}
 
@@ -620,23 +620,23 @@ def _clocked(run: BackendRun, runs: Sequence[BackendRun]) -> tuple[float | None,
     A framework's process reads none, and its peak would be that of the clock of the probe, minutes
     ago. With code of other widths the clock may differ; between rounds it differs more.
     """
-    if run.samples is None or run.samples.clock_hz is not None or run.case.on_gpu:
+    if run.samples is None or run.samples.clock_hz is not None or run.spec.on_gpu:
         return None, None
     for other in runs:
-        if other.case.backend == "native" and other.samples is not None:
+        if other.spec.backend == "native" and other.samples is not None:
             clock_hz = clock_beside(run.samples, other.samples)
             if clock_hz is not None:
                 return clock_hz, other.name
     return None, None
 
 
-def _ratio_fields(found: Estimate, best: str) -> dict[str, Any]:
+def _ratio_fields(estimate: Estimate, best: str) -> dict[str, Any]:
     return {
         "to": best,
-        "median": found.median,
-        "ci_low": found.interval.low if found.interval else None,
-        "ci_high": found.interval.high if found.interval else None,
-        "rounds": found.rounds,
+        "median": estimate.median,
+        "ci_low": estimate.interval.low if estimate.interval else None,
+        "ci_high": estimate.interval.high if estimate.interval else None,
+        "rounds": estimate.rounds,
     }
 
 

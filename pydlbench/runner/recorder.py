@@ -113,8 +113,8 @@ class Resumed:
         Raises:
             UsageError: machine, libraries or request are not the same.
         """
-        asked = self._store.request(self.info.id)
-        refuse_differences(self.record, run, asked, request)
+        request_before = self._store.request(self.info.id)
+        refuse_differences(self.record, run, request_before, request)
 
 
 class Waiting:
@@ -136,8 +136,12 @@ class Waiting:
     def put(self, entry: Entry) -> None:
         """Take an entry; of a row that waits already, with fewer visits, it takes the place."""
         # The first one may have been written when Ctrl-C came.
-        for number, one in enumerate(self._entries):
-            if one.key is not None and one.key == entry.key and (number or not self._uncertain):
+        for number, waiting in enumerate(self._entries):
+            if (
+                waiting.key is not None
+                and waiting.key == entry.key
+                and (number or not self._uncertain)
+            ):
                 self._entries[number] = entry
                 return
         self._entries.append(entry)

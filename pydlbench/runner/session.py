@@ -111,20 +111,20 @@ class Session:
 
     def measure(
         self,
-        cases: Sequence[KernelSpec],
+        specs: Sequence[KernelSpec],
         progress: Callable[[float, int, str], None] | None = None,
         *,
         effort: Effort | None = None,
         so_far: bool = False,
         first_of: int | None = None,
     ) -> Iterator[tuple[KernelSpec, Measurement]]:
-        """Measure cases and yield each with its row; one that cannot be measured says why in it.
+        """Measure specs and yield each with its row; one that cannot be measured says why in it.
 
         Cases that differ in backend and mode only are interleaved, and with several visits rows are
-        finished in the last lap, so that they need not come in the order of ``cases``.
+        finished in the last lap, so that they need not come in the order of ``specs``.
 
         Args:
-            cases: what to measure.
+            specs: what to measure.
             progress: called with rows done, parts of them too, rows in all and what comes next.
             effort: see :class:`pydlbench.runner.laps.Laps`.
             so_far: also yield rows after each of their visits, of what there is until then
@@ -137,11 +137,11 @@ class Session:
             BackendMissingError: the CUDA module or a library is missing; no row could be measured.
             UnsupportedError: there is no driver or no such GPU; likewise.
         """
-        laps = self._laps(cases, effort, first_of)
+        laps = self._laps(specs, effort, first_of)
 
         def show(label: str) -> None:
             if progress:
-                progress(laps.share * len(cases), len(cases), label)
+                progress(laps.share * len(specs), len(specs), label)
 
         try:
             while not laps.finished:
@@ -153,25 +153,25 @@ class Session:
         finally:
             laps.close()
         if progress:
-            progress(len(cases), len(cases), "")
+            progress(len(specs), len(specs), "")
 
-    def _laps(self, cases: Sequence[KernelSpec], effort: Effort | None, visits: int | None) -> Laps:
-        groups = list(by_problem(cases))
+    def _laps(self, specs: Sequence[KernelSpec], effort: Effort | None, visits: int | None) -> Laps:
+        groups = list(by_problem(specs))
         self._check_room(groups)
-        for device in dict.fromkeys(case.device for case in cases if case.on_gpu):
+        for device in dict.fromkeys(spec.device for spec in specs if spec.on_gpu):
             self.devices.gpu(device, levels=())
-        asked = visits or self.options.visits
+        wanted = visits or self.options.visits
         return Laps(
             self._kernels,
             self._workers,
             groups,
-            asked or self._kernels.repetitions(cases),
-            renew=self.options.renew or asked is not None or len(cases) > 1,
+            wanted or self._kernels.repetitions(specs),
+            renew=self.options.renew or wanted is not None or len(specs) > 1,
             memory_bytes=self.facts.memory_available_bytes,
             effort=effort,
         )
 
-    def beside(self) -> Self:
+    def sibling(self) -> Self:
         """Return a session with the same options and processes of its own."""
         return type(self)(self.options)
 
@@ -204,35 +204,35 @@ class Session:
         """
         return self.devices.cache_bytes(device)
 
-    def remember(self, case: KernelSpec, algorithm: str, layout: str) -> None:
+    def remember(self, spec: KernelSpec, algorithm: str, layout: str) -> None:
         """Take a hot row's kernel from elsewhere: an estimate's cold row is timed with the same.
 
         Args:
-            case: of the hot row.
+            spec: of the hot row.
             algorithm: the kernel's, by its library's name.
             layout: the layouts that it works in.
         """
-        self._kernels.remember(case, algorithm, layout)
+        self._kernels.remember(spec, algorithm, layout)
 
     def prepare(
-        self, case: KernelSpec, *, warm: bool = False, variant: str | None = None
+        self, spec: KernelSpec, *, warm: bool = False, variant: str | None = None
     ) -> RemoteKernel[KernelFacts]:
-        """Have a case made ready in its worker; raises what the backend raises.
+        """Have a spec made ready in its worker; raises what the backend raises.
 
         Args:
-            case: what is to be computed.
+            spec: what is to be computed.
             warm: in a process of its own whose allocator keeps the pages that were freed.
             variant: see ``Preparation``.
         """
-        return self._kernels.prepare(case, warm=warm, variant=variant)
+        return self._kernels.prepare(spec, warm=warm, variant=variant)
 
-    def check_room(self, cases: Sequence[KernelSpec]) -> None:
-        """Make sure that cases fit into memory, those beside each other that are interleaved.
+    def check_room(self, specs: Sequence[KernelSpec]) -> None:
+        """Make sure that specs fit into memory, those beside each other that are interleaved.
 
         Raises:
             UsageError: one needs more than there is; it names the largest batch that fits.
         """
-        self._check_room(by_problem(cases))
+        self._check_room(by_problem(specs))
 
     def _check_room(self, groups: Iterable[Sequence[KernelSpec]]) -> None:
         available = self.facts.memory_available_bytes

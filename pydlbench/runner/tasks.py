@@ -27,12 +27,12 @@ class Row:
     Attributes:
         fields: what tells it from others, by the names that a sweep's ``exclude`` uses; all text.
         label: a short name for progress lines.
-        case: what is handed to whoever measures it.
+        spec: what is handed to whoever measures it.
     """
 
     fields: Mapping[str, str]
     label: str
-    case: Any = None
+    spec: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +87,11 @@ class View(ABC):
         """Whether an earlier attempt has finished a row of this task."""
 
     @abstractmethod
-    def kernel(self, case: KernelSpec, *, briefly: bool = False) -> dict[str, Any] | None:
+    def kernel(self, spec: KernelSpec, *, briefly: bool = False) -> dict[str, Any] | None:
         """Return the document of a kernel that this run has measured already, if it is ok.
 
         Args:
-            case: of the kernel.
+            spec: of the kernel.
             briefly: a first visit of it is enough.
         """
 
@@ -159,31 +159,31 @@ class KernelTask(Task):
 
     def check(self, session: Any) -> None:
         """Make sure that the operands of each problem fit into memory together."""
-        session.check_room([row.case for row in self.rows])
+        session.check_room([row.spec for row in self.rows])
 
     def measure(self, session: Any, view: View) -> Iterator[Result]:
         """Measure what is not there yet; of a problem that lacks a row all of them."""
         from pydlbench.runner.problem import by_problem
 
-        rows = {row.case: row for row in self.rows}
+        rows = {row.spec: row for row in self.rows}
         wanted = []
         for group in by_problem(list(rows)):
-            if all(view.earlier(rows[case]) for case in group):
+            if all(view.earlier(rows[spec]) for spec in group):
                 continue
             try:
                 if view.tolerant:  # else it was checked before anything was measured
                     session.check_room(group)
             except PydlbenchError as error:
-                for case in group:
-                    yield self.refused(rows[case], "failed", str(error))
+                for spec in group:
+                    yield self.refused(rows[spec], "failed", str(error))
             else:
                 wanted += group
-        for case, measured in session.measure(wanted, progress=view.advance, so_far=True):
-            yield Result("layer", measured.to_dict(), rows[case], detail=measured)
+        for spec, measured in session.measure(wanted, progress=view.advance, so_far=True):
+            yield Result("layer", measured.to_dict(), rows[spec], detail=measured)
 
     def refused(self, row: Row, status: str, reason: str) -> Result:
         """Return a layer's row without numbers."""
         from pydlbench.runner.rows import empty_row
 
-        empty = empty_row(row.case, self.options.get("threads"), status, reason)
+        empty = empty_row(row.spec, self.options.get("threads"), status, reason)
         return Result("layer", empty.to_dict(), row)

@@ -164,7 +164,7 @@ class _Turns:
         # stopped while anybody is timed.
         alone = len({(case.framework, case.device) for case in cases}) == 1
         pairs = alone and self._visits > 1 and not cases[0].on_gpu
-        self._sessions = [session, session.beside()] if pairs else [session]
+        self._sessions = [session, session.sibling()] if pairs else [session]
         self._lap = 0
         on_gpus = all(case.on_gpu for case in cases)
         order = random_order(session.options.seed)

@@ -112,7 +112,7 @@ def _fields(value: object) -> dict[str, Any]:
     if isinstance(value, msgspec.Struct):
         return msgspec.structs.asdict(value)
     if dataclasses.is_dataclass(value):
-        return {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     raise TypeError(f"{type(value).__name__} cannot be sent")
 
 
@@ -138,12 +138,12 @@ def decode_request(line: bytes) -> Operation:
         WorkerError: it is not one.
     """
     try:
-        found: Operation = msgspec.convert(decode(line), Operation)
+        operation: Operation = msgspec.convert(decode(line), Operation)
     except msgspec.ValidationError as error:
         raise errors.WorkerError(
             f"unreadable message {line[:80]!r}: not an operation: {error}"
         ) from error
-    return found
+    return operation
 
 
 def error_reply(error: BaseException) -> dict[str, Any]:

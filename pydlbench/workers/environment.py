@@ -38,8 +38,8 @@ def worker_environment(inherited: Mapping[str, str], cpus: Sequence[int]) -> dic
     gets a single thread, because its pool would spin beside the kernels.
     """
     every = capabilities.every()
-    dropped = (*_DROPPED, *(prefix for one in every for prefix in one.settings))
-    kept = tuple(prefix for one in every for prefix in one.kept_settings)
+    dropped = (*_DROPPED, *(prefix for backend in every for prefix in backend.settings))
+    kept = tuple(prefix for backend in every for prefix in backend.kept_settings)
     environment = {
         name: value
         for name, value in inherited.items()

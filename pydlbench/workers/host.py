@@ -58,12 +58,12 @@ _ADVICE = {
 }
 
 
-def exit_status(code: int | None, said: str) -> str:
+def exit_status(code: int | None, stderr: str) -> str:
     """Return a clause: ``was killed by SIGSEGV: malloc(): corrupted``.
 
     Args:
         code: exit code, negative after a signal; None where there is none.
-        said: its standard error since the request; the last line is quoted.
+        stderr: its standard error since the request; the last line is quoted.
     """
     advice = None
     if code is not None and code < 0:
@@ -75,7 +75,7 @@ def exit_status(code: int | None, said: str) -> str:
         advice = _ADVICE.get(name)
     else:
         how = f"ended with exit code {code}"
-    lines = said.strip().splitlines()
+    lines = stderr.strip().splitlines()
     last = f": {lines[-1]}" if lines else ""
     return f"{how}{last}" + (f"; {advice}" if advice else "")
 
@@ -91,7 +91,7 @@ PREPARE_TIMEOUT = 3600.0
 SILENCE_TIMEOUT = 120.0
 # A process that is asked where it is answers at once, or not at all.
 _PLACE_S = 1.0
-_MOST_SAID = 1 << 16
+_MOST_STDERR = 1 << 16
 # Where a process cannot be stopped its threads fall asleep after so long: GNU OpenMP's spin for
 # some milliseconds.
 _REST_S = 0.012
@@ -119,7 +119,7 @@ class Worker:
         device: ``cpu`` or ``cuda:N``.
         cpus: logical CPUs to pin its threads to, one each.
         timeout: seconds after which a worker without an answer counts as hung and is killed.
-        prepare_timeout: the same while it prepares a case.
+        prepare_timeout: the same while it prepares a spec.
         environment: variables that are set for it besides those that every worker gets.
         silence: seconds without a heartbeat after which a serving worker is killed.
         heartbeat_s: seconds between its heartbeats.
@@ -158,10 +158,10 @@ class Worker:
         self._ready = False
         self._folder = ""
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
-        self._said = 0  # bytes of standard error that belong to earlier requests
+        self._stderr_start = 0  # bytes of standard error that belong to earlier requests
         self._description: dict[str, Any] = {}
         self._stopped = False
-        self._asked: Operation | None = None
+        self._pending: Operation | None = None
         self.generation = 0
         _workers.add(self)
 
@@ -175,20 +175,20 @@ class Worker:
         self._start()
         return self._description
 
-    def prepare(self, case: KernelSpec, preparation: Preparation) -> RemoteKernel[KernelFacts]:
-        """Have a case made ready in the worker; raises what the backend raises there."""
-        self.begin(case, preparation)
+    def prepare(self, spec: KernelSpec, preparation: Preparation) -> RemoteKernel[KernelFacts]:
+        """Have a spec made ready in the worker; raises what the backend raises there."""
+        self.begin(spec, preparation)
         return self.prepared()
 
-    def begin(self, case: KernelSpec, preparation: Preparation) -> None:
-        """Have a case made ready while others work, see :meth:`prepared`.
+    def begin(self, spec: KernelSpec, preparation: Preparation) -> None:
+        """Have a spec made ready while others work, see :meth:`prepared`.
 
         Raises:
             WorkerError: see :meth:`send`.
         """
         from pydlbench.workers import worker
 
-        arguments = {"case": case.to_dict(), "preparation": preparation}
+        arguments = {"spec": spec.to_dict(), "preparation": preparation}
         self.send(Build(_name_of(worker.prepare), arguments))
 
     def prepared(self) -> RemoteKernel[KernelFacts]:
@@ -280,12 +280,12 @@ class Worker:
         """
         self._start()
         process = self._process
-        if process is None or process.stdin is None or self._asked is not None:
+        if process is None or process.stdin is None or self._pending is not None:
             raise WorkerError(f"the {self.backend} worker is not ready for a request")
         if isinstance(operation, (Sample, Probe)):
             _stop_all_but(self)
         # Not by seek(): the worker shares the file's position.
-        self._said = os.fstat(self._stderr.fileno()).st_size
+        self._stderr_start = os.fstat(self._stderr.fileno()).st_size
         message = encode(operation)
         try:
             process.stdin.write(message)
@@ -296,7 +296,7 @@ class Worker:
             # Half a request would garble the next one, whose answer the other half's would be.
             self.close(kill=True)
             raise
-        self._asked = operation
+        self._pending = operation
 
     def receive(self, hear: Callable[[dict[str, Any]], None] | None = None) -> Any:
         """Return the result of what was sent.
@@ -308,7 +308,7 @@ class Worker:
             WorkerError: see :meth:`ask`.
             PydlbenchError: likewise.
         """
-        operation, self._asked = self._asked, None
+        operation, self._pending = self._pending, None
         unhurried = isinstance(operation, (Build, Call))
         try:
             return self._reply(self.prepare_timeout if unhurried else self.timeout, hear)
@@ -321,7 +321,7 @@ class Worker:
         if self._process is None or self._stopped:
             return True
         # One that still answers, or has not yet said that it is ready, is waited for.
-        if self._ready and self._asked is None:
+        if self._ready and self._pending is None:
             self._stopped = guardian.stop(self._process.pid)
         return self._stopped
 
@@ -331,12 +331,14 @@ class Worker:
             guardian.resume(self._process.pid)
         self._stopped = False
 
-    def said(self) -> str:
+    def stderr(self) -> str:
         """Return what the process has written to standard error since its last request began."""
         descriptor = self._stderr.fileno()
         size = os.fstat(descriptor).st_size
         # Not by seek() and read(): the worker shares the file's position.
-        return os.pread(descriptor, size - self._said, self._said).decode(errors="replace")
+        return os.pread(descriptor, size - self._stderr_start, self._stderr_start).decode(
+            errors="replace"
+        )
 
     def close(self, kill: bool = False) -> None:
         """End the process, politely, or at once with ``kill``.
@@ -344,7 +346,7 @@ class Worker:
         What it has forked ends with it, unless that has left its session.
         """
         self.resume()
-        self._asked = None
+        self._pending = None
         process, self._process = self._process, None
         if self._replies is not None:
             self._replies.close()
@@ -385,7 +387,7 @@ class Worker:
         setup_line = json.dumps({**setup, "cpus": self.cpus, "heartbeat_s": self.heartbeat_s})
         self._stderr.seek(0)
         self._stderr.truncate()
-        self._said = 0
+        self._stderr_start = 0
         self._folder = tempfile.mkdtemp(prefix="pydlbench-worker-")
         folder = {FOLDER_VARIABLE: self._folder}
         self._process = subprocess.Popen(
@@ -458,24 +460,24 @@ class Worker:
         before = os.fstat(descriptor).st_size
         self._process.send_signal(signal.SIGUSR1)
         deadline = time.monotonic() + _PLACE_S
-        said = ""
-        while time.monotonic() < deadline and not said.endswith("\n"):
+        dump = ""
+        while time.monotonic() < deadline and not dump.endswith("\n"):
             time.sleep(_PLACE_S / 20)
-            said = os.pread(descriptor, _MOST_SAID, before).decode(errors="replace")
+            dump = os.pread(descriptor, _MOST_STDERR, before).decode(errors="replace")
         frames = [
             (Path(path), line, name)
-            for path, line, name in re.findall(r'File "(.+)", line (\d+) in (.+)', said)
+            for path, line, name in re.findall(r'File "(.+)", line (\d+) in (.+)', dump)
         ]
-        own = [one for one in frames if not _of_library(one[0])]
+        own = [frame for frame in frames if not _of_library(frame[0])]
         return next((f"{path.name}:{line} in {name}" for path, line, name in own or frames), "")
 
     def _died(self) -> WorkerError:
         process = self._process
         self.close()
         code = process.returncode if process else None
-        self._stderr.seek(self._said)
-        said = self._stderr.read().decode(errors="replace")
-        return WorkerError(f"the {self.backend} worker {exit_status(code, said)}")
+        self._stderr.seek(self._stderr_start)
+        dump = self._stderr.read().decode(errors="replace")
+        return WorkerError(f"the {self.backend} worker {exit_status(code, dump)}")
 
 
 def start_together(workers: Sequence[Worker]) -> None:
@@ -528,7 +530,7 @@ def take_ahead(backend: str, device: str, cpus: Sequence[int]) -> Worker | None:
 
 def _stop_all_but(worker: Worker) -> None:
     """Leave the machine to a worker: stop all others, or wait until they have fallen asleep."""
-    others = [one.stop() for one in list(_workers) if one is not worker]
+    others = [other.stop() for other in list(_workers) if other is not worker]
     if not all(others):
         time.sleep(_REST_S)
 

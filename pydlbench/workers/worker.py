@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def prepare(backend: Backend, case: dict[str, Any], preparation: dict[str, Any]) -> Kernel:
+def prepare(backend: Backend, spec: dict[str, Any], preparation: dict[str, Any]) -> Kernel:
     """Make a layer's kernel ready: what ``Worker.prepare`` asks for.
 
     Args:
         backend: of this process.
-        case: a ``pydlbench.records.specs.KernelSpec`` in its JSON form.
+        spec: a ``pydlbench.records.specs.KernelSpec`` in its JSON form.
         preparation: a :class:`Preparation` likewise.
     """
-    return backend.prepare(KernelSpec.from_dict(case), Preparation(**preparation))
+    return backend.prepare(KernelSpec.from_dict(spec), Preparation(**preparation))
 
 
 class _Server:
@@ -75,8 +75,8 @@ class _Server:
 def _named(name: str) -> Callable[..., Any]:
     """Import a function: named by the host, which stands above whatever it asks for."""
     module, _, function = name.partition(":")
-    found: Callable[..., Any] = getattr(importlib.import_module(module), function)
-    return found
+    resolved: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    return resolved
 
 
 def serve(backend: Backend, requests: BinaryIO, replies: ReplyWriter) -> None:

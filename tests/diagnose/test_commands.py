@@ -44,7 +44,7 @@ def tasks_of(command):
     program, name, *words = shlex.split(command)
     assert program == "pydlbench"
     tasks, _ = COMMANDS[name].read_tasks(read([name, *words])[0])
-    return [row.case for task in tasks for row in task.rows]
+    return [row.spec for task in tasks for row in task.rows]
 
 
 @pytest.mark.parametrize("fault", PLANTED)

@@ -96,7 +96,7 @@ def entry(
 
 
 def found(slow, fast=None):
-    fast = fast or entry("native", KERNEL_S, algorithm="brg:avx512", layer=slow.case.layer)
+    fast = fast or entry("native", KERNEL_S, algorithm="brg:avx512", layer=slow.spec.layer)
     row = explained(slow.row, slow, fast)
     return {cause["cause"]: cause for cause in row.causes}
 
@@ -236,7 +236,7 @@ def test_weights_that_are_the_result_are_not_unpacked(pass_, named):
     fast = entry("native", KERNEL_S, layer=GEMM, candidates=candidates)
     slow = entry("numba", 2e-3, layer=GEMM, layout="src mk, weights kn, dst mn")
     for one in (slow, fast):
-        one.case = msgspec.structs.replace(one.case, pass_=pass_)
+        one.spec = msgspec.structs.replace(one.spec, pass_=pass_)
     assert ("weights not packed" in found(slow, fast)) == named
 
 

@@ -770,7 +770,7 @@ def test_a_second_kernel_that_is_wrong_or_dies_has_lost():
 
 def test_kernels_of_one_process_lie_beside_each_other():
     host = Host(native=Invented())
-    problem = Problem(host, CASES[:1], 3, beside=True)
+    problem = Problem(host, CASES[:1], 3, in_place=True)
     for _ in range(2):
         problem.visit()
     assert [kernel.released for kernel in host.kernels] == [0, 0]
@@ -780,7 +780,7 @@ def test_kernels_of_one_process_lie_beside_each_other():
 
 def test_what_lies_beside_later_ones_is_freed_when_it_is_interrupted():
     host = Host(native=Invented())
-    problem = Problem(host, CASES[:1], 3, beside=True)
+    problem = Problem(host, CASES[:1], 3, in_place=True)
     problem.visit()
     problem.release()
     assert [kernel.released for kernel in host.kernels] == [1]

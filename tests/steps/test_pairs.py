@@ -19,7 +19,7 @@ class Session:
         self.cpus = (0, 1)
         self.log, self.name = log, name
 
-    def beside(self):
+    def sibling(self):
         return Session(self.options.visits, self.log, "second")
 
     def worker(self, framework, device):

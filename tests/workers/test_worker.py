@@ -347,11 +347,13 @@ def test_what_a_library_prints_can_be_read_while_it_lives(worker, prepare):
     prepare().sample(ONE)
     before = prepare("later babbles")
     before.sample(ONE)
-    said = worker.said()
+    said = worker.stderr()
     assert '{"ok": "descriptor"}' in said
     assert '{"ok": "stdio"}' in said
     before.sample(ONE)
-    assert worker.said() == said  # of the last request only, and its own printing is not disturbed
+    assert (
+        worker.stderr() == said
+    )  # of the last request only, and its own printing is not disturbed
 
 
 def test_a_process_that_was_started_ahead_is_taken_once(make_worker, cpus):
