@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pydlbench.records.diagnosis import Diagnosis
     from pydlbench.records.run import RunRecord
     from pydlbench.report.blocks import Block
-    from pydlbench.runner.execute import Results
-    from pydlbench.runner.tasks import Task, View
+    from pydlbench.runner.execute import Results, View
+    from pydlbench.runner.tasks import Task
 
 
 class Options(ExplainedStep):

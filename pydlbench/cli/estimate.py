@@ -47,8 +47,7 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepSpec
-    from pydlbench.runner.execute import Results
-    from pydlbench.runner.tasks import View
+    from pydlbench.runner.execute import Results, View
 
 # Nothing is timed, and nothing kept, where layers are counted only.
 _TIMED = ("threads", "budget", "repetitions", "seed", "top", "all", "fail_on", "store")

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pydlbench.compare.match import Pair
-    from pydlbench.compare.rows import Row, Side
+    from pydlbench.compare.rows import Side
 
 _SHOWN: Final = 3
 # Facts of a machine that a kernel's time depends on, with their names in words.
@@ -31,6 +31,13 @@ _FACTS: Final = {
     "compute_capability": "compute capability",
     "l2_bytes": "L2 cache",
     "driver": "driver",
+}
+# The same of a run's environment.
+_SYSTEM: Final = {
+    "os": "operating systems",
+    "kernel": "kernels of the system",
+    "python": "Python versions",
+    "machine": "architectures",
 }
 #: The boost clock of a quiet machine moves by less from run to run.
 OTHER_CLOCK: Final = 0.02
@@ -99,15 +106,26 @@ def _machines(a: Side, b: Side) -> list[Difference]:
         text = f"the machines differ: {a.machine} and {b.machine}"
         return [Difference(what="machine", a=a.machine, b=b.machine, text=text)]
     first, second = a.device.get("facts") or {}, b.device.get("facts") or {}
-    listed = []
-    for name, words in _FACTS.items():
+    return [
+        Difference(
+            what="machine",
+            a=own,
+            b=other,
+            text=f"the machines differ in {words}"
+            + (f": {own} and {other}" if isinstance(own, (str, int, float)) else ""),
+        )
+        for words, own, other in _unlike(_FACTS, first, second)
+    ]
+
+
+def _unlike(
+    names: Mapping[str, str], first: Mapping[str, Any], second: Mapping[str, Any]
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the words for each name whose values are known and differ, with the two values."""
+    for name, words in names.items():
         own, other = first.get(name), second.get(name)
         if own is not None and other is not None and own != other:
-            short = isinstance(own, (str, int, float)) and isinstance(other, (str, int, float))
-            shown = f": {own} and {other}" if short else ""
-            text = f"the machines differ in {words}{shown}"
-            listed.append(Difference(what="machine", a=own, b=other, text=text))
-    return listed
+            yield words, own, other
 
 
 def _threads(a: Side, b: Side, pairs: Sequence[Pair]) -> list[Difference]:
@@ -165,26 +183,19 @@ def _named(
 
 
 def _code(a: Side, b: Side) -> list[Difference]:
-    own, other = a.environment.get("code"), b.environment.get("code")
-    if not own or not other or own == other:
-        return []
-    text = f"pydlbench's own code that times kernels differs: {own} and {other}"
-    return [Difference(what="code", a=own, b=other, text=text, counts=False)]
+    words = "pydlbench's own code that times kernels differs"
+    return [
+        Difference(what="code", a=own, b=other, text=f"{words}: {own} and {other}", counts=False)
+        for _, own, other in _unlike({"code": words}, a.environment, b.environment)
+        if own and other
+    ]
 
 
 def _systems(a: Side, b: Side) -> list[Difference]:
-    listed = []
-    for name, words in (
-        ("os", "operating systems"),
-        ("kernel", "kernels of the system"),
-        ("python", "Python versions"),
-        ("machine", "architectures"),
-    ):
-        own, other = a.environment.get(name), b.environment.get(name)
-        if own is not None and other is not None and own != other:
-            text = f"{words} differ: {own} and {other}"
-            listed.append(Difference(what="system", a=own, b=other, text=text))
-    return listed
+    return [
+        Difference(what="system", a=own, b=other, text=f"{words} differ: {own} and {other}")
+        for words, own, other in _unlike(_SYSTEM, a.environment, b.environment)
+    ]
 
 
 def _unknown(a: Side, b: Side) -> list[Difference]:
@@ -200,7 +211,8 @@ def _kernels(pairs: Sequence[Pair]) -> list[Difference]:
     changed = [
         pair
         for pair in pairs
-        if pair.a.algorithm != pair.b.algorithm and _same_library(pair.a, pair.b)
+        if pair.a.algorithm != pair.b.algorithm
+        and (pair.a.backend, pair.a.mode) == (pair.b.backend, pair.b.mode)
     ]
     if not changed:
         return []
@@ -214,18 +226,12 @@ def _kernels(pairs: Sequence[Pair]) -> list[Difference]:
     return [Difference(what="kernel", a=names, b=names, text=text, counts=False)]
 
 
-def _same_library(a: Row, b: Row) -> bool:
-    return a.backend == b.backend and a.mode == b.mode
-
-
 def _clocks(pairs: Sequence[Pair]) -> list[Difference]:
     ratios = [
         pair.b.clock_hz / pair.a.clock_hz for pair in pairs if pair.a.clock_hz and pair.b.clock_hz
     ]
     known = sorted(filter(math.isfinite, ratios))
-    if not known:
-        return []
-    middle = known[len(known) // 2]
+    middle = known[len(known) // 2] if known else 1.0
     if abs(middle - 1) <= OTHER_CLOCK:
         return []
     words = "higher" if middle > 1 else "lower"

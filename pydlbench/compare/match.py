@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from pydlbench.compare.rows import Row
 from pydlbench.errors import UsageError
 from pydlbench.ops.table import KINDS
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.compare.rows import Side
+    from pydlbench.compare.rows import Row, Side
 
 
 # -----------------------------------------------------------------------------
@@ -43,57 +42,36 @@ AXES: Final[Mapping[str, tuple[str, ...]]] = {
     "propagation": ("propagation",),
     "device": ("device", "threads", "timing"),
 }
-# A row starts with its name and these fields.
-_KEY: Final = 1 + len(FIELDS)
-assert Row._fields[:_KEY] == ("layer", *FIELDS)
-_DEVICE: Final = Row._fields.index("device")
 #: Kinds of rows that are layers, not whole steps.
 LAYER_KINDS: Final = frozenset(KINDS)
-# Those whose problem says all of what they compute.
+# Those whose problem says all of what they compute. A pooling's descriptor does not say whether it
+# is the maximum or the mean, and a step's options not of which model they are.
 _WHOLE: Final = frozenset(kind for kind in LAYER_KINDS if not kind.startswith("pool"))
 
 
-def key(row: Row) -> tuple[Any, ...]:
-    """Return what a row is matched by: its name, its problem and its setting."""
-    fields: tuple[Any, ...] = row[:_KEY]
-    if row.device == "cpu" and row.pass_ == "forward":  # as most of 100,000 rows may be
-        return fields
-    device = row.device.partition(":")[0]  # cuda:0 and cuda:1 are the same kind
-    # Backward passes know one propagation only.
-    propagation = row.propagation if row.pass_ == "forward" else None
-    return (*fields[:_DEVICE], device, *fields[_DEVICE + 1 : -1], propagation)
+def key_without(without: Iterable[str], *, named: bool = True) -> Callable[[Row], tuple[Any, ...]]:
+    """Return the function that reads what a row is matched by.
 
-
-def setting(without: Iterable[str]) -> Callable[[Row], tuple[Any, ...]]:
-    """Return what reads a row's key, leaving out an axis's fields."""
+    Args:
+        without: fields that are left out.
+        named: with the layer's name; else only where the problem does not say all of it.
+    """
     left_out = frozenset(without)
     read = attrgetter(*(name for name in FIELDS if name not in left_out))
-    kinds = "device" not in left_out
 
-    place = [name for name in FIELDS if name not in left_out].index("device") if kinds else 0
-    forward = "propagation" not in left_out
+    def key_of(row: Row) -> tuple[Any, ...]:
+        if row.device != "cpu":  # cuda:0 and cuda:1 are the same kind
+            row = row._replace(device=row.device.partition(":")[0])
+        if row.pass_ != "forward":  # backward passes know one propagation only
+            row = row._replace(propagation=None)
+        fields: tuple[Any, ...] = read(row)
+        return (row.layer, *fields) if named or row.kind not in _WHOLE else fields
 
-    def fields_of(row: Row) -> tuple[Any, ...]:
-        values = read(row)
-        if kinds and row.device != "cpu":  # cuda:0 and cuda:1 are the same kind
-            values = (*values[:place], row.device.partition(":")[0], *values[place + 1 :])
-        if forward and row.pass_ != "forward":  # backward passes know one propagation only
-            values = (*values[:-1], None)
-        # A pooling's descriptor does not say whether it is the maximum or the mean, and a step's
-        # options not of which model they are.
-        return values if row.kind in _WHOLE else (row.layer, *values)
-
-    return fields_of
+    return key_of
 
 
-def grouped(
-    rows: Iterable[Row], fields: Callable[[Row], tuple[Any, ...]]
-) -> dict[tuple[Any, ...], list[Row]]:
-    """Return rows by what a function of :func:`setting` reads of them."""
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(fields(row), []).append(row)
-    return groups
+#: What a row is matched by: its name, its problem and its setting.
+key: Final = key_without(())
 
 
 def describe(row: Row) -> str:
@@ -119,47 +97,45 @@ def axis_value(axis: str, row: Row) -> str:
 # -----------------------------------------------------------------------------
 # Matching across the one axis along which two runs differ on purpose: two backends, say.
 
-#: The axis, rows that belong together, and what is left of each side.
-Across = tuple[str, list[tuple["Row", "Row"]], list["Row"], list["Row"]]
 # Rows that an error names.
 _SHOWN: Final = 3
+# Rows by what they are matched by.
+_Groups = dict[tuple[Any, ...], list["Row"]]
 
 
-def match_across(a: Side, b: Side) -> Across:
+class Pair(NamedTuple):
+    """Two rows that belong together."""
+
+    a: Row
+    b: Row
+
+
+class _Pairs(NamedTuple):
+    """Rows that belong together, and the others of each side."""
+
+    pairs: list[Pair]
+    only_a: list[Row]
+    only_b: list[Row]
+
+
+def _across(a: Side, b: Side) -> tuple[str, _Pairs]:
     """Match across the one axis along which the sides differ.
 
     Raises:
         UsageError: they differ in several, or in what no axis is.
     """
-    by_axis: dict[str, tuple[list[tuple[Row, Row]], list[Row], list[Row]]] = {}
+    by_axis: dict[str, _Pairs] = {}
     matched: set[int] = set()
     for axis, names in AXES.items():
-        fields = setting(names)
-
-        def named(row: Row, fields: Callable[[Row], tuple[Any, ...]] = fields) -> tuple[Any, ...]:
-            return (row.layer, fields(row))
-
-        first, second = grouped(a.rows, named), grouped(b.rows, named)
-        common = [name for name in first if name in second]
-        fresh = [name for name in common if not matched.issuperset(map(id, first[name]))]
-        if not fresh:
-            continue
-        matched.update(id(row) for name in common for row in first[name])
-        pairs = [
-            (_one_value(axis, a, first[name]), _one_value(axis, b, second[name])) for name in common
-        ]
-        by_axis[axis] = (
-            pairs,
-            [row for name, rows in first.items() if name not in second for row in rows],
-            [row for name, rows in second.items() if name not in first for row in rows],
-        )
+        first, second = _grouped(a, key_without(names)), _grouped(b, key_without(names))
+        common = {id(row) for name in first.keys() & second.keys() for row in first[name]}
+        if common - matched:
+            by_axis[axis] = _paired(a, b, first, second, axis)
+        matched |= common
     if len(by_axis) == 1:
-        axis, (pairs, left_a, left_b) = next(iter(by_axis.items()))
-        return axis, pairs, left_a, left_b
+        return next(iter(by_axis.items()))
     if by_axis:
-        counts = " and ".join(
-            f"{axis} ({len(matched[0])} rows)" for axis, matched in by_axis.items()
-        )
+        counts = " and ".join(f"{axis} ({len(by_axis[axis].pairs)} rows)" for axis in by_axis)
         raise UsageError(
             f"{b.name}: differs from {a.name} in {counts}; rows are matched across one axis only; "
             "nearest: measure both with the same setting but one"
@@ -167,14 +143,42 @@ def match_across(a: Side, b: Side) -> Across:
     raise UsageError(_nothing_common(a, b))
 
 
-def _one_value(axis: str, side: Side, rows: list[Row]) -> Row:
-    if len(rows) > 1:
+def _grouped(side: Side, key_of: Callable[[Row], tuple[Any, ...]]) -> _Groups:
+    groups: _Groups = {}
+    for row in side.rows:
+        groups.setdefault(key_of(row), []).append(row)
+    return groups
+
+
+def _paired(a: Side, b: Side, first: _Groups, second: _Groups, axis: str | None = None) -> _Pairs:
+    """Return the pairs of two sides' groups; of a group that both have each side has one row."""
+    pairs = [
+        Pair(_only(a, rows, second[name][0], axis), _only(b, second[name], rows[0], axis))
+        for name, rows in first.items()
+        if name in second
+    ]
+    return _Pairs(
+        pairs,
+        [row for name, rows in first.items() if name not in second for row in rows],
+        [row for name, rows in second.items() if name not in first for row in rows],
+    )
+
+
+def _only(side: Side, rows: list[Row], other: Row, axis: str | None) -> Row:
+    if len(rows) == 1:
+        return rows[0]
+    if axis is not None:
         values = ", ".join(axis_value(axis, row) for row in rows[:_SHOWN])
         raise UsageError(
             f"{side.name}: {rows[0].layer} {rows[0].pass_} is there {len(rows)} times ({values}); "
             f"across {axis} one of them can be compared; nearest: a run with one {axis}"
         )
-    return rows[0]
+    names = ", ".join(describe(row) for row in rows[:_SHOWN])
+    raise UsageError(
+        f"{side.name}: {names}: {len(rows)} rows of one problem with the same setting; which of "
+        f"them belongs to {describe(other)} is not known; nearest: a run in which every layer was "
+        "asked for once, under the same name as in the other run"
+    )
 
 
 def _nothing_common(a: Side, b: Side) -> str:
@@ -199,13 +203,6 @@ def _nothing_common(a: Side, b: Side) -> str:
 
 def _plain(row: Row, name: str) -> str:
     return json.dumps(getattr(row, name))
-
-
-class Pair(NamedTuple):
-    """Two rows that belong together."""
-
-    a: Row
-    b: Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,89 +236,22 @@ def match(a: Side, b: Side) -> Matching:
     Raises:
         UsageError: a row could belong to several, or no row of one is in the other.
     """
-    pairs, left_a, left_b = _by_name(a, b)
-    more, left_a, left_b = _by_problem(a, b, left_a, left_b, setting(()))
-    pairs += more
-    axis, values = None, ("", "")
-    if not pairs:
-        axis, across, left_a, left_b = match_across(a, b)
-        pairs = [Pair(*pair) for pair in across]
-        values = _values(axis, pairs)
-    timed = [pair for pair in pairs if pair[0].ok and pair[1].ok]
+    same = _paired(a, b, _grouped(a, key), _grouped(b, key))
+    rest = replace(a, rows=same.only_a), replace(b, rows=same.only_b)
+    unnamed = key_without((), named=False)
+    renamed = _paired(*rest, _grouped(rest[0], unnamed), _grouped(rest[1], unnamed))
+    matched, axis, values = renamed._replace(pairs=same.pairs + renamed.pairs), None, ("", "")
+    if not matched.pairs:
+        axis, matched = _across(a, b)
+        values = _values(axis, matched.pairs)
     return Matching(
-        pairs=timed,
-        only_a=left_a,
-        only_b=left_b,
-        untimed=[pair for pair in pairs if not (pair.a.ok and pair.b.ok)]
-        if len(timed) < len(pairs)
-        else [],
+        pairs=[pair for pair in matched.pairs if pair.a.ok and pair.b.ok],
+        only_a=matched.only_a,
+        only_b=matched.only_b,
+        untimed=[pair for pair in matched.pairs if not (pair.a.ok and pair.b.ok)],
         axis=axis,
         values=values,
     )
-
-
-def _by_name(a: Side, b: Side) -> tuple[list[Pair], list[Row], list[Row]]:
-    first, second = _index(a), _index(b)
-    pairs = [Pair(row, second[name]) for name, row in first.items() if name in second]
-    if len(pairs) == len(first) == len(second):
-        return pairs, [], []
-    left_a = [row for name, row in first.items() if name not in second]
-    left_b = [row for name, row in second.items() if name not in first]
-    return pairs, left_a, left_b
-
-
-def _index(side: Side) -> dict[tuple[Any, ...], Row]:
-    rows = dict(zip(map(key, side.rows), side.rows, strict=True))
-    if len(rows) == len(side.rows):
-        return rows
-    seen: set[tuple[Any, ...]] = set()
-    for row in side.rows:
-        name = key(row)
-        if name in seen:
-            raise UsageError(
-                f"{side.name}: {describe(row)} is in it twice with the same setting, so that its "
-                "partner is not known; nearest: a run in which every row was asked for once"
-            )
-        seen.add(name)
-    raise AssertionError("rows collide that do not")
-
-
-def _by_problem(
-    a: Side,
-    b: Side,
-    left_a: list[Row],
-    left_b: list[Row],
-    fields: Callable[[Row], tuple[Any, ...]],
-) -> tuple[list[Pair], list[Row], list[Row]]:
-    if not left_a or not left_b:
-        return [], left_a, left_b
-    first, second = grouped(left_a, fields), grouped(left_b, fields)
-    pairs = [
-        Pair(_only(a, b, first, second, name), _only(b, a, second, first, name))
-        for name in first
-        if name in second
-    ]
-    left_a = [row for name, rows in first.items() if name not in second for row in rows]
-    left_b = [row for name, rows in second.items() if name not in first for row in rows]
-    return pairs, left_a, left_b
-
-
-def _only(
-    side: Side,
-    other: Side,
-    own: Mapping[tuple[Any, ...], list[Row]],
-    others: Mapping[tuple[Any, ...], list[Row]],
-    name: tuple[Any, ...],
-) -> Row:
-    rows = own[name]
-    if len(rows) > 1:
-        names = ", ".join(describe(row) for row in rows[:_SHOWN])
-        raise UsageError(
-            f"{side.name}: {names} are {len(rows)} rows of the one problem that {other.name} has "
-            f"as {describe(others[name][0])}: which of them is its partner is not known; nearest: "
-            "name the layer alike in both runs"
-        )
-    return rows[0]
 
 
 def _values(axis: str, pairs: Sequence[Pair]) -> tuple[str, str]:

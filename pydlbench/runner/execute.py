@@ -18,7 +18,7 @@ import msgspec
 
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.records.record import Record
-from pydlbench.runner.tasks import Result, View
+from pydlbench.runner.tasks import Result
 from pydlbench.store.entry import ANSWERED, Entry
 from pydlbench.store.resume import continued
 
@@ -336,32 +336,50 @@ def execute(
     return results
 
 
-class _View(View):
-    """What a task sees of a loop, while it measures with a session."""
+class View:
+    """What a task sees of the run, while it measures with a session.
+
+    Attributes:
+        tolerant: see :func:`execute`.
+    """
 
     def __init__(self, loop: _Loop, task: Task, session: Any) -> None:
-        super().__init__(tolerant=loop.tolerant)
+        self.tolerant = loop.tolerant
         self._loop, self._task, self._session = loop, task, session
         self._before = loop.finished
 
     @property
     def store(self) -> Store | None:
+        """The store that the run is kept in; None where nothing is kept."""
         return self._loop.store
 
     def advance(self, done: float, total: int, label: str) -> None:
+        """Show progress: a fraction of this task, and what is done next."""
         # Not earlier: only now a GPU has told its name.
         self._loop.start(self._session)
         here = len(self._task.rows) * min(done / max(total, 1), 1.0)
         self._loop.show(self._before, here, label)
 
     def keep(self, result: Result) -> None:
+        """Keep what goes into a row before the task goes on, as what it yields is kept.
+
+        Args:
+            result: that answers no row, with its key.
+        """
         self._loop.start(self._session)
         self._loop.take(self._task, result)
 
     def earlier(self, row: Row) -> bool:
+        """Whether an earlier attempt has finished a row of this task."""
         return self._loop.earlier(self._task, row) is not None
 
     def kernel(self, spec: KernelSpec, *, briefly: bool = False) -> dict[str, Any] | None:
+        """Return the document of a kernel that this run has measured already, if it is ok.
+
+        Args:
+            spec: of the kernel.
+            briefly: a first visit of it is enough.
+        """
         options = self._task.options
         known = self._loop.kernels.get(_same_kernel(spec, options))
         if known is None and briefly:
@@ -510,7 +528,7 @@ class _Loop:
     def _measure(self, task: Task) -> None:
         try:
             session = self._session_for(task)
-            for result in task.measure(session, _View(self, task, session)):
+            for result in task.measure(session, View(self, task, session)):
                 self.start(session)
                 self.take(task, result)
         except PydlbenchError as error:

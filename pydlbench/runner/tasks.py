@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from pydlbench.records.specs import KernelSpec
-    from pydlbench.store.store import Store
+    from pydlbench.runner.execute import View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,47 +52,6 @@ class Result:
     row: Row | None = None
     key: str | None = None
     detail: Any = None
-
-
-class View(ABC):
-    """What a task sees of the run.
-
-    Attributes:
-        tolerant: see :func:`pydlbench.runner.execute.execute`.
-    """
-
-    def __init__(self, *, tolerant: bool) -> None:
-        self.tolerant = tolerant
-
-    @property
-    @abstractmethod
-    def store(self) -> Store | None:
-        """The store that the run is kept in; None where nothing is kept."""
-
-    @abstractmethod
-    def advance(self, done: float, total: int, label: str) -> None:
-        """Show progress: a fraction of this task, and what is done next."""
-
-    @abstractmethod
-    def keep(self, result: Result) -> None:
-        """Keep what goes into a row before the task goes on, as what it yields is kept.
-
-        Args:
-            result: that answers no row, with its key.
-        """
-
-    @abstractmethod
-    def earlier(self, row: Row) -> bool:
-        """Whether an earlier attempt has finished a row of this task."""
-
-    @abstractmethod
-    def kernel(self, spec: KernelSpec, *, briefly: bool = False) -> dict[str, Any] | None:
-        """Return the document of a kernel that this run has measured already, if it is ok.
-
-        Args:
-            spec: of the kernel.
-            briefly: a first visit of it is enough.
-        """
 
 
 @dataclass(frozen=True, kw_only=True)
