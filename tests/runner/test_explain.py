@@ -207,20 +207,34 @@ def test_a_logged_call_that_was_slower_than_the_one_beside_it_is_all_of_it():
     assert seconds(causes) == {"slower kernel": 2e-3, "reorders": 1e-3, "unexplained": 0}
 
 
-@pytest.mark.parametrize(
-    "evidence", [{}, {"alone_reorder_s": 1e-3, "call_s": 2e-3, "alone_s": 1e-3}]
-)
-def test_planted_unpacked_weights_without_a_log(evidence):
-    candidates = [
+def packing(*times):
+    """Return candidates with packed weights, and with the weights as they are."""
+    return [
         {"variant": name, "status": "ok", "seconds": [taken] * 3, "algorithm": name}
-        for name, taken in (("any", 2e-3), ("plain", 3e-3))
+        for name, taken in zip(("any", "plain"), times, strict=False)
     ]
-    fast = entry("native", KERNEL_S, layer=GEMM, candidates=candidates)
-    words = {"layout": "src mk, weights kn, dst mn", "evidence": {**evidence, "alone_by": "so"}}
+
+
+PACKS = {"alone_reorder_s": 1e-3, "call_s": 2e-3, "alone_s": 1e-3}
+
+
+@pytest.mark.parametrize(
+    ("times", "layout", "evidence", "named"),
+    [
+        ((2e-3, 3e-3), "src mk, weights kn, dst mn", {}, True),
+        ((2e-3, 3e-3), "src mk, weights kn, dst mn", PACKS, False),  # it packs them in each call
+        ((2e-3, 3e-3), "src mk, weights packed, dst mn", {}, False),
+        ((3e-3, 3e-3), "src mk, weights kn, dst mn", {}, False),
+        ((2e-3,), "src mk, weights kn, dst mn", {}, False),
+        ((), "src mk, weights kn, dst mn", {}, False),
+    ],
+)
+def test_planted_unpacked_weights_without_a_log(times, layout, evidence, named):
+    fast = entry("native", KERNEL_S, layer=GEMM, candidates=packing(*times))
+    words = {"layout": layout, "evidence": {**evidence, "alone_by": "so"}}
     causes = found(entry("numba", 2e-3, layer=GEMM, **words), fast)
-    if evidence:  # it packs them in each call
-        assert "weights not packed" not in causes
-    else:
+    assert ("weights not packed" in causes) is named
+    if named:
         expected = {"weights not packed": 0.5e-3, "rest of the call": 0.5e-3, "unexplained": 0}
         assert seconds(causes) == expected
 
@@ -229,11 +243,7 @@ def test_planted_unpacked_weights_without_a_log(evidence):
     ("pass_", "named"), [("forward", True), ("backward-data", True), ("backward-weights", False)]
 )
 def test_weights_that_are_the_result_are_not_unpacked(pass_, named):
-    candidates = [
-        {"variant": name, "status": "ok", "seconds": [taken] * 3, "algorithm": name}
-        for name, taken in (("any", 2e-3), ("plain", 3e-3))
-    ]
-    fast = entry("native", KERNEL_S, layer=GEMM, candidates=candidates)
+    fast = entry("native", KERNEL_S, layer=GEMM, candidates=packing(2e-3, 3e-3))
     slow = entry("numba", 2e-3, layer=GEMM, layout="src mk, weights kn, dst mn")
     for one in (slow, fast):
         one.spec = msgspec.structs.replace(one.spec, pass_=pass_)
