@@ -381,16 +381,17 @@ def explained(row: Measurement, run: BackendRun, best: BackendRun) -> Measuremen
 
 def _account(run: BackendRun, row: Measurement, time_s: float) -> Account:
     """What is known of where a run's time goes; ``time_s`` may be that of fewer rounds."""
-    if run.facts is None or run.samples is None or row.time is None:
+    facts, samples, warm = run.usual.facts, run.usual.samples, run.warm.samples
+    if facts is None or samples is None or row.time is None:
         return Account(time_s=time_s)
     # With a log of the process whose pages are there, no fault is counted in the kernel as well.
-    kept = run.warm_facts if run.warm_samples is not None else None
-    seen = {**(kept or run.facts).evidence, **run.log}
+    kept = run.warm.facts if warm is not None else None
+    seen = {**(kept or facts).evidence, **run.log}
     saved, faults = None, row.faults or {}
-    busy, kept_s = run.samples.busy, time_s
-    if run.warm_samples is not None:
-        saved = saved_s(run.samples, run.warm_samples) * time_s / row.time.median
-        busy, kept_s = run.warm_samples.busy, time_s - saved
+    busy, kept_s = samples.busy, time_s
+    if warm is not None:
+        saved = saved_s(samples, warm) * time_s / row.time.median
+        busy, kept_s = warm.busy, time_s - saved
     on_gpu, roof = run.spec.on_gpu, row.roofline
     # Samples behind a gate and in a graph leave out what the calls cost.
     called = not on_gpu or row.timing not in ("events", "cuda-graph")
@@ -399,8 +400,8 @@ def _account(run: BackendRun, row: Measurement, time_s: float) -> Account:
         allocation_s=saved,
         faults=faults["default"] - faults["warm"] if len(faults) == 2 else None,
         empty_s=row.empty_call_s if called else None,
-        queued=on_gpu and run.samples.inner > 1,
-        kernel=seen.get("kernel") or run.facts.algorithm,
+        queued=on_gpu and samples.inner > 1,
+        kernel=seen.get("kernel") or facts.algorithm,
         **_inside(seen, kept_s),
         detail=seen.get("detail", ""),
         limit_s=None if roof is None else roof.time_s * time_s / row.time.median,
@@ -444,15 +445,15 @@ def _packing_gain(run: BackendRun, best: BackendRun) -> float | None:
     that brings its operands into other layouts in each call packs them, whatever it is given; and
     a pass whose result they are has none to pack.
     """
-    if run.facts is None or best.facts is None or run.spec.layer.kind != "gemm":
+    facts, fastest = run.usual.facts, best.usual.facts
+    if facts is None or fastest is None or run.spec.layer.kind != "gemm":
         return None
     if run.spec.layer.result(run.spec.pass_) == "weights":
         return None
-    facts = run.facts
     if not _UNPACKED.search(facts.layout) or _reorders(facts.evidence):
         return None
     times: dict[bool, float] = {}
-    for candidate in best.facts.candidates:
+    for candidate in fastest.candidates:
         if candidate["status"] == "ok" and candidate["seconds"] and candidate.get("variant"):
             plain, time = candidate["variant"] == "plain", median(candidate["seconds"])
             times[plain] = min(time, times.get(plain, time))

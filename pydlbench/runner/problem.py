@@ -10,7 +10,7 @@ import msgspec
 from pydlbench.errors import PydlbenchError, UnsupportedError, WorkerError
 from pydlbench.records.measurement import SLOW, less_exact
 from pydlbench.runner.attribution import explained
-from pydlbench.runner.backend_run import BackendRun
+from pydlbench.runner.backend_run import Arm, BackendRun
 from pydlbench.runner.kernels import NEAR, variant_of
 from pydlbench.runner.rows import empty_row
 from pydlbench.study.loop import ROUNDS, Study, Subject, random_order
@@ -18,7 +18,7 @@ from pydlbench.study.ranking import clock_beside, ratio, ratios
 from pydlbench.workers.host import releasing
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pydlbench.backends.base import KernelFacts
     from pydlbench.records.measurement import Measurement
@@ -91,7 +91,7 @@ class Problem:
         self._visits = visits
         self._keep = keep
         self._in_place = in_place
-        self._held: list[RemoteKernel[KernelFacts]] = []
+        self._held: list[RemoteKernel[KernelFacts] | None] = []
         self._taken = 0
         self._runs = [BackendRun(spec, patience=1 if visits > 1 else 0) for spec in specs]
         guarded = any(kernels.guarded(spec) for spec in specs)
@@ -162,17 +162,19 @@ class Problem:
         for run, row in zip(runs, rows, strict=True):
             run.row = self._kept(run, row)
         if len(self._runs) > 1:
-            explain(self._kernels, runs)
+            self._explain(runs)
         for run in self._runs:
-            run.samples = run.warm_samples = run.rival = None
-            for key in _keys(run):
-                self._study.table.forget(key)
+            for arm in run.arms:
+                arm.samples = None
+                self._study.table.forget(arm)
+            run.rival = None
 
     def _kept(self, run: BackendRun, row: Measurement) -> Measurement:
         """Keep which kernel was the fastest; return the row with what there is to say of it."""
-        if not row.ok or row.contended or run.samples is None:
+        samples = run.usual.samples
+        if not row.ok or row.contended or samples is None:
             return row
-        words = self._kernels.keep(run.spec, run.variant, run.second, run.samples)
+        words = self._kernels.keep(run.spec, run.usual.variant, run.second, samples)
         if words is None:
             return row
         return msgspec.structs.replace(row, warnings=(*row.warnings, words))
@@ -182,7 +184,7 @@ class Problem:
         self._release(everything=True, held=True)
 
     def _count(self, run: BackendRun) -> int:
-        return self._study.table.rounds(_key(run))
+        return self._study.table.rounds(run.usual)
 
     def _prepare(self, runs: Sequence[BackendRun], alone: bool) -> None:
         """Have those made ready that are not, or whose process has gone.
@@ -192,83 +194,174 @@ class Problem:
         """
         self._kernels.prepare_at_once(
             [
-                (run.spec, run.variant)
+                (run.spec, run.usual.variant)
                 for run in runs
-                if run.facts is not None and not _is_there(run.kernel) and not _is_quick(run.spec)
+                if run.usual.facts is not None and not (run.usual.ready or _is_quick(run.spec))
             ]
         )
         for number, run in enumerate(runs):
-            warm = self._wants_warm(run)
-            if not _is_there(run.kernel) or (warm and not _is_there(run.warm)):
-                prepare(self._kernels, run, runs[:number], alone=alone, warm=warm)
-            if run.rival is not None and run.kernel is not None and not _is_there(run.rival.kernel):
-                _prepare_rival(self._kernels, run, alone=alone)
+            self._prepare_run(run, runs[:number], alone=alone)
+            if run.rival is not None and run.usual.kernel is not None and not run.rival.ready:
+                self._prepare_rival(run, run.rival, alone=alone)
+
+    def _prepare_run(
+        self, run: BackendRun, before: Sequence[BackendRun], *, alone: bool = False
+    ) -> None:
+        """Prepare a run's usual kernel, and the one that keeps its pages where it tells something.
+
+        Args:
+            run: gets its kernels, or a row that says why not.
+            before: those that were prepared before: what a crash takes along is prepared again.
+            alone: it competes with nobody, see :meth:`Kernels.prepare`.
+        """
+        place = (run.spec.backend, run.spec.device)
+        same = [other for other in before if (other.spec.backend, other.spec.device) == place]
+        warm = not alone and self._wants_warm(run) and self._kernels.allocates(run.spec)
+        if not run.usual.ready and self._prepare_usual(run, alone=alone):
+            for other in same:
+                if other.usual.kernel is not None:
+                    self._prepare_usual(other)
+        if warm and run.usual.kernel is not None and not run.warm.ready and self._prepare_warm(run):
+            for other in same:
+                if other.warm.kernel is not None:
+                    self._prepare_warm(other)
+
+    def _prepare_usual(self, run: BackendRun, *, alone: bool = False) -> bool:
+        """Prepare the kernel as users run it; return whether the worker died of it."""
+        arm = run.usual
+        arm.kernel = None
+        try:
+            arm.kernel = self._kernels.prepare(
+                run.spec, variant=arm.variant, alone=alone, finals=False
+            )
+        except PydlbenchError as error:
+            self._lose(run, error)
+            return isinstance(error, WorkerError)
+        if arm.facts is None:
+            arm.facts = arm.kernel.facts
+            arm.variant = variant_of(run.spec, arm.facts)
+            arm.size = self._kernels.known_size(run.spec, arm.variant, arm.kernel.generation)
+            if (variant := self._kernels.rival_of(run.spec, arm.facts)) is not None:
+                run.rival = Arm(variant)
+        return False
+
+    def _prepare_rival(self, run: BackendRun, rival: Arm, *, alone: bool) -> None:
+        """Prepare the second kernel of a run; without it the first one is the only one."""
+        rival.kernel = None
+        try:
+            rival.kernel = self._kernels.prepare(
+                run.spec, variant=rival.variant, alone=alone, finals=False, unchecked=True
+            )
+        except PydlbenchError as error:  # what the search has chosen is right
+            run.rival = None
+            if isinstance(error, WorkerError):
+                self._prepare_usual(run, alone=alone)
+            return
+        if rival.facts is None:
+            rival.facts = rival.kernel.facts
+            rival.size = self._kernels.known_size(run.spec, rival.variant, rival.kernel.generation)
+
+    def _prepare_warm(self, run: BackendRun) -> bool:
+        """Prepare the same where pages are kept; return whether the worker died of it."""
+        run.warm.kernel = None
+        if run.usual.facts is None:
+            return False
+        try:
+            run.warm.kernel = self._kernels.prepare(run.spec, warm=True, variant=run.usual.variant)
+        except PydlbenchError as error:  # the column stays empty; the row itself does not
+            return isinstance(error, WorkerError)
+        run.warm.facts = run.warm.facts or run.warm.kernel.facts
+        return False
+
+    def _explain(self, runs: Sequence[BackendRun]) -> None:
+        """Look for what makes the slow ones slow: runs with samples and rows."""
+        for run in runs:
+            assert run.row is not None, "it was made"
+            native = run.spec.backend == "native"
+            empty = None if native else self._kernels.empty_call_s(run.spec)
+            run.row = msgspec.structs.replace(run.row, empty_call_s=empty)
+        for run in runs:
+            row, facts = run.row, run.usual.facts
+            if row is None or row.ratio is None:
+                continue
+            best = next(other for other in runs if other.name == row.ratio["to"])
+            low = row.ratio["ci_low"] or row.ratio["median"]
+            if row.ratio["median"] > SLOW and low > 1:
+                if facts is not None and "kernel_s" not in facts.evidence:
+                    sampled = run.warm.samples is not None
+                    if sampled and not run.warm.ready:
+                        self._prepare_warm(run)
+                    unlogged = run.warm.kernel if sampled else None
+                    run.log = self._kernels.logged(run.spec, run.usual.variant, unlogged)
+                run.row = explained(row, run, best)
+
+    def _lose(self, run: BackendRun, error: PydlbenchError) -> None:
+        """Take a visit from a run whose kernel cannot be prepared or sampled, or all that follow.
+
+        The death of a worker is forgiven once where there are more visits: the next one tries
+        again. What earlier visits have measured stays; only without any is there no time.
+        """
+        words = " ".join(str(error).split())
+        run.lost.append(words)
+        if isinstance(error, WorkerError) and run.patience > 0:
+            run.patience -= 1
+        elif self._count(run):
+            run.ended = words
+        else:
+            status = "skipped" if isinstance(error, UnsupportedError) else "failed"
+            run.row = empty_row(run.spec, self._kernels.threads(run.spec), status, str(error))
 
     def _wants_warm(self, run: BackendRun) -> bool:
         """Whether a visit with kept pages would tell something that is not known yet."""
         if self._visits > 1 and not self._count(run):
             return False
-        if self._study.table.rounds(_key(run, warm=True)) >= _WARM_VISITS:
+        if self._study.table.rounds(run.warm) >= _WARM_VISITS:
             return False
         if not self._count(run):
             return True
-        series = self._study.table.of(_key(run))
+        series = self._study.table.of(run.usual)
         return series.faults is None or series.faults * _FAULT_S >= _WORTH * series.median
-
-    def _ready(
-        self, runs: Sequence[BackendRun]
-    ) -> Iterator[tuple[BackendRun, RemoteKernel[KernelFacts], bool]]:
-        """Yield what is prepared, and whether its pages are kept."""
-        for run in runs:
-            if run.kernel is not None:
-                yield run, run.kernel, False
-                if run.warm is not None and self._wants_warm(run):
-                    yield run, run.warm, True
-                if run.rival is not None and run.rival.kernel is not None:
-                    yield run.rival, run.rival.kernel, False
 
     def _sample(self, runs: Sequence[BackendRun], number: int) -> None:
         rounds = ROUNDS if self._visits == 1 else 1
-        subjects: dict[Hashable, tuple[BackendRun, bool, Subject]] = {}
-        for run, kernel, warm in list(self._ready(runs)):
-            policy = self._kernels.sampling_policy(run.spec, kernel.facts)
-            subject = Subject(
-                key=_key(run, warm=warm),
-                sample=kernel.sample,
-                policy=dataclasses.replace(policy, visits=max(rounds, self._visits)),
-                process=kernel.generation,
-                preparation=number,
-                size=run.size.get(warm),
-            )
-            subjects[subject.key] = (run, warm, subject)
-        taken = [subject for _, _, subject in subjects.values()]
-        errors = self._study.take(taken, first=number * rounds, rounds=rounds)
+        owners: dict[Arm, BackendRun] = {}
+        subjects: dict[Arm, Subject] = {}
+        for run in runs:
+            for arm in run.arms if run.usual.kernel is not None else ():
+                if arm.kernel is None or (arm is run.warm and not self._wants_warm(run)):
+                    continue
+                policy = self._kernels.sampling_policy(run.spec, arm.kernel.facts)
+                owners[arm] = run
+                subjects[arm] = Subject(
+                    key=arm,
+                    sample=arm.kernel.sample,
+                    policy=dataclasses.replace(policy, visits=max(rounds, self._visits)),
+                    process=arm.kernel.generation,
+                    preparation=number,
+                    size=arm.size,
+                )
+        errors = self._study.take([*subjects.values()], first=number * rounds, rounds=rounds)
         # Who died with its process died of what was sampled there first.
         deaths: dict[tuple[str, str, bool], PydlbenchError] = {}
-        for key, error in errors.items():
-            run, warm, _ = subjects[key]
+        for arm, run in owners.items():
+            arm.size = subjects[arm].size or arm.size
+            if (error := errors.get(arm)) is None:
+                continue
             if isinstance(error, WorkerError):
-                place = (run.spec.backend, run.spec.device, warm)
-                errors[key] = deaths.setdefault(place, error)
-        for key, (run, warm, subject) in subjects.items():
-            if subject.size is not None:
-                run.size[warm] = subject.size
-            if key in errors:
-                if rounds > 1:  # of a process that has died nothing counts
-                    self._study.table.forget(key)
-                self._failed(run, warm, errors[key])
-            elif run in self._runs:
-                run.visited = True
+                place = (run.spec.backend, run.spec.device, arm is run.warm)
+                error = deaths.setdefault(place, error)
+            if rounds > 1:  # of a process that has died nothing counts
+                self._study.table.forget(arm)
+            # Without kept pages a column stays empty, without a rival the first kernel has won.
+            if arm is run.usual:
+                self._lose(run, error)
+            elif arm is run.rival:
+                self._drop_rival(run, arm)
 
-    def _failed(self, run: BackendRun, warm: bool, error: PydlbenchError) -> None:
-        if run in self._runs and not warm:
-            lose(self._kernels, run, error)
-        # Without kept pages a column stays empty, without a rival the first kernel has won.
-        for other in self._runs:
-            if other.rival is run:
-                self._study.table.forget(_key(run))
-                self._held += run.kernels
-                other.rival = None
+    def _drop_rival(self, run: BackendRun, rival: Arm) -> None:
+        self._study.table.forget(rival)
+        self._held.append(rival.kernel)
+        run.rival = None
 
     def _end_early(self, runs: Sequence[BackendRun]) -> None:
         """Visit no more what is known well enough to be slower, rivals and backends."""
@@ -277,39 +370,46 @@ class Problem:
         timed = [run for run in runs if self._count(run) >= _FEW and run.row is None]
         for run in timed:
             self._settle_rival(run, beyond_doubt=self._count(run) < _RIVAL_VISITS)
-        series = {index: self._study.table.of(_key(run)) for index, run in enumerate(timed)}
+        series = {index: self._study.table.of(run.usual) for index, run in enumerate(timed)}
         if len(series) < 2:
             return
         best, to_best = ratios(series, _references(dict(enumerate(timed))))
         for index, run in enumerate(timed):
-            explained = run.warm is None or not self._wants_warm(run)
+            explained = run.warm.kernel is None or not self._wants_warm(run)
             if run.spec.backend != "native" and to_best[index].above(_FAR) and explained:
                 run.ended = f"more than {_FAR:g} times as slow as {timed[best].name}"
 
     def _settle_rival(self, run: BackendRun, *, beyond_doubt: bool = False) -> None:
         """Take the faster one of a run's two kernels, if that is known."""
-        rival, table = run.rival, self._study.table
+        first, rival, table = run.usual, run.rival, self._study.table
         if rival is None:
             return
-        if _key(rival) in table and _key(run) in table:
-            to_first = ratio(table.of(_key(rival)), table.of(_key(run)))
-            back = ratio(table.of(_key(run)), table.of(_key(rival)))
+        if rival in table and first in table:
+            to_first = ratio(table.of(rival), table.of(first))
+            back = ratio(table.of(first), table.of(rival))
             if beyond_doubt and not (to_first.above(1.0) or back.above(1.0)):
                 return
             near = max(to_first.median, back.median) <= NEAR
             faster = to_first.median < 1
-            if faster and not _verified(self._kernels, rival):
+            if faster and not self._verified(run.spec, rival):
                 faster = near = False
-            run.second = (run.variant if faster else rival.variant) if near else None
+            run.second = (first.variant if faster else rival.variant) if near else None
             if faster:
-                table.replace(_key(run), _key(rival))
-                run.facts, run.variant = _chosen(rival, run), rival.variant
-                run.kernel, rival.kernel = rival.kernel, run.kernel
+                rival.facts = _chosen(rival, first)
+                run.usual, rival = rival, first
         elif beyond_doubt:
             return
-        table.forget(_key(rival))
-        self._held += rival.kernels
-        run.rival = None
+        self._drop_rival(run, rival)
+
+    def _verified(self, spec: KernelSpec, rival: Arm) -> bool:
+        """Whether a rival gives a right result: nothing that it is faster is believed before."""
+        try:
+            kernel = self._kernels.prepare(spec, variant=rival.variant, finals=False)
+        except PydlbenchError:
+            return False
+        with releasing([kernel]):
+            rival.facts = kernel.facts
+        return rival.facts.correct.status == "ok"
 
     def _rows(
         self, runs: Sequence[BackendRun], *, complete: bool, reason: str = ""
@@ -323,9 +423,8 @@ class Problem:
         """
         table = self._study.table
         for run in runs:
-            run.samples = table.of(_key(run))
-            warm = _key(run, warm=True)
-            run.warm_samples = table.of(warm) if warm in table else None
+            for arm in run.arms:
+                arm.samples = table.of(arm) if arm in table else None
         if not runs:
             return []
         detail = {id(run): self._detail(run, complete, reason) for run in runs}
@@ -340,7 +439,7 @@ class Problem:
         ]
 
     def _detail(self, run: BackendRun, complete: bool, reason: str) -> str:
-        samples = run.samples
+        samples = run.usual.samples
         assert samples is not None, "it was sampled"
         made = samples.preparations
         if complete:
@@ -357,15 +456,14 @@ class Problem:
             everything: also kernels of frameworks that may be kept until the next visit.
             held: also those of earlier visits, which keep their memory until the end.
         """
-        kernels: list[RemoteKernel[KernelFacts]] = []
+        kernels: list[RemoteKernel[KernelFacts] | None] = []
         for run in self._runs:
             quick = _is_quick(run.spec)
             if everything or run.row is not None or run.ended or quick:
                 stays = self._in_place and quick and not held
-                (self._held if stays else kernels).extend(run.kernels)
-                run.kernel = run.warm = None
-                if run.rival is not None:
-                    run.rival.kernel = None
+                for arm in run.arms:
+                    (self._held if stays else kernels).append(arm.kernel)
+                    arm.kernel = None
         if held or not self._in_place:
             kernels += self._held
             self._held = []
@@ -373,38 +471,9 @@ class Problem:
             pass
 
 
-def _key(run: BackendRun, *, warm: bool = False) -> tuple[int, bool]:
-    """Return what a run is called in the table."""
-    return id(run), warm
-
-
-def _keys(run: BackendRun) -> list[tuple[int, bool]]:
-    return [_key(run), _key(run, warm=True)]
-
-
 def _is_quick(spec: KernelSpec) -> bool:
     """Whether a kernel whose variant is known is soon prepared, so that it need not be kept."""
     return spec.backend == "native" and not spec.on_gpu
-
-
-def _is_there(kernel: RemoteKernel[KernelFacts] | None) -> bool:
-    return kernel is not None and kernel.alive
-
-
-def lose(kernels: Kernels, run: BackendRun, error: PydlbenchError) -> None:
-    """Take a visit from a run whose kernel cannot be prepared or sampled, or all that follow.
-
-    The death of a worker is forgiven once where there are more visits: the next one tries again.
-    What earlier visits have measured stays; only without any is there no time.
-    """
-    words = " ".join(str(error).split())
-    run.lost.append(words)
-    if isinstance(error, WorkerError) and run.patience > 0:
-        run.patience -= 1
-    elif run.visited:
-        run.ended = words
-    else:
-        run.row = without_time(kernels, run.spec, error)
 
 
 def _row(kernels: Kernels, run: BackendRun, clock_hz: float | None = None) -> Measurement:
@@ -415,167 +484,26 @@ def _row(kernels: Kernels, run: BackendRun, clock_hz: float | None = None) -> Me
         run: with samples.
         clock_hz: of somebody else on the same cores, where its own is not known.
     """
-    assert run.facts is not None, "it was sampled"
-    assert run.samples is not None, "it was sampled"
-    row = kernels.row(run.spec, run.facts, run.samples, clock_hz)
+    facts, samples = run.usual.facts, run.usual.samples
+    assert facts is not None, "it was sampled"
+    assert samples is not None, "it was sampled"
+    row = kernels.row(run.spec, facts, samples, clock_hz)
     if not run.lost:
         return row
     number = "a visit" if len(run.lost) == 1 else f"{len(run.lost)} visits"
-    words = f"{number} failed, {run.samples.preparations} made the row: {run.lost[-1]}"
+    words = f"{number} failed, {samples.preparations} made the row: {run.lost[-1]}"
     return msgspec.structs.replace(row, warnings=(*row.warnings, words))
 
 
-def prepare(
-    kernels: Kernels,
-    run: BackendRun,
-    before: Sequence[BackendRun],
-    *,
-    alone: bool = False,
-    warm: bool = True,
-) -> None:
-    """Have a run made ready; those that its crash takes along are made ready once more.
-
-    Args:
-        kernels: of the session.
-        run: gets its kernels, or a row that says why not.
-        before: those that were made ready before.
-        alone: it competes with nobody, see :meth:`Kernels.prepare`.
-        warm: also in a process that keeps its pages, where the backend allocates its results.
-    """
-    same = [
-        other
-        for other in before
-        if (other.spec.backend, other.spec.device) == (run.spec.backend, run.spec.device)
-    ]
-    if not _is_there(run.kernel) and _prepare_default(kernels, run, alone=alone):
-        for other in same:
-            if other.kernel is not None:
-                _prepare_default(kernels, other)
-    if (
-        warm
-        and not alone
-        and run.kernel is not None
-        and not _is_there(run.warm)
-        and kernels.allocates(run.spec)
-        and _prepare_warm(kernels, run)
-    ):
-        for other in same:
-            if other.warm is not None:
-                _prepare_warm(kernels, other)
-
-
-def _prepare_default(kernels: Kernels, run: BackendRun, *, alone: bool = False) -> bool:
-    """Prepare as users run it; return whether the worker died of it."""
-    run.kernel = None
-    try:
-        run.kernel = kernels.prepare(run.spec, variant=run.variant, alone=alone, finals=False)
-    except PydlbenchError as error:
-        lose(kernels, run, error)
-        return isinstance(error, WorkerError)
-    if run.facts is None:
-        run.facts = run.kernel.facts
-        run.variant = variant_of(run.spec, run.facts)
-        _size(kernels, run)
-        if (variant := kernels.rival_of(run.spec, run.facts)) is not None:
-            run.rival = BackendRun(run.spec, variant=variant)
-    return False
-
-
-def _prepare_rival(kernels: Kernels, run: BackendRun, *, alone: bool) -> None:
-    """Prepare the second kernel of a run; without it the first one is the only one."""
-    rival = run.rival
-    assert rival is not None, "there is one"
-    rival.kernel = None
-    try:
-        rival.kernel = kernels.prepare(
-            run.spec, variant=rival.variant, alone=alone, finals=False, unchecked=True
-        )
-    except WorkerError:
-        run.rival = None
-        _prepare_default(kernels, run, alone=alone)
-        return
-    except PydlbenchError:  # what the search has chosen is right
-        run.rival = None
-        return
-    if rival.facts is None:
-        rival.facts = rival.kernel.facts
-        _size(kernels, rival)
-
-
-def _size(kernels: Kernels, run: BackendRun) -> None:
-    """Take what is known of how long a kernel runs, before it is first sampled."""
-    assert run.kernel is not None, "it was made ready"
-    size = kernels.known_size(run.spec, run.variant, run.kernel.generation)
-    if size is not None:
-        run.size[False] = size
-
-
-def _verified(kernels: Kernels, rival: BackendRun) -> bool:
-    """Whether a rival gives a right result: nothing that it is faster is believed before."""
-    try:
-        kernel = kernels.prepare(rival.spec, variant=rival.variant, finals=False)
-    except PydlbenchError:
-        return False
-    with releasing([kernel]):
-        rival.facts = kernel.facts
-    return rival.facts.correct.status == "ok"
-
-
-def _prepare_warm(kernels: Kernels, run: BackendRun) -> bool:
-    """Prepare the same where pages are kept; return whether the worker died of it."""
-    run.warm = None
-    if run.facts is None:
-        return False
-    try:
-        run.warm = kernels.prepare(run.spec, warm=True, variant=run.variant)
-    except PydlbenchError as error:
-        # The column stays empty; the row itself is what was asked for.
-        return isinstance(error, WorkerError)
-    run.warm_facts = run.warm_facts or run.warm.facts
-    return False
-
-
-def _chosen(rival: BackendRun, run: BackendRun) -> KernelFacts:
+def _chosen(rival: Arm, first: Arm) -> KernelFacts:
     """Return the facts of the kernel that has won, beside all that the search has tried."""
     assert rival.facts is not None, "it was sampled"
-    assert run.facts is not None, "it was sampled"
+    assert first.facts is not None, "it was sampled"
     candidates = [
         {**tried, "chosen": f"{tried['algorithm']} {tried['layout']}" == rival.variant}
-        for tried in run.facts.candidates
+        for tried in first.facts.candidates
     ]
-    return dataclasses.replace(rival.facts, candidates=candidates, notes=run.facts.notes)
-
-
-def without_time(kernels: Kernels, spec: KernelSpec, error: PydlbenchError) -> Measurement:
-    """Return the row of a spec that could not be prepared or sampled."""
-    status = "skipped" if isinstance(error, UnsupportedError) else "failed"
-    return empty_row(spec, kernels.threads(spec), status, str(error))
-
-
-def explain(kernels: Kernels, runs: Sequence[BackendRun]) -> None:
-    """Look for what makes the slow ones slow.
-
-    Args:
-        kernels: of the session; knows what logs and empty calls tell.
-        runs: with samples and rows.
-    """
-    for run in runs:
-        assert run.row is not None, "it was made"
-        empty = None if run.spec.backend == "native" else kernels.empty_call_s(run.spec)
-        run.row = msgspec.structs.replace(run.row, empty_call_s=empty)
-    for run in runs:
-        row = run.row
-        if row is None or row.ratio is None:
-            continue
-        best = next(other for other in runs if other.name == row.ratio["to"])
-        low = row.ratio["ci_low"] or row.ratio["median"]
-        if row.ratio["median"] > SLOW and low > 1:
-            if run.facts is not None and "kernel_s" not in run.facts.evidence:
-                if run.warm_samples is not None and not _is_there(run.warm):
-                    _prepare_warm(kernels, run)
-                unlogged = run.warm if run.warm_samples is not None else None
-                run.log = kernels.logged(run.spec, run.variant, unlogged)
-            run.row = explained(row, run, best)
+    return dataclasses.replace(rival.facts, candidates=candidates, notes=first.facts.notes)
 
 
 def _paired(kernels: Kernels, runs: Sequence[BackendRun]) -> list[Measurement]:
@@ -585,12 +513,14 @@ def _paired(kernels: Kernels, runs: Sequence[BackendRun]) -> list[Measurement]:
         kernels: of the session.
         runs: with samples, at least one.
     """
-    timed = {index: run.samples for index, run in enumerate(runs) if run.samples is not None}
+    timed = {
+        index: run.usual.samples for index, run in enumerate(runs) if run.usual.samples is not None
+    }
     best, to_best = ratios(timed, _references(dict(enumerate(runs))))
     rows = []
     for index, run in enumerate(runs):
         clock_hz, clock_from = _clocked(run, runs)
-        warm = run.warm_samples
+        warm = run.warm.samples
         row = msgspec.structs.replace(
             _row(kernels, run, clock_hz),
             clock_from=clock_from,
@@ -608,7 +538,8 @@ def _references(runs: Mapping[int, BackendRun]) -> set[int]:
     Without a native one it is who sums as exactly as any of them: rounding partial sums to fewer
     bits saves time, and its results are not the same.
     """
-    sums = {index: run.facts.accumulate for index, run in runs.items() if run.facts is not None}
+    facts = {index: run.usual.facts for index, run in runs.items()}
+    sums = {index: own.accumulate for index, own in facts.items() if own is not None}
     native = {sums[index] for index in sums if runs[index].spec.backend == "native"}
     wanted = native or set(sums.values())
     return {index for index, own in sums.items() if not any(less_exact(own, it) for it in wanted)}
@@ -620,11 +551,12 @@ def _clocked(run: BackendRun, runs: Sequence[BackendRun]) -> tuple[float | None,
     A framework's process reads none, and its peak would be that of the clock of the probe, minutes
     ago. With code of other widths the clock may differ; between rounds it differs more.
     """
-    if run.samples is None or run.samples.clock_hz is not None or run.spec.on_gpu:
+    samples = run.usual.samples
+    if samples is None or samples.clock_hz is not None or run.spec.on_gpu:
         return None, None
     for other in runs:
-        if other.spec.backend == "native" and other.samples is not None:
-            clock_hz = clock_beside(run.samples, other.samples)
+        if other.spec.backend == "native" and other.usual.samples is not None:
+            clock_hz = clock_beside(samples, other.usual.samples)
             if clock_hz is not None:
                 return clock_hz, other.name
     return None, None
@@ -641,9 +573,6 @@ def _ratio_fields(estimate: Estimate, best: str) -> dict[str, Any]:
 
 
 def _faults(run: BackendRun) -> dict[str, float] | None:
-    if not run.samples:
-        return None
-    warm = run.warm_samples
-    counted = {"default": run.samples.faults, "warm": None if warm is None else warm.faults}
-    known = {name: value for name, value in counted.items() if value is not None}
-    return known or None
+    arms = {"default": run.usual, "warm": run.warm}
+    counted = {name: arm.samples.faults for name, arm in arms.items() if arm.samples is not None}
+    return {name: value for name, value in counted.items() if value is not None} or None

@@ -9,7 +9,7 @@ from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import Correctness, Roofline
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.attribution import explained
-from pydlbench.runner.backend_run import BackendRun
+from pydlbench.runner.backend_run import Arm, BackendRun
 from pydlbench.runner.rows import measured_row
 from pydlbench.study.table import Interference, Series, visit_of
 from pydlbench.timing.chunk import Chunk
@@ -85,13 +85,9 @@ def entry(
     warm = None if kept_s is None else samples(kept_s, busy)
     return BackendRun(
         case,
-        kernel=kernel,
-        warm=kernel,
+        usual=Arm(kernel=kernel, facts=kernel.facts, samples=taken),
+        warm=Arm(kernel=kernel, facts=kernel.facts, samples=warm),
         row=row,
-        facts=kernel.facts,
-        warm_facts=kernel.facts,
-        samples=taken,
-        warm_samples=warm,
     )
 
 

@@ -570,7 +570,7 @@ def test_a_finished_row_leaves_no_samples_in_memory():
     while not problem.finished:
         problem.visit()
     assert problem.taken == 0
-    assert all(run.samples is None and run.row.ok for run in problem._runs)
+    assert all(run.usual.samples is None and run.row.ok for run in problem._runs)
 
 
 def test_who_is_slower_beyond_doubt_has_two_visits_and_the_others_go_on():
