@@ -168,7 +168,7 @@ def read_tasks(args: Options) -> tuple[list[Task], tuple[str, ...]]:
     )
     options = {
         **summands(args, args.budget),
-        "visits": args.repetitions or LEAST_ROUNDS,
+        "repetitions": args.repetitions or LEAST_ROUNDS,
     }
     return [EstimateTask(rows=(row,), guessed=guessed, options=options, model=model)], notes
 

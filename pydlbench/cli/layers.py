@@ -480,7 +480,7 @@ def read_request(args: Options, *, several: bool = False) -> Request:
         )
     options = {
         "seed": args.seed,
-        "visits": args.repetitions,
+        "repetitions": args.repetitions,
         "width": args.width,
         "keep_probes": not args.fresh,
         "confidence": args.confidence,

@@ -156,7 +156,7 @@ def read_tasks(args: Options) -> tuple[list[Task], tuple[str, ...]]:
                 ),
                 options={
                     "budget_s": args.budget or STEP_BUDGET_S,
-                    "visits": args.repetitions or LEAST_ROUNDS,
+                    "repetitions": args.repetitions or LEAST_ROUNDS,
                     "threads": args.threads,
                     "seed": args.seed,
                     **code_limit(args),

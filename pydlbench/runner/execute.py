@@ -1,8 +1,8 @@
-"""One loop under every command that measures.
+"""The loop of every command that measures.
 
-A command makes tasks and hands them to :func:`execute`, which opens the sessions that they need,
-measures what is not there yet, keeps each result in the store as soon as it is finished, and
-returns everything in :class:`Results`, however the run has ended.
+A command makes tasks and passes them to :func:`execute`, which opens the sessions that they need,
+measures what is missing, stores each result as soon as it is finished, and returns everything in
+:class:`Results`, also after an interruption.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
     from pydlbench.records.specs import KernelSpec
-    from pydlbench.runner.laps import Effort
     from pydlbench.runner.recorder import Recorder
+    from pydlbench.runner.repetitions import Effort
     from pydlbench.runner.tasks import Row, Task
     from pydlbench.store.store import Store
 
@@ -42,26 +42,26 @@ _Record = TypeVar("_Record", bound=Record)
 
 
 def row_key(task: Task, row: Row) -> str:
-    """Return what a row's entry is found by: its table and everything that was asked for.
+    """Return the key of a row's entry: its table and a digest of its fields and its spec.
 
-    The spec is in it: two layers of one name may differ in what pooling does.
+    The spec is included as two layers of one name may differ in how they pool.
     """
     spec = row.spec.to_dict() if hasattr(row.spec, "to_dict") else row.spec
     return f"{task.kind}/{task.table}/{_digest([dict(row.fields), spec])}"
 
 
 def kernel_of(key: str | None) -> str | None:
-    """Return the key of the row that a kernel's entry was measured for.
+    """Return the key of the row that a kernel was measured for.
 
-    None if the entry answers a row itself, or has no key, as in a file.
+    None if the entry is that of a row itself, or has no key, as in a file.
     """
     return key.rpartition("/")[0] if key is not None and key.count("/") > 2 else None
 
 
 def _same_kernel(spec: KernelSpec, options: Mapping[str, Any], *, briefly: bool = False) -> str:
-    """Return what two measurements of the same kernel have in common, whatever asked for it.
+    """Return a digest that is equal for all measurements of the same kernel.
 
-    A first visit whose others somebody else makes is not all that the others ask for.
+    A first repetition alone has another digest: it is less than other tasks need.
     """
     nameless = msgspec.structs.replace(spec, layer=dataclasses.replace(spec.layer, name=None))
     brief = ["first visit"] if briefly else []
@@ -82,22 +82,22 @@ def kernels(
     effort: Effort | None = None,
     first_of: int | None = None,
 ) -> Generator[Result, None, dict[KernelSpec, Measurement]]:
-    """Measure the kernels that go into a task's rows, or take them from where they are.
+    """Measure the kernels behind a task's rows, or take them from earlier results.
 
     Args:
-        task: by whose first row they are called.
+        task: the task; the keys of kernels start with that of its first row.
         specs: what to measure.
-        session: measures.
-        view: of the task.
-        more: stages of the task that come after them, for its progress.
-        effort: tells which of them need no more visits, see :class:`pydlbench.runner.laps.Laps`.
+        session: the session.
+        view: the view of the task.
+        more: number of later stages of the task, for its progress.
+        effort: see :class:`pydlbench.runner.repetitions.Repetitions`.
         first_of: see :meth:`pydlbench.runner.session.Session.measure`.
 
     Returns:
         A measurement for each spec.
 
     Raises:
-        PydlbenchError: one could not be measured at all, and other tasks do not go on without it.
+        PydlbenchError: a kernel could not be measured at all, and the run is not tolerant.
     """
     from pydlbench.records.measurement import Measurement
 
@@ -115,7 +115,7 @@ def kernels(
 
     threads = task.options.get("threads")
     how = {"effort": effort, "first_of": first_of}
-    for spec, row in _visited(session, missing, advance, view.tolerant, threads, how):
+    for spec, row in _repeated(session, missing, advance, view.tolerant, threads, how):
         kernel = _same_kernel(spec, task.options, briefly=first_of is not None)
         key = f"{row_key(task, task.rows[0])}/{kernel}"
         yield Result("layer", row.to_dict(), key=key)
@@ -123,7 +123,7 @@ def kernels(
     return rows
 
 
-def _visited(
+def _repeated(
     session: Any,
     specs: Sequence[KernelSpec],
     advance: Callable[[float, int, str], None],
@@ -131,7 +131,7 @@ def _visited(
     threads: int | None,
     how: Mapping[str, Any],
 ) -> Iterator[tuple[KernelSpec, Measurement]]:
-    """Yield rows after each of their visits; if tolerant, what goes wrong is a row as well."""
+    """Yield rows after each of their repetitions; in tolerant runs errors become rows too."""
     from pydlbench.runner.rows import empty_row
 
     tolerated = PydlbenchError if tolerant else ()
@@ -158,12 +158,12 @@ def _visited(
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a row.
+    """The result of a row.
 
     Attributes:
-        task: that it belongs to.
-        row: what was wanted.
-        result: what was found.
+        task: task of the row.
+        row: the row.
+        result: its result.
     """
 
     task: Task
@@ -182,30 +182,29 @@ class Outcome:
 
     @property
     def reason(self) -> str | None:
-        """Why it is not ok."""
+        """Why the status is not ``ok``."""
         return self.document.get("reason")
 
     def record(self, kind: type[_Record]) -> _Record:
-        """Return its record: as it was measured, or read from what an earlier attempt has kept."""
+        """Return the record, as it was measured or as read from an earlier attempt."""
         detail = self.result.detail
         return detail if isinstance(detail, kind) else kind.from_dict(self.document)
 
 
 @dataclass(slots=True)
 class Results:
-    """What came of a run.
+    """The results of a run.
 
     Attributes:
-        total: how many rows were wanted.
-        outcomes: of the rows that are finished, those of the run that was resumed among them; after
-            an interrupt also of those that have had some of their visits. In the order of the
-            tasks.
-        parts: what went into rows: kernels, agreements.
-        run: when, where and with what.
-        interrupted: Ctrl-C or SIGTERM came before all were finished.
-        trouble: what ended the run although something was finished.
-        where: what other commands need to find the run: `` --store FILE``, where that was named;
-            None where it is not kept.
+        total: number of rows.
+        outcomes: outcomes of finished rows, including those of the resumed run; after an
+            interruption also of rows with some of their repetitions. In the order of the tasks.
+        parts: results behind rows: kernels, agreements.
+        run: time, command, device and environment.
+        interrupted: whether Ctrl-C or SIGTERM ended the run.
+        trouble: the error that ended the run after something was finished.
+        where: how other commands find the run: `` --store FILE`` if that was given; None if it is
+            not stored.
     """
 
     total: int
@@ -218,28 +217,28 @@ class Results:
 
     @property
     def early(self) -> bool:
-        """Whether more was asked for."""
+        """Whether the run ended before all rows were measured."""
         return self.interrupted or self.trouble is not None
 
     @property
     def finished(self) -> int:
-        """How many rows have all that they were to have."""
+        """The number of rows that have all their repetitions."""
         return sum(not _is_partial(outcome.document) for outcome in self.outcomes)
 
     @property
     def ok(self) -> bool:
-        """Whether anything that was wanted has been measured."""
+        """Whether any row has been measured."""
         return any(outcome.status == "ok" for outcome in self.outcomes)
 
     @property
     def status(self) -> str:
-        """What becomes of the run in the store: ``done`` once it took all of its tasks."""
+        """The status of the run in the store: ``done`` if all tasks were measured."""
         if self.interrupted:
             return "interrupted"
         return "done" if self.trouble is None else "failed"
 
     def entries(self) -> list[Entry]:
-        """Return all that is to be kept, without raw samples."""
+        """Return all entries of the run, without raw samples."""
         results = [*self.parts.values(), *(outcome.result for outcome in self.outcomes)]
         return [
             Entry.from_document(result.table, result.document, result.key)
@@ -249,7 +248,7 @@ class Results:
 
 
 def _without_samples(result: Result) -> Result:
-    """Return a layer's result without its raw samples, which are thousands."""
+    """Return a layer's result without its raw samples, which are many."""
     plain = {name: value for name, value in result.document.items() if name != "samples_s"}
     record = result.detail and msgspec.structs.replace(result.detail, samples_s=None)
     return dataclasses.replace(result, document=plain, detail=record)
@@ -260,12 +259,12 @@ def _status(document: Mapping[str, Any]) -> str:
 
 
 def _is_partial(document: Mapping[str, Any]) -> bool:
-    """Whether a row has had fewer visits than it was to have."""
+    """Whether a row lacks some of its repetitions."""
     return document.get("stop_rule") == "interrupted"
 
 
 def _verdict(error: PydlbenchError) -> tuple[str, str]:
-    """Return status and reason of what an error has stopped."""
+    """Return status and reason of rows that an error has stopped."""
     status = "skipped" if isinstance(error, UnsupportedError) else "failed"
     return status, " ".join(str(error).split())
 
@@ -275,13 +274,13 @@ def _verdict(error: PydlbenchError) -> tuple[str, str]:
 
 
 class Progress(Protocol):
-    """What shows how far a run is."""
+    """Shows the progress of a run."""
 
     def __call__(self, done: int, total: int, label: str) -> None:
-        """Show rows done, rows in all and what is done next."""
+        """Show the number of finished rows, that of all rows, and what comes next."""
 
     def close(self) -> None:
-        """Leave the place to the results."""
+        """Remove the progress line."""
 
 
 def execute(
@@ -294,22 +293,22 @@ def execute(
     tolerant: bool = False,
     samples: bool = False,
 ) -> Results:
-    """Measure what is not there yet and keep each result at once.
+    """Measure what is missing, and store each result at once.
 
     Args:
-        tasks: what is wanted; their sessions are open one at a time.
-        open_session: takes the place of :meth:`Task.open`.
-        recorder: inside its context; may go on with an earlier run.
-        progress: is closed at the end.
-        request: what is asked for, kept with the run so that it can be resumed.
-        tolerant: what goes wrong with a task as a whole costs its rows only; else it ends the run.
+        tasks: the tasks; one session is open at a time.
+        open_session: replaces :meth:`Task.open`.
+        recorder: a recorder whose context was entered; it may resume an earlier run.
+        progress: shows progress; closed at the end.
+        request: the request as a JSON object, stored so that the run can be resumed.
+        tolerant: whether an error of a task costs only its rows; otherwise it ends the run.
         samples: leave the raw samples in the documents.
 
     Returns:
-        What is finished, after Ctrl-C and SIGTERM, too.
+        What is finished, also after Ctrl-C and SIGTERM.
 
     Raises:
-        PydlbenchError: what ended the run before anything was finished.
+        PydlbenchError: the error that ended the run before anything was finished.
     """
     own = operator.methodcaller("open")  # not Task.open: kinds of tasks have sessions of their own
     loop = _Loop(tasks, open_session or own, recorder, progress, request, tolerant, samples)
@@ -337,7 +336,7 @@ def execute(
 
 
 class View:
-    """What a task sees of the run, while it measures with a session.
+    """What a task sees of the run while it measures with a session.
 
     Attributes:
         tolerant: see :func:`execute`.
@@ -350,21 +349,21 @@ class View:
 
     @property
     def store(self) -> Store | None:
-        """The store that the run is kept in; None where nothing is kept."""
+        """The store of the run; None without one."""
         return self._loop.store
 
     def advance(self, done: float, total: int, label: str) -> None:
-        """Show progress: a fraction of this task, and what is done next."""
+        """Show progress: a fraction of this task, and what comes next."""
         # Not earlier: only now a GPU has told its name.
         self._loop.start(self._session)
         here = len(self._task.rows) * min(done / max(total, 1), 1.0)
         self._loop.show(self._before, here, label)
 
     def keep(self, result: Result) -> None:
-        """Keep what goes into a row before the task goes on, as what it yields is kept.
+        """Store a result that belongs to no row, before the task goes on.
 
         Args:
-            result: that answers no row, with its key.
+            result: the result, with its key.
         """
         self._loop.start(self._session)
         self._loop.take(self._task, result)
@@ -377,8 +376,8 @@ class View:
         """Return the document of a kernel that this run has measured already, if it is ok.
 
         Args:
-            spec: of the kernel.
-            briefly: a first visit of it is enough.
+            spec: spec of the kernel.
+            briefly: whether a first repetition is enough.
         """
         options = self._task.options
         known = self._loop.kernels.get(_same_kernel(spec, options))
@@ -423,11 +422,11 @@ class _Loop:
         self._read_earlier()
 
     def run(self) -> None:
-        """Take all tasks in their order.
+        """Measure all tasks in their order.
 
         Raises:
             KeyboardInterrupt: Ctrl-C or SIGTERM.
-            PydlbenchError: a task cannot be measured, and the run does not go on without it.
+            PydlbenchError: a task cannot be measured, and the run is not tolerant.
         """
         try:
             for task in self._tasks:
@@ -442,43 +441,43 @@ class _Loop:
 
     @property
     def store(self) -> Store | None:
-        """The store that the run is kept in."""
+        """The store of the run."""
         return self._recorder.store
 
     def start(self, session: Any) -> None:
-        """Begin the run in the store, once a session has something to say of the machine."""
+        """Begin the run in the store, once a session can describe the machine."""
         if not self._recorder.started:
             self._recorder.start(session.run, self._request)
 
     @property
     def finished(self) -> int:
-        """How many rows are finished."""
+        """The number of finished rows."""
         return len(self._listed)
 
     @property
     def outcomes(self) -> list[Outcome]:
-        """What came of the rows so far, in the order of the tasks."""
+        """The outcomes so far, in the order of the tasks."""
         rows = [id(row) for task in self._tasks for row in task.rows]
         return [self._outcomes[row] for row in rows if row in self._outcomes]
 
     def show(self, before: int, here: float, label: str) -> None:
-        """Show progress: rows that were finished before a task, and those of it, parts of one too.
+        """Show progress: rows finished before a task, and those of it, fractions included.
 
-        What is finished counts even where the task does not say so.
+        Finished rows count even if the task does not report them.
         """
         self._progress(max(int(before + here), self.finished), self.total, label)
 
     def take_the_rest(self) -> None:
-        """List what an earlier attempt has finished and this one has not come to."""
+        """List rows that an earlier attempt has finished and this one has not reached."""
         for task in self._tasks:
             for row in task.rows:
                 if id(row) not in self._listed and (result := self.earlier(task, row)):
                     self._list(task, row, result)
 
     def described(self) -> RunRecord:
-        """Return the run's record, with all that was found on the devices that were used.
+        """Return the run's record, with what all its sessions have found on the devices.
 
-        Sessions come one after another, and each probes only what its own rows need.
+        Sessions follow one another, and each probes only what its own rows need.
         """
         now = None if self._session is None else self._session.run
         known = [record for record in (self._known, now) if record is not None]
@@ -498,7 +497,7 @@ class _Loop:
     # --- sessions ---------------------------------------------------------------------------
 
     def _session_for(self, task: Task) -> Any:
-        """Return a session for a task: the one that is open, or a new one."""
+        """Return the session of a task: the open one, or a new one."""
         key = _session_key(task)
         if key != self._key:
             self._close()
@@ -512,7 +511,7 @@ class _Loop:
         return self._session
 
     def _close(self) -> None:
-        """Close the session that is open, its device noted down before."""
+        """Close the open session after its device was noted."""
         manager, self._manager, self._key = self._manager, None, None
         if manager is None:
             return
@@ -542,7 +541,7 @@ class _Loop:
                     self.take(task, task.refused(row, *_verdict(error)))
 
     def take(self, task: Task, result: Result) -> None:
-        """Keep a result and list it, whole or not at all."""
+        """Store and list a result, completely or not at all."""
         with self._recorder.interrupts.held():
             row = result.row
             before = None if row is None else self.earlier(task, row)
@@ -572,7 +571,7 @@ class _Loop:
         self._outcomes[id(row)] = Outcome(task, row, result)
 
     def _remember(self, task: Task, row: Row | None, result: Result) -> None:
-        """Remember a kernel: estimates share them with each other and with layers."""
+        """Remember a kernel for other tasks: estimates and layers share kernels."""
         name = (
             str(result.key).rpartition("/")[2]
             if row is None
@@ -583,7 +582,7 @@ class _Loop:
     # --- what an earlier attempt has finished -------------------------------------------------
 
     def _read_earlier(self) -> None:
-        """Read what the run that is resumed has finished."""
+        """Read what the resumed run has finished."""
         if self._recorder.resumed is None:
             return
         incomplete: set[str] = set()
@@ -604,14 +603,14 @@ class _Loop:
             del self._done[key]
 
     def earlier(self, task: Task, row: Row) -> Result | None:
-        """Return what an earlier attempt has finished of a row."""
+        """Return the result of a row in an earlier attempt."""
         return self._done.get(row_key(task, row)) if self._done else None
 
     def _is_done(self, task: Task) -> bool:
         return bool(self._done) and all(self.earlier(task, row) for row in task.rows)
 
     def _take_earlier(self, task: Task) -> None:
-        """List a task that an earlier attempt has finished, and remember the kernels behind it."""
+        """List a task that an earlier attempt has finished, and remember its kernels."""
         for row in task.rows:
             for result in self._behind.get(row_key(task, row), ()) if self._behind else ():
                 self._list(task, None, result)

@@ -1,4 +1,4 @@
-"""Kernels made ready in the workers of a session, and the memory that they take there."""
+"""Prepares kernels in the workers of a session, and computes the memory that they need."""
 
 from __future__ import annotations
 
@@ -40,36 +40,36 @@ if TYPE_CHECKING:
     from pydlbench.study.table import Interference, Series
     from pydlbench.workers.host import RemoteKernel, Worker
 
-# Rotating copies of a cold cache state span this many last-level caches.
+# Size of the rotating copies for cold caches, in last-level caches.
 _COLD_FACTOR = 3
-# Rotating copies on a GPU span this many L2 caches: its replacement is not strictly the oldest
-# line's, so that after twice its size one line in eight is still there.
+# The same on a GPU, in L2 caches. It does not always replace the oldest line: after twice its size
+# one line in eight is still there.
 _COLD_L2 = 4
-# The second kernel of a search is visited beside the first where it is this factor slower at most:
-# probes on a busy virtual machine differ by several per cent. Of hundreds of summands fewer are
-# worth it.
+# The second kernel of a search is sampled beside the first if it is slower by this factor at most:
+# probes on a busy virtual machine differ by several per cent. An estimate has hundreds of summands,
+# for which fewer are worth the time.
 _RIVAL, _RIVAL_OF_SUMMAND = 1.08, 1.04
-#: In visits, which know better, a second kernel is near from here on.
+#: Factor up to which a second kernel counts as nearly as fast, after interleaved repetitions.
 NEAR = 1.04
-# A kept kernel that takes so many times as long as when it was found is not believed any more:
-# what the machine does from one hour to another is less.
+# A stored kernel that has become slower by this factor is deleted: machines differ by less from one
+# hour to another.
 _SLOWER = 1.15
 _LOGGED_TURNS = 7
 _LONG_S, _FEW_TURNS = 0.01, 3
-# Of calls that do nothing, beside each row: at most a tenth of a second.
+# Empty calls for each row, a tenth of a second at most.
 _FEW_CALLS = {"samples": 11, "inner": 30}
 
 
 class _Plan(NamedTuple):
-    """How a spec is made ready, and what is known of its kernel.
+    """How a spec is prepared, and what is known of its kernel.
 
     Attributes:
-        preparation: for its worker.
+        preparation: arguments for the worker.
         summand: whether it is one of an estimate's native rows on a CPU.
-        problem: the spec whatever its layer is called and whatever the cache state.
-        searched: what a search for the same has found; None where it was not searched for.
-        known: the facts of a kernel that was verified; likewise.
-        seen: what was seen of a framework's call; likewise.
+        problem: the spec without the name of its layer, with hot caches.
+        searched: result of a search for the same; None if there was none.
+        known: facts of a verified kernel; None if there is none.
+        seen: facts of a framework's call; None if there are none.
     """
 
     preparation: Preparation
@@ -81,14 +81,14 @@ class _Plan(NamedTuple):
 
 
 class Kernels:
-    """The kernels of a session: made ready in its workers, with what is asked of these besides.
+    """The kernels of a session: prepares them in its workers and asks these for other facts.
 
     Args:
-        options: of the session.
-        facts: of the CPU.
+        options: settings of the session.
+        facts: facts about the CPU.
         cpus: logical CPUs that kernels are pinned to.
-        workers: of the session.
-        devices: of the session.
+        workers: workers of the session.
+        devices: devices of the session.
     """
 
     def __init__(
@@ -105,38 +105,38 @@ class Kernels:
         self._workers = workers
         self._devices = devices
         self._policy = Policy(confidence=options.confidence, budget_s=options.budget_s)
-        # Of hot specs, the name of the fastest kernel.
+        # Variant of the fastest kernel by hot spec.
         self._fastest: dict[KernelSpec, str] = {}
-        # What searches have found, whatever layer of that shape it was for.
+        # Results of searches, by nameless spec and whether the search was a short one.
         self._searched: dict[tuple[KernelSpec, bool], KernelFacts] = {}
-        # By problem, whatever the cache state, and variant; whether found by a brief search.
+        # Verified kernels by nameless hot spec and variant, and whether the search was a short one.
         self._verified: dict[tuple[KernelSpec, str], tuple[KernelFacts, bool]] = {}
-        # Likewise what was seen of a framework's call, in a usual process or one that keeps pages.
+        # Facts of frameworks' calls by nameless hot spec, variant and whether pages are kept.
         self._described: dict[tuple[KernelSpec, str, bool], KernelFacts] = {}
-        # By worker, what it was told to make ready.
+        # Kernels that earlier runs have stored, by nameless spec.
         self._kept: dict[KernelSpec, KeptKernel | None] = {}
-        # By problem and variant, the seconds of what searches have tried.
+        # Seconds of the candidates of searches, by nameless spec and variant.
         self._tried_s: dict[tuple[KernelSpec, str], float] = {}
         self._begun: dict[Worker, tuple[KernelSpec, Preparation]] = {}
         self._without_empty_call: set[tuple[str, str, str | None]] = set()
 
     @property
     def seed(self) -> int:
-        """Of the inputs and of the order of rounds."""
+        """Seed of the inputs and of the order in rounds."""
         return self._options.seed
 
     def threads(self, spec: KernelSpec) -> int | None:
-        """Return the threads of a row; None on a GPU."""
+        """Return the number of threads of a row; None on a GPU."""
         return None if spec.on_gpu else len(self._cpus)
 
     def interference(self) -> Interference:
-        """Read bursts; see :meth:`pydlbench.runner.machine.Workers.interference`."""
+        """Measure interference; see :meth:`pydlbench.runner.machine.Workers.interference`."""
         return self._workers.interference()
 
     def guarded(self, spec: KernelSpec) -> bool:
-        """Whether visits of a spec need bursts around them.
+        """Whether bursts are needed around the samples of a spec.
 
-        The native backend's have one inside; to a GPU's kernels the cores do not matter.
+        The native backend takes its own; kernels of a GPU do not depend on the cores.
         """
         return spec.backend != "native" and not spec.on_gpu
 
@@ -145,14 +145,14 @@ class Kernels:
         return not spec.on_gpu and capabilities.of(spec.backend).fresh_results
 
     def processes(self, group: Sequence[KernelSpec]) -> list[KernelSpec]:
-        """Return the spec of each process that holds operands of a group's problem.
+        """Return the spec of each process that holds operands of a problem.
 
         Args:
-            group: specs that differ in backend and mode only.
+            group: specs that differ only in backend and mode.
         """
         if len(group) == 1:
             return list(group)
-        # With cold caches frameworks are not timed: they refuse before they hold anything.
+        # With cold caches frameworks are not timed, and hold nothing.
         holding = [spec for spec in group if spec.backend == "native" or spec.cache == "hot"]
         warm = [spec for spec in holding if self.allocates(spec)]
         # One log is read at a time.
@@ -160,9 +160,9 @@ class Kernels:
         return [*holding, *warm, *log]
 
     def empty_call_s(self, spec: KernelSpec) -> float | None:
-        """Return the seconds of a call that does nothing, made as this spec's backend calls.
+        """Return the seconds of a call that does nothing, in the backend and mode of a spec.
 
-        Measured now: in the course of a run it changes by more than a third.
+        It is measured each time, as it changes by more than a third during a run.
         """
         key = (spec.backend, spec.device, spec.mode)
         if key in self._without_empty_call:
@@ -183,14 +183,14 @@ class Kernels:
     ) -> dict[str, Any]:
         """Return what the library itself logs of a call, see ``KernelFacts.evidence``.
 
-        Asked in a process of its own, whose pages are kept: of frameworks that cannot switch the
-        log on and off. Empty where there is no such log.
+        Frameworks that cannot switch the log on and off run in a separate process that keeps pages.
+        The result is empty if there is no such log.
 
         Args:
             spec: what is computed.
             variant: the variant that was timed.
-            unlogged: the same with kept pages and without a log: its calls take turns with the
-                logged ones, to tell what writing a log costs.
+            unlogged: the same kernel with kept pages and without a log; its calls alternate with
+                the logged ones, which gives the cost of the log.
         """
         from pydlbench.backends.frameworks.verbose import evidence, middle_turn
 
@@ -219,17 +219,17 @@ class Kernels:
         finals: bool = True,
         unchecked: bool = False,
     ) -> RemoteKernel[KernelFacts]:
-        """Have a spec made ready in its worker; raises what the backend raises.
+        """Prepare a spec in its worker; raises what the backend raises.
 
         Args:
-            spec: what is to be computed.
-            warm: in a process of its own whose allocator keeps the pages that were freed.
+            spec: what to compute.
+            warm: use a process of its own whose allocator keeps freed pages.
             variant: see ``Preparation``.
-            alone: it competes with nobody: for an estimate's sum a short search will do, and with
-                cold caches the kernel of the hot row, where that was measured before.
+            alone: whether no other backend computes the same. An estimate then takes a short
+                search, and with cold caches the kernel of the hot row if that is known.
             finals: see ``Preparation``.
-            unchecked: take a variant that was not verified yet as it is: whoever asks has it
-                verified before its time is shown.
+            unchecked: whether an unverified variant is not verified; the caller verifies it before
+                its time is shown.
         """
         worker = self._workers.get(spec.backend, spec.device, warm=warm)
         plan = self._plan(spec, variant, warm=warm, alone=alone, finals=finals)
@@ -264,7 +264,7 @@ class Kernels:
     def _plan(
         self, spec: KernelSpec, variant: str | None, *, warm: bool, alone: bool, finals: bool
     ) -> _Plan:
-        """Return how a spec is to be made ready, see :meth:`prepare`, and what is known of it."""
+        """Return how to prepare a spec, see :meth:`prepare`, and what is known of its kernel."""
         summand = alone and self._is_summand(spec)
         hot = msgspec.structs.replace(spec, cache="hot")
         if variant is None and summand and spec != hot:
@@ -291,18 +291,19 @@ class Kernels:
         return _Plan(preparation, summand, problem, searched, known, seen)
 
     def _keep_tried(self, spec: KernelSpec, facts: KernelFacts) -> None:
-        """Keep what a search has timed; of one kernel alone it is a first execution."""
+        """Remember the times of a search; that of a single kernel is only a first execution."""
         if spec.backend == "native" and len(facts.candidates) > 1:
             times = _times(facts.candidates)
             self._tried_s |= {(_nameless(spec), name): times[name] for name in times}
 
     def known_size(self, spec: KernelSpec, variant: str | None, process: int) -> Size | None:
-        """Return how long a native kernel runs, as its search or an earlier run has found.
+        """Return how long a native kernel runs, from its search or from an earlier run.
 
         Args:
             spec: what it computes.
             variant: its name.
-            process: that holds it, in which what is short and was not searched for is warmed up.
+            process: number of its process. Short kernels that were not searched for here are warmed
+                up in it.
         """
         if variant is None or spec.backend != "native":
             return None
@@ -317,7 +318,7 @@ class Kernels:
         return Size(execution_s=seconds, wall_s=seconds, process=process if warm else 0)
 
     def kept(self, spec: KernelSpec) -> KeptKernel | None:
-        """Return the kernel that an earlier run has found for a native spec on a CPU, if any."""
+        """Return the kernel that an earlier run chose for a native spec on a CPU, if any."""
         if spec.backend != "native" or spec.on_gpu or self._options.algorithms:
             return None
         nameless = _nameless(spec)
@@ -330,17 +331,17 @@ class Kernels:
     def keep(
         self, spec: KernelSpec, variant: str | None, rival: str | None, samples: Series
     ) -> str | None:
-        """Keep which kernel was the fastest for later runs, and return a warning, or None.
+        """Store the fastest kernel for later runs; return a warning, or None.
 
-        One that was kept and takes longer than it did may not be the fastest any more: it is
-        forgotten, so that the next run searches anew. A run that somebody else disturbed keeps
-        nothing: neither its choice nor its scatter is the machine's.
+        A stored kernel that has become slower may not be the fastest any more: it is deleted, so
+        that the next run searches again. A disturbed run stores nothing, neither its choice nor its
+        scatter.
 
         Args:
             spec: what was computed.
-            variant: the kernel's name.
-            rival: that of one nearly as fast; None without one.
-            samples: its visits.
+            variant: name of the kernel.
+            rival: name of a kernel that is nearly as fast; None without one.
+            samples: samples of the kernel.
         """
         if variant is None or spec.backend != "native" or spec.on_gpu or self._options.algorithms:
             return None
@@ -363,22 +364,21 @@ class Kernels:
         return None
 
     def repetitions(self, specs: Sequence[KernelSpec]) -> int:
-        """Return how many repetitions specs need, as far as earlier runs tell.
+        """Return the number of repetitions that specs need, from the scatter in earlier runs.
 
         Args:
-            specs: that are visited in the same laps.
+            specs: specs that are repeated together.
         """
         scatters = [kept.scatter for spec in specs if (kept := self.kept(spec)) is not None]
         return planned(scatters, self._options.width)
 
     def prepare_at_once(self, wanted: Sequence[tuple[KernelSpec, str | None]]) -> None:
-        """Have the first spec of each worker made ready while the others are at theirs.
+        """Begin to prepare the first spec of each worker, so that workers do so at the same time.
 
-        :meth:`prepare` returns each, or raises what went wrong with it. Nobody may be timed until
-        then.
+        :meth:`prepare` then returns each kernel, or raises its error. Nothing may be timed before.
 
         Args:
-            wanted: specs with the variant of each, in the order in which they will be prepared.
+            wanted: specs and their variants, in the order in which they will be prepared.
         """
         for spec, variant in wanted:
             worker = self._workers.get(spec.backend, spec.device)
@@ -390,11 +390,11 @@ class Kernels:
                 self._begun[worker] = (spec, plan.preparation)
 
     def rival_of(self, spec: KernelSpec, facts: KernelFacts) -> str | None:
-        """Return the variant that was nearly as fast in the search; None where there is none.
+        """Return the variant that was nearly as fast in the search; None if there is none.
 
         Args:
             spec: what was searched for.
-            facts: of the kernel that was found.
+            facts: facts of the kernel that was chosen.
         """
         if spec.backend != "native" or spec.on_gpu or self._options.algorithms:
             return None
@@ -410,15 +410,15 @@ class Kernels:
         return second if times[second] <= margin * own else None
 
     def sampling_policy(self, spec: KernelSpec, facts: KernelFacts) -> Policy:
-        """Return the constants of sampling for a prepared kernel."""
+        """Return the sampling constants for a prepared kernel."""
         return gpu_policy(self._policy, facts.timing, spec.cache) if spec.on_gpu else self._policy
 
     def _is_summand(self, spec: KernelSpec) -> bool:
-        """Whether a spec's row is one of an estimate's native ones on a CPU."""
+        """Whether the row of a spec is one of an estimate's native rows on a CPU."""
         return self._options.estimate and spec.backend == "native" and not spec.on_gpu
 
     def remember(self, spec: KernelSpec, algorithm: str, layout: str) -> None:
-        """Keep the kernel of a hot row for the cold one of an estimate."""
+        """Set the kernel of a hot row, which an estimate uses for the cold row too."""
         self._fastest[spec] = f"{algorithm} {layout}"
 
     def _preparation(
@@ -448,7 +448,7 @@ class Kernels:
         )
 
     def cold_bytes(self, device: str) -> int:
-        """Return the bytes that the rotating copies of a cold cache state span on a device."""
+        """Return the bytes that rotating copies need for cold caches on a device."""
         factor = _COLD_FACTOR if device == "cpu" else _COLD_L2
         return factor * self._devices.cache_bytes(device)
 
@@ -459,13 +459,13 @@ class Kernels:
         samples: Series,
         clock_hz: float | None = None,
     ) -> Measurement:
-        """Return the row of a timed spec, held against the limits of its device.
+        """Return the row of a timed spec, compared with the limits of its device.
 
         Args:
             spec: what was timed.
-            facts: what its backend says of the kernel.
-            samples: its visits.
-            clock_hz: of somebody else on the same cores, where its own is not known.
+            facts: facts of the kernel.
+            samples: samples of the kernel.
+            clock_hz: clock read by another backend on the same cores, if this one reads none.
         """
         row = measured_row(
             spec,
@@ -481,7 +481,7 @@ class Kernels:
 
 
 def _times(candidates: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Return the seconds of candidates that ran, by the names that they are asked for by."""
+    """Return the seconds of the candidates that ran, by variant."""
     tried = [
         candidate
         for candidate in candidates
@@ -494,14 +494,14 @@ def _times(candidates: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def variant_of(spec: KernelSpec, facts: KernelFacts) -> str | None:
-    """Return the name by which the same kernel is asked for again, see ``Preparation.variant``."""
+    """Return the name by which the same kernel is prepared again, see ``Preparation.variant``."""
     if spec.backend == "native":
         return f"{facts.algorithm} {facts.layout}"
     return facts.evidence.get("variant")
 
 
 def _kept_key(spec: KernelSpec) -> str:
-    """Return what a kept kernel depends on besides the machine: the spec, and our native code."""
+    """Return a digest of what a stored kernel depends on: its spec and the native module."""
     module = importlib.util.find_spec("pydlbench._cpu")
     there = Path(module.origin).stat() if module is not None and module.origin else None
     build = None if there is None else [there.st_size, there.st_mtime_ns]
@@ -510,7 +510,7 @@ def _kept_key(spec: KernelSpec) -> str:
 
 
 def _nameless(spec: KernelSpec) -> KernelSpec:
-    """Return what two rows of the same kernel have in common."""
+    """Return the spec without the name of its layer: equal for two rows of the same kernel."""
     return msgspec.structs.replace(spec, layer=dataclasses.replace(spec.layer, name=None))
 
 
@@ -519,7 +519,7 @@ def _turn(
     kernel: RemoteKernel[KernelFacts],
     unlogged: RemoteKernel[KernelFacts] | None,
 ) -> Turn:
-    """Have a call logged, and the same made without a log right before it."""
+    """Run a logged call, and right before it the same call without a log."""
     from pydlbench.backends.frameworks.verbose import Turn, last_call, parse
 
     # The first call wakes the threads; of two equal calls, the log of the second counts.
@@ -534,24 +534,24 @@ def _turn(
 
 
 # -----------------------------------------------------------------------------
-# Whether what is to be measured fits into memory: asked before anything is measured.
+# Memory that measurements need; checked before anything is measured.
 
-# What a search holds at once: layouts of every operand, and pools of two finalists.
+# Layouts of every operand and pools of finalists that a search holds at the same time.
 _LAYOUTS = 3
 _POOLS = 2
 
 
 def check_memory(processes: Sequence[KernelSpec], available: int, cold_bytes: int) -> None:
-    """Make sure that processes of one problem have room beside each other.
+    """Check that the processes of one problem fit into memory together.
 
-    Rows of a GPU are not refused: what is available where a virtual machine's memory grows on
-    demand says little. Where there is too little, the row fails alone.
+    Rows on a GPU are not refused: on virtual machines whose memory grows on demand the available
+    memory says little. Such a row fails by itself if there is too little.
 
     Args:
-        processes: the spec of each; those of one problem are prepared one after another, and all
-            of them hold their operands until the last one is timed.
+        processes: spec of each process. Those of one problem are prepared one after another, and
+            all hold their operands until the last one is timed.
         available: bytes of memory.
-        cold_bytes: what the rotating copies of a cold cache state span.
+        cold_bytes: bytes of the rotating copies for cold caches.
 
     Raises:
         UsageError: there is too little memory.
@@ -578,13 +578,14 @@ def check_memory(processes: Sequence[KernelSpec], available: int, cold_bytes: in
 
 
 def group_memory(processes: Sequence[KernelSpec], layer: Layer, cold_bytes: int) -> int:
-    """Return the most bytes that processes of one problem hold at a time.
+    """Return the largest number of bytes that the processes of one problem hold at a time.
 
-    Each is prepared while all others hold theirs: whichever dies is prepared once more at the end.
+    Each is prepared while all others hold their operands, as a process that dies is prepared again
+    at the end.
 
     Args:
-        processes: the spec of each.
-        layer: their layer, or the same with another batch.
+        processes: spec of each process.
+        layer: their layer, possibly with another batch.
         cold_bytes: see :func:`check_memory`.
     """
     total, most = 0, 0
@@ -596,17 +597,17 @@ def group_memory(processes: Sequence[KernelSpec], layer: Layer, cold_bytes: int)
 
 
 def memory_needed(spec: KernelSpec, layer: Layer, cold_bytes: int) -> int:
-    """Return the bytes of memory that measuring a spec takes, verification and finals included.
+    """Return the bytes of memory that measuring a spec needs, verification and finals included.
 
-    The float32 originals; every operand in up to three layouts in the storage type; a float32 copy
-    of the output; where caches are cold, two pools of rotating copies, each of which spans
-    ``cold_bytes`` and ends with whole copies. Of a GPU's row the host holds the inputs and the
-    output in float32 only.
+    These are the float32 originals; every operand in up to three layouts in the storage type; a
+    float32 copy of the output; and for cold caches two pools of rotating copies, each of
+    ``cold_bytes`` and one more whole copy. For a row on a GPU the host holds only the inputs and
+    the output in float32.
 
     Args:
-        spec: what is to be measured.
-        layer: its layer, or the same with another batch.
-        cold_bytes: what the rotating copies of a cold cache state span at least.
+        spec: what to measure.
+        layer: its layer, possibly with another batch.
+        cold_bytes: least bytes of the rotating copies for cold caches.
     """
     operands = layer.operands(spec.pass_)
     output = layer.result(spec.pass_)
@@ -619,14 +620,14 @@ def memory_needed(spec: KernelSpec, layer: Layer, cold_bytes: int) -> int:
 
 
 def memory_held(spec: KernelSpec, layer: Layer, cold_bytes: int) -> int:
-    """Return the bytes of memory that a prepared spec keeps until it is released.
+    """Return the bytes of memory that a prepared spec holds until it is released.
 
-    Every operand once, in the storage type; where caches are cold, one pool of rotating copies
-    instead, which ends with a whole copy. A GPU's row holds nothing on the host.
+    Every operand once, in the storage type; for cold caches instead one pool of rotating copies and
+    one more whole copy. A row on a GPU holds nothing on the host.
 
     Args:
-        spec: what is to be measured.
-        layer: its layer, or the same with another batch.
+        spec: what to measure.
+        layer: its layer, possibly with another batch.
         cold_bytes: see :func:`memory_needed`.
     """
     if spec.on_gpu:

@@ -1,4 +1,4 @@
-"""The processes and devices of a session: workers by backend, and what was probed of a device."""
+"""Workers and devices of a session: processes by backend, and what was probed of each device."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Workers:
     """One process per backend, device and environment.
 
     Args:
-        cpus: logical CPUs that each of them is pinned to.
+        cpus: logical CPUs that each process is pinned to.
         timeout_s: see ``Options``.
-        code_limit_s: likewise.
-        python: likewise.
+        code_limit_s: see ``Options``.
+        python: see ``Options``.
     """
 
     def __init__(
@@ -63,19 +63,19 @@ class Workers:
         logging: bool = False,
         allocator: str | None = None,
     ) -> Worker:
-        """Return the worker of a backend; its process starts when it is first asked.
+        """Return the worker of a backend; its process starts with its first request.
 
         Args:
-            backend: its name.
+            backend: name of the backend.
             device: ``cpu`` or ``cuda:N``.
-            warm: one whose C library keeps the pages that were freed.
-            logging: one whose oneDNN reports its kernels; never timed by our clock.
+            warm: a process whose C library keeps freed pages.
+            logging: a process whose oneDNN logs its kernels; our clock does not time it.
             allocator: one of ``workers.environment.ALLOCATORS``; None is ``kept pages`` for a warm
-                one, else ``default``.
+                process, else ``default``.
 
         Raises:
             UsageError: no such allocator.
-            UnsupportedError: an allocator that this machine has not.
+            UnsupportedError: this machine does not have the allocator.
         """
         from pydlbench.backends import capabilities
         from pydlbench.workers.environment import allocator_environment
@@ -99,10 +99,10 @@ class Workers:
         return self._workers[key]
 
     def canary(self) -> float | None:
-        """Return what the cores' FMA units do now, as a share of what they do undisturbed.
+        """Return the rate of the cores' FMA units now, relative to that of undisturbed cores.
 
-        Asked of the native worker while all others are asleep; None where there is no canary, and
-        where the worker died of it: the next time is another process's.
+        The native worker runs the burst while all others are stopped. None if there is no burst, or
+        if the worker died of it; the next call asks a new process.
         """
         if not self._canary:
             return None
@@ -116,9 +116,9 @@ class Workers:
         return share
 
     def interference(self) -> Interference:
-        """Read bursts on all cores, in the last-level cache and in memory, in the native worker.
+        """Run bursts in the native worker: FMAs on all cores, reads from cache and from memory.
 
-        A column that cannot be read is None.
+        A rate that cannot be measured is None.
         """
         fma = self.canary()
         if fma is None:
@@ -130,13 +130,14 @@ class Workers:
         return Interference(fma=fma, **rates)
 
     def start(self, wanted: Iterable[tuple[str, str]], *, warm: Sequence[bool] = (False,)) -> None:
-        """Start what is not running, side by side, and wait until all are ready.
+        """Start the processes that are not running, at the same time, and wait until all are ready.
 
-        Nobody is timed meanwhile. What cannot be started says so when it is first needed.
+        Nothing is timed meanwhile. A process that cannot be started raises its error when it is
+        needed.
 
         Args:
             wanted: backend and device of each.
-            warm: of each such a process; see :meth:`get`.
+            warm: kinds of process for each; see :meth:`get`.
         """
         from pydlbench.workers.host import start_together
 
@@ -148,15 +149,15 @@ class Workers:
         """End processes; the next request to each starts a new one, with other addresses.
 
         Args:
-            native: those of native kernels on a CPU.
-            others: those of frameworks and GPUs, which take seconds to start.
+            native: end those of native kernels on a CPU.
+            others: end those of frameworks and GPUs, which take seconds to start.
         """
         for (backend, device, *_), worker in self._workers.items():
             if native if (backend, device) == ("native", "cpu") else others:
                 worker.close(kill=True)
 
     def close(self) -> None:
-        """End them all."""
+        """End all processes."""
         for worker in self._workers.values():
             worker.discard()
         self._workers.clear()
@@ -179,13 +180,13 @@ _ROUGH_PATTERN = "triad"
 
 
 class Devices:
-    """The CPU and the GPUs of a session, probed as far as its rows have needed it.
+    """The CPU and the GPUs of a session, probed as far as its rows need.
 
     Args:
-        facts: of the CPU.
+        facts: facts about the CPU.
         cpus: logical CPUs that kernels are pinned to.
-        workers: of the session; the native one of a device probes it.
-        keep_probes: take over what earlier runs have probed, where a reading agrees with it.
+        workers: workers of the session; a device is probed by its native one.
+        keep_probes: use the stored probes of earlier runs if a reading confirms them.
     """
 
     def __init__(
@@ -211,7 +212,7 @@ class Devices:
         self._probed_at: dict[str, float] = {}
 
     def described(self) -> dict[str, Any]:
-        """Return the device that was measured, with the host beside a GPU."""
+        """Return the device that was measured; a GPU with its host."""
         record = self._gpus.get(self._main)
         if record is None:
             return self._cpu.to_dict()
@@ -257,9 +258,9 @@ class Devices:
 
         Args:
             device: ``cuda:N``.
-            precisions: as for the CPU; so are patterns and levels.
-            patterns: see there.
-            levels: see there.
+            precisions: which compute peaks are needed.
+            patterns: which bandwidths are needed; None is all of them.
+            levels: of which levels of the memory; None is all of them.
 
         Raises:
             BackendMissingError: the CUDA module or a library is missing.
@@ -286,7 +287,7 @@ class Devices:
         return self._gpus[device]
 
     def cache_bytes(self, device: str) -> int:
-        """Return the size of the last cache before memory, as far as the session's threads see it.
+        """Return the size of the last-level cache that the session's threads share.
 
         Args:
             device: ``cpu`` or ``cuda:N``.
@@ -298,7 +299,7 @@ class Devices:
         return last_level_bytes(self._facts, self._cpus)
 
     def unprobed(self, reason: str) -> DeviceRecord:
-        """Return the CPU with what is known, and the reason why nothing more was probed."""
+        """Return the CPU with a warning that says why nothing was probed."""
         from pydlbench.devices.cpu.advice import unprobed_advice
 
         warnings = (*self._cpu.warnings, unprobed_advice(reason))
@@ -306,10 +307,10 @@ class Devices:
         return self._cpu
 
     def limited(self, row: Measurement, spec: KernelSpec) -> Measurement:
-        """Return a row held against the limits of its device, or with the reason why not.
+        """Return a row with the limits of its device, or with a warning that says why not.
 
         Args:
-            row: a timed one.
+            row: a timed row.
             spec: what was timed.
         """
         from pydlbench.devices.cpu.working_set import private_level_bytes
@@ -337,15 +338,15 @@ class Devices:
             return msgspec.structs.replace(row, warnings=(*row.warnings, str(error)))
 
     def _believe(self, row: Measurement, spec: KernelSpec, levels: Sequence[str]) -> bool:
-        """Take bandwidths as they are where they cannot matter to a row's roof.
+        """Use stored bandwidths without confirming them if they cannot affect a row's roof.
 
-        A window of memory maps and fills three times the last-level cache. Where arithmetic takes
-        more than twice what the kept bandwidth says, no window would make memory the limit. Who
-        is nearer to it has them confirmed. Where nothing is kept, and even slow memory would not be
-        the limit, one window of each level will do.
+        A window in memory maps and fills three times the last-level cache. If the arithmetic takes
+        more than twice the time that the stored bandwidth gives, memory cannot be the limit.
+        Otherwise the bandwidths are confirmed. If nothing is stored, and even slow memory would not
+        be the limit, one window of each level is enough.
 
         Returns:
-            Whether they are there, and no more is to be probed for this row.
+            Whether the bandwidths are known, so that nothing is probed for this row.
         """
         from pydlbench.devices.bandwidths import extend_bandwidths
         from pydlbench.devices.cpu.record import probe_bandwidths, probed_sizes
@@ -386,7 +387,7 @@ class Devices:
         return False
 
     def _revisited(self, device: str, record: DeviceRecord | GpuRecord) -> DeviceRecord | GpuRecord:
-        """The device, with further windows of its roofs where the last ones are some time ago."""
+        """Return the device, with new windows of its roofs if the last ones are old."""
         from pydlbench.devices.cpu.record import DeviceRecord
         from pydlbench.devices.cpu.record import revisit as revisit_cpu
         from pydlbench.devices.gpu.record import revisit as revisit_gpu
@@ -407,14 +408,14 @@ class Devices:
             return record
 
     def kept(self) -> Kept:
-        """Return the file of what earlier runs have found on this machine."""
+        """Return the file of what earlier runs have stored for this machine."""
         from pydlbench.devices.kept import Kept, kept_path, machine_key
 
         described = self._workers.get("native", "cpu").describe()
         return Kept(kept_path(), machine_key(self._facts, self._cpus, described))
 
     def _advisable(self, spec: KernelSpec) -> tuple[str, ...]:
-        """The precisions of a GPU that the advice to change the precision can name."""
+        """Return the precisions of a GPU that advice to change the precision can name."""
         from pydlbench.devices.gpu.peaks import lacks
 
         half = "fp16-tc" if lacks(self._gpus[spec.device].facts, "bf16-tc") else "bf16-tc"
@@ -424,7 +425,7 @@ class Devices:
     def _probed(
         self, spec: KernelSpec, precisions: Iterable[str], levels: Sequence[str]
     ) -> DeviceRecord | GpuRecord:
-        """The device for a row's roof; after a failure not every further row probes again."""
+        """Return the device for a row's roof; after a failure it is not probed again."""
         if spec.device in self._unprobed:
             raise PydlbenchError(self._unprobed[spec.device])
         try:

@@ -1,4 +1,4 @@
-"""One problem: on one backend alone, or on several, interleaved, and the slow ones explained."""
+"""One problem on one or several backends: interleaved samples, ratios, and causes of slowness."""
 
 from __future__ import annotations
 
@@ -27,25 +27,24 @@ if TYPE_CHECKING:
     from pydlbench.study.estimate import Estimate
     from pydlbench.workers.host import RemoteKernel
 
-# A page that is touched for the first time takes 0.1 to 1 us, on virtual machines most. Where this
-# is less than so much of a call, there is nothing to find in a process that keeps its pages.
+# A page that is touched for the first time costs 0.1 to 1 us, most on virtual machines. Where the
+# faults of a call cost less than this share of it, a process that keeps pages is not sampled.
 _FAULT_S = 2e-6
 _WORTH = 0.01
-# What keeping its pages saves a backend is known well enough from two visits, if it is worth
-# knowing: they begin with the second, when it is known who faults.
-_WARM_VISITS: Final = 2
-# Visits after which a backend that is so much slower than the fastest, beyond doubt, has enough of
-# them; and a second kernel that is slower than the first one.
+# Repetitions with kept pages; they begin with the second one, when the number of faults is known.
+_WARM_REPETITIONS: Final = 2
+# Repetitions after which a backend ends that is certainly slower than the fastest by the factor
+# below, and a second kernel that is certainly slower than the first.
 _FEW: Final = 2
-# Of two kernels that so many visits in turn cannot tell apart either one will do.
-_RIVAL_VISITS: Final = 3
+# After this many repetitions either of two kernels is used if they cannot be told apart.
+_RIVAL_REPETITIONS: Final = 3
 _FAR: Final = 1.5
 
 
 def by_problem(specs: Sequence[KernelSpec]) -> Iterator[list[KernelSpec]]:
-    """Yield specs that differ in backend and mode only, together; in the order of their first.
+    """Yield groups of specs that differ only in backend and mode, by their first members.
 
-    A spec that is asked for twice competes with others, not with itself: it opens another group.
+    A spec that is listed twice is not compared with itself: it opens another group.
     """
     groups: list[list[KernelSpec]] = []
     open_: dict[KernelSpec, list[KernelSpec]] = {}
@@ -60,77 +59,77 @@ def by_problem(specs: Sequence[KernelSpec]) -> Iterator[list[KernelSpec]]:
 
 
 class Problem:
-    """One problem's specs, subjects of a study, in one preparation or more.
+    """The specs of one problem, which are the subjects of a study, in one or more repetitions.
 
-    Whoever cannot be prepared gets a row that says so. Whoever fails later, or dies for the second
-    time, has a row of the visits before, which says that there are fewer and why. The others go on.
-    Whenever it is interrupted, there are rows of what there is.
+    A backend that cannot prepare its kernel gets a row that says so. A backend that fails later, or
+    whose worker dies twice, has a row of its earlier repetitions, with a warning. The others go on.
+    After an interruption there are rows of the samples so far.
 
     Args:
-        kernels: of the session.
-        specs: of one group, see :func:`by_problem`.
-        visits: how often :meth:`visit` will be called: each prepares all of them anew, and takes a
-            round; a single one takes the rounds that make an interval.
-        keep: kernels of frameworks stay prepared between visits, as compilers take their time;
-            native ones get new memory in each visit.
-        in_place: native kernels of all visits stay where they are until the end: so each of one
-            process has memory of its own.
+        kernels: kernels of the session.
+        specs: one group, see :func:`by_problem`.
+        repetitions: number of calls of :meth:`repeat`. Each prepares all kernels anew and takes one
+            round; a single repetition takes as many rounds as an interval needs.
+        keep: whether kernels of frameworks, which take long to compile, stay prepared between
+            repetitions; native ones get new memory in each.
+        in_place: whether native kernels of earlier repetitions keep their memory until the end, so
+            that later ones of the same process get other memory.
     """
 
     def __init__(
         self,
         kernels: Kernels,
         specs: Sequence[KernelSpec],
-        visits: int = 1,
+        repetitions: int = 1,
         *,
         keep: bool = False,
         in_place: bool = False,
     ) -> None:
         self.specs = list(specs)
         self._kernels = kernels
-        self._visits = visits
+        self._repetitions = repetitions
         self._keep = keep
         self._in_place = in_place
         self._held: list[RemoteKernel[KernelFacts] | None] = []
         self._taken = 0
-        self._runs = [BackendRun(spec, patience=1 if visits > 1 else 0) for spec in specs]
+        self._runs = [BackendRun(spec, patience=1 if repetitions > 1 else 0) for spec in specs]
         guarded = any(kernels.guarded(spec) for spec in specs)
         self._study = Study(random_order(kernels.seed), kernels.interference if guarded else None)
 
     @property
     def finished(self) -> bool:
-        """Whether all rows are there."""
+        """Whether all rows are finished."""
         return all(run.row is not None for run in self._runs)
 
     @property
     def unmade(self) -> list[KernelSpec]:
-        """The specs whose rows are not there yet."""
+        """The specs without a finished row."""
         return [run.spec for run in self._runs if run.row is None]
 
     @property
     def taken(self) -> int:
-        """How many visits its specs have had, the most of them."""
+        """The largest number of repetitions that any spec has had."""
         return max(map(self._count, self._runs))
 
     @property
     def results(self) -> list[tuple[KernelSpec, Measurement]]:
-        """Every spec with its row, in the order given; until that is made, of what there is.
+        """Every spec with its row, in the given order; unfinished rows have the samples so far.
 
-        A spec without any samples has none then.
+        Specs without samples and without a row are left out.
         """
         unmade = [run for run in self._runs if run.row is None and self._count(run)]
         rows = iter(self._rows(unmade, complete=False))
         results = [(run.spec, next(rows) if run in unmade else run.row) for run in self._runs]
         return [(spec, row) for spec, row in results if row is not None]
 
-    def visit(self, number: int | None = None) -> None:
-        """Have the kernels made ready, take a round, and free what is not kept.
+    def repeat(self, number: int | None = None) -> None:
+        """Prepare the kernels, take a round, and release what is not kept.
 
-        The first visit searches for each backend's fastest kernel; the others take the same. With
-        the last one the rows are made.
+        The first repetition searches for the fastest kernel of each backend; later ones prepare the
+        same. The last one makes the rows.
 
         Args:
-            number: of the lap; by default one more than the last one's.
+            number: number of the repetition; one more than the last one by default.
         """
         number = self._taken if number is None else number
         alone = len(self._runs) == 1
@@ -141,16 +140,16 @@ class Problem:
             self._taken = number + 1
             self._end_early(runs)
             going = [run for run in self._runs if run.row is None and not run.ended]
-            if self._taken >= self._visits or not going:
+            if self._taken >= self._repetitions or not going:
                 self.conclude()
         finally:
             self._release(everything=not self._keep or self.finished, held=self.finished)
 
     def conclude(self, reason: str = "") -> None:
-        """Make the rows of what was sampled.
+        """Make the rows of the samples so far.
 
         Args:
-            reason: why nothing more is sampled, if it is not that there is enough.
+            reason: why no more samples are taken; empty if there are enough.
         """
         for run in self._runs:
             if run.row is None and not self._count(run):
@@ -170,7 +169,7 @@ class Problem:
             run.rival = None
 
     def _kept(self, run: BackendRun, row: Measurement) -> Measurement:
-        """Keep which kernel was the fastest; return the row with what there is to say of it."""
+        """Store the fastest kernel for later runs; return the row, with a warning if needed."""
         samples = run.usual.samples
         if not row.ok or row.contended or samples is None:
             return row
@@ -180,17 +179,17 @@ class Problem:
         return msgspec.structs.replace(row, warnings=(*row.warnings, words))
 
     def release(self) -> None:
-        """Free all that is still prepared."""
+        """Release all kernels that are still prepared."""
         self._release(everything=True, held=True)
 
     def _count(self, run: BackendRun) -> int:
         return self._study.table.rounds(run.usual)
 
     def _prepare(self, runs: Sequence[BackendRun], alone: bool) -> None:
-        """Have those made ready that are not, or whose process has gone.
+        """Prepare kernels that are not prepared, or whose process has ended.
 
-        What was searched for before is made ready by all workers at once; searches are timed, so
-        that each has the machine for itself.
+        Known variants are prepared by all workers at the same time. A search is timed, so each runs
+        alone.
         """
         self._kernels.prepare_at_once(
             [
@@ -207,12 +206,13 @@ class Problem:
     def _prepare_run(
         self, run: BackendRun, before: Sequence[BackendRun], *, alone: bool = False
     ) -> None:
-        """Prepare a run's usual kernel, and the one that keeps its pages where it tells something.
+        """Prepare a run's usual kernel, and the one with kept pages if it is useful.
 
         Args:
-            run: gets its kernels, or a row that says why not.
-            before: those that were prepared before: what a crash takes along is prepared again.
-            alone: it competes with nobody, see :meth:`Kernels.prepare`.
+            run: gets its kernels, or a row with the reason why not.
+            before: runs that are prepared already; those that lose their process to a crash are
+                prepared again.
+            alone: whether it is the only run, see :meth:`Kernels.prepare`.
         """
         place = (run.spec.backend, run.spec.device)
         same = [other for other in before if (other.spec.backend, other.spec.device) == place]
@@ -246,7 +246,7 @@ class Problem:
         return False
 
     def _prepare_rival(self, run: BackendRun, rival: Arm, *, alone: bool) -> None:
-        """Prepare the second kernel of a run; without it the first one is the only one."""
+        """Prepare the second kernel of a run; if that fails, the first one is used."""
         rival.kernel = None
         try:
             rival.kernel = self._kernels.prepare(
@@ -262,7 +262,7 @@ class Problem:
             rival.size = self._kernels.known_size(run.spec, rival.variant, rival.kernel.generation)
 
     def _prepare_warm(self, run: BackendRun) -> bool:
-        """Prepare the same where pages are kept; return whether the worker died of it."""
+        """Prepare the same kernel where pages are kept; return whether the worker died of it."""
         run.warm.kernel = None
         if run.usual.facts is None:
             return False
@@ -274,7 +274,7 @@ class Problem:
         return False
 
     def _explain(self, runs: Sequence[BackendRun]) -> None:
-        """Look for what makes the slow ones slow: runs with samples and rows."""
+        """Look for the causes of slow rows, of runs with samples and rows."""
         for run in runs:
             assert run.row is not None, "it was made"
             native = run.spec.backend == "native"
@@ -296,10 +296,10 @@ class Problem:
                 run.row = explained(row, run, best)
 
     def _lose(self, run: BackendRun, error: PydlbenchError) -> None:
-        """Take a visit from a run whose kernel cannot be prepared or sampled, or all that follow.
+        """Note that a repetition of a run failed, and end the run unless it may try again.
 
-        The death of a worker is forgiven once where there are more visits: the next one tries
-        again. What earlier visits have measured stays; only without any is there no time.
+        If there are several repetitions, the first death of a worker costs one of them. Samples of
+        earlier repetitions are kept; only without any is the row empty.
         """
         words = " ".join(str(error).split())
         run.lost.append(words)
@@ -312,10 +312,10 @@ class Problem:
             run.row = empty_row(run.spec, self._kernels.threads(run.spec), status, str(error))
 
     def _wants_warm(self, run: BackendRun) -> bool:
-        """Whether a visit with kept pages would tell something that is not known yet."""
-        if self._visits > 1 and not self._count(run):
+        """Whether samples with kept pages would give new information."""
+        if self._repetitions > 1 and not self._count(run):
             return False
-        if self._study.table.rounds(run.warm) >= _WARM_VISITS:
+        if self._study.table.rounds(run.warm) >= _WARM_REPETITIONS:
             return False
         if not self._count(run):
             return True
@@ -323,7 +323,7 @@ class Problem:
         return series.faults is None or series.faults * _FAULT_S >= _WORTH * series.median
 
     def _sample(self, runs: Sequence[BackendRun], number: int) -> None:
-        rounds = ROUNDS if self._visits == 1 else 1
+        rounds = ROUNDS if self._repetitions == 1 else 1
         owners: dict[Arm, BackendRun] = {}
         subjects: dict[Arm, Subject] = {}
         for run in runs:
@@ -335,13 +335,13 @@ class Problem:
                 subjects[arm] = Subject(
                     key=arm,
                     sample=arm.kernel.sample,
-                    policy=dataclasses.replace(policy, visits=max(rounds, self._visits)),
+                    policy=dataclasses.replace(policy, visits=max(rounds, self._repetitions)),
                     process=arm.kernel.generation,
                     preparation=number,
                     size=arm.size,
                 )
         errors = self._study.take([*subjects.values()], first=number * rounds, rounds=rounds)
-        # Who died with its process died of what was sampled there first.
+        # Kernels that died with their process have the error of the first one sampled there.
         deaths: dict[tuple[str, str, bool], PydlbenchError] = {}
         for arm, run in owners.items():
             arm.size = subjects[arm].size or arm.size
@@ -350,9 +350,9 @@ class Problem:
             if isinstance(error, WorkerError):
                 place = (run.spec.backend, run.spec.device, arm is run.warm)
                 error = deaths.setdefault(place, error)
-            if rounds > 1:  # of a process that has died nothing counts
+            if rounds > 1:  # the other rounds of a process that died do not count
                 self._study.table.forget(arm)
-            # Without kept pages a column stays empty, without a rival the first kernel has won.
+            # Without kept pages a column stays empty; without a rival the first kernel is used.
             if arm is run.usual:
                 self._lose(run, error)
             elif arm is run.rival:
@@ -364,12 +364,12 @@ class Problem:
         run.rival = None
 
     def _end_early(self, runs: Sequence[BackendRun]) -> None:
-        """Visit no more what is known well enough to be slower, rivals and backends."""
-        if self._visits == 1:
+        """End runs, and drop rivals, that are known to be slower."""
+        if self._repetitions == 1:
             return
         timed = [run for run in runs if self._count(run) >= _FEW and run.row is None]
         for run in timed:
-            self._settle_rival(run, beyond_doubt=self._count(run) < _RIVAL_VISITS)
+            self._settle_rival(run, beyond_doubt=self._count(run) < _RIVAL_REPETITIONS)
         series = {index: self._study.table.of(run.usual) for index, run in enumerate(timed)}
         if len(series) < 2:
             return
@@ -380,7 +380,7 @@ class Problem:
                 run.ended = f"more than {_FAR:g} times as slow as {timed[best].name}"
 
     def _settle_rival(self, run: BackendRun, *, beyond_doubt: bool = False) -> None:
-        """Take the faster one of a run's two kernels, if that is known."""
+        """Keep the faster one of a run's two kernels, if it is known which one that is."""
         first, rival, table = run.usual, run.rival, self._study.table
         if rival is None:
             return
@@ -402,7 +402,7 @@ class Problem:
         self._drop_rival(run, rival)
 
     def _verified(self, spec: KernelSpec, rival: Arm) -> bool:
-        """Whether a rival gives a right result: nothing that it is faster is believed before."""
+        """Whether the result of a rival is correct; its time is not used before."""
         try:
             kernel = self._kernels.prepare(spec, variant=rival.variant, finals=False)
         except PydlbenchError:
@@ -414,11 +414,11 @@ class Problem:
     def _rows(
         self, runs: Sequence[BackendRun], *, complete: bool, reason: str = ""
     ) -> list[Measurement]:
-        """Return rows of the visits there are, with ratios where several backends compete.
+        """Return the rows of the samples so far, with ratios if there are several backends.
 
         Args:
-            runs: with visits.
-            complete: whether all have had what they were to have.
+            runs: runs with samples.
+            complete: whether all repetitions were taken.
             reason: see :meth:`conclude`.
         """
         table = self._study.table
@@ -446,15 +446,16 @@ class Problem:
             where = "one process" if samples.processes == 1 else f"{samples.processes} processes"
             words = f"{made} repetition{'s' * (made > 1)} in {where}, {samples.spent_s:.3g} s"
         else:
-            words = f"{made} of {self._visits} repetitions made, {samples.spent_s:.3g} s"
+            words = f"{made} of {self._repetitions} repetitions made, {samples.spent_s:.3g} s"
         return "; ".join(filter(None, (words, run.ended, reason)))
 
     def _release(self, *, everything: bool, held: bool) -> None:
-        """Free what need not stay.
+        """Release kernels that need not stay prepared.
 
         Args:
-            everything: also kernels of frameworks that may be kept until the next visit.
-            held: also those of earlier visits, which keep their memory until the end.
+            everything: also release kernels of frameworks that may be kept until the next
+                repetition.
+            held: also release those of earlier repetitions, which keep their memory until the end.
         """
         kernels: list[RemoteKernel[KernelFacts] | None] = []
         for run in self._runs:
@@ -472,17 +473,17 @@ class Problem:
 
 
 def _is_quick(spec: KernelSpec) -> bool:
-    """Whether a kernel whose variant is known is soon prepared, so that it need not be kept."""
+    """Whether a known variant is prepared so quickly that it need not be kept."""
     return spec.backend == "native" and not spec.on_gpu
 
 
 def _row(kernels: Kernels, run: BackendRun, clock_hz: float | None = None) -> Measurement:
-    """Return the row of a run's samples, with what it has to say of visits that it lost.
+    """Return the row of a run's samples, with a warning if repetitions failed.
 
     Args:
-        kernels: of the session.
-        run: with samples.
-        clock_hz: of somebody else on the same cores, where its own is not known.
+        kernels: kernels of the session.
+        run: a run with samples.
+        clock_hz: clock read by another backend on the same cores, if this one reads none.
     """
     facts, samples = run.usual.facts, run.usual.samples
     assert facts is not None, "it was sampled"
@@ -490,13 +491,13 @@ def _row(kernels: Kernels, run: BackendRun, clock_hz: float | None = None) -> Me
     row = kernels.row(run.spec, facts, samples, clock_hz)
     if not run.lost:
         return row
-    number = "a visit" if len(run.lost) == 1 else f"{len(run.lost)} visits"
-    words = f"{number} failed, {samples.preparations} made the row: {run.lost[-1]}"
+    number = "a repetition" if len(run.lost) == 1 else f"{len(run.lost)} repetitions"
+    words = f"{number} failed, the row has {samples.preparations}: {run.lost[-1]}"
     return msgspec.structs.replace(row, warnings=(*row.warnings, words))
 
 
 def _chosen(rival: Arm, first: Arm) -> KernelFacts:
-    """Return the facts of the kernel that has won, beside all that the search has tried."""
+    """Return the facts of the winning kernel, with all candidates of the search."""
     assert rival.facts is not None, "it was sampled"
     assert first.facts is not None, "it was sampled"
     candidates = [
@@ -507,11 +508,11 @@ def _chosen(rival: Arm, first: Arm) -> KernelFacts:
 
 
 def _paired(kernels: Kernels, runs: Sequence[BackendRun]) -> list[Measurement]:
-    """Return rows with everybody's ratio to the fastest in the rounds that both have.
+    """Return rows with the ratio of each to the fastest, over the rounds that both have.
 
     Args:
-        kernels: of the session.
-        runs: with samples, at least one.
+        kernels: kernels of the session.
+        runs: runs with samples, at least one.
     """
     timed = {
         index: run.usual.samples for index, run in enumerate(runs) if run.usual.samples is not None
@@ -533,10 +534,10 @@ def _paired(kernels: Kernels, runs: Sequence[BackendRun]) -> list[Measurement]:
 
 
 def _references(runs: Mapping[int, BackendRun]) -> set[int]:
-    """Return whom others may be compared with: who sums as exactly as the native kernel.
+    """Return the runs to compare others with: those that sum as exactly as the native kernel.
 
-    Without a native one it is who sums as exactly as any of them: rounding partial sums to fewer
-    bits saves time, and its results are not the same.
+    Without a native one these are the runs that sum most exactly: rounding partial sums to fewer
+    bits saves time, but the results differ.
     """
     facts = {index: run.usual.facts for index, run in runs.items()}
     sums = {index: own.accumulate for index, own in facts.items() if own is not None}
@@ -546,10 +547,11 @@ def _references(runs: Mapping[int, BackendRun]) -> set[int]:
 
 
 def _clocked(run: BackendRun, runs: Sequence[BackendRun]) -> tuple[float | None, str | None]:
-    """Return the clock of the native samples on the same cores, and whose it is, for one without.
+    """Return the clock of native samples on the same cores and its origin, for a run without one.
 
-    A framework's process reads none, and its peak would be that of the clock of the probe, minutes
-    ago. With code of other widths the clock may differ; between rounds it differs more.
+    A framework's process reads no clock; otherwise the peak would be that at the clock of the
+    probe, minutes ago. The clock depends on the width of the vector code, but varies more between
+    rounds.
     """
     samples = run.usual.samples
     if samples is None or samples.clock_hz is not None or run.spec.on_gpu:

@@ -1,4 +1,4 @@
-"""From a spec, its kernel's facts and its samples to the row that every output shows."""
+"""Makes rows, which every output shows, from specs, kernels' facts and samples."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ def measured_row(
     keep_samples: bool = False,
     keep_candidates: bool = False,
 ) -> Measurement:
-    """Return the row of a timed spec, still without the limits that it is held against.
+    """Return the row of a timed spec, without the limits of its device.
 
     Args:
         spec: what was timed.
-        threads: of the kernel; None on a GPU.
-        facts: what the backend says of the kernel.
-        samples: its visits.
+        threads: threads of the kernel; None on a GPU.
+        facts: facts of the kernel.
+        samples: samples of the kernel.
         confidence: level of the interval.
-        clock_hz: of somebody else on the same cores, where its own is not known.
+        clock_hz: clock read by another backend on the same cores, if this one reads none.
         keep_samples: keep the raw samples.
-        keep_candidates: keep what was tried.
+        keep_candidates: keep the candidates of the search.
     """
     base = _base(spec, threads)
     estimated = estimate(samples, confidence)
@@ -109,7 +109,7 @@ def measured_row(
 
 
 def _intended_timing(spec: KernelSpec) -> str:
-    """How a row without samples would have been sampled."""
+    """Return how a row without samples would have been sampled."""
     if not spec.on_gpu:
         return "steady"
     if spec.timing != "auto":
@@ -118,7 +118,7 @@ def _intended_timing(spec: KernelSpec) -> str:
 
 
 def _base(spec: KernelSpec, threads: int | None) -> dict[str, Any]:
-    """What a row says whatever happens to it."""
+    """Return the fields that every row has."""
     layer = spec.layer
     known = spec.pass_ in layer.passes
     flops = layer.flops(spec.pass_) if known else 0
@@ -147,10 +147,10 @@ def _base(spec: KernelSpec, threads: int | None) -> dict[str, Any]:
 
 
 def summary_of(samples: Series, confidence: float = 0.95) -> TimeSummary:
-    """Return the summary of a subject's visits: median and interval are those of its rounds.
+    """Return the summary of a subject's samples; median and interval are those of its rounds.
 
     Args:
-        samples: its visits.
+        samples: samples by round.
         confidence: level of the interval.
     """
     estimated = estimate(samples, confidence)
@@ -172,14 +172,14 @@ def summary_of(samples: Series, confidence: float = 0.95) -> TimeSummary:
 
 
 def _drift(samples: Series) -> tuple[float, float]:
-    """The medians of the first third of the rounds and of the last."""
+    """Return the medians of the first and of the last third of the rounds."""
     seconds = list(samples.by_round().values())
     third = max(1, len(seconds) // 3)
     return median(seconds[:third]), median(seconds[-third:])
 
 
 def _warnings(samples: Series, estimated: Estimate, on_gpu: bool) -> tuple[str, ...]:
-    """What no counter of this system saw, but the samples show."""
+    """Return warnings on what the samples show and no counter of the system has seen."""
     words = []
     if samples.gate_timeouts:
         words.append(
@@ -204,7 +204,7 @@ def _warnings(samples: Series, estimated: Estimate, on_gpu: bool) -> tuple[str, 
 
 
 def _wrong_ones(candidates: Sequence[dict[str, Any]], median_s: float) -> tuple[str, ...]:
-    """Faster candidates whose results are not right: others may be using them."""
+    """Return warnings on faster candidates with wrong results, which others may be using."""
     return tuple(
         f"{entry['algorithm']} is faster but was left out: {entry['reason']}"
         for entry in candidates
@@ -227,15 +227,15 @@ def _candidates(listed: Sequence[dict[str, Any]], confidence: float) -> tuple[di
 
 
 def cached_bytes(spec: KernelSpec, timing: str | None = None) -> int:
-    """Return how many bytes of a spec's operands may stay in the caches in its cache state.
+    """Return how many bytes of a spec's operands may stay in the caches.
 
-    Where operands rotate, each execution pays for what an earlier one has written. Where the caches
-    are flushed before each instead (events on a GPU), what an execution writes may still be in the
-    L2 cache when its time is over, and the flush pays for it.
+    If operands rotate, each execution writes back what an earlier one has written. If the caches
+    are flushed before each execution instead (events on a GPU), its writes may still be in the L2
+    cache at its end; they are written back by the flush, outside its time.
 
     Args:
         spec: what is timed.
-        timing: how; None is as if operands rotated.
+        timing: how it is timed; None for rotating operands.
     """
     item = ITEM_BYTES[spec.precision]
     moved = spec.layer.bytes(spec.pass_, item)
@@ -255,18 +255,19 @@ def with_limits(
     device: DeviceRecord | GpuRecord,
     levels: Collection[str] | None = None,
 ) -> Measurement:
-    """Return the row with the compute peaks at its clock and the roof over it.
+    """Return the row with the compute peaks at its clock and its roofline.
 
     Args:
-        row: of :func:`measured_row`.
+        row: a row of :func:`measured_row`.
         spec: what was timed.
-        device: with the spec's precision and the bandwidths of memory and last-level cache probed;
-            that of the level before it counts where it was probed.
-        levels: those whose bandwidths count, whatever else was probed for other rows; None is all.
+        device: device with the spec's precision and the bandwidths of memory and last-level cache
+            probed; that of the level before it is used if it was probed.
+        levels: levels whose bandwidths are used, although others may be probed for other rows; None
+            for all.
 
     Returns:
-        The row without a roof, and a warning, where that would be the bandwidth of a level of which
-        no probe was undisturbed.
+        The row. It has a warning and no roofline if the roof would be the bandwidth of a level
+        without an undisturbed probe.
 
     Raises:
         UnsupportedError: a peak or a bandwidth was not probed.

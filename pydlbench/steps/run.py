@@ -85,7 +85,7 @@ def run_in_turn(
         A record for each, in the order given.
     """
     how = preparation or StepPreparation()
-    visits = visits or session.options.visits or LEAST_ROUNDS
+    visits = visits or session.options.repetitions or LEAST_ROUNDS
     turns = _Turns(cases, session, msgspec.structs.replace(how, trace=False), visits)
     try:
         while not turns.finished:
@@ -275,7 +275,7 @@ class _Turns:
             series = self._study.table.of(index)
             record = record_of(case, self._session, self._facts[index], series)
             if why := self._ended.get(index):
-                words = f"a visit failed, {series.preparations} made the row: {why}"
+                words = f"a repetition failed, the row has {series.preparations}: {why}"
                 record = msgspec.structs.replace(record, warnings=(*record.warnings, words))
             found.append(record)
         return found

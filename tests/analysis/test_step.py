@@ -101,7 +101,7 @@ def test_a_gpu_is_refused_before_anything_starts():
 def test_a_real_step_is_broken_down():
     pytest.importorskip("torch")
     case = StepSpec(model="mnist", batch=4, phase="training", framework="torch", mode="eager")
-    with Session(Options(budget_s=0.01, threads=1, visits=1, estimate=True)) as session:
+    with Session(Options(budget_s=0.01, threads=1, repetitions=1, estimate=True)) as session:
         found = break_down_step(case, session)
     assert sum(one.seconds for one in found.terms) == pytest.approx(found.measured.median)
     assert found.measured == found.levels.step

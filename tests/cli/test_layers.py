@@ -37,7 +37,7 @@ def test_default_is_alexnet_forward_fp32_hot(session):
         {
             "seed": 0,
             "budget_s": 1.0,
-            "visits": None,
+            "repetitions": None,
             "renew": True,
             "width": None,
             "keep_probes": True,
@@ -54,7 +54,7 @@ def test_a_single_row_has_more_time_and_its_visits_in_one_process(session):
     assert command.run(parse("--shape", "conv3"), session.open) == 0
     assert command.run(parse("--shape", "conv3", "--repetitions", "9"), session.open) == 0
     assert command.run(parse("--shape", "conv3", "--budget", "3"), session.open) == 0
-    found = [(one["budget_s"], one["visits"]) for one in session.opened]
+    found = [(one["budget_s"], one["repetitions"]) for one in session.opened]
     assert found == [(1.0, None), (1.0, 9), (3.0, None)]
 
 

@@ -176,7 +176,7 @@ MODES = {"eager": "torch", "compiled": "torch", "graph": "tensorflow", "xla": "t
 def measured(host, cases, visits=1):
     problem = Problem(host, cases, visits)
     for _ in range(visits):
-        problem.visit()
+        problem.repeat()
     if not problem.finished:
         problem.conclude()
     return [row for _, row in problem.results]
@@ -477,11 +477,11 @@ def test_the_interval_of_a_ratio_is_that_of_the_visits():
 def test_whenever_it_is_interrupted_there_are_rows_of_what_there_is():
     problem = Problem(Host(native=Invented()), CASES[:1], 6)
     for visits in range(1, 6):
-        problem.visit()
+        problem.repeat()
         ((_, row),) = problem.results
         assert (problem.finished, row.complete, row.time.repetitions) == (False, False, visits)
         assert row.stop_reason.startswith(f"{visits} of 6 repetitions made")
-    problem.visit()
+    problem.repeat()
     ((_, row),) = problem.results
     assert (problem.finished, row.complete, row.time.repetitions) == (True, True, 6)
     assert row.stop_reason.startswith("6 repetitions in one process")
@@ -491,7 +491,7 @@ def test_kept_kernels_are_prepared_once_and_go_on_without_a_warm_up():
     host = Host(native=Invented(), numba=Invented())
     problem = Problem(host, CASES, 4, keep=True)
     for _ in range(3):
-        problem.visit()
+        problem.repeat()
     assert [name for name, *_ in host.asked] == ["native", "numba", "native", "native"]
     problem.release()
     assert all(kernel.released == 1 for kernel in host.kernels)
@@ -549,7 +549,7 @@ def test_who_fails_later_keeps_the_visits_before_and_says_so(errors, visits):
     assert (numba.status, numba.time.repetitions, numba.ratio["rounds"]) == ("ok", visits, visits)
     assert numba.complete
     (said,) = numba.warnings
-    assert f"{visits} made the row" in said
+    assert f"the row has {visits}" in said
     assert said.endswith("killed by SIGKILL")
 
 
@@ -557,7 +557,7 @@ def test_rows_of_an_interrupted_run_have_a_ratio_over_the_visits_of_both():
     host = Host(native=Invented(), numba=Invented(kernel_s=2e-3, refuses={False: [DEATH]}))
     problem = Problem(host, CASES, 6)
     for _ in range(3):
-        problem.visit()
+        problem.repeat()
     (_, native), (_, numba) = problem.results
     assert not native.complete
     assert (native.time.repetitions, numba.time.repetitions) == (3, 2)
@@ -568,7 +568,7 @@ def test_rows_of_an_interrupted_run_have_a_ratio_over_the_visits_of_both():
 def test_a_finished_row_leaves_no_samples_in_memory():
     problem = Problem(Host(native=Invented(), numba=Invented()), CASES, 2)
     while not problem.finished:
-        problem.visit()
+        problem.repeat()
     assert problem.taken == 0
     assert all(run.usual.samples is None and run.row.ok for run in problem._runs)
 
@@ -684,7 +684,7 @@ def test_kernels_of_one_process_lie_beside_each_other():
     host = Host(native=Invented())
     problem = Problem(host, CASES[:1], 3, in_place=True)
     for _ in range(2):
-        problem.visit()
+        problem.repeat()
     assert [kernel.released for kernel in host.kernels] == [0, 0]
-    problem.visit()
+    problem.repeat()
     assert [kernel.released for kernel in host.kernels] == [1, 1, 1]

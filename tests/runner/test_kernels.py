@@ -184,7 +184,7 @@ def preparing(estimate, path=None, **options):
 
 def measured(kernels, cases):
     problem = Problem(kernels, cases)
-    problem.visit()
+    problem.repeat()
     return [row for _, row in problem.results]
 
 

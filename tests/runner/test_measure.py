@@ -338,7 +338,7 @@ def test_visits_go_round_the_rows_in_processes_of_their_own(monkeypatch):
 
     monkeypatch.setattr(Worker, "_start", start)
     layers = [build_layer("gemm", m=4, k=16, n=8), build_layer("gemm", m=4, k=16, n=16)]
-    with Session(Options(budget_s=0.12, visits=6)) as visiting:
+    with Session(Options(budget_s=0.12, repetitions=6)) as visiting:
         rows = dict(
             visiting.measure(
                 [KernelSpec(layer=one) for one in layers],
@@ -381,7 +381,7 @@ def test_a_row_alone_has_its_visits_in_one_process(monkeypatch):
         "sample",
         lambda kernel, request: generations.add(kernel._generation) or true_sample(kernel, request),
     )
-    with Session(Options(budget_s=0.12, visits=None)) as alone:
+    with Session(Options(budget_s=0.12, repetitions=None)) as alone:
         found = list(alone.measure([KernelSpec(layer=GEMM)], so_far=True))
     assert [row.time.repetitions for _, row in found[:6]] == list(range(1, 7))
     # Later ones may take the place of visits that somebody disturbed.
