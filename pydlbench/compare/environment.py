@@ -1,4 +1,4 @@
-"""In what two runs differ besides what they measured: machine, libraries, threads, switches."""
+"""Differences between two runs other than times: machine, libraries, threads, settings."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ OTHER_CLOCK: Final = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One thing in which the runs differ.
+    """One difference between the runs.
 
     Attributes:
-        what: ``machine``, ``library``, ``threads``, ``variable``, ``build``, ``code``,
-            ``system``, ``kernel``, ``clock`` or ``unknown``.
-        a: the first run's.
-        b: the second one's.
+        what: ``machine``, ``library``, ``threads``, ``variable``, ``build``, ``code``, ``system``,
+            ``kernel``, ``clock`` or ``unknown``.
+        a: value in the first run.
+        b: value in the second run.
         text: a sentence.
-        counts: whether it may change times without being what is asked about: another code is what
-            a comparison is for, and clocks and kernels that a race of candidates chose anew are in
-            the ratios already.
+        counts: whether it may change times without being the subject of the comparison. Other code
+            is what a comparison is made for; clocks and newly chosen kernels are part of the
+            ratios.
     """
 
     what: str
@@ -70,12 +70,12 @@ class Difference:
 
 
 def differences(a: Side, b: Side, pairs: Sequence[Pair]) -> list[Difference]:
-    """Return what differs, most important first.
+    """Return the differences, the most important first.
 
     Args:
         a: the first run.
-        b: the second one.
-        pairs: rows that belong together.
+        b: the second run.
+        pairs: matched rows.
     """
     if a.run_id and a.run_id == b.run_id:
         return [
@@ -129,7 +129,7 @@ def _unlike(
 
 
 def _threads(a: Side, b: Side, pairs: Sequence[Pair]) -> list[Difference]:
-    """Where the rows do not say it: those of a row are matched, or are the axis."""
+    """Return the difference in threads if rows do not have them; otherwise they are matched."""
     own, other = a.device.get("cpus"), b.device.get("cpus")
     if not own or not other or len(own) == len(other) or all(pair.a.threads for pair in pairs):
         return []
@@ -199,7 +199,7 @@ def _systems(a: Side, b: Side) -> list[Difference]:
 
 
 def _unknown(a: Side, b: Side) -> list[Difference]:
-    """Without a record nobody knows."""
+    """Return a note on runs without a record of machine or environment."""
     lacking = [side.name for side in (a, b) if not side.machine or not side.environment]
     if not lacking:
         return []

@@ -1,4 +1,4 @@
-"""Which row of one run belongs to which row of the other."""
+"""Matches the rows of two runs."""
 
 from __future__ import annotations
 
@@ -50,11 +50,12 @@ _WHOLE: Final = frozenset(kind for kind in LAYER_KINDS if not kind.startswith("p
 
 
 def key_without(without: Iterable[str], *, named: bool = True) -> Callable[[Row], tuple[Any, ...]]:
-    """Return the function that reads what a row is matched by.
+    """Return a function that reads the key by which a row is matched.
 
     Args:
         without: fields that are left out.
-        named: with the layer's name; else only where the problem does not say all of it.
+        named: whether the layer's name is in every key; otherwise only if the problem does not
+            determine the computation.
     """
     left_out = frozenset(without)
     read = attrgetter(*(name for name in FIELDS if name not in left_out))
@@ -104,14 +105,14 @@ _Groups = dict[tuple[Any, ...], list["Row"]]
 
 
 class Pair(NamedTuple):
-    """Two rows that belong together."""
+    """Two matching rows."""
 
     a: Row
     b: Row
 
 
 class _Pairs(NamedTuple):
-    """Rows that belong together, and the others of each side."""
+    """Matching rows, and the other rows of each side."""
 
     pairs: list[Pair]
     only_a: list[Row]
@@ -122,7 +123,7 @@ def _across(a: Side, b: Side) -> tuple[str, _Pairs]:
     """Match across the one axis along which the sides differ.
 
     Raises:
-        UsageError: they differ in several, or in what no axis is.
+        UsageError: they differ in several axes, or in a field that is no axis.
     """
     by_axis: dict[str, _Pairs] = {}
     matched: set[int] = set()
@@ -151,7 +152,7 @@ def _grouped(side: Side, key_of: Callable[[Row], tuple[Any, ...]]) -> _Groups:
 
 
 def _paired(a: Side, b: Side, first: _Groups, second: _Groups, axis: str | None = None) -> _Pairs:
-    """Return the pairs of two sides' groups; of a group that both have each side has one row."""
+    """Return the pairs of common groups, in which each side must have one row."""
     pairs = [
         Pair(_only(a, rows, second[name][0], axis), _only(b, second[name], rows[0], axis))
         for name, rows in first.items()
@@ -207,15 +208,15 @@ def _plain(row: Row, name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matching:
-    """What belongs together.
+    """The rows of two sides, matched.
 
     Attributes:
-        pairs: rows that both sides have timed.
+        pairs: rows that were timed on both sides.
         only_a: rows that only the first side has.
         only_b: rows that only the second side has.
         untimed: pairs of which at least one was skipped or failed.
-        axis: along which the two sides differ on purpose; None where nothing differs.
-        values: what each side has on that axis.
+        axis: axis along which the two sides differ on purpose; None if there is none.
+        values: value of each side on that axis.
     """
 
     pairs: Sequence[Pair]
@@ -229,12 +230,12 @@ class Matching:
 def match(a: Side, b: Side) -> Matching:
     """Match two sides' rows by problem and setting.
 
-    Rows of the same name, problem and setting belong together; of what is left, rows of the same
-    problem and setting whose names differ (a descriptor and a catalog name). Where no row of one
-    side is in the other, and all that differs is one axis, rows are matched across it.
+    Rows with the same name, problem and setting match; then rows with the same problem and setting
+    and another name (a descriptor and a catalog name). If no rows match and the sides differ in one
+    axis only, rows are matched across it.
 
     Raises:
-        UsageError: a row could belong to several, or no row of one is in the other.
+        UsageError: a row matches several, or none matches.
     """
     same = _paired(a, b, _grouped(a, key), _grouped(b, key))
     rest = replace(a, rows=same.only_a), replace(b, rows=same.only_b)
@@ -261,7 +262,7 @@ def _values(axis: str, pairs: Sequence[Pair]) -> tuple[str, str]:
 
 
 def kinds_of(pairs: Sequence[Pair]) -> NDArray[Any]:
-    """Return which rows scatter alike: the same kind of layer or step, on the same backend."""
+    """Return the kind of each pair; rows of one kind of layer or step and backend scatter alike."""
     return np.array(
         [f"{pair.a.kind} {pair.a.backend} {pair.a.mode} {pair.a.cache}" for pair in pairs]
     )

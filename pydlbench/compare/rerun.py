@@ -1,4 +1,4 @@
-"""Both sides of a comparison measured, interleaved, pass by pass."""
+"""Measures both sides of a comparison, interleaved, pass by pass."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def spec_of(row: Row) -> KernelSpec:
     """Return what a row measured, so that it can be measured again.
 
     Raises:
-        UnsupportedError: the row is no layer's, or does not say which one it was.
+        UnsupportedError: the row is not that of a layer, or does not determine the layer.
     """
     try:
         return KernelSpec(
@@ -102,15 +102,15 @@ def _named(row: Row) -> Layer | None:
 def measured_sides(
     a: Side, b: Side, matching: Matching, rerun: Sequence[RerunPair]
 ) -> tuple[Side, Side, Matching]:
-    """Return both sides and their pairs with what was measured.
+    """Return both sides and their pairs with the new times.
 
-    Pairs that no pass has finished become untimed ones.
+    Pairs without a finished pass become untimed.
 
     Args:
-        a: the first one, with the machine and the environment that it was measured in.
-        b: the second one.
-        matching: of both; its pairs belong to ``rerun``, in their order.
-        rerun: what was measured.
+        a: the first side, with its machine and environment.
+        b: the second side.
+        matching: matched rows; its pairs correspond to ``rerun``.
+        rerun: measured pairs.
     """
     pairs, lost = [], list(matching.untimed)
     for pair, measured in zip(matching.pairs, rerun, strict=True):
@@ -124,7 +124,7 @@ def measured_sides(
 
 
 def measured_here(side: Side, run: RunRecord) -> Side:
-    """Return a stored side as it is measured again in a run; it is none of the stored runs."""
+    """Return a stored side as the side of a new run."""
     return dataclasses.replace(side, run_id="", device=run.device, environment=run.environment)
 
 
@@ -161,7 +161,7 @@ class RerunSide:
 
     Attributes:
         spec: what is computed.
-        threads: of its kernel or step; None is one per physical core, or a GPU.
+        threads: threads of its kernel or step; None for one per physical core, or on a GPU.
     """
 
     spec: KernelSpec | StepSpec
@@ -170,20 +170,20 @@ class RerunSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RerunPair:
-    """A pair of kernels or steps and what came of them so far."""
+    """A pair of kernels or steps with its results so far."""
 
     sides: tuple[RerunSide, RerunSide]
     passes: Passes = field(default_factory=Passes)
 
     @classmethod
     def from_rows(cls, pair: Pair) -> RerunPair:
-        """Return what a pair of rows measures again.
+        """Return the pair that measures two rows again.
 
-        Both sides run on the code and the libraries that are installed now, so the settings must
+        Both sides run with the code and libraries that are installed now, so their settings must
         differ: the same kernel twice would be SAME, whatever became slower between the two runs.
 
         Raises:
-            UnsupportedError: a row is no layer's, or both rows have the same settings.
+            UnsupportedError: a row is not that of a layer, or both rows have the same settings.
         """
         a, b = (
             RerunSide(spec=spec_of(row), threads=row.threads if row.device == "cpu" else None)
@@ -198,12 +198,12 @@ class RerunPair:
 
 
 def policy(budget_s: float, spec: KernelSpec | StepSpec, timing: str) -> Policy:
-    """Return the constants of sampling a kernel or a step within a pass.
+    """Return the sampling constants for a kernel or a step in a pass.
 
     Args:
         budget_s: seconds of sampling.
         spec: what is sampled.
-        timing: how it is timed, as the facts of what was prepared say.
+        timing: how it is timed, from the facts of the kernel.
     """
     short = Policy(budget_s=budget_s, visits=_ROUNDS, chunk_s=min(_CHUNK_S, budget_s / _ROUNDS))
     if isinstance(spec, StepSpec):
@@ -220,9 +220,9 @@ def take_pass(
     rng: random.Random,
     progress: Callable[[str], None] = lambda _label: None,
 ) -> None:
-    """Take one pass over all pairs, in a new order; what it finds is added to theirs.
+    """Take one pass over all pairs, in a new order, and add the results to the pairs.
 
-    Whoever cannot be prepared, dies or hangs costs its pair this pass; the others go on.
+    If a kernel cannot be prepared, dies or hangs, its pair lacks this pass; the others go on.
 
     Args:
         pairs: the pairs.
@@ -270,7 +270,7 @@ def _measure_pair(
 
 
 def _step(spec: StepSpec, session: Session, *, checks: bool) -> RemoteKernel[StepFacts]:
-    """Have a step made ready; of a model of the catalogue it is checked before its first time.
+    """Prepare a step; that of a catalogue model is checked before its first time.
 
     Raises:
         PrimitiveError: it computes something else.

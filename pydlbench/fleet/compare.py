@@ -1,8 +1,8 @@
-"""Two runs of a fleet, node by node: which became slower or faster, and what all have in common.
+"""Two runs of a fleet, node by node: which nodes became slower or faster, and what all share.
 
-A node's change is that of its effect: how much slower it is than the others of its kind, in the
-second run less in the first. So what a day, an update or a room's temperature did to all of them
-is in no node's change; it stands beside them, and no verdict can tell which of these it was.
+A node's effect is how much slower it is than the others of its kind; its change is the effect in
+the second run minus that in the first. A change of all nodes, by a day, an update or the room's
+temperature, is therefore in no node's change. It is listed separately, and has no verdict.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def compare_fleets(
 
     Args:
         before: JSON objects of :class:`~pydlbench.records.fleet.FleetVisit`.
-        after: likewise, of the later run.
-        beyond: what counts as a change, as a fraction.
+        after: those of the later run.
+        beyond: least size of a change, as a fraction.
 
     Raises:
-        UsageError: a run has no whole visit, or they have no node or no metric in common.
+        UsageError: a run has no complete visit, or they have no node or no metric in common.
     """
     fleets = tabled(before, beyond), tabled(after, beyond)
     names = [sorted(fleet.latest) for fleet in fleets]
@@ -81,10 +81,10 @@ def _apart(what: str) -> UsageError:
 def _alike(
     runs: tuple[Sequence[Mapping[str, Any]], ...], fleets: tuple[Fleet, Fleet], both: Sequence[str]
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yield each run's visits of the nodes that are in both, with kinds that both have in common.
+    """Yield each run's visits of the common nodes, with a kind made of those in both runs.
 
-    A node's change is against the same others in both runs: those that came, went or had other
-    versions in one of the runs would make all the rest slower or faster.
+    A node is compared with the same others in both runs. Otherwise nodes that came, left or had
+    other versions in one run would make all others slower or faster.
     """
     for own, visits in enumerate(runs):
         kinds = {name: [fleet.latest[name]["kind"] for fleet in fleets] for name in both}
@@ -102,7 +102,7 @@ def _machine(fleet: Fleet, name: str) -> str:
 
 
 def _part(fleet: Fleet, nodes: Sequence[str], metrics: Sequence[str]) -> Effects:
-    """Return what is known of some nodes in some metrics."""
+    """Return the effects of some nodes in some metrics."""
     at = np.ix_(
         [fleet.table.nodes.index(name) for name in nodes],
         [fleet.names.index(name) for name in metrics],
@@ -113,7 +113,7 @@ def _part(fleet: Fleet, nodes: Sequence[str], metrics: Sequence[str]) -> Effects
 
 
 def _seconds(fleet: Fleet, nodes: Sequence[str], metrics: Sequence[str]) -> NDArray[Any]:
-    """Return logarithms of seconds, nodes x metrics; NaN of all metrics together."""
+    """Return logarithms of seconds, nodes x metrics; NaN for all metrics together."""
     rows = [fleet.table.nodes.index(name) for name in nodes]
     means = node_means(fleet.table.log_s)
     unknown = np.full(len(rows), np.nan)
@@ -154,7 +154,7 @@ def _changes(
 def _common(
     metrics: Sequence[str], groups: NDArray[Any], ratios: NDArray[Any]
 ) -> list[FleetCommon]:
-    """Return what nodes changed by together; ``ratios`` are logarithms of after over before."""
+    """Return the change that nodes share; ``ratios`` are logarithms of after over before."""
     rows = []
     for group in np.unique(groups):
         own = ratios[groups == group]
@@ -176,7 +176,7 @@ def _common(
 
 
 def _notes(first: Fleet, second: Fleet, nodes: Sequence[str]) -> list[str]:
-    """Return which nodes run other versions, and which have become others under an old name."""
+    """Return which nodes have other versions, and which names belong to another machine now."""
     nodes_by_text: dict[str, list[str]] = {}
     for name in nodes:
         old, new = (fleet.latest[name]["versions"] for fleet in (first, second))

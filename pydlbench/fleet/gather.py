@@ -1,4 +1,4 @@
-"""What a verdict needs of a store that a node has brought back."""
+"""Reads from a node's store what a verdict needs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STEPS: Final = ("step", "estimate", "breakdown step")
 
 
 def visit_key(node: str, number: int) -> str:
-    """Return what a visit's entry is found by."""
+    """Return the key of a visit's entry."""
     return f"visit/{number}/{node}"
 
 
@@ -42,7 +42,7 @@ def gathered(path: Path) -> dict[str, Any]:
     """Return fields of :class:`~pydlbench.records.fleet.FleetVisit` from a store.
 
     Args:
-        path: of the store, with one sweep in it.
+        path: store with one sweep.
 
     Raises:
         StoreError: it cannot be read, or has no sweep.
@@ -73,10 +73,10 @@ def gathered(path: Path) -> dict[str, Any]:
 
 
 def collected(folder: Path) -> list[FleetVisit]:
-    """Return the visits whose stores lie in a folder, named by node and round: ``n07.0.sqlite``.
+    """Return the visits of the stores in a folder, named by node and round: ``n07.0.sqlite``.
 
     Args:
-        folder: with the stores of all nodes.
+        folder: folder with the stores of all nodes.
 
     Raises:
         UsageError: there is none.
@@ -111,9 +111,9 @@ def collected(folder: Path) -> list[FleetVisit]:
 
 
 def _names(rows: Sequence[Row]) -> list[str]:
-    """Return a name for each row; whether rows have failed makes no difference to it.
+    """Return a name for each row, whether or not rows have failed.
 
-    What tells rows apart that would have the same name stands behind it: ``threads 2``.
+    Rows with the same name get what distinguishes them appended: ``threads 2``.
     """
     plain = [
         " ".join(filter(None, (describe(row), f"batch {row.batch}" if row.batch else "")))
@@ -139,7 +139,7 @@ def _names(rows: Sequence[Row]) -> list[str]:
 
 
 def _details(row: Row) -> dict[str, str]:
-    """Return what a row's name leaves out, by what it is called."""
+    """Return the fields that a row's name leaves out."""
     # How a framework was timed is not known of a row that failed.
     left_out = {"problem", *(["timing"] if row.backend != "native" else [])}
     fields = {name.strip("_"): getattr(row, name) for name in FIELDS if name not in left_out}
@@ -149,7 +149,7 @@ def _details(row: Row) -> dict[str, str]:
 
 
 def _value(row: Row, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row's time and what was read beside it, without what is not known."""
+    """Return a row's time and the readings taken with it, as far as they are known."""
     gpu = document.get("gpu") or {}
     roof = document.get("roofline") or {}
     fields = {
@@ -190,10 +190,10 @@ def _command(row: Row, document: Mapping[str, Any]) -> str:
 
 
 def _step_words(kind: str, document: Mapping[str, Any]) -> list[str]:
-    """Return the words that time a step, an estimate or a breakdown again.
+    """Return the words that measure a step, an estimate or a breakdown again.
 
     Raises:
-        StoreError: the document is not as its command writes it.
+        StoreError: the document was not written by its command.
     """
     usual = ONNX_FRAMEWORK if is_onnx(str(document.get("model"))) else FRAMEWORKS[0]
     try:
@@ -212,13 +212,13 @@ def _step_words(kind: str, document: Mapping[str, Any]) -> list[str]:
 
 
 def _versions(record: RunRecord) -> dict[str, str]:
-    """Return what a time depends on besides the hardware: libraries and the code that times."""
+    """Return versions that affect times: libraries, and the code that measures."""
     known = dict(record.environment.get("packages") or {})
     return {**known, "code": str(record.environment.get("code") or "")}
 
 
 def _kind(record: RunRecord) -> str:
-    """Return a digest of what two nodes have to have in common to be compared."""
+    """Return a digest of what two nodes must have in common to be compared."""
     host = cpu_identity(record.device)
     # A host's name with a GPU in it is its CPU's, which does not change the card's times much.
     hardware: Any = gpu_name(record.device) or host

@@ -1,4 +1,4 @@
-"""The rounds of a fleet: each node once a round, in random order, until its round is whole."""
+"""The rounds of a fleet: each node is visited once a round, in random order."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ defaults = ["budget", "repetitions", "seed", "confidence", "device"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a fleet's run is to do.
+    """What a fleet's run does.
 
     Attributes:
         fleet: id of its run.
-        text: of the sweep's file, the reference in it.
-        folder: of the stores that are brought back.
-        rounds: how often each node is visited.
-        tries: how often a visit is begun before its round is given up.
+        text: content of the sweep's file, with the reference.
+        folder: folder for the stores.
+        rounds: visits of each node.
+        tries: how often a visit is tried before it has failed.
         limit_s: seconds that a visit may take.
-        patience_s: seconds that a node may be gone before its round is given up, and that the
+        patience_s: seconds that a node may be unavailable before its visit has failed, and that the
             first one may take to appear.
-        seed: of the order of nodes.
-        program: what a visit calls; ``pydlbench`` by default.
+        seed: seed of the order of nodes.
+        program: program that a visit calls; ``pydlbench`` by default.
     """
 
     fleet: str
@@ -71,7 +71,7 @@ def with_reference(text: str) -> str:
 
 @dataclass(slots=True)
 class _Round:
-    """What is left to do of a round."""
+    """State of a round."""
 
     number: int
     waiting: list[str]
@@ -84,22 +84,22 @@ class _Round:
 def run_rounds(
     engine: Engine, store: Store, plan: Plan, tell: Callable[[str], None]
 ) -> tuple[int, int]:
-    """Visit every node in every round; each visit is kept when it has ended.
+    """Visit every node in every round; each visit is stored when it has ended.
 
-    Visits that are kept already and whole are not made again.
+    Visits that are stored already and complete are skipped.
 
     Args:
-        engine: where nodes are.
-        store: with the run in it.
+        engine: engine with the nodes.
+        store: store with the run in it.
         plan: what to do.
-        tell: called with a line for whatever goes wrong, and for each round.
+        tell: called with a line for each error and each round.
 
     Returns:
-        How many visits are whole, and how many are not.
+        The numbers of complete and of incomplete visits.
 
     Raises:
-        UsageError: there is no node at all, or all of them call the file bad.
-        PydlbenchError: the engine is gone, or nothing can be kept; what was finished is.
+        UsageError: there is no node, or all of them refuse the file.
+        PydlbenchError: the engine is gone, or nothing can be stored; finished visits are.
     """
     nodes = dict.fromkeys(_first(engine, plan))
     done: dict[tuple[str, int], bool] = {}
@@ -136,7 +136,7 @@ def run_rounds(
 
 
 def _first(engine: Engine, plan: Plan) -> Mapping[str, Slot]:
-    """Return the nodes, once there is one."""
+    """Return the nodes, as soon as there is one."""
     end = time.monotonic() + plan.patience_s
     while not (slots := engine.slots()):
         if time.monotonic() > end:
@@ -149,7 +149,7 @@ def _first(engine: Engine, plan: Plan) -> Mapping[str, Slot]:
 
 
 def _begin(engine: Engine, plan: Plan, state: _Round, seen: dict[str, float]) -> None:
-    """Begin the visits of all nodes that are there and wait."""
+    """Begin the visits of all waiting nodes that are available."""
     there = engine.slots()
     seen.update(dict.fromkeys(there, time.monotonic()))
     for name in [name for name in state.waiting if name in there]:
@@ -168,7 +168,7 @@ def _begin(engine: Engine, plan: Plan, state: _Round, seen: dict[str, float]) ->
 
 
 def _kept(store: Store, plan: Plan, state: _Round, ended: Finished) -> FleetVisit | None:
-    """Keep what a visit has brought; None where it is to be tried again."""
+    """Store the result of a visit; return None if it is to be tried again."""
     sent = state.running.pop(ended.node)
     brought = ended.brought
     reason = ended.reason if brought is None else brought.reason
@@ -212,7 +212,7 @@ def _kept(store: Store, plan: Plan, state: _Round, ended: Finished) -> FleetVisi
 
 
 def _given_up(plan: Plan, state: _Round, seen: Mapping[str, float]) -> list[FleetVisit]:
-    """Return failed visits of the nodes that have been gone for too long."""
+    """Return failed visits of the nodes that were unavailable for too long."""
     now = time.monotonic()
     gone = [name for name in state.waiting if now - seen.get(name, 0.0) > plan.patience_s]
     visits = []
@@ -233,7 +233,7 @@ def _given_up(plan: Plan, state: _Round, seen: Mapping[str, float]) -> list[Flee
 
 
 def _check_file(state: _Round, order: Sequence[str], done: Mapping[tuple[str, int], bool]) -> None:
-    """Give up where all nodes of the first round call the file itself bad."""
+    """Raise an error if all nodes of the first round refuse the file."""
     if state.refused == {*order} and not any(done.values()):
         raise UsageError(f"{order[0]}: {state.reasons[order[0]]}")
 
@@ -244,7 +244,7 @@ def _keep(store: Store, plan: Plan, visit: FleetVisit) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all.
+    """Write a file completely or not at all.
 
     Raises:
         PydlbenchError: it cannot be written.

@@ -1,4 +1,4 @@
-"""Which nodes are slow, why as far as their own rows tell, and what that costs a step."""
+"""Which nodes are slow, why as far as their own rows show, and what that costs a step."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _NAMED: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Visits as arrays, rounds x nodes x metrics; NaN is what is not there."""
+    """Visits as arrays, rounds x nodes x metrics; NaN for missing values."""
 
     nodes: list[str]
     metrics: list[str]
@@ -87,11 +87,11 @@ def judge_visits(
 
     Args:
         visits: JSON objects of :class:`~pydlbench.records.fleet.FleetVisit`.
-        beyond: what counts as slow, as a fraction.
-        model: of the steps that are told of; all by default.
+        beyond: least slowdown, as a fraction.
+        model: model whose steps are listed; None for all.
 
     Raises:
-        UsageError: no visit is whole, or no metric is a step of the model.
+        UsageError: no visit is complete, or no metric is a step of the model.
     """
     fleet = tabled(visits, beyond)
     table, groups, effects, latest = fleet.table, fleet.groups, fleet.effects, fleet.latest
@@ -109,15 +109,15 @@ def judge_visits(
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """A fleet's whole visits as arrays, and what is known of each node.
+    """The complete visits of a fleet as arrays, with the effects of its nodes.
 
     Attributes:
-        table: of the visits.
-        names: of the metrics, all of them together as the last where there are several.
-        groups: of each node the number of its kind.
-        kinds: their digests.
-        effects: of each node in each metric.
-        latest: each node's last visit.
+        table: visits as arrays.
+        names: names of the metrics; if there are several, the last one is all of them together.
+        groups: number of each node's kind.
+        kinds: digests of the kinds.
+        effects: effects of the nodes in each metric.
+        latest: the last visit of each node.
         mixed: nodes that were changed between rounds.
     """
 
@@ -131,10 +131,10 @@ class Fleet:
 
 
 def tabled(visits: Sequence[Mapping[str, Any]], beyond: float) -> Fleet:
-    """Return a fleet's visits as arrays, judged.
+    """Return a fleet's visits as arrays, with the effects of its nodes.
 
     Raises:
-        UsageError: no visit is whole.
+        UsageError: no visit is complete.
     """
     whole = [visit for visit in visits if visit["status"] == "ok" and visit["values"]]
     if not whole:
@@ -222,7 +222,7 @@ def _effects(
     effects: Effects,
     latest: Mapping[str, Mapping[str, Any]],
 ) -> list[FleetEffect]:
-    """Return what is known of each node in each metric, node by node."""
+    """Return the effects of each node in each metric."""
     slow = np.argwhere(effects.verdict == SLOW)
     reasons = _evidence(table, groups, effects, slow) if len(slow) else {}
     log, low, high = (fractions(logs) for logs in (effects.log, effects.low, effects.high))
@@ -252,7 +252,7 @@ def _effects(
 
 
 def _again(table: Table, visit: Mapping[str, Any], effects: Effects, node: int, metric: int) -> str:
-    """Return the command that shows a slowness again; of all metrics that of the slowest one."""
+    """Return the command that shows a slowdown again; for all metrics that of the slowest one."""
     if metric == len(table.metrics):
         metric = int(np.nanargmax(effects.log[node, :metric]))
     value = visit["values"].get(table.metrics[metric], {})
@@ -263,7 +263,7 @@ def _again(table: Table, visit: Mapping[str, Any], effects: Effects, node: int, 
 def _evidence(
     table: Table, groups: NDArray[Any], effects: Effects, slow: NDArray[Any]
 ) -> dict[tuple[int, int], tuple[FleetEvidence, ...]]:
-    """Return why nodes are slow, as far as what was read beside their rows tells."""
+    """Return why nodes are slow, as far as the readings taken with their rows show."""
     count = len(table.metrics)
     clocks, widths = (
         against_others(logs, groups) for logs in (table.log_clock, table.log_bandwidth)
@@ -304,7 +304,7 @@ def _evidence(
 
 
 def _held(table: Table, node: int, others: NDArray[Any], here: slice) -> tuple[str, str] | None:
-    """Return what a GPU's driver says held its clock down, where it says so less of others."""
+    """Return what held a GPU's clock down, if its driver reports that less often for the others."""
     for what, reported in table.held.items():
         mine = _share(reported, [node], here)
         if mine > 2 * _share(reported, others, here):
@@ -397,7 +397,7 @@ def _metrics(
 
 
 def node_means(log_s: NDArray[Any]) -> NDArray[Any]:
-    """Return each node's mean over its rounds; NaN where it has none."""
+    """Return each node's mean over its rounds; NaN if it has none."""
     known = ~np.isnan(log_s)
     count = known.sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -408,10 +408,10 @@ def node_means(log_s: NDArray[Any]) -> NDArray[Any]:
 def _steps(
     table: Table, groups: NDArray[Any], effects: Effects, model: str | None
 ) -> list[FleetStep]:
-    """Return what synchronous steps lose, for the largest kind of nodes; nodes' effects are used.
+    """Return what synchronous steps lose by the slowest node, for the largest kind of nodes.
 
     Raises:
-        UsageError: none is of the model.
+        UsageError: the model has no step.
     """
     steps = [
         metric
@@ -458,7 +458,7 @@ def _steps(
 def _notes(
     latest: Mapping[str, Mapping[str, Any]], kinds: Sequence[str], mixed: Sequence[str]
 ) -> list[str]:
-    """Return what a reader has to know: kinds that are not mixed, clocks that disagree."""
+    """Return notes for the reader: kinds that are not mixed, clocks that disagree."""
     notes = []
     members: dict[str, list[str]] = {}
     for name, visit in latest.items():
@@ -491,7 +491,7 @@ def _notes(
 
 
 def _hosts(hosts: Mapping[str, str]) -> list[str]:
-    """Return whose cards are in other hosts: what a host does counts to its card's rows, too."""
+    """Return a note on cards in other hosts, which affect their rows, too."""
     usual = Counter(hosts.values()).most_common(1)[0][0]
     return [
         f"{few([name for name, own in hosts.items() if own == host])}: the card is in another "
@@ -508,12 +508,12 @@ def few(names: Sequence[str]) -> str:
 
 
 def fractions(logs: NDArray[Any]) -> list[Any]:
-    """Return logarithms of ratios as fractions; None where they are not known."""
+    """Return logarithms of ratios as fractions; None for NaN."""
     return or_none(np.expm1(np.minimum(logs, 700.0)))
 
 
 def or_none(values: NDArray[Any]) -> list[Any]:
-    """Return numbers as lists, with None for those that are not known."""
+    """Return numbers as lists, with None for NaN."""
     objects = values.astype(object)
     objects[np.isnan(values)] = None
     every: list[Any] = objects.tolist()

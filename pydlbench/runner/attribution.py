@@ -1,17 +1,17 @@
 """Why one backend is slower than another on the same layer: causes, each with its own measurement.
 
-A cause is an experiment or a counter, and what none of them accounts for stays unexplained. They
-are parts of the call that do not overlap, so that they add up::
+A cause is backed by an experiment or a counter; what no cause accounts for is unexplained. The
+parts of a call do not overlap, so they add up::
 
     time = allocation + reorders + dispatch + kernel + rest
 
 The gap is the difference of two such sums: what the fastest backend spends on the same part is no
-cause. Of the kernel's part, threads without work take what they could have done, and unpacked
-weights what packing is known to bring.
+cause. Idle threads and unpacked weights are subtracted from the kernel's part, by what they are
+known to cost.
 
-Where nobody has measured the kernel by itself, its part is the call with kept pages less a call
-that does nothing. That is a difference of two measurements and no kernel's time, so it is called
-the rest of the call; it is listed beside what it reaches of the machine's measured limit.
+If the kernel was not timed alone, its part is the call with kept pages minus an empty call. As a
+difference of two measurements it is called the rest of the call; its share of the measured limit of
+the machine is given with it.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ class Account:
     """Where one backend's time goes, as far as it was measured. Seconds per execution.
 
     Attributes:
-        time_s: all of it, as users run it.
-        allocation_s: what it takes longer than with an allocator that keeps its pages.
-        faults: page faults per call that this allocator saves.
-        empty_s: a call that does nothing, the same way.
-        queued: calls are put into a queue: their cost shows only where it is all there is.
-        reorder_s: what the library itself spent on bringing operands into other layouts.
+        time_s: the call, as users run it.
+        allocation_s: additional time compared with an allocator that keeps its pages.
+        faults: page faults per call that this allocator avoids.
+        empty_s: a call that does nothing, made the same way.
+        queued: whether calls are queued, so that their cost is hidden unless it is larger than the
+            rest.
+        reorder_s: time in which the library converts the layouts of operands.
         reorder_by: how that was measured.
-        kernel: the library's name of the kernel behind the call.
-        kernel_s: that kernel alone, where it was measured.
+        kernel: the library's name of the kernel.
+        kernel_s: the kernel alone, if it was measured.
         kernel_by: how it was measured, in words that follow the time.
-        detail: what else is known of the kernel: of its machine code, for example.
-        limit_s: what the problem takes at the measured peak or bandwidth of the device, whichever
-            is more.
-        bound: which of them that is: ``compute`` or ``memory``.
+        detail: what else is known of the kernel, such as of its machine code.
+        limit_s: time at the measured peak or bandwidth of the device, whichever is longer.
+        bound: which of these two it is: ``compute`` or ``memory``.
         busy: share of the threads' time in which they had a CPU or waited for one.
-        threads: that were given to it.
+        threads: number of threads.
     """
 
     time_s: float
@@ -80,25 +80,25 @@ class Account:
 
     @property
     def kept_s(self) -> float:
-        """The call with an allocator that keeps its pages, as far as that is known."""
+        """The call with an allocator that keeps its pages, as far as it is known."""
         return self.time_s - max(0.0, self.allocation_s or 0.0)
 
     @property
-    def beside_s(self) -> float:
-        """What the call takes besides its kernels: nothing where the device works meanwhile."""
+    def outside_s(self) -> float:
+        """The part of the call outside its kernels; 0 if the device works meanwhile."""
         return 0.0 if self.queued else self.empty_s or 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What was measured of a slow backend and of the fastest one on the same problem.
+    """Measurements of a slow backend and of the fastest one on the same problem.
 
     Attributes:
-        own: of the slow one.
-        best: of the fastest one, in the same rounds.
-        kind: of the layer: ``conv2d``, ``gemm``...
-        plain_over_packed: the fastest backend's time with weights as they are over that with
-            packed ones, where it packs them and the slow one does not.
+        own: the slow backend.
+        best: the fastest one, in the same rounds.
+        kind: kind of the layer: ``conv2d``, ``gemm``...
+        plain_over_packed: the fastest backend's time with plain weights over that with packed ones,
+            if it packs them and the slow one does not.
     """
 
     own: Account
@@ -108,7 +108,7 @@ class Evidence:
 
     @property
     def gap_s(self) -> float:
-        """What there is to explain."""
+        """The difference that is to be explained."""
         return self.own.time_s - self.best.time_s
 
 
@@ -118,10 +118,10 @@ class Cause:
 
     Attributes:
         name: ``allocation``, ``reorders``, ``dispatch``, ``one thread``, ``idle threads``,
-            ``weights not packed``, ``generic kernel``, ``slower kernel``, ``rest of the call``
-            (where no kernel was timed by itself) or ``unexplained``.
-        seconds: how much more time it takes than in the fastest backend.
-        share: of the gap; more than 1 if without it this backend would be the fastest.
+            ``weights not packed``, ``generic kernel``, ``slower kernel``, ``rest of the call`` (if
+            no kernel was timed alone) or ``unexplained``.
+        seconds: additional time compared with the fastest backend.
+        share: share of the gap; more than 1 if this backend would be the fastest without it.
         how: the measurement, in words.
     """
 
@@ -147,7 +147,7 @@ class Cause:
 
 
 def allocation(evidence: Evidence) -> Iterator[tuple[str, float, str]]:
-    """Yield what pages that are touched for the first time take longer."""
+    """Yield the additional time for pages that are touched for the first time."""
     own, best = evidence.own, evidence.best
     if own.allocation_s is None:
         return
@@ -160,7 +160,7 @@ def allocation(evidence: Evidence) -> Iterator[tuple[str, float, str]]:
 
 
 def reorders(evidence: Evidence) -> Iterator[tuple[str, float, str]]:
-    """Yield what bringing operands into other layouts takes longer."""
+    """Yield the additional time for layout conversions."""
     own, best = evidence.own, evidence.best
     if own.reorder_s:
         how = f"operands brought into other layouts, {own.reorder_by}{_in_fastest(best.reorder_s)}"
@@ -168,7 +168,7 @@ def reorders(evidence: Evidence) -> Iterator[tuple[str, float, str]]:
 
 
 def dispatch(evidence: Evidence) -> Iterator[tuple[str, float, str]]:
-    """Yield what a call that does nothing takes longer."""
+    """Yield the additional time of a call that does nothing."""
     own, best = evidence.own, evidence.best
     if own.empty_s is None:
         return
@@ -197,7 +197,7 @@ _ONE_THREAD = 1.2
 
 
 def kernel(evidence: Evidence) -> Iterator[tuple[str, float, str]]:
-    """Yield what the kernel itself takes longer, by idle threads, unpacked weights or otherwise."""
+    """Yield the additional time of the kernel: idle threads, unpacked weights, or other reasons."""
     own, best = evidence.own, evidence.best
     others = (part(evidence) for part in (allocation, reorders, dispatch))
     room = evidence.gap_s - sum(max(0.0, cause[1]) for causes in others for cause in causes)
@@ -222,24 +222,24 @@ def kernel(evidence: Evidence) -> Iterator[tuple[str, float, str]]:
 
 
 def _kernel_s(account: Account) -> float | None:
-    """The kernel's part of a call: measured, or what is left where the limit is known as well."""
+    """Return the kernel's part of a call: measured, or the rest of it if its limit is known."""
     if account.kernel_s is not None:
         return account.kernel_s
     if account.limit_s is None:
         return None
-    return max(0.0, account.kept_s - account.beside_s - (account.reorder_s or 0.0))
+    return max(0.0, account.kept_s - account.outside_s - (account.reorder_s or 0.0))
 
 
 def _by(account: Account) -> str:
     if account.kernel_s is not None:
         return account.kernel_by
     kept = "" if account.allocation_s is None else " with kept pages"
-    less = " less one that does nothing" if account.beside_s else ""
+    less = " less one that does nothing" if account.outside_s else ""
     return f"(not measured alone: it is a call{kept}{less})"
 
 
 def _reached(own: Account, best: Account, taken: float, reference: float) -> str:
-    """What the two kernels reach of the limit of their problem on this device."""
+    """Return the shares of the device's limit that the two kernels reach."""
     if not own.limit_s or not taken:
         return ""
     what = {"memory": "bandwidth", "compute": "peak"}.get(own.bound, "limit")
@@ -257,7 +257,7 @@ def _busy(account: Account) -> str:
 
 
 def _idle(evidence: Evidence, most: float) -> Iterator[tuple[str, float, str]]:
-    """What threads without work would have saved, had the work been spread over all of them."""
+    """Yield the time that idle threads would have saved, had they shared the work."""
     own, best = evidence.own, evidence.best
     if own.busy is None or own.queued or own.threads < 2:
         return
@@ -274,11 +274,11 @@ def _idle(evidence: Evidence, most: float) -> Iterator[tuple[str, float, str]]:
 
 
 def _idle_s(account: Account) -> float | None:
-    """What a call would take less if its threads had shared its work; dispatch is one thread's."""
+    """Return the time that a call would save if its threads shared all work but dispatch."""
     if account.busy is None:
         return None
     idle = (1 - account.busy) * account.threads * account.kept_s
-    return max(0.0, idle - (account.threads - 1) * account.beside_s) / account.threads
+    return max(0.0, idle - (account.threads - 1) * account.outside_s) / account.threads
 
 
 def _packing_cause(evidence: Evidence, most: float) -> Iterator[tuple[str, float, str]]:
@@ -308,7 +308,7 @@ _WORTH = 0.05
 
 
 def causes(evidence: Evidence) -> list[Cause]:
-    """Return what explains the gap, the largest first; empty without a gap or evidence."""
+    """Return the causes of the gap, the largest first; empty without a gap or evidence."""
     gap = evidence.gap_s
     if not gap > 0:
         return []
@@ -324,14 +324,14 @@ def causes(evidence: Evidence) -> list[Cause]:
 
 
 def unexplained_s(evidence: Evidence) -> float:
-    """Return what of the gap no cause accounts for; negative where they account for more."""
+    """Return the part of the gap without a cause; negative if the causes add up to more."""
     return evidence.gap_s - sum(cause.seconds for cause in causes(evidence))
 
 
 def _within(account: Account) -> Account:
-    """Return the account with a log that fits into the call: the logged call may have been slow."""
+    """Return the account with a log that fits into the call: the logged one may have been slow."""
     logged = (account.kernel_s or 0.0) + (account.reorder_s or 0.0)
-    room = max(0.0, account.kept_s - account.beside_s)
+    room = max(0.0, account.kept_s - account.outside_s)
     if logged <= room:
         return account
     pace = room / logged
@@ -353,9 +353,9 @@ def explained(row: Measurement, run: BackendRun, best: BackendRun) -> Measuremen
     """Return the row with its causes.
 
     Args:
-        row: of a slow run, with its ratio to the fastest.
-        run: the slow one.
-        best: the fastest one, its row made.
+        row: row of a slow run, with its ratio to the fastest.
+        run: the slow run.
+        best: the fastest run, with its row.
     """
     if row.time is None or row.ratio is None or best.row is None or best.row.time is None:
         return row
@@ -380,7 +380,7 @@ def explained(row: Measurement, run: BackendRun, best: BackendRun) -> Measuremen
 
 
 def _account(run: BackendRun, row: Measurement, time_s: float) -> Account:
-    """What is known of where a run's time goes; ``time_s`` may be that of fewer rounds."""
+    """Return where a run's time goes; ``time_s`` may be that of fewer rounds."""
     facts, samples, warm = run.usual.facts, run.usual.samples, run.warm.samples
     if facts is None or samples is None or row.time is None:
         return Account(time_s=time_s)
@@ -412,11 +412,11 @@ def _account(run: BackendRun, row: Measurement, time_s: float) -> Account:
 
 
 def _inside(seen: Mapping[str, Any], call_s: float) -> dict[str, Any]:
-    """What of a call that takes so long its kernels and reorders are, and how that is known.
+    """Return the kernel's and the reorders' parts of a call, and how they are known.
 
-    The library's log counts before the backend's own measurement of the kernel alone. Either was
-    made beside a call as a whole, when the machine may have been faster or slower than it is now:
-    what counts is a part's share of that call.
+    The library's log precedes the backend's own measurement of the kernel. Either was made together
+    with a whole call, when the machine may have been faster or slower than now, so the share of
+    that call is used.
     """
     logged = seen.get("kernel_s") is not None
     names = ("kernel_s", "reorder_s") if logged else ("alone_s", "alone_reorder_s")
@@ -439,11 +439,11 @@ def _inside(seen: Mapping[str, Any], call_s: float) -> dict[str, Any]:
 
 
 def _packing_gain(run: BackendRun, best: BackendRun) -> float | None:
-    """What packed weights bring the fastest backend, where this one has none.
+    """Return the gain of packed weights in the fastest backend, if this one does not pack.
 
-    From the candidates of the native row, if that is the fastest and packs its weights. A library
-    that brings its operands into other layouts in each call packs them, whatever it is given; and
-    a pass whose result they are has none to pack.
+    It comes from the candidates of the native row, if that is the fastest and packs its weights. A
+    library that converts its operands in each call packs them anyway, and weights that are the
+    result cannot be packed.
     """
     facts, fastest = run.usual.facts, best.usual.facts
     if facts is None or fastest is None or run.spec.layer.kind != "gemm":

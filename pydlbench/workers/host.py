@@ -1,4 +1,4 @@
-"""The host's side of a worker: start it lazily, ask it, survive its death."""
+"""The host's side of a worker: starts it when needed, sends requests, and survives its death."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def exit_status(code: int | None, stderr: str) -> str:
     """Return a clause: ``was killed by SIGSEGV: malloc(): corrupted``.
 
     Args:
-        code: exit code, negative after a signal; None where there is none.
-        stderr: its standard error since the request; the last line is quoted.
+        code: exit code, negative after a signal; None if there is none.
+        stderr: standard error since the request; its last line is quoted.
     """
     advice = None
     if code is not None and code < 0:
@@ -110,7 +110,7 @@ _BOOTSTRAP = (
 
 
 class Worker:
-    """A process that serves one backend, started when first asked and again after it died.
+    """A process that serves one backend; started by the first request, and again after it died.
 
     Its limits are attributes and may be changed between requests.
 
@@ -118,14 +118,14 @@ class Worker:
         backend: name of the backend.
         device: ``cpu`` or ``cuda:N``.
         cpus: logical CPUs to pin its threads to, one each.
-        timeout: seconds after which a worker without an answer counts as hung and is killed.
-        prepare_timeout: the same while it prepares a spec.
-        environment: variables that are set for it besides those that every worker gets.
+        timeout: seconds without an answer after which the worker is killed.
+        prepare_timeout: the same while it prepares a kernel.
+        environment: environment variables besides those of every worker.
         silence: seconds without a heartbeat after which a serving worker is killed.
-        heartbeat_s: seconds between its heartbeats.
-        allows: what a larger value of allows it more time, for messages.
-        start_timeout: seconds that it may take to start; None is ``timeout``.
-        python: interpreter of another installation, whose pydlbench it runs; None is this one.
+        heartbeat_s: seconds between two heartbeats.
+        allows: the option that allows more time, for messages.
+        start_timeout: seconds that the start may take; None for ``timeout``.
+        python: interpreter of another installation, whose pydlbench it runs; None for this one.
     """
 
     def __init__(
@@ -171,17 +171,17 @@ class Worker:
         return self._process.pid if self._process else None
 
     def describe(self) -> dict[str, Any]:
-        """Return what the backend says of itself, starting the process if need be."""
+        """Return the backend's description; starts the process if it is not running."""
         self._start()
         return self._description
 
     def prepare(self, spec: KernelSpec, preparation: Preparation) -> RemoteKernel[KernelFacts]:
-        """Have a spec made ready in the worker; raises what the backend raises there."""
+        """Prepare a spec in the worker; raises what the backend raises there."""
         self.begin(spec, preparation)
         return self.prepared()
 
     def begin(self, spec: KernelSpec, preparation: Preparation) -> None:
-        """Have a spec made ready while others work, see :meth:`prepared`.
+        """Begin to prepare a spec while other workers go on, see :meth:`prepared`.
 
         Raises:
             WorkerError: see :meth:`send`.
@@ -192,22 +192,22 @@ class Worker:
         self.send(Build(_name_of(worker.prepare), arguments))
 
     def prepared(self) -> RemoteKernel[KernelFacts]:
-        """Return what was begun; raises what the backend raises there."""
+        """Return the kernel that was begun; raises what the backend raises there."""
         return self._built(self.receive(), KernelFacts)
 
     def build(
         self, builder: Callable[..., Any], facts: type[Facts], **arguments: Any
     ) -> RemoteKernel[Facts]:
-        """Have a function of a module make a kernel ready in the worker.
+        """Call a function in the worker that prepares a kernel.
 
         Args:
-            builder: called there with the backend and the arguments; imported there by its name, so
-                that what builds may stand above this package.
-            facts: what is known of such a kernel besides its time.
-            arguments: JSON-able, structs and dataclasses among them.
+            builder: called with the backend and the arguments; imported there by its name, so that
+                it may be defined in a package above this one.
+            facts: type of the kernel's facts.
+            arguments: arguments that can be written as JSON; structs and dataclasses are allowed.
 
         Raises:
-            PydlbenchError: whatever the function raised.
+            PydlbenchError: what the function raised.
         """
         return self._built(self.ask(Build(_name_of(builder), arguments)), facts)
 
@@ -221,19 +221,19 @@ class Worker:
         hear: Callable[[dict[str, Any]], None],
         **arguments: Any,
     ) -> Any:
-        """Have a function of a module run in the worker, and hear what it tells meanwhile.
+        """Call a function in the worker, and receive its messages meanwhile.
 
         Args:
-            function: called there with the backend, a function that sends a message to the host,
-                and the arguments; imported there by its name.
-            hear: takes each message; what it raises ends the worker.
-            arguments: JSON-able.
+            function: called with the backend, a function that sends a message to the host, and the
+                arguments; imported there by its name.
+            hear: called with each message; an exception in it ends the worker.
+            arguments: arguments that can be written as JSON.
 
         Returns:
-            What the function returns, as JSON has it.
+            The result of the function, read from JSON.
 
         Raises:
-            PydlbenchError: whatever the function raised.
+            PydlbenchError: what the function raised.
         """
 
         def heard(message: dict[str, Any]) -> None:
@@ -253,30 +253,30 @@ class Worker:
     def ask(
         self, operation: Operation, hear: Callable[[dict[str, Any]], None] | None = None
     ) -> Any:
-        """Send one request and return the result.
+        """Send one request and return its result.
 
-        Whoever takes samples or probes the machine has it for itself: all other workers that this
-        process has started are stopped until somebody asks them something.
+        While a worker takes samples or probes the machine, all other workers of this process are
+        stopped; each continues with its next request.
 
         Args:
-            operation: what is asked for.
-            hear: takes what the worker tells before it replies.
+            operation: the request.
+            hear: called with messages before the reply.
 
         Raises:
             WorkerError: the worker died (the message has its signal or exit code) or hung.
-            PydlbenchError: whatever the backend raised.
+            PydlbenchError: what the backend raised.
         """
         self.send(operation)
         return self.receive(hear)
 
     def send(self, operation: Operation) -> None:
-        """Send one request, whose result :meth:`receive` returns; others work meanwhile.
+        """Send one request, whose result :meth:`receive` returns; other workers go on meanwhile.
 
         Args:
-            operation: what is asked for.
+            operation: the request.
 
         Raises:
-            WorkerError: the worker died, or has not yet been asked for its last result.
+            WorkerError: the worker died, or its last result was not received yet.
         """
         self._start()
         process = self._process
@@ -299,14 +299,14 @@ class Worker:
         self._pending = operation
 
     def receive(self, hear: Callable[[dict[str, Any]], None] | None = None) -> Any:
-        """Return the result of what was sent.
+        """Return the result of the request that was sent.
 
         Args:
             hear: see :meth:`ask`.
 
         Raises:
             WorkerError: see :meth:`ask`.
-            PydlbenchError: likewise.
+            PydlbenchError: see :meth:`ask`.
         """
         operation, self._pending = self._pending, None
         unhurried = isinstance(operation, (Build, Call))
@@ -317,7 +317,7 @@ class Worker:
             raise
 
     def stop(self) -> bool:
-        """Stop the process until the next request; return whether nothing of it runs any more."""
+        """Stop the process until its next request; return whether nothing of it runs any more."""
         if self._process is None or self._stopped:
             return True
         # One that still answers, or has not yet said that it is ready, is waited for.
@@ -332,7 +332,7 @@ class Worker:
         self._stopped = False
 
     def stderr(self) -> str:
-        """Return what the process has written to standard error since its last request began."""
+        """Return what the process has written to standard error since its last request."""
         descriptor = self._stderr.fileno()
         size = os.fstat(descriptor).st_size
         # Not by seek() and read(): the worker shares the file's position.
@@ -341,9 +341,9 @@ class Worker:
         )
 
     def close(self, kill: bool = False) -> None:
-        """End the process, politely, or at once with ``kill``.
+        """End the process, by the end of its input, or at once with ``kill``.
 
-        What it has forked ends with it, unless that has left its session.
+        Its children end with it, unless they have left its session.
         """
         self.resume()
         self._pending = None
@@ -378,7 +378,7 @@ class Worker:
         self._stderr.close()
 
     def launch(self) -> None:
-        """Start the process and do not wait until it is ready: the next request does."""
+        """Start the process without waiting until it is ready; the next request waits."""
         if self._process is not None:
             return
         setup = {"backend": self.backend, "device": self.device}
@@ -449,10 +449,10 @@ class Worker:
         return message["ok"]
 
     def _place(self) -> str:
-        """Ask a process that does not answer where it is: ``my_model.py:7 in build``.
+        """Return the place in which a process hangs: ``my_model.py:7 in build``.
 
-        That is the deepest line of code that is neither Python's, nor a library's, nor ours; else
-        the deepest of all. Empty where it does not say.
+        It is the deepest line that belongs neither to Python, nor to a library, nor to this
+        package; otherwise the deepest of all. Empty if the process does not answer.
         """
         if self._process is None or not hasattr(signal, "SIGUSR1"):
             return ""
@@ -481,9 +481,9 @@ class Worker:
 
 
 def start_together(workers: Sequence[Worker]) -> None:
-    """Start processes side by side, and wait until all are ready: nobody is timed meanwhile.
+    """Start processes at the same time, and wait until all are ready; nothing is timed meanwhile.
 
-    What cannot be started says so when it is first needed.
+    A process that cannot be started raises its error when it is needed.
     """
     for worker in workers:
         worker.launch()
@@ -494,14 +494,14 @@ def start_together(workers: Sequence[Worker]) -> None:
 
 @contextlib.contextmanager
 def launched_ahead(backend: str, device: str, cpus: Sequence[int]) -> Iterator[None]:
-    """Start a process while this one still imports.
+    """Start a process while this one still imports modules.
 
-    It ends with the context, unless somebody has taken it (:func:`take_ahead`).
+    It ends with the context, unless it was taken (:func:`take_ahead`).
 
     Args:
-        backend: see :class:`Worker`; so are the others.
-        device: likewise.
-        cpus: likewise.
+        backend: see :class:`Worker`.
+        device: see :class:`Worker`.
+        cpus: see :class:`Worker`.
     """
     worker = Worker(backend, device, cpus)
     worker.launch()
@@ -515,12 +515,12 @@ def launched_ahead(backend: str, device: str, cpus: Sequence[int]) -> Iterator[N
 
 
 def ahead() -> int:
-    """Return how many processes were started that nobody has taken yet."""
+    """Return the number of processes that were started ahead and not taken yet."""
     return len(_ahead)
 
 
 def take_ahead(backend: str, device: str, cpus: Sequence[int]) -> Worker | None:
-    """Return the worker that was started ahead for these; None where none was."""
+    """Return the worker that was started ahead for a backend; None if there is none."""
     for worker in _ahead:
         if (worker.backend, worker.device, worker.cpus) == (backend, device, tuple(cpus)):
             _ahead.remove(worker)
@@ -529,14 +529,14 @@ def take_ahead(backend: str, device: str, cpus: Sequence[int]) -> Worker | None:
 
 
 def _stop_all_but(worker: Worker) -> None:
-    """Leave the machine to a worker: stop all others, or wait until they have fallen asleep."""
+    """Stop all workers but one; if that is not possible, wait until their threads sleep."""
     others = [other.stop() for other in list(_workers) if other is not worker]
     if not all(others):
         time.sleep(_REST_S)
 
 
 def _of_library(path: Path) -> bool:
-    """Whether a file is Python's own, an installed library's or ours; or what lies in no file."""
+    """Whether a file belongs to Python, an installed library or this package, or is no file."""
     here, standard = Path(__file__).parents[1], Path(os.__file__).parent
     named = "site-packages" in path.parts or str(path).startswith("<")
     return named or any(map(path.is_relative_to, (here, standard)))
@@ -547,7 +547,7 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 
 class RemoteKernel(Generic[Facts]):
-    """A kernel that lives in a worker, with what its builder says of it."""
+    """A kernel in a worker, with its facts."""
 
     def __init__(self, worker: Worker, number: int, facts: Facts) -> None:
         self._worker = worker
@@ -557,12 +557,12 @@ class RemoteKernel(Generic[Facts]):
 
     @property
     def generation(self) -> int:
-        """Which of the worker's processes holds it, counted from 1."""
+        """The number of the worker's process that holds it, counted from 1."""
         return self._generation
 
     @property
     def alive(self) -> bool:
-        """Whether the process that holds it is still there."""
+        """Whether the process that holds it is still running."""
         return self._worker.pid is not None and self._worker.generation == self._generation
 
     def sample(self, request: Request) -> Chunk:
@@ -576,14 +576,14 @@ class RemoteKernel(Generic[Facts]):
         return msgspec.convert(self._worker.ask(Sample(self._number, request)), Chunk)
 
     def release(self) -> None:
-        """Free the kernel's memory, if its worker still lives."""
+        """Free the kernel's memory, if its process is still running."""
         if self.alive:
             self._worker.ask(Release(self._number))
 
 
 @contextlib.contextmanager
 def releasing(kernels: Iterable[RemoteKernel[Any] | None]) -> Iterator[None]:
-    """Release all kernels at the end, also those that join the collection meanwhile."""
+    """Release all kernels at the end, also those that are added to the collection meanwhile."""
     try:
         yield
     finally:
