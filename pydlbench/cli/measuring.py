@@ -13,7 +13,7 @@ from pydlbench.cli.values import FOUND
 from pydlbench.errors import StoreError, UsageError
 from pydlbench.report.text import check_writable
 from pydlbench.runner.execute import execute
-from pydlbench.runner.recorder import Recorder, Resumed
+from pydlbench.runner.recorder import Recorder
 from pydlbench.store.entry import BEING_WRITTEN
 from pydlbench.store.place import chosen_path
 from pydlbench.store.store import Store
@@ -140,17 +140,17 @@ def recorder_of(args: Measuring, kind: str, resume: str | None = None) -> Record
         return Recorder(None, kind, **how)
     try:
         resumed = None if resume is None else _resumable(store, resume, kind)
+        return Recorder(store, kind, resumed=resumed, **how)
     except BaseException:
         store.close()
         raise
-    return Recorder(store, kind, resumed=resumed, **how)
 
 
-def _resumable(store: Store, text: str, kind: str) -> Resumed:
+def _resumable(store: Store, text: str, kind: str) -> RunInfo:
     info = _find(store, text, kind)
     if info.status == "running":
         raise UsageError(f"--resume {text}: run {info.id} {BEING_WRITTEN.format(info.id)}")
-    return Resumed(store, info)
+    return info
 
 
 @contextlib.contextmanager

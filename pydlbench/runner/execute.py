@@ -485,8 +485,8 @@ class _Loop:
             return continued(*known)
         if known:
             return known[0]
-        if self._recorder.resumed is not None:
-            return self._recorder.resumed.record
+        if self._recorder.before is not None:
+            return self._recorder.before
         from pydlbench.runner.session import Session
 
         # Once: the run keeps the name under which it begins, whatever session opens later. No
@@ -583,10 +583,8 @@ class _Loop:
 
     def _read_earlier(self) -> None:
         """Read what the resumed run has finished."""
-        if self._recorder.resumed is None:
-            return
         incomplete: set[str] = set()
-        for entry in self._recorder.resumed.entries(samples=self._samples):
+        for entry in self._recorder.earlier(samples=self._samples):
             document = dict(entry.document)
             if entry.samples is not None:
                 document["samples_s"] = entry.samples

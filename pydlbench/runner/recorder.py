@@ -82,41 +82,6 @@ class OneInterrupt:
             raise KeyboardInterrupt
 
 
-class Resumed:
-    """A stored run that more rows are added to.
-
-    Args:
-        store: store of the run.
-        info: summary of the run.
-
-    Attributes:
-        info: summary of the run.
-        record: stored record of the run.
-    """
-
-    def __init__(self, store: Store, info: RunInfo) -> None:
-        self._store = store
-        self.info = info
-        self.record = store.record(info.id)
-
-    def own(self, run: RunRecord) -> RunRecord:
-        """Return a session's record under this run's id, merged with the stored device."""
-        return continued(self.record, run)
-
-    def entries(self, *, samples: bool = False) -> Sequence[Entry]:
-        """Return all stored entries, with raw samples if wanted."""
-        return self._store.entries(self.info.id, samples=samples)
-
-    def refuse_differences(self, run: RunRecord, request: Mapping[str, Any]) -> None:
-        """Check that rows of a session may be added.
-
-        Raises:
-            UsageError: machine, libraries or request differ.
-        """
-        request_before = self._store.request(self.info.id)
-        refuse_differences(self.record, run, request_before, request)
-
-
 class Waiting:
     """Results that are not stored yet; what the store refuses waits for the next attempt.
 
@@ -190,6 +155,7 @@ class Recorder:
     Attributes:
         store: the store.
         resumed: the resumed run.
+        before: its stored record.
         interrupts: handles Ctrl-C while the context lasts.
         begun: whether the run is in the store.
         given: number of results passed to ``add``.
@@ -204,10 +170,11 @@ class Recorder:
         tell: Callable[[str], None] = lambda _: None,
         quiet: bool = False,
         named: bool = False,
-        resumed: Resumed | None = None,
+        resumed: RunInfo | None = None,
     ) -> None:
         self.store = store
         self.resumed = resumed
+        self.before = store.record(resumed.id) if store is not None and resumed else None
         self.interrupts = OneInterrupt()
         self.given = 0
         self._make = make
@@ -270,8 +237,9 @@ class Recorder:
                 from those of the resumed run.
         """
         if self._run is None:
-            if self.resumed is not None:
-                self.resumed.refuse_differences(run, request or {})
+            if self.before is not None and self.store is not None:
+                request_before = self.store.request(self.before.id)
+                refuse_differences(self.before, run, request_before, request or {})
             # Whole or not at all: a run that Ctrl-C left half begun could not be ended any more.
             with self.interrupts.held():
                 self._run, self._request = self.own(run), request
@@ -286,7 +254,17 @@ class Recorder:
 
     def own(self, run: RunRecord) -> RunRecord:
         """Return a record under the resumed run's id, time and command; a new run's unchanged."""
-        return run if self.resumed is None else self.resumed.own(run)
+        return run if self.before is None else continued(self.before, run)
+
+    def earlier(self, *, samples: bool = False) -> Sequence[Entry]:
+        """Return the entries of the resumed run; none of a new one.
+
+        Args:
+            samples: include raw samples.
+        """
+        if self.store is None or self.resumed is None:
+            return ()
+        return self.store.entries(self.resumed.id, samples=samples)
 
     def add(self, table: str, document: Mapping[str, Any], key: str | None = None) -> None:
         """Store a finished result.
@@ -350,7 +328,7 @@ class Recorder:
                 return
             self.store = self._make()
         if self.resumed is not None:
-            self.store.resume(self.resumed.info.id)
+            self.store.resume(self.resumed.id)
         else:
             self.store.begin(self._run, self._kind, request=self._request)
         self.begun = True

@@ -16,7 +16,7 @@ from pydlbench.records.measurement import Measurement
 from pydlbench.records.run import RunRecord
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.execute import execute, kernel_of, kernels, row_key
-from pydlbench.runner.recorder import OneInterrupt, Recorder, Resumed
+from pydlbench.runner.recorder import OneInterrupt, Recorder
 from pydlbench.runner.tasks import KernelTask, Result, Row, Task
 from pydlbench.store.store import Store
 
@@ -73,7 +73,7 @@ def task(*names, before=lambda _: None, **options):
 
 def run(store_path, machine, tasks, *, resumed=None, **how):
     store = Store.open(store_path)
-    again = None if resumed is None else Resumed(store, store.find(resumed))
+    again = None if resumed is None else store.find(resumed)
     with Recorder(store, "numbers", resumed=again) as recorder:
         return execute(tasks, machine.open, recorder, progress=how.pop("progress", Quiet()), **how)
 
