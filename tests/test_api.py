@@ -94,7 +94,7 @@ def test_a_layer_is_measured_as_the_command_does(monkeypatch):
     (task,), _ = layers.read_tasks(read(["layers", "--shape", "conv3", "--device", "cpu"])[0])
     own = Options(**task.options)
     shown = (options.budget_s, options.repetitions or LEAST_ROUNDS)
-    assert shown == (own.budget_s, own.visits or LEAST_ROUNDS)
+    assert shown == (own.budget_s, own.repetitions or LEAST_ROUNDS)
 
 
 def test_an_option_is_declared_once(monkeypatch):

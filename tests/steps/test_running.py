@@ -73,7 +73,7 @@ def test_a_step_that_fails_later_keeps_the_visits_before(session, monkeypatch):
         return true(case, *words, **named)
 
     monkeypatch.setattr("pydlbench.steps.run.prepare_step", refusing)
-    monkeypatch.setattr(session, "options", dataclasses.replace(QUICK, visits=6))
+    monkeypatch.setattr(session, "options", dataclasses.replace(QUICK, repetitions=6))
     unchecked = StepPreparation(checks=False)
     record = run(StepSpec(model="mnist", batch=2), session, preparation=unchecked)
     assert (record.status, record.time.repetitions, len(asked)) == ("ok", 1, 2)
