@@ -1,6 +1,6 @@
 """Coverage of the printed interval: how often it holds the median of a series whose law is known.
 
-A row is visited as in a run of ``--run`` seconds: in each lap at a random moment, with the
+A row is repeated as in a run of ``--run`` seconds: in each round at a random moment, with the
 constants, the loop and the estimator of the project itself (``pydlbench/study``). What is invented
 are the times: independent noise, correlated noise, a machine that wanders slowly, one with episodes
 of slowness, one that drifts.
@@ -136,44 +136,48 @@ class Invented:
 
 
 def row(law: Law, seconds: float, run_s: float, seed: Sequence[int]) -> TimeSummary:
-    """Return the summary of a row that was visited in the laps of a run."""
+    """Return the summary of a row that was repeated in the rounds of a run."""
     rng = np.random.default_rng(seed)
-    lap_s = run_s / LEAST_ROUNDS
+    round_s = run_s / LEAST_ROUNDS
     kernel = Invented(seconds, law, law.state(run_s + 5.0, rng), rng)
     study = Study(random_order(0))
-    for lap in range(LEAST_ROUNDS):
-        kernel.wait_until((lap + rng.random()) * lap_s)
+    for number in range(LEAST_ROUNDS):
+        kernel.wait_until((number + rng.random()) * round_s)
         subject = Subject(
-            key=0, sample=kernel.sample, policy=Policy(budget_s=1.0), process=lap, preparation=lap
+            key=0,
+            sample=kernel.sample,
+            policy=Policy(budget_s=1.0),
+            process=number,
+            preparation=number,
         )
-        study.take([subject], first=lap)
+        study.take([subject], first=number)
     return summary_of(study.table.of(0))
 
 
 def cell(law: Law, seconds: float, run_s: float, series: int) -> str:
     """Return coverage in percent, and the median of the half widths."""
-    held, widths, visits = 0, [], []
+    held, widths, repetitions = 0, [], []
     for number in range(series):
         found = row(law, seconds, run_s, [number, round(seconds * 1e6), round(run_s)])
         assert found.ci_low is not None
         assert found.ci_high is not None
         held += found.ci_low <= seconds <= found.ci_high
         widths.append(100 * (found.half_width or 0.0))
-        visits.append(found.repetitions)
-    return f"{100 * held / series:.0f} (+-{np.median(widths):.2g} %, {np.median(visits):.0f})"
+        repetitions.append(found.repetitions)
+    return f"{100 * held / series:.0f} (+-{np.median(widths):.2g} %, {np.median(repetitions):.0f})"
 
 
 def page(runs_s: Sequence[float], series: int) -> str:
     """Return the page: a table for each length of a run."""
     text = (
-        "How often the 95 % interval of a row holds the undisturbed median (of the drift: the one "
-        f"at the start), in percent, over {series} invented series each; in brackets the median of "
-        "the half widths, and of the number of visits. Rows are visited once per lap of a run of "
-        "the length given, at a random moment of it. The loop and the "
-        "intervals are the project's own. `python benchmarks/coverage.py` makes this page.\n\n"
-        "What wanders over 30 s is seen by six visits within 60 s twice at most: such a run cannot "
+        "How often the 95 % interval of a row contains the undisturbed median (of a drift: the one "
+        f"at the start), in percent, over {series} invented series each; in parentheses the median "
+        "of the half widths, and of the number of repetitions. A row is repeated once per round of "
+        "a run of the given length, at a random moment. The loop and the intervals are the "
+        "project's own. `python benchmarks/coverage.py` makes this page.\n\n"
+        "Six repetitions within 60 s see a variation over 30 s twice at most: such a run cannot "
         "tell what the next one will find, a run of some minutes can. No interval within a run "
-        "tells of a drift that goes on behind it."
+        "includes a drift that continues after it."
     )
     lines = ["# Coverage of the printed interval", "", text]
     for run_s in runs_s:

@@ -3,8 +3,11 @@
 import importlib.util
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -13,18 +16,28 @@ from pydlbench.cli.sweep import read_file, table_keys
 from pydlbench.errors import UsageError
 from pydlbench.models import model_names
 from pydlbench.records.documents import DOCUMENTS
+from pydlbench.report.drawing import DARK, LIGHT
 from pydlbench.runner.sweep import parse_sweep
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
-SHOWN = [*PAGES, ROOT / "README.md"]
+RESULTS = ROOT / "benchmarks" / "results"
+SHOWN = [*PAGES, ROOT / "README.md", RESULTS / "README.md"]
 
-_spec = importlib.util.spec_from_file_location("write_commands", DOCS / "write_commands.py")
-assert _spec is not None
-assert _spec.loader is not None
-write_commands = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(write_commands)
+
+def script(path: Path) -> ModuleType:
+    """Import a script of the repository."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+write_commands = script(DOCS / "write_commands.py")
+write_outputs = script(DOCS / "write_outputs.py")
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -42,6 +55,8 @@ def prose(page: Path) -> str:
 def command_lines(page: Path) -> list[str]:
     """Return the lines of a page's shell blocks, and of its prose, that run pydlbench."""
     lines = [line for block in blocks(page, "bash") for line in block.splitlines()]
+    for block in blocks(page, "console"):
+        lines += [command for command, _ in write_outputs.outputs_of(block)]
     plain = prose(page)
     # Names in capitals stand for values; a command alone says nothing of its options.
     lines += [
@@ -65,7 +80,9 @@ def command_lines(page: Path) -> list[str]:
 
 
 COMMAND_LINES = {
-    page.name: {line for line in command_lines(page) if line and not line.startswith("-")}
+    str(page.relative_to(ROOT)): {
+        line for line in command_lines(page) if line and not line.startswith("-")
+    }
     for page in SHOWN
 }
 
@@ -104,12 +121,90 @@ def test_the_page_of_commands_is_current():
     )
 
 
-def test_the_readme_names_every_command_and_counts_the_models():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    listed = blocks(ROOT / "README.md", "text")[1].splitlines()
-    assert set(listed) <= set(help_text().splitlines())
-    assert [line.split()[0] for line in listed if line.startswith(" ")] == list(COMMANDS)
-    assert f"There are\n{len(model_names())}: " in text
+def test_the_readme_shows_or_names_every_command_and_counts_the_models():
+    page = ROOT / "README.md"
+    (listed,) = blocks(page, "text")
+    assert {f"  {line}" for line in listed.splitlines()} <= set(help_text().splitlines())
+    shown = [line.split()[0] for line in COMMAND_LINES["README.md"]]
+    assert {*shown, *(line.split()[0] for line in listed.splitlines())} == set(COMMANDS)
+    assert f"{len(model_names())} models of the catalogue" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", write_outputs.PAGES)
+def test_outputs_fit_a_terminal_of_100_columns(page):
+    shown = "".join(blocks(ROOT / page, "console")).splitlines()
+    assert len(shown) > 20
+    # A command is there to be copied, and stands on one line.
+    long = [line for line in shown if len(line) > 100 and not line.startswith(("$ ", "next: "))]
+    assert long == []
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 130
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown", "kept"),
+    [
+        (["a", "b", "c"], [], ["a", "b", "c"]),
+        (["a", "b", "c"], ["x", "..."], ["a", "..."]),
+        (["a", "b"], ["x", "y", "..."], ["a", "b"]),
+        (["a", "b"], ["x"], ["a", "b"]),
+    ],
+)
+def test_an_output_is_cut_where_it_was_cut(printed, shown, kept):
+    assert write_outputs.cut(printed, shown) == kept
+
+
+def test_outputs_are_written_below_their_commands(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "a\n```console\n$ stty size <&1\nold\n$ echo x >&2; seq 3\n1\n...\n```\nb\n"
+        "```console\n$ echo new; exit 2\nold\n```\n"
+    )
+    assert write_outputs.write_page(page, tmp_path, tmp_path / "s.sqlite") == ["echo new; exit 2"]
+    assert page.read_text() == (
+        "a\n```console\n$ stty size <&1\n50 100\n$ echo x >&2; seq 3\n1\n...\n```\nb\n"
+        "```console\n$ echo new; exit 2\nold\n```\n"
+    )
+
+
+@pytest.mark.parametrize(("kind", "document"), [("levels", "breakdown"), ("roofline", "layers")])
+def test_pictures_are_drawn_for_light_and_dark_pages(kind, document):
+    pytest.importorskip("vl_convert")
+    recorded = ROOT / "tests" / "end_to_end" / "recorded" / f"{document}.json"
+    drawn = write_outputs.pictures(kind, recorded)
+    assert LIGHT["paper"] in drawn["light"]
+    assert DARK["paper"] in drawn["dark"]
+    assert not {LIGHT[name] for name in ("paper", "ink", "blue")} & set(
+        re.findall(r"#[0-9a-f]{6}", drawn["dark"])
+    )
+    assert kind in write_outputs.DRAWN
+
+
+def test_the_tutorial_shows_the_model_that_it_measures():
+    torch = pytest.importorskip("torch")
+    example = ROOT / "examples" / "reviews.py"
+    assert blocks(DOCS / "tutorial.md", "python") == [example.read_text(encoding="utf-8")]
+    model, text, loss = script(example).build(batch=2, length=3)
+    assert model(text).shape == (2, 2)
+    assert torch.isfinite(loss(model(text)))
+
+
+def test_every_page_of_results_is_in_their_index():
+    text = (RESULTS / "README.md").read_text(encoding="utf-8")
+    pages = {str(page.relative_to(RESULTS)) for page in RESULTS.rglob("*.md")} - {"README.md"}
+    assert set(re.findall(r"\]\((.+?)\)", text)) == pages
+
+
+@pytest.mark.deep
+def test_the_site_is_built_without_a_warning(tmp_path):
+    for name in ("sphinx", "myst_parser", "furo", "sphinxcontrib.mermaid"):
+        pytest.importorskip(name)
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", DOCS, tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(list(tmp_path.glob("*.html"))) > len(PAGES)
 
 
 def test_every_command_and_schema_has_its_place():
@@ -126,10 +221,11 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", SHOWN, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", SHOWN, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     text = prose(page)
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+    targets = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'(?:src|srcset)="([^"]+)"', text)
+    for target in targets:
         if target.startswith(("http://", "https://")):
             continue
         path, _, anchor = target.partition("#")
@@ -222,8 +318,6 @@ def test_the_messages_on_sweeps_are_real():
 
 def test_the_picture_of_the_house_shows_the_layers_that_the_linter_holds():
     """Arrows of the picture lead from each folder to the next one that may import it."""
-    import tomllib
-
     with (ROOT / "pyproject.toml").open("rb") as file:
         (contract,) = tomllib.load(file)["tool"]["importlinter"]["contracts"]
     (picture,) = blocks(DOCS / "architecture.md", "mermaid")

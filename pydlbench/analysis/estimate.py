@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +24,7 @@ from pydlbench.analysis.dominance import Dominance, Timed, dominance
 from pydlbench.analysis.effort import half_width_s, sharing
 from pydlbench.models.passes import LOSS, step_passes
 from pydlbench.ops.table import ITEM_BYTES, MEMORY_BOUND
+from pydlbench.records.estimate import EstimatedLayer, EstimatedStep, StepEstimate, joined
 from pydlbench.records.measurement import MATERIAL, disturbed_share
 from pydlbench.records.specs import KernelSpec
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from pydlbench.models.graph import Model
     from pydlbench.models.passes import StepPass
-    from pydlbench.records.estimate import EstimatedLayer, Recorded, StepEstimate
+    from pydlbench.records.estimate import Recorded
     from pydlbench.records.measurement import Measurement
     from pydlbench.runner.repetitions import Effort
 
@@ -68,233 +68,17 @@ class Range:
 ZERO: Final = Range(hot=0.0, cold=0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerShare:
-    """One node's part in a step, all its passes together; or that of all nodes alike.
-
-    Attributes:
-        name: of the node; of several the first one's.
-        kind: ``conv2d``, ``gemm``, ``pool2d``, or the operation of a pointwise layer.
-        time: seconds.
-        roof_s: what the roofline of the measured peaks allows, in seconds; None if unknown.
-        bound: what bounds its slowest pass: ``compute``, ``memory`` or ``launch``.
-        share: of the step.
-        by_pass: seconds by pass; in training also of its ``l2`` terms, and of the ``update``.
-        algorithms: the kernels behind it, by pass.
-        like: the name of the model's first layer that runs the same kernels; its own for itself.
-        count: how many layers these are, if it stands for several.
-        contended: other work disturbed more than 5 % of it: nothing is concluded from it.
-    """
-
-    name: str
-    kind: str
-    time: Range
-    roof_s: float | None
-    bound: str | None
-    share: float
-    by_pass: Mapping[str, Range]
-    algorithms: Mapping[str, str]
-    like: str = ""
-    count: int = 1
-    contended: bool = False
-
-    @property
-    def efficiency(self) -> float | None:
-        """The roof over the time: 1 is as fast as the hardware allows."""
-        return self.roof_s / self.time.middle if self.roof_s and self.time.middle > 0 else None
-
-    def record(self) -> EstimatedLayer:
-        """Return what is kept of it; times in seconds."""
-        from pydlbench.records.estimate import EstimatedLayer
-
-        return EstimatedLayer(
-            name=self.name,
-            kind=self.kind,
-            time_s=self.time.middle,
-            low=self.time.low,
-            high=self.time.high,
-            share=self.share,
-            bound=self.bound,
-            roof_s=self.roof_s,
-            efficiency=self.efficiency,
-            passes={name: one.middle for name, one in self.by_pass.items()},
-            algorithms=self.algorithms,
-            like=self.like or self.name,
-            contended=self.contended,
-        )
+# Layers whose step at their roof is told.
+_WHAT_IF: Final = 5
 
 
-def joined(layers: Iterable[LayerShare]) -> list[LayerShare]:
-    """Return one share for all layers that run the same kernels, in the order of the first ones."""
-    alike: dict[str, list[LayerShare]] = {}
-    for layer in layers:
-        alike.setdefault(layer.like or layer.name, []).append(layer)
-    return [_together(group) for group in alike.values()]
-
-
-def _together(group: Sequence[LayerShare]) -> LayerShare:
-    first = group[0]
-    if len(group) == 1:
-        return first
-    time, passes = ZERO, dict.fromkeys(first.by_pass, ZERO)
-    for layer in group:
-        time += layer.time
-        for name, part in layer.by_pass.items():
-            passes[name] = passes.get(name, ZERO) + part
-    roofs = [layer.roof_s for layer in group if layer.roof_s is not None]
-    return dataclasses.replace(
-        first,
-        time=time,
-        roof_s=sum(roofs) if len(roofs) == len(group) else None,
-        share=sum(layer.share for layer in group),
-        contended=any(layer.contended for layer in group),
-        by_pass=passes,
-        count=len(group),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """What a step should take, if it were its layers and nothing else.
-
-    Attributes:
-        time: seconds.
-        half_width_s: of the statistical interval around ``time``, at the rows' confidence.
-        batch: images per step.
-        layers: in the order of the model.
-        missing: what could not be measured, and is not in any sum: name, pass and reason.
-        measured: how many distinct kernels were measured.
-        occurrences: how many there are in the step.
-        hot_only: how many distinct kernels have no time with cold caches, and why the first has
-            not; their hot time stands for both.
-        disturbed: which part of the sum other work disturbed, 0 to 1.
-        leads: which layers take most of it, those alike together, and how sure that is; None where
-            that is not known.
-    """
-
-    time: Range
-    half_width_s: float
-    batch: int
-    layers: tuple[LayerShare, ...]
-    missing: tuple[tuple[str, str, str], ...] = ()
-    measured: int = 0
-    occurrences: int = 0
-    hot_only: tuple[int, str] = (0, "")
-    disturbed: float = 0.0
-    leads: Dominance | None = None
-
-    @property
-    def tells(self) -> bool:
-        """Whether so little of the sum was disturbed that something can be concluded from it."""
-        return self.disturbed <= MATERIAL
-
-    @property
-    def images_per_s(self) -> float:
-        """Images per second at the middle of the interval."""
-        return self.batch / self.time.middle if self.time.middle > 0 else math.nan
-
-    @property
-    def groups(self) -> list[LayerShare]:
-        """The layers, those that run the same kernels as one: ResNet-152 has 700, and 60 kinds."""
-        return joined(self.layers)
-
-    @property
-    def dominant(self) -> LayerShare | None:
-        """What takes longest, layers that run the same kernels together."""
-        return max(self.groups, key=lambda layer: layer.time.middle, default=None)
-
-    @property
-    def kinds(self) -> dict[str, float]:
-        """Seconds by kind of layer, the largest first."""
-        found: Counter[str] = Counter()
-        for layer in self.layers:
-            found[layer.kind] += layer.time.middle  # type: ignore[assignment]  # seconds, no counts
-        return dict(found.most_common())
-
-    @property
-    def roof_s(self) -> float:
-        """The step if every layer ran at its roof; those without a known roof as they are."""
-        return sum(
-            layer.time.middle if layer.roof_s is None else layer.roof_s for layer in self.layers
-        )
-
-    def at_roof_s(self, layer: LayerShare) -> float:
-        """The step if this layer, or all alike, ran at the roof, and nothing else changed."""
-        gain = 0.0 if layer.roof_s is None else max(0.0, layer.time.middle - layer.roof_s)
-        return self.time.middle - gain
-
-    def ranked(self) -> list[LayerShare]:
-        """Return the layers, those alike together, by what they would save at their roof.
-
-        The largest is the first.
-        """
-        return sorted(self.groups, key=self.at_roof_s)
-
-    def record(self, plan: Plan, **more: Any) -> StepEstimate:
-        """Return what is kept of it; times in seconds.
-
-        Args:
-            plan: what was summed.
-            more: what a sum does not know: memory, options, device, threads, cache.
-        """
-        from pydlbench.records.estimate import EstimatedStep, StepEstimate
-
-        dominant = self.dominant
-        slowest = max(self.layers, key=lambda layer: layer.time.middle, default=None)
-        return StepEstimate(
-            model=plan.name,
-            batch=plan.batch,
-            phase=plan.phase,
-            precision=plan.precision,
-            recorded=plan.recorded,
-            estimate=EstimatedStep(
-                time_s=self.time.middle,
-                low=self.time.low,
-                high=self.time.high,
-                hot_s=self.time.hot,
-                cold_s=self.time.cold,
-                half_width_s=self.half_width_s,
-                images_per_s=self.images_per_s,
-                roof_s=self.roof_s,
-                kernels_measured=self.measured,
-                kernels_in_step=self.occurrences,
-                kernels_without_cold=self.hot_only[0],
-            ),
-            layers=tuple(layer.record() for layer in self.layers),
-            dominant=slowest.name if slowest else None,
-            dominant_group={
-                "layer": dominant.name if dominant else None,
-                "layers": dominant.count if dominant else 0,
-                "share": dominant.share if dominant else None,
-            },
-            dominant_share=None if self.leads is None else self.leads.record(),
-            dominant_clear=self.leads is not None and self.leads.clear,
-            dominant_rivals=() if self.leads is None else self.leads.rivals,
-            disturbed_share=self.disturbed,
-            dominant_kind=next(iter(self.kinds), None),
-            kinds=self.kinds,
-            what_if=tuple(
-                {
-                    "layer": layer.name,
-                    "layers": layer.count,
-                    "step_at_its_roof_s": self.at_roof_s(layer),
-                }
-                for layer in self.ranked()[:5]
-            ),
-            missing=tuple(
-                {"layer": name, "pass": pass_, "reason": reason}
-                for name, pass_, reason in self.missing
-            ),
-            **more,
-        )
-
-
-def estimate(plan: Plan, rows: Mapping[KernelSpec, Measurement]) -> Estimate:
+def estimate(plan: Plan, rows: Mapping[KernelSpec, Measurement], **more: Any) -> StepEstimate:
     """Sum measured layers into a step.
 
     Args:
         plan: the step's work.
         rows: a measurement for each of the plan's cases; one that is not ok counts as missing.
+        more: fields of the record that a sum does not know: memory, options, device, threads...
 
     Raises:
         KeyError: a case of the plan was not measured.
@@ -306,33 +90,73 @@ def estimate(plan: Plan, rows: Mapping[KernelSpec, Measurement]) -> Estimate:
         if reason is None:
             timed.setdefault(term.work.node, []).append(term)
         else:
-            missing.append((term.work.node, term.work.pass_, reason))
-    times = {name: _sum(_range(term, rows) for term in terms) for name, terms in timed.items()}
-    total = _sum(times.values())
+            missing.append({"layer": term.work.node, "pass": term.work.pass_, "reason": reason})
+    total = _sum(_range(term, rows) for terms in timed.values() for term in terms)
     first: dict[tuple[KernelSpec, ...], str] = {}
     layers = tuple(
-        _share(
+        _layer(
             name,
             terms,
             rows,
-            times[name],
             total.middle,
             like=first.setdefault(tuple(term.hot for term in terms), name),
         )
         for name, terms in timed.items()
     )
     kept = [term for terms in timed.values() for term in terms]
-    return Estimate(
-        time=total,
-        half_width_s=half_width_s(_weights(kept, rows), rows),
+    reasons = {term.hot: _reason(rows[term.cold]) for term in kept}
+    without_cold = [reason for reason in reasons.values() if reason is not None]
+    kinds: dict[str, float] = {}
+    for layer in layers:
+        kinds[layer.kind] = kinds.get(layer.kind, 0.0) + layer.time_s
+    groups = joined(layers)
+    largest = max(groups, key=lambda layer: layer.time_s, default=None)
+    slowest = max(layers, key=lambda layer: layer.time_s, default=None)
+    leads = _leads(layers, timed, rows)
+    return StepEstimate(
+        model=plan.name,
+        title=plan.title,
         batch=plan.batch,
+        phase=plan.phase,
+        precision=plan.precision,
+        recorded=plan.recorded,
+        estimate=EstimatedStep(
+            time_s=total.middle,
+            low=total.low,
+            high=total.high,
+            hot_s=total.hot,
+            cold_s=total.cold,
+            half_width_s=half_width_s(_weights(kept, rows), rows),
+            images_per_s=plan.batch / total.middle if total.middle > 0 else math.nan,
+            roof_s=sum(layer.at_roof_s for layer in layers),
+            kernels_measured=len({term.hot for term in kept}),
+            kernels_in_step=len(kept),
+            kernels_without_cold=len(without_cold),
+            without_cold=next(iter(without_cold), ""),
+        ),
         layers=layers,
+        dominant=slowest.name if slowest else None,
+        dominant_group={
+            "layer": largest.name if largest else None,
+            "layers": largest.count if largest else 0,
+            "share": largest.share if largest else None,
+        },
+        dominant_share=None if leads is None else leads.record(),
+        dominant_clear=leads is not None and leads.clear,
+        dominant_rivals=() if leads is None else leads.rivals,
+        disturbed_share=_disturbed(kept, rows),
+        dominant_kind=max(kinds, key=kinds.__getitem__, default=None),
+        kinds=dict(sorted(kinds.items(), key=lambda kind: -kind[1])),
+        what_if=tuple(
+            {
+                "layer": layer.name,
+                "layers": layer.count,
+                "step_at_its_roof_s": total.middle - layer.excess_s,
+            }
+            for layer in sorted(groups, key=lambda layer: -layer.excess_s)[:_WHAT_IF]
+        ),
         missing=tuple(missing),
-        measured=len({term.hot for term in kept}),
-        occurrences=len(kept),
-        hot_only=_hot_only(kept, rows),
-        disturbed=_disturbed(kept, rows),
-        leads=_leads(layers, timed, rows),
+        **more,
     )
 
 
@@ -345,14 +169,14 @@ def _contended(term: Term, rows: Mapping[KernelSpec, Measurement]) -> bool:
 
 
 def _leads(
-    layers: Iterable[LayerShare],
+    layers: Iterable[EstimatedLayer],
     timed: Mapping[str, Sequence[Term]],
     rows: Mapping[KernelSpec, Measurement],
 ) -> Dominance | None:
     """Layers that run the same kernels are one part; hot and cold rows are half of it each."""
     parts: dict[str, dict[KernelSpec, float]] = {}
     for layer in layers:
-        part = parts.setdefault(layer.like or layer.name, {})
+        part = parts.setdefault(layer.like, {})
         for term in timed[layer.name]:
             for case in (term.hot, term.cold if rows[term.cold].ok else term.hot):
                 part[case] = part.get(case, 0.0) + 0.5
@@ -364,12 +188,6 @@ def _leads(
 def _reason(row: Measurement) -> str | None:
     """Why a row cannot be summed; None if it can."""
     return None if row.ok else row.reason or row.status
-
-
-def _hot_only(terms: Sequence[Term], rows: Mapping[KernelSpec, Measurement]) -> tuple[int, str]:
-    reasons = {term.hot: _reason(rows[term.cold]) for term in terms}
-    lacking = [reason for reason in reasons.values() if reason is not None]
-    return len(lacking), lacking[0] if lacking else ""
 
 
 def _median(row: Measurement) -> float | None:
@@ -389,37 +207,43 @@ def _sum(ranges: Iterable[Range]) -> Range:
     return total
 
 
-def _share(
+def _layer(
     name: str,
     terms: Sequence[Term],
     rows: Mapping[KernelSpec, Measurement],
-    time: Range,
     total: float,
     *,
     like: str,
-) -> LayerShare:
-    by_pass: dict[str, Range] = {}
+) -> EstimatedLayer:
+    passes: dict[str, float] = {}
     algorithms: dict[str, str] = {}
     roofs: list[float | None] = []
     slowest, bound = -1.0, None
     for term in terms:
-        row, own = rows[term.hot], _range(term, rows)
+        row, seconds = rows[term.hot], _range(term, rows).middle
         pass_ = _pass(term)
-        by_pass[pass_] = by_pass.get(pass_, ZERO) + own
+        passes[pass_] = passes.get(pass_, 0.0) + seconds
         if row.algorithm:
             algorithms.setdefault(pass_, row.algorithm)
         roofs.append(row.roofline.time_s if row.roofline else None)
-        if own.middle > slowest:
-            slowest, bound = own.middle, row.roofline.bound if row.roofline else None
+        if seconds > slowest:
+            slowest, bound = seconds, row.roofline.bound if row.roofline else None
     known = [roof for roof in roofs if roof is not None]
-    return LayerShare(
+    roof_s = sum(known) if len(known) == len(roofs) else None
+    time = _sum(_range(term, rows) for term in terms)
+    return EstimatedLayer(
         name=name,
         kind=_kind(terms[0]),
-        time=time,
-        roof_s=sum(known) if len(known) == len(roofs) else None,
-        bound=bound,
+        time_s=time.middle,
+        low=time.low,
+        high=time.high,
+        hot_s=time.hot,
+        cold_s=time.cold,
         share=time.middle / total if total > 0 else 0.0,
-        by_pass=by_pass,
+        bound=bound,
+        roof_s=roof_s,
+        efficiency=roof_s / time.middle if roof_s and time.middle > 0 else None,
+        passes=passes,
         algorithms=algorithms,
         like=like,
         contended=_disturbed(terms, rows) > MATERIAL,

@@ -18,9 +18,9 @@ from pydlbench.cli.options import (
 from pydlbench.cli.steps import (
     EXPECTED_NODES,
     ModelTask,
+    answer,
     frameworks_of,
     read_steps,
-    show_documents,
     summands,
 )
 from pydlbench.cli.values import one_of, whole_number
@@ -29,15 +29,14 @@ from pydlbench.runner.tasks import Result, Task
 from pydlbench.timing.policy import STEP_BUDGET_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
-    from pydlbench.cli.output import Outputs
     from pydlbench.models.graph import Model
     from pydlbench.records.forecast import ForecastRecord
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepSpec
     from pydlbench.report.blocks import Block
-    from pydlbench.runner.execute import View
+    from pydlbench.runner.execute import Results, View
     from pydlbench.store.documents import Loaded
 
 __all__ = ["Options", "read_tasks", "run", "stored_report"]
@@ -93,22 +92,17 @@ def run(
     Raises:
         UsageError: bad input; nothing was measured and nothing written.
     """
-    from pydlbench.cli.measuring import measure
-    from pydlbench.cli.output import Outputs
+    from pydlbench.report.breakdown import breakdown_report
+
+    def report(run: RunRecord, results: Results) -> list[Block]:
+        documents = [one.document for one in results.outcomes]
+        return breakdown_report(run, documents, explain=args.explain)
 
     tasks, notes = read_tasks(args, measurer)
     for task in tasks:
         task.check(None)
-    outputs = Outputs.of(args)
-    outputs.note(*notes)
-
-    def shown(results: Any) -> None:
-        if results.outcomes:
-            found = [one.document for one in results.outcomes]
-            show(results.run, found, outputs, early=results.early, explain=args.explain)
-
-    code, _ = measure(args, "breakdown", tasks, shown, sessions=session_factory, what="breakdowns")
-    return code
+    how: dict[str, Any] = {"sessions": session_factory, "what": "breakdowns"}
+    return answer(args, "breakdown", tasks, notes, report, **how)[0]
 
 
 def read_tasks(
@@ -230,38 +224,6 @@ class BreakdownTask(ModelTask):
         key = f"{row_key(self, self.rows[0])}/forecast"
         view.keep(Result("forecast", found.to_dict(), key=key))
         return found
-
-
-# -----------------------------------------------------------------------------
-# What is shown of breakdowns.
-
-
-def show(
-    run: RunRecord,
-    documents: Sequence[dict[str, Any]],
-    outputs: Outputs,
-    *,
-    early: bool,
-    explain: bool,
-) -> None:
-    """Write the files, and print.
-
-    Args:
-        run: when and where.
-        documents: the breakdowns, or why there are none.
-        outputs: where to.
-        early: more was asked for.
-        explain: how each term was measured, and all modules.
-
-    Raises:
-        PydlbenchError: a file could not be written after all; the report is printed before.
-    """
-    from pydlbench.report.breakdown import breakdown_report
-
-    def report() -> list[Block]:
-        return breakdown_report(run, documents, explain=explain)
-
-    show_documents(run, "breakdown", documents, outputs, report, early=early)
 
 
 def stored_report(run: Loaded) -> list[Block]:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydlbench.cli.options import BUDGET, FAIL_ON, FRAMEWORK, HOW, ExplainedStep, option
-from pydlbench.cli.steps import ModelTask, frameworks_of, read_steps, summands
+from pydlbench.cli.steps import ModelTask, answer, frameworks_of, read_steps, summands
 from pydlbench.cli.values import FOUND, choices, fail_on, positive_seconds
 from pydlbench.errors import UsageError
 from pydlbench.runner.tasks import Result
@@ -16,8 +16,6 @@ from pydlbench.words import FRAMEWORKS, ONNX_FRAMEWORK
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pydlbench.cli.output import Outputs
-    from pydlbench.records.diagnosis import Diagnosis
     from pydlbench.records.run import RunRecord
     from pydlbench.report.blocks import Block
     from pydlbench.runner.execute import Results, View
@@ -64,21 +62,16 @@ def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int
         UsageError: bad input; nothing was measured and nothing written.
         PydlbenchError: the step cannot be run.
     """
-    from pydlbench.cli.measuring import measure
-    from pydlbench.cli.output import Outputs
+    from pydlbench.report.diagnose import diagnosis_report
 
-    outputs = Outputs.of(args)
-    tasks, notes = read_tasks(args)
-    outputs.note(*notes)
-    found: list[Diagnosis] = []
+    def report(run: RunRecord, results: Results) -> list[Block]:
+        (one,) = results.outcomes
+        return diagnosis_report(run, one.result.detail)
 
-    def shown(results: Results) -> None:
-        found.extend(one.result.detail for one in results.outcomes)
-        for one in found:
-            show(results.run, one, outputs)
-
-    code, _ = measure(args, "diagnose", tasks, shown, sessions=session_factory, what="diagnoses")
+    how: dict[str, Any] = {"sessions": session_factory, "what": "diagnoses"}
+    code, results = answer(args, "diagnose", *read_tasks(args), report, **how)
     if code == 0 and args.fail_on is not None:
+        found = [one.result.detail for one in results.outcomes]
         shares = [one.saving.share for each in found for one in each.findings]
         return FOUND if any(share >= args.fail_on[1] for share in shares) else 0
     return code
@@ -143,26 +136,3 @@ class DiagnoseTask(ModelTask):
         yield Result("findings", found.to_dict(), row, detail=found)
         if found.interrupted:
             raise KeyboardInterrupt
-
-
-def show(run: RunRecord, found: Diagnosis, outputs: Outputs) -> None:
-    """Write the files, then print.
-
-    Raises:
-        PydlbenchError: a file could not be written after all; the report is printed before.
-    """
-    from pydlbench.report.blocks import run_lines
-    from pydlbench.report.diagnose import diagnosis_report
-    from pydlbench.report.json import dump
-    from pydlbench.report.text import as_markdown
-
-    def report() -> list[Block]:
-        return diagnosis_report(run, found)
-
-    outputs.write(
-        {
-            "json": lambda: dump({"kind": "diagnose", "run": run.to_dict(), **found.to_dict()}),
-            "md": lambda: as_markdown([*report(), run_lines(run)]),
-        },
-        report,
-    )

@@ -25,6 +25,7 @@ from pydlbench.cli.options import (
 from pydlbench.cli.steps import (
     EXPECTED_NODES,
     ModelTask,
+    answer,
     check_phase,
     fields_of,
     frameworks_of,
@@ -38,15 +39,15 @@ from pydlbench.runner.tasks import Result, Row, Task
 from pydlbench.words import CPU_PRECISIONS, FRAMEWORKS, GPU_PRECISIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
-    from pydlbench.analysis.estimate import Estimate, Plan
+    from pydlbench.analysis.estimate import Plan
     from pydlbench.cli.output import Outputs
     from pydlbench.models.graph import Model
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
-    from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepSpec
+    from pydlbench.report.blocks import Block
     from pydlbench.runner.execute import Results, View
 
 # Nothing is timed, and nothing kept, where layers are counted only.
@@ -103,30 +104,28 @@ def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int
         UsageError: bad input; nothing was measured and nothing written.
         PydlbenchError: nothing could be measured.
     """
-    from pydlbench.cli.output import Outputs
-
-    outputs = Outputs.of(args)
     if args.summary:
+        from pydlbench.cli.output import Outputs
+
         args.refuse(_TIMED, "with --summary")
         model, _ = read_model(args, args.batch)
         if model is None:
             raise UsageError(
                 f"--summary: {args.model} has no graph to be counted; nearest: leave it out"
             )
-        return show_summary(model, outputs)
-    from pydlbench.cli.measuring import measure
+        return show_summary(model, Outputs.of(args))
+    from pydlbench.report.estimate import estimate_report
 
-    tasks, notes = read_tasks(args)
-    outputs.note(*notes)
-    found: list[Summed] = []
+    def rows(results: Results) -> list[Measurement]:
+        return [row for one in results.outcomes for row in one.result.detail[1]]
 
-    def show(results: Results) -> None:
-        found.extend(one.result.detail for one in results.outcomes)
-        for one in found:
-            show_estimate(results.run, one, outputs, top=None if args.all else args.top)
+    def report(run: RunRecord, results: Results) -> list[Block]:
+        (one,) = results.outcomes
+        return estimate_report(run, *one.result.detail, top=None if args.all else args.top)
 
-    code, _ = measure(args, "estimate", tasks, show, sessions=session_factory, what="estimates")
-    if code == 0 and any(one.estimate.missing for one in found):
+    how: dict[str, Any] = {"sessions": session_factory, "what": "estimates", "parts": rows}
+    code, results = answer(args, "estimate", *read_tasks(args), report, **how)
+    if code == 0 and any(one.result.detail[0].missing for one in results.outcomes):
         return 1 if args.fail_on is None else FOUND
     return code
 
@@ -173,25 +172,6 @@ def read_tasks(args: Options) -> tuple[list[Task], tuple[str, ...]]:
     return [EstimateTask(rows=(row,), guessed=guessed, options=options, model=model)], notes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summed:
-    """What came of a model.
-
-    Attributes:
-        wanted: the plan.
-        rows: a measurement for each of its cases.
-        estimate: their sum.
-        memory: bytes by what they are for.
-        document: the JSON object, all of it but the run and the kernels' rows.
-    """
-
-    wanted: Plan
-    rows: Mapping[KernelSpec, Measurement]
-    estimate: Estimate
-    memory: dict[str, int]
-    document: dict[str, Any]
-
-
 @dataclass(frozen=True, kw_only=True)
 class EstimateTask(ModelTask):
     """A step that is summed from its kernels.
@@ -221,15 +201,26 @@ class EstimateTask(ModelTask):
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
         """Measure the kernels that are not there yet, and sum them."""
+        from pydlbench.analysis.estimate import estimate
+        from pydlbench.models.counts import memory
         from pydlbench.runner.execute import kernels
 
-        wanted = self._plan(session)
+        step, wanted = self.step, self._plan(session)
         rows = yield from kernels(self, wanted.cases, session, view, effort=wanted.effort)
-        found = self._sum(wanted, rows, session.cache_bytes(self.step.device))
-        if not found.estimate.layers:
+        found = estimate(
+            wanted,
+            rows,
+            memory_bytes=memory(self.model, step.phase, step.precision) if self.model else {},
+            options=step.options,
+            own=step.own,
+            device=step.device,
+            threads=next((one.threads for one in rows.values() if one.threads), None),
+            cache_bytes=session.cache_bytes(step.device),
+        )
+        if not found.layers:
             reasons = dict.fromkeys(one.reason for one in rows.values() if one.reason)
             raise PydlbenchError(f"no layer could be measured: {next(iter(reasons), 'no layers')}")
-        yield Result("estimate", found.document, self.rows[0], detail=found)
+        yield Result("estimate", found.to_dict(), self.rows[0], detail=(found, [*rows.values()]))
 
     def _plan(self, session: Any) -> Plan:
         """Return the step's work; that of the user's own model is recorded for it."""
@@ -253,75 +244,17 @@ class EstimateTask(ModelTask):
             types=found.types,
         )
 
-    def _sum(
-        self, wanted: Plan, rows: Mapping[KernelSpec, Measurement], cache_bytes: int
-    ) -> Summed:
-        """Sum the kernels of the step.
-
-        Args:
-            wanted: its plan.
-            rows: a measurement for each of the plan's cases.
-            cache_bytes: of the device's last cache, as the plan was made with.
-        """
-        from pydlbench.analysis.estimate import estimate
-        from pydlbench.models.counts import memory
-
-        step, found = self.step, estimate(wanted, rows)
-        needs = {} if self.model is None else memory(self.model, step.phase, step.precision)
-        record = found.record(
-            wanted,
-            memory_bytes=needs,
-            options=step.options,
-            own=step.own,
-            device=step.device,
-            threads=next((one.threads for one in rows.values() if one.threads), None),
-            cache_bytes=cache_bytes,
-        )
-        document = record.to_dict()
-        return Summed(wanted=wanted, rows=rows, estimate=found, memory=needs, document=document)
-
 
 # -----------------------------------------------------------------------------
 # Where ``estimate`` puts its estimate, or its counts.
 
 
-def show_estimate(run: RunRecord, found: Summed, outputs: Outputs, *, top: int | None) -> None:
-    """Write the file, and print.
-
-    Args:
-        run: the run.
-        found: what came of it.
-        outputs: where to.
-        top: how many layers are listed; None is all.
-
-    Raises:
-        PydlbenchError: the file could not be written after all; the table is printed before.
-    """
-    from pydlbench.report.json import dump
-    from pydlbench.report.model import model_report
-
-    rows = list(found.rows.values())
-
-    def document() -> str:
-        measurements = [row.to_dict() for row in rows]
-        head = {"kind": "estimate", "run": run.to_dict()}
-        return dump({**head, **found.document, "measurements": measurements})
-
-    outputs.write(
-        {"json": document},
-        lambda: model_report(run, found.wanted, found.estimate, found.memory, rows, top=top),
-    )
-
-
 def show_summary(model: Model, outputs: Outputs) -> int:
     """Count, without timing anything; returns the exit code."""
     from pydlbench.models.counts import summary
+    from pydlbench.report.estimate import summary_report
     from pydlbench.report.json import dump
-    from pydlbench.report.model import summary_report
 
     found = summary(model)
-    outputs.write(
-        {"json": lambda: dump(found)},
-        lambda: summary_report(found),
-    )
+    outputs.write({"json": lambda: dump(found)}, lambda: summary_report(found))
     return 0

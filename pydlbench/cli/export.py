@@ -242,11 +242,11 @@ def _sheet(loaded: Sequence[Loaded]) -> tuple[Sequence[str], list[list[Any]], li
     Raises:
         UsageError: there is neither.
     """
-    from pydlbench.report import csv, e2e
+    from pydlbench.report import csv, step
 
     for table, columns, read in (
         ("layer", csv.CSV_COLUMNS, _layers),
-        ("step", e2e.CSV_COLUMNS, _steps),
+        ("step", step.CSV_COLUMNS, _steps),
     ):
         rows: list[list[Any]] = []
         for one in loaded:
@@ -283,7 +283,7 @@ def _layers(entries: Sequence[Entry]) -> list[Measurement]:
 
 def _steps(entries: Sequence[Entry]) -> list[StepRow]:
     from pydlbench.records.step import StepRecord
-    from pydlbench.report.e2e import step_rows
+    from pydlbench.report.step import step_rows
 
     found = [entry.document for entry in entries if entry.table == "step"]
     return step_rows(list(map(StepRecord.from_dict, found)))

@@ -8,22 +8,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from pydlbench.cli.options import EXPLAIN, HOW, REPETITIONS, ExplainedStep, flag
 from pydlbench.cli.steps import (
     ModelTask,
+    answer,
     code_limit,
     frameworks_of,
     read_steps,
-    show_documents,
 )
 from pydlbench.errors import PydlbenchError
 from pydlbench.runner.tasks import Result, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
-    from pydlbench.cli.output import Outputs
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepSpec
     from pydlbench.report.blocks import Block
-    from pydlbench.runner.execute import View
+    from pydlbench.runner.execute import Results, View
     from pydlbench.store.documents import Loaded
 
 __all__ = ["Options", "read_tasks", "run", "stored_report"]
@@ -68,24 +67,18 @@ def run(
     Raises:
         UsageError: bad input; nothing was measured and nothing written.
     """
-    from pydlbench.cli.measuring import measure
-    from pydlbench.cli.output import Outputs
+    from pydlbench.report.forecast import forecast_report
+
+    def report(run: RunRecord, results: Results) -> list[Block]:
+        documents = [one.document for one in results.outcomes]
+        return forecast_report(run, documents, explain=args.explain)
 
     tasks, notes = read_tasks(args, forecaster)
-    outputs = Outputs.of(args)
-    outputs.note(*notes)
-
-    def shown(results: Any) -> None:
-        if results.outcomes:
-            found = [one.document for one in results.outcomes]
-            show(results.run, found, outputs, early=results.early, explain=args.explain)
-
     # Without the GPU, or a model, no step of the run has a forecast.
     steps = [row.spec for task in tasks for row in task.rows]
     tolerant = not any(one.on_gpu or one.own is not None for one in steps)
     how: dict[str, Any] = {"sessions": session_factory, "what": "forecasts"}
-    code, _ = measure(args, "forecast", tasks, shown, tolerant=tolerant, **how)
-    return code
+    return answer(args, "forecast", tasks, notes, report, tolerant=tolerant, **how)[0]
 
 
 def read_tasks(
@@ -159,38 +152,6 @@ class ForecastTask(ModelTask):
             yield self.without_numbers(row, error)
             return
         yield Result("forecast", record.to_dict(), row, detail=record)
-
-
-# -----------------------------------------------------------------------------
-# What is shown of forecasts.
-
-
-def show(
-    run: RunRecord,
-    documents: Sequence[dict[str, Any]],
-    outputs: Outputs,
-    *,
-    early: bool,
-    explain: bool,
-) -> None:
-    """Write the files, and print.
-
-    Args:
-        run: when and where.
-        documents: the forecasts, or why there are none.
-        outputs: where to.
-        early: more was asked for.
-        explain: all operators.
-
-    Raises:
-        PydlbenchError: a file could not be written after all; the report is printed before.
-    """
-    from pydlbench.report.forecast import forecast_report
-
-    def report() -> list[Block]:
-        return forecast_report(run, documents, explain=explain)
-
-    show_documents(run, "forecast", documents, outputs, report, early=early)
 
 
 def stored_report(run: Loaded) -> list[Block]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import math
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pydlbench.cli.machine import reading_store
 from pydlbench.cli.options import (
@@ -25,13 +24,10 @@ from pydlbench.cli.values import whole_number
 from pydlbench.errors import UsageError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from pydlbench.analysis.estimate import Estimate, Plan
     from pydlbench.cli.options import Quiet
-    from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunInfo
-    from pydlbench.records.specs import KernelSpec
     from pydlbench.report.blocks import Block
     from pydlbench.store.documents import Loaded
     from pydlbench.store.entry import Entry
@@ -253,134 +249,6 @@ def _agreed(infos: Sequence[RunInfo], ask: Callable[[str], str] | None) -> bool:
 
 
 # -----------------------------------------------------------------------------
-# The estimates of a run that is kept, summed again from its rows and shown as ``estimate`` does.
-
-
-def _estimates(run: Loaded) -> list[Block]:
-    """Return the report on every estimate of a run.
-
-    One whose kernels are not all in the run, or do not add up to what was kept (another version
-    may have planned the step in another way), is a line with what was kept.
-    """
-    from pydlbench.records.measurement import Measurement
-    from pydlbench.report.blocks import Lines
-
-    every = [Measurement.from_dict(entry.document) for entry in run.table("layer")]
-    blocks: list[Block] = []
-    for entry in run.table("estimate"):
-        report = _report(run, every, entry.document)
-        blocks += [Lines([_summary(entry.document)])] if report is None else report
-    return blocks
-
-
-def _report(
-    run: Loaded, every: Sequence[Measurement], document: Mapping[str, Any]
-) -> list[Block] | None:
-    """Return the whole report, or None where the run's rows do not add up to the estimate."""
-    from pydlbench.report.model import model_report
-
-    summed = summed_again(every, document)
-    if summed is None:
-        return None
-    wanted, found, rows = summed
-    return model_report(run.record, wanted, found, document.get("memory_bytes", {}), rows)
-
-
-def summed_again(
-    every: Sequence[Measurement], document: Mapping[str, Any]
-) -> tuple[Plan, Estimate, list[Measurement]] | None:
-    """Sum an estimate that is kept once more; None where the rows do not add up to it.
-
-    Args:
-        every: the rows of its run, those of other estimates among them.
-        document: of the estimate.
-
-    Returns:
-        What was wanted, what it came to, and the rows that are in the sum.
-    """
-    from pydlbench.analysis.estimate import estimate
-
-    wanted = _plan(document)
-    # A file has null where there is no number.
-    kept = document["estimate"].get("time_s") or math.nan
-    if wanted is None:
-        return None
-    for rows in _rows(wanted, every, document.get("threads")):
-        found = estimate(wanted, rows)
-        if math.isclose(found.time.middle, kept, rel_tol=1e-9):
-            return wanted, found, list(rows.values())
-    return None
-
-
-def _plan(document: Mapping[str, Any]) -> Plan | None:
-    from pydlbench.analysis.estimate import plan
-    from pydlbench.analysis.mapped import recorded_plan
-    from pydlbench.models import build_model
-    from pydlbench.records.estimate import Recorded
-
-    if "cache_bytes" not in document:
-        return None
-    how = {
-        "phase": document["phase"],
-        "precision": document["precision"],
-        "device": document.get("device", "cpu"),
-        "cache_bytes": document["cache_bytes"],
-    }
-    if document.get("recorded") is not None:
-        found = Recorded.from_dict(document["recorded"])
-        name, batch = document["model"], document["batch"]
-        return recorded_plan(found.calls, name=name, batch=batch, notes=found.notes, **how)
-    model = build_model(document["model"], document["batch"], **document.get("options", {}))
-    return plan(model, **how)
-
-
-def _rows(
-    wanted: Plan, every: Sequence[Measurement], threads: int | None
-) -> Iterator[dict[KernelSpec, Measurement]]:
-    """Yield what may be the rows of a plan: those in its order, then those of the same kernels."""
-    if len(every) == len(wanted.cases):
-        yield dict(zip(wanted.cases, every, strict=True))
-    by_kernel: dict[Any, list[Measurement]] = {}
-    for row in every:
-        if threads is None or row.threads in (None, threads):
-            by_kernel.setdefault(_kernel(row), []).append(row)
-    found = {}
-    for case in wanted.cases:
-        rows = by_kernel.get(_kernel_of(case))
-        if not rows:
-            return
-        # Poolings of one shape may differ in what they compute: the one of this name first.
-        found[case] = next((row for row in rows if row.layer == case.layer.name), rows[0])
-    yield found
-
-
-def _kernel(row: Measurement) -> tuple[Any, ...]:
-    return (
-        *(row.problem, row.pass_, row.precision, row.propagation, row.cache, row.layout_request),
-        *(row.backend, row.mode, row.device, row.fuse),
-    )
-
-
-def _kernel_of(case: KernelSpec) -> tuple[Any, ...]:
-    return (
-        *(case.layer.problem, case.pass_, case.precision, case.propagation, case.cache),
-        *(case.layout, case.backend, case.mode, case.device, case.fuse),
-    )
-
-
-def _summary(document: Mapping[str, Any]) -> str:
-    from pydlbench.units import time_in, time_unit
-
-    found = document["estimate"]
-    words = f"{document['model']}  batch {document['batch']}  {document['phase']}"
-    bounds = [found.get(name) for name in ("low", "high")]
-    known = [value for value in bounds if isinstance(value, (int, float))]
-    unit = time_unit(known or [1.0])
-    between = " to ".join(time_in(unit, value) for value in known) or "unknown"
-    return f"{words}  {document['precision']}  estimate {between}"
-
-
-# -----------------------------------------------------------------------------
 # A run as its command had printed it: what ``pydlbench runs show`` and ``pydlbench report`` show.
 
 
@@ -482,10 +350,29 @@ def _layers(run: Loaded) -> list[Block]:
     return layers_report(run.record, rows, conclude_run(run.record, rows), algorithms=listed)
 
 
+def _estimates(run: Loaded) -> list[Block]:
+    """Return the report on every estimate of a run, with the rows that were measured for it."""
+    from pydlbench.records.estimate import StepEstimate
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.report.estimate import estimate_report
+    from pydlbench.runner.execute import kernel_of
+
+    blocks: list[Block] = []
+    for entry in run.table("estimate"):
+        rows = [
+            Measurement.from_dict(one.document)
+            for one in run.table("layer")
+            if run.info.kind == "estimate" or (one.key and kernel_of(one.key) == entry.key)
+        ]
+        step = StepEstimate.from_dict(entry.document)
+        blocks += estimate_report(run.record, step, rows)
+    return blocks
+
+
 def _steps(run: Loaded) -> list[Block]:
     from pydlbench.cli.step import steps_blocks
     from pydlbench.records.step import StepRecord
-    from pydlbench.report.e2e import settings
+    from pydlbench.report.step import settings
 
     agreements = [entry.document for entry in run.table("agreement")]
     records = []

@@ -302,7 +302,7 @@ def show(
     if not rows:
         return
     from pydlbench.cli.output import row_warnings
-    from pydlbench.report import e2e as export
+    from pydlbench.report import step as export
     from pydlbench.report.text import as_markdown
 
     shown = export.step_rows(rows)
@@ -332,7 +332,7 @@ def steps_blocks(
         rows: at least one.
         agreements: what came of ``--agree``.
     """
-    from pydlbench.report.e2e import conclude, step_rows, steps_report
+    from pydlbench.report.step import conclude, step_rows, steps_report
 
     shown = step_rows(rows)
     return steps_report(run, shown, [*conclude(shown), *map(_agreement, agreements)])

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from pydlbench.cli.options import ExplainedStep
-    from pydlbench.cli.output import Outputs
     from pydlbench.cli.step_options import Options as StepOptions
     from pydlbench.models.graph import Model
+    from pydlbench.records.record import Record
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepSpec
     from pydlbench.report.blocks import Block
-    from pydlbench.runner.execute import View
+    from pydlbench.runner.execute import Results, View
 
 
 def settings(given: Sequence[tuple[str, str]]) -> dict[str, str]:
@@ -183,40 +183,62 @@ class ModelTask(Task):
         return replace(self, rows=rows, guessed=False)
 
 
-def show_documents(
-    run: RunRecord,
+def answer(
+    args: ModelOptions,
     kind: str,
-    documents: Sequence[dict[str, Any]],
-    outputs: Outputs,
-    report: Callable[[], list[Block]],
+    tasks: Sequence[Task],
+    notes: Sequence[str],
+    report: Callable[[RunRecord, Results], list[Block]],
     *,
-    early: bool,
-) -> None:
-    """Write the files of a run's documents, and print their report.
+    parts: Callable[[Results], Sequence[Record]] = lambda _: (),
+    **how: Any,
+) -> tuple[int, Results]:
+    """Measure the tasks of a command about a step; write its files and print its report.
 
     Args:
-        run: when and where.
-        kind: of the documents: ``forecast`` or ``breakdown``.
-        documents: of the steps, or why there are none.
-        outputs: where to.
-        report: gives what is printed.
-        early: more was asked for.
+        args: the command's options.
+        kind: the command.
+        tasks: what is wanted.
+        notes: on it.
+        report: makes what is printed of what came of it, of which there is something.
+        parts: rows that its JSON has behind the answers.
+        how: further keywords of :func:`pydlbench.cli.measuring.measure`.
+
+    Returns:
+        The command's exit code, and what came of the run.
 
     Raises:
-        PydlbenchError: a file could not be written after all; the report is printed before.
+        UsageError: bad input; nothing was measured and nothing written.
+        PydlbenchError: what has ended the run early, or a file could not be written after all; the
+            report is printed before.
     """
+    from pydlbench.cli.measuring import measure
+    from pydlbench.cli.output import Outputs
     from pydlbench.report.blocks import run_lines
     from pydlbench.report.json import dump, run_document
     from pydlbench.report.text import as_markdown
     from pydlbench.store.entry import Entry
 
-    def document() -> str:
-        entries = [Entry.from_document(kind, one) for one in documents]
-        return dump(run_document(kind, run, entries, interrupted=early))
+    outputs = Outputs.of(args)
+    outputs.note(*notes)
 
-    outputs.write(
-        {"json": document, "md": lambda: as_markdown([*report(), run_lines(run)])}, report
-    )
+    def show(results: Results) -> None:
+        if not results.outcomes:
+            return
+        run, early = results.run, results.early
+        entries = [Entry.from_document(one.result.table, one.document) for one in results.outcomes]
+        entries += [Entry.from_document("layer", row.to_dict()) for row in parts(results)]
+        outputs.write(
+            {
+                "json": lambda: dump(
+                    run_document(kind, run, entries, interrupted=early, samples=True)
+                ),
+                "md": lambda: as_markdown([*report(run, results), run_lines(run)]),
+            },
+            lambda: report(run, results),
+        )
+
+    return measure(args, kind, tasks, show, **how)
 
 
 def code_limit(args: ModelOptions) -> dict[str, float]:

@@ -26,13 +26,14 @@ from pydlbench.units import percent
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pydlbench.analysis.estimate import Estimate, Term
+    from pydlbench.analysis.estimate import Term
     from pydlbench.analysis.mapped import MappedCall
     from pydlbench.analysis.native import NativeSum
     from pydlbench.models.graph import Model
     from pydlbench.ops.op import Layer
     from pydlbench.records.breakdown import BreakdownRecord, BrokenDownCall
     from pydlbench.records.breakdown import Term as Difference
+    from pydlbench.records.estimate import StepEstimate
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.step import StepRecord, StepSpec
     from pydlbench.runner.session import Session
@@ -104,7 +105,7 @@ class Observations:
     step: StepRecord
     plan: Plan
     rows: Mapping[KernelSpec, Measurement]
-    estimate: Estimate
+    estimate: StepEstimate
     native: NativeSum
     breakdown: BreakdownRecord | None = None
     dispatch_s: float | None = None

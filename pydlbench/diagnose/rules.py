@@ -673,8 +673,8 @@ def find_arithmetic(seen: Observations) -> Iterator[Hypothesis]:
     if spec.precision != "fp32" or spec.on_gpu or spec.framework == ONNX_FRAMEWORK:
         return  # a file computes in its own types
     layers = seen.estimate.layers
-    bound = sum(layer.time.middle for layer in layers if layer.bound == "compute")
-    total = seen.estimate.time.middle
+    bound = sum(layer.time_s for layer in layers if layer.bound == "compute")
+    total = seen.estimate.estimate.time_s
     if not total or bound < _MOSTLY * total:
         return
     yield Hypothesis(

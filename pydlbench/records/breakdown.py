@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, Final
 
 import msgspec
 
+from pydlbench.records.fields import shown
 from pydlbench.records.own import OwnSpec
 from pydlbench.records.record import Record, one_of
 from pydlbench.records.specs import Framework, Phase, Precision
 from pydlbench.records.trace import CallInContext, ModuleInContext, Tracing
+from pydlbench.units import format_seconds, percent
 
 #: From what the hardware needs to the step itself; fields of :class:`Levels`.
 LEVELS: Final = ("limit", "native", "alone", "in_context", "step")
@@ -28,7 +31,7 @@ class Level(Record, frozen=True, kw_only=True):
         n: how many rounds.
     """
 
-    median: float
+    median: Annotated[float, shown("time", format_seconds, unit="s")]
     ci_low: float | None = None
     ci_high: float | None = None
     n: int
@@ -73,15 +76,19 @@ class Term(Record, frozen=True, kw_only=True):
         detail: which calls stand out in it; empty where none does.
     """
 
-    term: str
-    kind: Annotated[str, one_of("limit", "difference", "experiment", "unexplained")]
-    seconds: float
-    ci_low: float | None = None
+    term: Annotated[str, shown("term", right=False)]
+    kind: Annotated[
+        str,
+        one_of("limit", "difference", "experiment", "unexplained"),
+        shown("kind", right=False),
+    ]
+    seconds: Annotated[float, shown("time", format_seconds, unit="s")]
+    ci_low: Annotated[float | None, shown("95 %", format_seconds, unit="s")] = None
     ci_high: float | None = None
-    share: float
+    share: Annotated[float, shown("share", partial(percent, signed=True, decimal=True))]
     how: str
     level: Annotated[str, one_of(*LEVELS)]
-    detail: str = ""
+    detail: Annotated[str, shown("what stands out", right=False)] = ""
 
     promised = ("ci_low", "ci_high")
 
@@ -112,8 +119,8 @@ class BrokenDownModule(ModuleInContext, frozen=True, kw_only=True):
         native_s: of the native layers that stand for them; None where a call has none.
     """
 
-    alone_s: float | None = None
-    native_s: float | None = None
+    alone_s: Annotated[float | None, shown("alone", format_seconds, unit="s")] = None
+    native_s: Annotated[float | None, shown("native", format_seconds, unit="s")] = None
 
 
 class Breakdown(Record, frozen=True, kw_only=True):
@@ -143,7 +150,7 @@ class Breakdown(Record, frozen=True, kw_only=True):
     modules: tuple[BrokenDownModule, ...]
     between_calls_s: float
     not_measured: tuple[str, ...] = ()
-    unexplained: float | None = None
+    unexplained: Annotated[float | None, shown("unexplained", partial(percent, signed=True))] = None
     unexplained_low: float | None = None
     unexplained_high: float | None = None
     contradictions: tuple[str, ...] = ()
@@ -204,6 +211,11 @@ class BreakdownRecord(Breakdown, frozen=True, kw_only=True, rename={"measured": 
     derived = ("additivity_error", "forecast_error")
     promised = ("forecast_s",)
     omitted = ("own", "types")
+
+    @property
+    def who(self) -> Annotated[str, shown("step", right=False)]:
+        """The framework with its mode."""
+        return f"{self.framework} {self.mode}"
 
     @property
     def additivity_error(self) -> float | None:

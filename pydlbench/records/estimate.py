@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
 
 import msgspec
 
+from pydlbench.records.fields import shown
+from pydlbench.records.measurement import MATERIAL
 from pydlbench.records.operator import RecordedCall
 from pydlbench.records.own import OwnSpec
 from pydlbench.records.record import Record
 from pydlbench.records.specs import Phase, Precision
+from pydlbench.units import format_seconds, percent
 
 
 class EstimatedStep(Record, frozen=True, kw_only=True):
@@ -29,6 +32,7 @@ class EstimatedStep(Record, frozen=True, kw_only=True):
         kernels_in_step: kernels in a step.
         kernels_without_cold: distinct kernels without a time with cold caches: their hot
             time stands for both.
+        without_cold: why the first of these has none; empty without them.
     """
 
     time_s: float
@@ -42,17 +46,20 @@ class EstimatedStep(Record, frozen=True, kw_only=True):
     kernels_measured: int = 0
     kernels_in_step: int = 0
     kernels_without_cold: int = 0
+    without_cold: str = ""
 
 
 class EstimatedLayer(Record, frozen=True, kw_only=True):
     """One node's part in an estimated step, all its passes together; seconds.
 
     Attributes:
-        name: of the node.
+        name: of the node; of several alike the first one's.
         kind: conv2d, gemm, pool2d, or the operation of a pointwise layer.
         time_s: middle of hot and cold, in seconds.
         low: the lower of both, in seconds.
         high: the higher of both, in seconds.
+        hot_s: with hot caches, in seconds.
+        cold_s: with cold caches, in seconds.
         share: of the step, 0 to 1.
         bound: what bounds its slowest pass: compute, memory or launch.
         roof_s: what the roofline of the measured peaks allows, in seconds.
@@ -62,21 +69,82 @@ class EstimatedLayer(Record, frozen=True, kw_only=True):
         algorithms: the kernels behind it, by pass.
         like: the model's first layer that runs the same kernels; its own name for itself.
         contended: other work disturbed more than 5 % of its time.
+        count: how many layers these are, where it stands for all alike.
     """
 
     name: str
-    kind: str
+    kind: Annotated[str, shown("kind", right=False)]
     time_s: float
     low: float = 0.0
     high: float = 0.0
-    share: float
-    bound: str | None
+    hot_s: Annotated[float, shown("hot", format_seconds)] = 0.0
+    cold_s: Annotated[float, shown("cold", format_seconds)] = 0.0
+    share: Annotated[float, shown("share", percent)]
+    bound: Annotated[str | None, shown("bound", right=False)]
     roof_s: float | None = None
-    efficiency: float | None
-    passes: Mapping[str, float] = msgspec.field(default_factory=dict)
+    efficiency: Annotated[float | None, shown("of roof", percent)]
+    passes: Annotated[Mapping[str, float], shown("", format_seconds)] = msgspec.field(
+        default_factory=dict
+    )
     algorithms: Mapping[str, Any] = msgspec.field(default_factory=dict)
     like: str = ""
     contended: bool = False
+    count: int = 1
+
+    unlisted = ("count",)
+
+    @property
+    def alike(self) -> Annotated[str, shown("layer", right=False)]:
+        """The name, with the number of layers where it stands for several."""
+        return self.name if self.count == 1 else f"{self.name} x{self.count}"
+
+    @property
+    def bar(self) -> Annotated[str, shown("", right=False)]:
+        """The share as a bar; a blank title leaves it out of Markdown and pages."""
+        return "#" * round(20 * self.share)
+
+    @property
+    def note(self) -> Annotated[str, shown("note", right=False)]:
+        """A word on what makes the time less certain."""
+        return "contended" if self.contended else ""
+
+    @property
+    def at_roof_s(self) -> float:
+        """Its time if it ran at its roof; that which it takes where the roof is not known."""
+        return self.time_s if self.roof_s is None else self.roof_s
+
+    @property
+    def excess_s(self) -> float:
+        """What it takes above its roof; nothing where it is faster than that."""
+        return max(0.0, self.time_s - self.at_roof_s)
+
+
+def joined(layers: Iterable[EstimatedLayer]) -> list[EstimatedLayer]:
+    """Return one for all layers that run the same kernels, in the order of the first ones."""
+    alike: dict[str, list[EstimatedLayer]] = {}
+    for layer in layers:
+        alike.setdefault(layer.like, []).append(layer)
+    return [_together(group) for group in alike.values()]
+
+
+def _together(group: list[EstimatedLayer]) -> EstimatedLayer:
+    sums = ("time_s", "low", "high", "hot_s", "cold_s", "share")
+    known = all(layer.roof_s is not None for layer in group)
+    passes = dict.fromkeys((name for layer in group for name in layer.passes), 0.0)
+    for layer in group:
+        for name, seconds in layer.passes.items():
+            passes[name] += seconds
+    total: dict[str, Any] = {name: sum(getattr(one, name) for one in group) for name in sums}
+    roof_s = sum(layer.at_roof_s for layer in group) if known else None
+    return msgspec.structs.replace(
+        group[0],
+        **total,
+        roof_s=roof_s,
+        efficiency=roof_s / total["time_s"] if roof_s and total["time_s"] > 0 else None,
+        passes=passes,
+        contended=any(layer.contended for layer in group),
+        count=len(group),
+    )
 
 
 class Recorded(Record, frozen=True, kw_only=True):
@@ -107,6 +175,7 @@ class StepEstimate(Record, frozen=True, kw_only=True):
 
     Attributes:
         model: name of the model.
+        title: what it is, in words.
         batch: images per step.
         phase: what a step computes.
         precision: of all layers.
@@ -139,6 +208,7 @@ class StepEstimate(Record, frozen=True, kw_only=True):
     """
 
     model: str
+    title: str = ""
     batch: int
     phase: Phase
     precision: Precision
@@ -163,3 +233,13 @@ class StepEstimate(Record, frozen=True, kw_only=True):
     cache_bytes: int | None = None
 
     omitted = ("own", "recorded")
+
+    @property
+    def groups(self) -> list[EstimatedLayer]:
+        """The layers, those that run the same kernels as one: ResNet-152 has 700, and 60 kinds."""
+        return joined(self.layers)
+
+    @property
+    def tells(self) -> bool:
+        """Whether so little of the sum was disturbed that something can be concluded from it."""
+        return self.disturbed_share <= MATERIAL

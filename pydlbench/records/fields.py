@@ -95,9 +95,10 @@ def columns_of(
 
     Args:
         rows: records of one type.
-        names: of fields and properties, parted by blanks: ``layer time.median tflops``; with
-            another header behind ``=`` where a table has less room: ``of_theoretical=theory``. Two
-            fields are the ends of what the first one's header says: ``ci_low..ci_high``.
+        names: of fields, of keys of mappings, and of properties, parted by blanks:
+            ``layer time.median passes.forward``; with another header behind ``=``, in which ``_``
+            is a blank: ``of_theoretical=theory``. Two fields are the ends of what the first one's
+            header says: ``ci_low..ci_high``.
         seconds: formats fields whose unit is ``s``, so that a table has one unit of time; None
             leaves each to its own format.
     """
@@ -107,7 +108,7 @@ def columns_of(
         name, _, header = word.partition("=")
         field = declared(record, name.partition("..")[0])
         if header:
-            field = replace(field, header=header)
+            field = replace(field, header=header.replace("_", " "))
         if field.when(rows) if field.when is not None else _needed(name, rows, field.varies):
             found.append(_column(name, field, rows, seconds))
     return found
@@ -120,9 +121,10 @@ def _needed(path: str, rows: Sequence[Any], varies: bool) -> bool:
 
 
 def value_of(row: Any, path: str) -> Any:
-    """Return a field of a record, or of one in it: ``time.median``; None without that."""
+    """Return a field of a record, or of a record or mapping in it: ``time.median``; or None."""
     for name in path.split("."):
-        row = None if row is None else getattr(row, name)
+        if row is not None:
+            row = row.get(name) if isinstance(row, Mapping) else getattr(row, name)
     return row
 
 
@@ -149,12 +151,14 @@ def _column(
 def declared(record: type, path: str) -> Shown:
     """Return what a field or a property declares, of records in it too.
 
+    All values of a mapping are shown as that is declared.
+
     Raises:
         LookupError: it declares nothing.
     """
     name, _, rest = path.partition(".")
     kind = _types(record)[name]
-    if rest:
+    if rest and get_origin(_inner(kind)) is not Mapping:
         return declared(_inner(kind), rest)
     return next(_shown(kind))
 

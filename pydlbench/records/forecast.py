@@ -5,17 +5,30 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from functools import partial
+from typing import Annotated, Any, Final
 
 import msgspec
 
+from pydlbench.records.fields import shown
 from pydlbench.records.own import OwnSpec
 from pydlbench.records.record import Record
 from pydlbench.records.specs import Framework, Phase, Precision
 from pydlbench.timing.statistics import median, median_interval
+from pydlbench.units import cut, format_seconds, percent
 
 # Raised when times are taken in another way: older rows are not used then.
 _METHOD: Final = 3
+# Characters of the names of an operator's nodes.
+_WIDE: Final = 36
+
+
+def _joined(names: tuple[str, ...]) -> str:
+    return cut(", ".join(names), _WIDE)
+
+
+def _plus_minus(share: float) -> str:
+    return f"+- {percent(share, decimal=True)}"
 
 
 class Place(Record, frozen=True, kw_only=True):
@@ -155,20 +168,27 @@ class ForecastTerm(Record, frozen=True, kw_only=True):
         created_utc: when it was timed.
     """
 
-    operator: str
+    operator: Annotated[str, shown("operator", right=False)]
     signature: str
-    names: tuple[str, ...] = ()
-    count: int = 1
-    direction: str = "forward"
-    seconds: float | None = None
+    names: Annotated[tuple[str, ...], shown("of", _joined, right=False)] = ()
+    count: Annotated[int, shown("calls")] = 1
+    direction: Annotated[str, shown("direction", right=False)] = "forward"
+    seconds: Annotated[float | None, shown("each", format_seconds, unit="s")] = None
     enqueue_s: float | None = None
     ci_low: float | None = None
     ci_high: float | None = None
-    share: float = 0.0
+    share: Annotated[float, shown("share", partial(percent, decimal=True))] = 0.0
     source: str = "missing"
     created_utc: str | None = None
 
     omitted = ("enqueue_s",)
+
+    @property
+    def half_width(self) -> Annotated[float | None, shown("processes", _plus_minus)]:
+        """Half of the interval over the time; None without one."""
+        if not self.seconds or self.ci_low is None or self.ci_high is None:
+            return None
+        return (self.ci_high - self.ci_low) / 2 / self.seconds
 
 
 class ForecastRecord(Record, frozen=True, kw_only=True, rename={"seconds": "forecast_s"}):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from pydlbench.records.fields import shown
 from pydlbench.records.record import Document, Record, one_of
 from pydlbench.records.run import RunRecord
 from pydlbench.records.trace import CallInContext, Dominant, ModuleInContext
+from pydlbench.units import format_seconds, percent
 from pydlbench.words import DIRECTIONS
 
 
@@ -31,20 +33,38 @@ class RecordedProblem(Record, frozen=True, kw_only=True):
         signature: see :class:`~pydlbench.records.operator.RecordedCall`.
     """
 
-    operator: str
-    problem: str
+    operator: Annotated[str, shown("operator", right=False)]
+    problem: Annotated[str, shown("problem", right=False)]
     passes: tuple[str, ...] = ()
     direction: Annotated[str, one_of(*DIRECTIONS)]
-    precision: str
+    precision: Annotated[str, shown("precision", right=False)]
     modules: tuple[str, ...] = ()
-    count: int
-    seconds: float | None = None
-    share: float | None = None
+    count: Annotated[int, shown("count", "{:,}".format)]
+    seconds: Annotated[float | None, shown("time", format_seconds)] = None
+    share: Annotated[float | None, shown("share", percent)] = None
     flops: int | None = None
-    limit_s: float | None = None
-    native_s: float | None = None
+    limit_s: Annotated[float | None, shown("limit", format_seconds)] = None
+    native_s: Annotated[float | None, shown("native", format_seconds)] = None
     no_layer: str | None = None
     signature: str
+
+    @property
+    def pass_(self) -> Annotated[str, shown("pass", right=False)]:
+        """The passes of its layer; of an optimizer that it is one."""
+        named = self.direction in ("forward", "backward")
+        return " ".join(self.passes) if named and self.passes else self.direction
+
+    @property
+    def of_limit(self) -> Annotated[float | None, shown("of limit", percent)]:
+        """What the limit is of its time, 0 to 1; None where one of the two is not known."""
+        if self.limit_s is None or not self.seconds:
+            return None
+        return self.limit_s / self.seconds
+
+    @property
+    def times_native(self) -> Annotated[float | None, shown("x native", "{:.3g}".format)]:
+        """How many times as long it takes as native layers; None where either is not known."""
+        return self.seconds / self.native_s if self.seconds and self.native_s else None
 
 
 class RecordedSteps(Record, frozen=True, kw_only=True):

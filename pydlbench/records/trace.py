@@ -7,7 +7,9 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated
 
+from pydlbench.records.fields import shown
 from pydlbench.records.record import Record, one_of
+from pydlbench.units import format_seconds, percent
 from pydlbench.words import DIRECTIONS
 
 if TYPE_CHECKING:
@@ -105,10 +107,15 @@ class ModuleInContext(Record, frozen=True, kw_only=True):
             tenth of it.
     """
 
-    module: str
-    seconds: float
-    share: float
-    limit_s: float | None = None
+    module: Annotated[str, shown("module", right=False)]
+    seconds: Annotated[float, shown("time", format_seconds, unit="s")]
+    share: Annotated[float, shown("share", percent)]
+    limit_s: Annotated[float | None, shown("limit", format_seconds, unit="s")] = None
+
+    @property
+    def of_limit(self) -> Annotated[float | None, shown("of limit", percent)]:
+        """What the limit is of its time, 0 to 1; None where that is not known."""
+        return None if self.limit_s is None else self.limit_s / self.seconds
 
 
 class Dominant(Record, frozen=True, kw_only=True):

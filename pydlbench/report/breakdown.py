@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.backends import capabilities
 from pydlbench.records.breakdown import LEVELS, BreakdownRecord
-from pydlbench.records.fields import Column
+from pydlbench.records.fields import columns_of
 from pydlbench.records.step import step_words
 from pydlbench.report.blocks import Heading, Lines, Table
 from pydlbench.report.columns import device_name
@@ -19,12 +18,14 @@ from pydlbench.units import Scale, percent
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pydlbench.records.breakdown import BrokenDownModule, Level, Term
+    from pydlbench.records.breakdown import Level, Term
     from pydlbench.records.run import RunRecord
     from pydlbench.report.blocks import Block
 
 # Modules that are shown unless all are asked for.
 _SHOWN: Final = 8
+_MODULES: Final = "module seconds=in_context share alone_s native_s limit_s"
+_TERMS: Final = "term kind seconds ci_low..ci_high share detail"
 # Below this share of the step nothing is worth a sentence.
 _WORTH: Final = 0.005
 #: What lies above a level.
@@ -56,7 +57,10 @@ def breakdown_report(
             words = f"{one['model']}  {one['phase']}  {one['framework']} {one['mode']}"
             blocks.append(Lines([f"{words}  {one['status']}: {one['reason']}"], alarm=True))
     if len(records) > 1:
-        blocks.append(Table.of(breakdown_columns(records), records))
+        levels = " ".join(f"levels.{name}.median={name}" for name in LEVELS)
+        scale = Scale.fit(max(one.measured.median for one in records))
+        columns = columns_of(records, f"who {levels} unexplained", seconds=scale.text)
+        blocks.append(Table.of(columns, records))
     return blocks
 
 
@@ -67,7 +71,7 @@ def _blocks(run: RunRecord, record: BreakdownRecord, *, explain: bool) -> list[B
     modules = record.modules if explain else record.modules[:_SHOWN]
     blocks: list[Block] = [
         Heading([*summary_parts(record), where], bold=2),
-        Table.of(level_columns(record), level_rows(record)),
+        _levels_table(record, scale),
         *bars(
             "levels",
             "From the limit to the step",
@@ -78,7 +82,7 @@ def _blocks(run: RunRecord, record: BreakdownRecord, *, explain: bool) -> list[B
             ],
             ordered=False,
         ),
-        Table.of(_module_columns(scale), modules),
+        Table.of(columns_of(modules, _MODULES, seconds=scale.text), modules),
         *bars(
             "modules",
             "Where the step goes",
@@ -98,7 +102,8 @@ def _blocks(run: RunRecord, record: BreakdownRecord, *, explain: bool) -> list[B
         blocks.append(Lines(wrong, alarm=True))
     if explain:
         hows = [f"{one.term}: {one.how}" for one in record.terms]
-        blocks.append(Table.of(term_columns(record), record.terms))
+        terms = columns_of(record.terms, _TERMS, seconds=scale.signed)
+        blocks.append(Table.of(terms, record.terms))
         blocks.append(Lines(hows, listed=True, title="how it was measured"))
     return blocks
 
@@ -127,127 +132,36 @@ def interval_text(low: float | None, high: float | None, scale: Scale) -> str:
 # The levels, each with what lies above it.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LevelRow:
-    """A level with all that lies above it, or a part of that.
-
-    Attributes:
-        name: of the level, in words; empty of a part.
-        level: its time; None where it is not known, and of a part.
-        above_s: seconds of what lies above; None where nothing does.
-        above: what that is; where nothing does, why the level is not known.
-    """
-
-    name: str = ""
-    level: Level | None = None
-    above_s: float | None = None
-    above: str = ""
-
-
-def level_rows(record: BreakdownRecord) -> list[LevelRow]:
+def _levels_table(record: BreakdownRecord, scale: Scale) -> Table:
     """Return a breakdown's levels from the limit to the step, each before the parts above it."""
-    found = []
+    cells = []
     for name, above in zip(LEVELS, (*LEVELS[1:], ""), strict=True):
         terms = [one for one in record.terms if one.level == above]
         title, level = name.replace("_", " "), getattr(record.levels, name)
-        if not terms:
-            found.append(LevelRow(name=title, level=level, above=record.reasons.get(name, "")))
-            continue
-        parts = [LevelRow(above_s=one.seconds, above=f"  {_named(one)}") for one in terms]
-        words = _ABOVE[name]
+        time, interval = "-", ""
+        if level is not None:
+            time = scale.text(level.median)
+            interval = interval_text(level.ci_low, level.ci_high, scale)
+        above_s = scale.signed(sum(one.seconds for one in terms)) if terms else ""
+        words = _ABOVE[name] if terms else record.reasons.get(name, "")
         if len(terms) == 1:
             words = f"{words}: {terms[0].detail}" if terms[0].detail else words
             words = words if terms[0].kind == "difference" else _named(terms[0])
-            parts = []
-        above_s = sum(one.seconds for one in terms)
-        found.append(LevelRow(name=title, level=level, above_s=above_s, above=words))
-        found += parts
-    return found
+        cells.append([title, time, interval, above_s, words])
+        if len(terms) > 1:
+            parts = [(scale.signed(one.seconds), f"  {_named(one)}") for one in terms]
+            cells += [["", "", "", *part] for part in parts]
+    titles = ("level", "time", "95 %", "above", "what lies above it")
+    return Table(titles, cells, (False, True, True, True, False))
 
 
 def _named(term: Term) -> str:
     return f"{term.term}: {term.detail}" if term.detail else term.term
 
 
-def level_columns(record: BreakdownRecord) -> list[Column[LevelRow]]:
-    """Return the columns of the levels; differences have their sign."""
-    scale = Scale.fit(record.measured.median)
-
-    def time(one: LevelRow) -> str:
-        return scale.text(one.level.median) if one.level is not None else "-" * bool(one.name)
-
-    def interval(one: LevelRow) -> str:
-        level = one.level
-        return "" if level is None else interval_text(level.ci_low, level.ci_high, scale)
-
-    return [
-        Column("level", lambda one: one.name, right=False),
-        Column("time", time),
-        Column("95 %", interval),
-        Column("above", lambda one: "" if one.above_s is None else scale.signed(one.above_s)),
-        Column("what lies above it", lambda one: one.above, right=False),
-    ]
-
-
 def _ends(level: Level) -> tuple[float, float] | None:
     low, high = level.ci_low, level.ci_high
     return None if low is None or high is None else (low, high)
-
-
-def breakdown_columns(records: Sequence[BreakdownRecord]) -> list[Column[BreakdownRecord]]:
-    """Return the columns of several breakdowns of the same step: all levels.
-
-    Args:
-        records: all that stand in the table, at least one.
-    """
-    scale = Scale.fit(max(one.measured.median for one in records))
-
-    def level(name: str) -> Column[BreakdownRecord]:
-        def time(one: BreakdownRecord) -> str:
-            found = getattr(one.levels, name)
-            return "-" if found is None else scale.text(found.median)
-
-        return Column(name.replace("_", " "), time)
-
-    return [
-        Column("step", lambda one: f"{one.framework} {one.mode}", right=False),
-        *map(level, LEVELS),
-        Column("unexplained", lambda one: percent(one.unexplained, signed=True)),
-    ]
-
-
-def term_columns(record: BreakdownRecord) -> list[Column[Term]]:
-    """Return the columns of the terms, which sum to the step; what is no limit has its sign."""
-    scale = Scale.fit(record.measured.median)
-
-    def time(one: Term) -> str:
-        return (scale.text if one.kind == "limit" else scale.signed)(one.seconds)
-
-    def share(one: Term) -> str:
-        return percent(one.share, decimal=True, signed=one.kind != "limit")
-
-    return [
-        Column("term", lambda one: one.term, right=False),
-        Column("kind", lambda one: one.kind, right=False),
-        Column("time", time),
-        Column("95 %", lambda one: interval_text(one.ci_low, one.ci_high, scale)),
-        Column("share", share),
-        Column("what stands out", lambda one: one.detail, right=False),
-    ]
-
-
-def _module_columns(scale: Scale) -> list[Column[BrokenDownModule]]:
-    def seconds(value: float | None) -> str:
-        return "-" if value is None else scale.bare(value)
-
-    return [
-        Column("module", lambda one: one.module, right=False),
-        Column("in context", lambda one: scale.text(one.seconds)),
-        Column("share", lambda one: percent(one.share)),
-        Column("alone", lambda one: seconds(one.alone_s)),
-        Column("native", lambda one: seconds(one.native_s)),
-        Column("limit", lambda one: seconds(one.limit_s)),
-    ]
 
 
 # -----------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Final
 
+from pydlbench.records.fields import Column, columns_of
 from pydlbench.records.step import step_words
 from pydlbench.report.blocks import Details, Lines, Table
 from pydlbench.report.figures.bars import Bar, bars
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 _SHOWN: Final = 10
 #: Modules that cannot be told from the dominant one are named up to so many.
 _RIVALS: Final = 3
-_TITLES: Final = ("module", "time", "share", "of limit", "slowest call")
 
 
 def context_blocks(record: StepRecord, who: str) -> list[Block]:
@@ -37,10 +37,6 @@ def context_blocks(record: StepRecord, who: str) -> list[Block]:
     if not modules or trace is None or record.dominant is None:
         return []
     calls = record.calls or ()
-    shown = modules[:_SHOWN]
-    cells = [
-        module_cells(one, [call for call in calls if call.module == one.module]) for one in shown
-    ]
     said = []
     if rest := modules[_SHOWN:]:
         seconds, share = sum(one.seconds for one in rest), sum(one.share for one in rest)
@@ -52,7 +48,7 @@ def context_blocks(record: StepRecord, who: str) -> list[Block]:
     said.append(f"next: {shlex.join(['pydlbench', 'breakdown', *step_words(record.case)])}")
     return [
         Lines([f"{who}: {_dominates(record.dominant, calls)}"], bold=1),
-        Table(_TITLES, cells, (False, True, True, True, False)),
+        modules_table(modules[:_SHOWN], calls),
         *bars(
             "modules",
             f"Where a step goes: {who}",
@@ -100,17 +96,16 @@ def _part(name: str, calls: Sequence[CallInContext]) -> str:
     return f"{name}: {format_seconds(seconds)}, {percent(share)}"
 
 
-def module_cells(module: ModuleInContext, calls: Sequence[CallInContext]) -> list[str]:
-    """Return a module's name, time, share, share of its limit, and slowest call."""
-    slowest = max(calls, key=lambda one: one.in_context_s)
-    limit = "-" if module.limit_s is None else percent(module.limit_s / module.seconds)
-    return [
-        module.module,
-        format_seconds(module.seconds),
-        percent(module.share),
-        limit,
-        f"{_named(slowest)} {format_seconds(slowest.in_context_s)}",
-    ]
+def modules_table(modules: Sequence[ModuleInContext], calls: Sequence[CallInContext]) -> Table:
+    """Return modules with their times, what the limit is of them, and their slowest calls."""
+
+    def slowest(module: ModuleInContext) -> str:
+        own = [call for call in calls if call.module == module.module]
+        call = max(own, key=lambda one: one.in_context_s)
+        return f"{_named(call)} {format_seconds(call.in_context_s)}"
+
+    columns = columns_of(modules, "module seconds share of_limit")
+    return Table.of([*columns, Column("slowest call", slowest, right=False)], modules)
 
 
 def _named(call: CallInContext) -> str:

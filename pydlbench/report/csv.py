@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # -----------------------------------------------------------------------------
 # Layers in CSV: one line per measurement, nested values flattened, every line with its run.
 
-#: Of layers; those of steps are :data:`pydlbench.report.e2e.CSV_COLUMNS`.
+#: Of layers; those of steps are :data:`pydlbench.report.step.CSV_COLUMNS`.
 CSV_COLUMNS: Final = ("run_id", "created_utc", *flat_names(Measurement))
 
 

@@ -59,7 +59,7 @@ MARKS: Final = (
     *("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right"),
 )
 _TEXT: Final = {"labelColor": LIGHT["ink"], "titleColor": LIGHT["ink"], "titleFontWeight": "normal"}
-_CONFIG: Final[dict[str, Any]] = {
+CONFIG: Final[dict[str, Any]] = {
     "font": "DejaVu Sans, system-ui, sans-serif",
     "axis": {
         **_TEXT,
@@ -122,7 +122,7 @@ def png(figure: Figure) -> bytes:
 
 
 def _whole(figure: Figure, background: str | None) -> dict[str, Any]:
-    return {"width": WIDTH, "config": _CONFIG, **figure.spec, "background": background}
+    return {"width": WIDTH, "config": CONFIG, **figure.spec, "background": background}
 
 
 def _converter() -> Any:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.analysis.scores import LEAST
 from pydlbench.backends import capabilities
-from pydlbench.records.fields import Column
+from pydlbench.records.fields import Column, columns_of
 from pydlbench.records.forecast import ForecastRecord
 from pydlbench.report.blocks import Heading, Lines, Table
 from pydlbench.report.columns import device_name
-from pydlbench.units import Scale, cut, percent
+from pydlbench.units import Scale, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,8 +25,7 @@ _SHOWN: Final = 12
 # Those dominate that make up this share together, and no more than so many.
 _MOST_OF_IT: Final = 0.5
 _FEW: Final = 4
-# Characters of the names of an operator's nodes.
-_WIDE: Final = 36
+_COLUMNS: Final = "operator names direction count=calls seconds half_width share"
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 
 
@@ -60,10 +59,13 @@ def _one(run: RunRecord, record: ForecastRecord, explain: bool) -> list[Block]:
         lines.insert(0, f"{left} more operators make up {percent(share)}; --explain shows them")
     if record.reason:
         lines.append(f"not whole: {record.reason}")
+    row: Column[ForecastTerm] = Column(
+        "row", lambda term: _row_text(term, record.created_utc), right=False
+    )
     return [
         Heading([*summary_parts(record), _where(run, record)], bold=2),
         Lines([sources(record), parts(record, scale), interval_line(record)]),
-        Table.of(_columns(scale, record.created_utc), terms),
+        Table.of([*columns_of(terms, _COLUMNS, seconds=scale.text), row], terms),
         Lines(lines),
     ]
 
@@ -176,24 +178,6 @@ def age(then: str, now: str) -> str:
     return f"{max(0.0, seconds):.0f} s"
 
 
-def _columns(scale: Scale, now: str) -> list[Column[ForecastTerm]]:
-    def interval(one: ForecastTerm) -> str:
-        if one.seconds is None or one.ci_low is None or one.ci_high is None or not one.seconds:
-            return "-"
-        return f"+- {percent((one.ci_high - one.ci_low) / 2 / one.seconds, decimal=True)}"
-
-    def source(one: ForecastTerm) -> str:
-        if one.source != "stored" or one.created_utc is None:
-            return one.source
-        return f"stored, {age(one.created_utc, now)} old"
-
-    return [
-        Column("operator", lambda one: one.operator, right=False),
-        Column("of", lambda one: cut(", ".join(one.names), _WIDE), right=False),
-        Column("direction", lambda one: one.direction, right=False),
-        Column("calls", lambda one: str(one.count)),
-        Column("each", lambda one: scale.text(one.seconds)),
-        Column("processes", interval),
-        Column("share", lambda one: percent(one.share, decimal=True)),
-        Column("row", source, right=False),
-    ]
+def _row_text(term: ForecastTerm, now: str) -> str:
+    stored = term.source == "stored" and term.created_utc is not None
+    return f"stored, {age(term.created_utc or now, now)} old" if stored else term.source

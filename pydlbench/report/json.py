@@ -120,7 +120,8 @@ def run_document(
     if kind == "breakdown":
         return {**head, **(single[0] if len(single) == 1 else {"breakdowns": single})}
     if len(single) == 1:
-        return {**head, **single[0], "measurements": lists["measurements"]}
+        rows = {"measurements": lists["measurements"]} if kind == "estimate" else {}
+        return {**head, **single[0], **rows}
     return {**head, **lists}
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydlbench.records.breakdown import BreakdownRecord
 from pydlbench.records.comparison import CompareDocument
 from pydlbench.records.diagnosis import Diagnosis
+from pydlbench.records.estimate import StepEstimate
 from pydlbench.records.forecast import ForecastRecord
 from pydlbench.records.measurement import Measurement
 from pydlbench.records.peaks import DevicePeaks
@@ -15,10 +16,11 @@ from pydlbench.records.step import StepRecord
 from pydlbench.report.blocks import Facts, Table
 from pydlbench.report.breakdown import breakdown_report
 from pydlbench.report.diagnose import diagnosis_report
-from pydlbench.report.e2e import conclude, step_rows, steps_report
+from pydlbench.report.estimate import estimate_report
 from pydlbench.report.forecast import forecast_report
 from pydlbench.report.html import fragment
 from pydlbench.report.layers import layers_report
+from pydlbench.report.step import conclude, step_rows, steps_report
 from pydlbench.report.text import as_markdown
 from pydlbench.units import format_hz, number, percent
 
@@ -84,6 +86,7 @@ def _peaks(record: Any) -> list[Block]:
 
 
 _REPORTS: Final[Mapping[type[Any], Callable[[Any], list[Block]]]] = {
+    StepEstimate: lambda record: estimate_report(_RUN, record),
     Measurement: lambda record: layers_report(_RUN, [record], []),
     StepRecord: _steps,
     BreakdownRecord: lambda record: breakdown_report(_RUN, _answer(record)),

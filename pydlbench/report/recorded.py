@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pydlbench.records.fields import Column
+from pydlbench.records.fields import columns_of
 from pydlbench.report.blocks import Heading, Lines, Table
-from pydlbench.report.context import module_cells
+from pydlbench.report.context import modules_table
 from pydlbench.units import format_seconds, percent
 
 if TYPE_CHECKING:
@@ -30,14 +30,8 @@ def recorded_report(recorded: RecordedSteps) -> list[Block]:
         Lines(_dominates(recorded), bold=1),
     ]
     if recorded.modules:
-        cells = [
-            module_cells(module, [call for call in recorded.calls if call.module == module.module])
-            for module in recorded.modules[:_MODULES]
-        ]
-        titles = ("module", "time", "share", "of limit", "slowest call")
-        blocks.append(Table(titles, cells, (False, True, True, True, False)))
-    native = any(problem.native_s is not None for problem in recorded.problems)
-    blocks.append(Table.of(_COLUMNS + _NATIVE if native else _COLUMNS, shown))
+        blocks.append(modules_table(recorded.modules[:_MODULES], recorded.calls))
+    blocks.append(Table.of(columns_of(shown, _COLUMNS), shown))
     return [*blocks, Lines(_rest(recorded)), Lines(list(recorded.notes))]
 
 
@@ -75,40 +69,8 @@ def _dominates(recorded: RecordedSteps) -> list[str]:
     return [text, limit]
 
 
-def _share(seconds: float | None, whole_s: float | None) -> str:
-    return "-" if seconds is None or not whole_s else percent(seconds / whole_s)
-
-
-def _time(seconds: float | None) -> str:
-    return "-" if seconds is None else format_seconds(seconds)
-
-
-def _pass(problem: RecordedProblem) -> str:
-    """Return the passes of its layer; of an optimizer that it is one."""
-    named = problem.direction in ("forward", "backward")
-    return " ".join(problem.passes) if named and problem.passes else problem.direction
-
-
-def _ratio(problem: RecordedProblem) -> str:
-    if problem.seconds is None or not problem.native_s:
-        return "-"
-    return f"{problem.seconds / problem.native_s:.3g}"
-
-
-_COLUMNS: Final[tuple[Column[RecordedProblem], ...]] = (
-    Column("operator", lambda problem: problem.operator, right=False),
-    Column("problem", lambda problem: problem.problem, right=False),
-    Column("pass", _pass, right=False),
-    Column("precision", lambda problem: problem.precision, right=False),
-    Column("count", lambda problem: f"{problem.count:,}"),
-    Column("time", lambda problem: _time(problem.seconds)),
-    Column("share", lambda problem: _share(problem.share, 1.0)),
-    Column("limit", lambda problem: _time(problem.limit_s)),
-    Column("of limit", lambda problem: _share(problem.limit_s, problem.seconds)),
-)
-_NATIVE: Final[tuple[Column[RecordedProblem], ...]] = (
-    Column("native", lambda problem: _time(problem.native_s)),
-    Column("x native", _ratio),
+_COLUMNS: Final = (
+    "operator problem pass_ precision count seconds share limit_s of_limit native_s times_native"
 )
 
 

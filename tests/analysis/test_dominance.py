@@ -98,12 +98,11 @@ def test_the_estimate_says_what_leads_and_which_part_was_disturbed():
     conv2 = next(t.hot.layer for t in made.terms if t.work.layer.name == "mnist/conv2")
     rows = {case: row(case, 50.0 if case.layer == conv2 else 1.0) for case in made.cases}
     found = estimate(made, rows)
-    assert (found.leads.name, found.leads.clear, found.disturbed) == ("conv2", True, 0)
-    assert found.leads.share == pytest.approx(found.dominant.share)
-    record = found.record(made)
-    assert record.dominant_share["median"] == pytest.approx(found.dominant.share)
-    assert record.dominant_share["ci_low"] <= found.dominant.share
-    assert (record.dominant_clear, record.dominant_rivals) == (True, ())
+    share = found.dominant_group["share"]
+    assert (found.dominant_group["layer"], found.disturbed_share) == ("conv2", 0)
+    assert found.dominant_share["median"] == pytest.approx(share)
+    assert found.dominant_share["ci_low"] <= share
+    assert (found.dominant_clear, found.dominant_rivals) == (True, ())
 
 
 @pytest.mark.parametrize("large", [True, False])
@@ -119,4 +118,4 @@ def test_a_disturbed_part_silences_a_sum_only_where_it_is_large(large):
     }
     found = estimate(made, rows)
     assert found.tells is not large
-    assert found.dominant.contended is large
+    assert max(found.layers, key=lambda layer: layer.time_s).contended is large

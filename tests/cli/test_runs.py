@@ -9,7 +9,7 @@ from pydlbench.cli import main
 from pydlbench.cli import runs as command
 from pydlbench.cli.parser import read
 from pydlbench.errors import UsageError
-from pydlbench.report.json import dump, to_json
+from pydlbench.report.json import to_json
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
 
@@ -125,25 +125,6 @@ def test_a_file_is_shown_like_a_run(tmp_path, run_record, measurement, capsys):
     path.write_text(to_json(run_record, [measurement()]))
     assert main(["runs", "show", str(path)]) == 0
     assert says(capsys.readouterr().out, "conv3", "90 %")
-
-
-def test_a_model_whose_kernels_are_of_another_version_shows_what_was_kept(
-    tmp_path, run_record, measurement, capsys
-):
-    found = {
-        "model": "mnist",
-        "batch": 4,
-        "phase": "forward",
-        "precision": "fp32",
-        "estimate": {"time_s": 0.02, "low": 0.01, "high": 0.03, "images_per_s": 200.0},
-        "cache_bytes": 1 << 20,
-    }
-    path = tmp_path / "a.json"
-    rows = [measurement().to_dict()]
-    path.write_text(dump({"run": run_record.to_dict(), **found, "measurements": rows}))
-    assert main(["runs", "show", str(path)]) == 0
-    out = capsys.readouterr().out
-    assert says(out, "mnist", "batch 4", "forward", "fp32", "10.0 ms", "30.0 ms")
 
 
 def test_an_interrupted_model_shows_the_kernels_that_were_finished(

@@ -76,23 +76,6 @@ def test_a_sweep_that_was_stopped_within_its_first_estimate_says_so(tmp_path, ca
     assert says(capsys.readouterr().err, "pydlbench export")
 
 
-def test_an_estimate_that_its_rows_do_not_add_up_to_is_shown_as_it_was_kept(capsys):
-    args = parse(estimate_command, "mnist", "--batch", "4", "--quiet")
-    assert estimate_command.run(args, Sessions().open) == 0
-    with Store.open(readonly=True) as store:
-        info = store.find("last")
-        run, found = store.record(info.id), store.entries(info.id)
-    with Store.open() as store:
-        store.delete(info.id)
-        store.begin(run, "estimate")
-        for one in found:
-            if one.table == "estimate":
-                one.document["estimate"] |= {"time_s": 0.5, "low": 0.4, "high": 0.6}
-            store.add(run.id, one)
-        store.finish(run, "done")
-    assert says(shown(capsys), "mnist", "batch 4", "forward", "fp32", "400 ms", "600 ms")
-
-
 def make_diagnosis():
     def finding(problem, saved_s):
         return Finding(

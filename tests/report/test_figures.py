@@ -35,6 +35,14 @@ def test_marks_of_the_roofline_are_the_rows_below_the_roofs_of_their_device(meas
     assert all(roof in figure.text for roof in roofs)
 
 
+def test_hollow_marks_of_the_roofline_have_an_outline(measurement):
+    (figure,) = roofline(invented.RUN, [measurement(pass_="backward-data")])
+    (marks,) = [layer for layer in figure.spec["layer"] if layer["mark"]["type"] == "point"]
+    encoding = marks["encoding"]
+    assert encoding["fillOpacity"]["value"] < 0.5
+    assert encoding["stroke"]["scale"] == encoding["color"]["scale"]
+
+
 def test_names_on_the_roofline_do_not_cover_each_other(measurement):
     rows = [measurement(layer=f"net/conv{at}", median=0.05 + 1e-6 * at) for at in range(40)]
     (figure,) = roofline(invented.RUN, rows)

@@ -6,7 +6,7 @@ import pytest
 
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.step import StepRecord, StepRow, StepSpec
-from pydlbench.report.e2e import verdicts
+from pydlbench.report.step import verdicts
 
 H200 = {"name": "NVIDIA H200", "capability": "9.0", "memory_bytes": 141_000_000_000}
 

@@ -60,6 +60,7 @@ def roofline(run: RunRecord, rows: Sequence[Measurement]) -> list[Figure]:
         "y": {"field": "y", "type": "quantitative", "title": "TFLOP/s (executed)"}
         | {"scale": {"type": "log", "domain": [low_y, high_y]}, "axis": _axis(low_y, high_y)},
     }
+    appearance = series([one["series"] for one in points])
     label = {**scales, "text": {"field": "roof"}}
     along = {"align": "left", "dx": 8, "angle": -math.degrees(math.atan(slope))}
     looks: dict[str, dict[str, Any]] = {
@@ -91,7 +92,8 @@ def roofline(run: RunRecord, rows: Sequence[Measurement]) -> list[Figure]:
             "mark": {"type": "point", "strokeWidth": 2},
             "encoding": {
                 **scales,
-                **series([one["series"] for one in points]),
+                **appearance,
+                "stroke": {**appearance["color"], "legend": None},  # of hollow marks
                 "fillOpacity": {
                     "condition": {"test": "datum.pass == 'forward'", "value": 1},
                     "value": 0.1,

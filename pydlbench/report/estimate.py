@@ -1,0 +1,239 @@
+"""The report of ``estimate``: the step's estimate, its layers, and which of them matters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pydlbench.analysis.dominance import Dominance
+from pydlbench.records.estimate import EstimatedLayer
+from pydlbench.records.fields import Column, columns_of
+from pydlbench.records.measurement import fewer_flops
+from pydlbench.report.blocks import Facts, Heading, Lines, Table, some_names
+from pydlbench.report.columns import device_name
+from pydlbench.report.figures.bars import Bar, bars
+from pydlbench.report.figures.roofline import roofline
+from pydlbench.report.verdicts import disturbance, dominates, share_text, sum_is_disturbed
+from pydlbench.units import format_bytes, format_seconds, percent, si
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pydlbench.records.estimate import Recorded, StepEstimate
+    from pydlbench.records.measurement import Measurement
+    from pydlbench.records.run import RunRecord
+    from pydlbench.report.blocks import Block
+
+# Below this share of the step no layer is worth a sentence.
+_WORTH: Final = 0.005
+# Columns by pass, and of a layer.
+_PASSES: Final = {
+    "forward": "forward",
+    "backward-data": "bwd_data",
+    "backward-weights": "bwd_weights",
+    "l2": "L2_terms",
+    "update": "update",
+}
+_COLUMNS: Final = "alike kind {} hot_s cold_s share bar bound efficiency note"
+
+
+def estimate_report(
+    run: RunRecord,
+    step: StepEstimate,
+    rows: Sequence[Measurement] = (),
+    *,
+    top: int | None = 20,
+) -> list[Block]:
+    """Return heading, table of layers, sums and conclusion.
+
+    Args:
+        run: for the device's name.
+        step: what the layers sum up to.
+        rows: the kernels that are summed, as far as they are known.
+        top: how many layers to show, by time, those that run the same kernels in one line; None
+            is all of them, each for itself and in the model's order.
+    """
+    threads = run.device.get("threads")
+    # A file of the user's own computes in its own types.
+    types = step.recorded.types if step.recorded is not None else ""
+    what = [step.model, f"batch {step.batch}", step.phase, types or step.precision, step.title]
+    where = [device_name(run.device)]
+    where += [f"{threads} thread{'' if threads == 1 else 's'}"] if threads else []
+    where += sorted({row.library for row in rows if row.library})
+    where.append("native backend, every layer alone")
+    blocks: list[Block] = [Heading(["  ".join(filter(None, what)), "  ".join(where)])]
+    if step.layers:
+        blocks.append(_table(step, top))
+        blocks += bars("layers", "Where the estimate goes", list(map(_bar, step.groups)))
+        blocks += roofline(run, rows)
+        blocks.append(Facts(_sums(step, rows)))
+        blocks.append(Lines(estimate_conclusion(step, rows)))
+    missing: dict[str, list[str]] = {}
+    for one in step.missing:
+        missing.setdefault(one["reason"], []).append(f"{one['layer']} {one['pass']}")
+    lines = [f"not in the sum: {some_names(who)}: {why}" for why, who in missing.items()]
+    if step.recorded is not None:
+        blocks.append(Lines(list(_recorded(step.recorded)), listed=True))
+    return [*blocks, Lines(lines, alarm=True)]
+
+
+def _recorded(found: Recorded) -> Iterator[str]:
+    """Say how much of a recorded step the sum stands for, what it lacks, and notes."""
+    calls, size = percent(found.native_calls), percent(found.native_bytes)
+    yield f"kinds of layers stand for {calls} of the calls, {size} of their bytes, timed or not"
+    reasons: dict[str, list[str]] = {}
+    for name, why in found.unmapped.items():
+        reasons.setdefault(why.removeprefix(f"{name.rpartition('.')[2]}: "), []).append(name)
+    for why, names in reasons.items():
+        yield f"not in the sum: {some_names(names)}{f': {why}' if why else ''}"
+    yield from (f"note: {one}" for one in found.notes)
+
+
+def _table(step: StepEstimate, top: int | None) -> Table:
+    shown = list(step.layers)
+    if top is not None and len(shown) > top:
+        ranked = sorted(step.groups, key=lambda layer: -layer.time_s)
+        shown, others = ranked[:top], ranked[top:]
+        if others:
+            named: dict[str, Any] = {"name": f"{sum(one.count for one in others)} others"}
+            named |= {"kind": "", "bound": None, "efficiency": None}
+            sums = {
+                name: sum(getattr(one, name) for one in others)
+                for name in ("time_s", "hot_s", "cold_s", "share")
+            }
+            shown.append(EstimatedLayer(**named, **sums))
+    passes = [name for name in _PASSES if any(name in layer.passes for layer in step.layers)]
+    by_pass = [f"passes.{name}={_PASSES[name]}" for name in (passes if len(passes) > 1 else ())]
+    return Table.of(columns_of(shown, _COLUMNS.format(" ".join(by_pass))), shown)
+
+
+def _bar(layer: EstimatedLayer) -> Bar:
+    return Bar(_alike(layer), layer.time_s, {"limit": layer.roof_s}, (layer.low, layer.high))
+
+
+def _sums(step: StepEstimate, rows: Sequence[Measurement]) -> list[tuple[str, str]]:
+    found = step.estimate
+    hot, cold = format_seconds(found.hot_s), format_seconds(found.cold_s)
+    width, middle = format_seconds(found.half_width_s), format_seconds(found.time_s)
+    rate = "" if found.images_per_s is None else si(found.images_per_s, "images/s")
+    kernels = f"{found.kernels_measured} distinct kernels stand for {found.kernels_in_step}"
+    roof = "-" if found.roof_s is None else format_seconds(found.roof_s)
+    kinds = ", ".join(
+        f"{kind} {percent(seconds / found.time_s)}"
+        for kind, seconds in list(step.kinds.items())[:5]
+    )
+    sizes = ", ".join(f"{name} {format_bytes(size)}" for name, size in step.memory_bytes.items())
+    alone, why = found.kernels_without_cold, found.without_cold
+    doubt = f"{alone} of them without cold caches, hot stands for both: {why}"
+    return [
+        ("estimate", f"{middle}  {hot} (hot caches) to {cold} (cold)  sampling +-{width}  {rate}"),
+        ("estimate", f"{kernels}; all at their measured roof: {roof}"),
+        *([("estimate", doubt)] if alone else []),
+        *_visits(rows),
+        ("by kind", kinds),
+        *_fewer_flops(step),
+        *([("memory", sizes)] if sizes else []),
+    ]
+
+
+def _visits(rows: Sequence[Measurement]) -> list[tuple[str, str]]:
+    """Say how often rows were visited, where that was more than once."""
+    visits = [row.time.repetitions for row in rows if row.time is not None]
+    if max(visits, default=1) == 1:
+        return []
+    few = sum(one < max(visits) for one in visits)
+    less = f", {few} of {len(visits)} rows, which hardly move the sum, fewer" if few else ""
+    return [("repetitions", f"{max(visits)}{less}")]
+
+
+def _fewer_flops(step: StepEstimate) -> list[tuple[str, str]]:
+    """Say which layers run an algorithm that needs fewer FLOPs than their roofs count."""
+    found: dict[str, list[str]] = {}
+    for layer in step.layers:
+        for pass_, algorithm in layer.algorithms.items():
+            if (name := fewer_flops(algorithm)) is not None:
+                found.setdefault(name, []).append(f"{layer.name} {pass_}")
+    return [
+        ("of roof", f"{some_names(names)}: {name}: roofs count a direct kernel's FLOPs")
+        for name, names in found.items()
+    ]
+
+
+def estimate_conclusion(step: StepEstimate, rows: Sequence[Measurement] = ()) -> list[str]:
+    """Return which layer and kind dominate, and what the step would be without their excess.
+
+    Where other work disturbed kernels that is said first, and nothing else where these are a large
+    part of the sum. No layer is named that was disturbed.
+
+    Args:
+        step: the sum.
+        rows: the kernels that it sums.
+    """
+    lines = disturbance(rows)
+    if not step.layers or not step.tells or sum_is_disturbed(rows):
+        return lines
+    total, groups = step.estimate.time_s, step.groups
+    largest = max(groups, key=lambda layer: layer.time_s)
+    if not largest.contended:
+        kind, seconds = next(iter(step.kinds.items()))
+        lines.append(f"{_leads(step, largest)}; {kind} layers take {percent(seconds / total)}.")
+    best = max(groups, key=lambda layer: layer.excess_s)
+    if best.contended:
+        return lines
+    if best.excess_s <= _WORTH * total:
+        return [*lines, "No layer, with all like it, is worth more than 0.5 % of the step."]
+    whose, which = ("its", "a single layer") if best.count == 1 else ("their", "one kind of layer")
+    reached = "" if best.efficiency is None else f" (now {percent(best.efficiency)} of it)"
+    seconds, less = format_seconds(total - best.excess_s), percent(best.excess_s / total)
+    lines.append(
+        f"If {_alike(best)} ran at {whose} roof{reached}, the step would take {seconds} "
+        f"({less} less): the most that {which} can give."
+    )
+    return lines
+
+
+def _leads(step: StepEstimate, largest: EstimatedLayer) -> str:
+    """Say what dominates, with the interval of its share, or what cannot be told apart."""
+    who = dominates(largest.name, largest.count, step.dominant_rivals)
+    share: dict[str, Any] = {"median": largest.share, **(step.dominant_share or {})}
+    text = share_text(Dominance(name=largest.name, share=share.pop("median"), **share))
+    doubt = ", which their intervals cannot tell apart" if step.dominant_rivals else ""
+    return f"{who}: {text} of the step{doubt}"
+
+
+def _alike(layer: EstimatedLayer) -> str:
+    """Name a layer, and how many are like it."""
+    return layer.name if layer.count == 1 else f"{layer.name} and {layer.count - 1} like it"
+
+
+# -----------------------------------------------------------------------------
+# The report of ``estimate --summary``: what a model is made of, counted and not timed.
+
+_NODES: Final[tuple[Column[Mapping[str, Any]], ...]] = (
+    Column("layer", lambda one: one["name"], right=False),
+    Column("operation", lambda one: one["op"], right=False),
+    Column("output", lambda one: "x".join(map(str, one["shape"])), right=False),
+    Column("problem", lambda one: one["problem"] or "-", right=False),
+    Column("parameters", lambda one: _count(one["parameters"])),
+    Column("multiply-adds", lambda one: _count(one["macs_forward"])),
+)
+
+
+def summary_report(found: Mapping[str, Any]) -> list[Block]:
+    """Return the table of nodes and the totals.
+
+    Args:
+        found: What ``pydlbench.models.counts.summary`` returns.
+    """
+    head = f"{found['model']}  {found['title']}  batch {found['batch']}  from {found['source']}"
+    totals = [
+        ("parameters", f"{found['parameters']:,}"),
+        ("multiply-adds forward", f"{found['macs_forward']:,}"),
+        ("multiply-adds training", f"{found['macs_training']:,}"),
+    ]
+    note = "multiply-adds are those of one image; one is two FLOP"
+    table = Table.of(_NODES, found["layers"])
+    return [Heading([head], bold=0), table, Facts(totals), Lines([note])]
+
+
+def _count(number: int) -> str:
+    return f"{number:,}" if number else "-"
