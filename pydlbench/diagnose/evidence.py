@@ -1,4 +1,4 @@
-"""What is known of a step before anything is tried: itself, its native rows, its breakdown."""
+"""Observations of a step before any experiment: its time, its native rows, its breakdown."""
 
 from __future__ import annotations
 
@@ -41,15 +41,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """A layer of the step, or several that are alike: a node's, or a recorded call's.
+    """A layer of the step, or several equal ones: of a node, or of a recorded call.
 
     Attributes:
-        name: of the node, or of the user's module; of several the first, and how many are like it.
-        layer: what is computed.
-        terms: its passes: without its bias, its L2 term, its update.
-        seconds: what it costs in a step, all that are alike together: in the framework, as far as
-            that is known.
-        count: how many are alike.
+        name: name of the node or of the user's module; of several the first, and their number.
+        layer: the layer computed.
+        terms: its passes, without bias, L2 term and update.
+        seconds: time in a step, all equal ones together; the framework's time where it is known.
+        count: number of equal ones.
     """
 
     name: str
@@ -61,15 +60,15 @@ class Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Excess:
-    """What the framework needs for a node or a recorded call more than the native library does.
+    """The framework's additional time for a node or call, compared with the native library.
 
     Attributes:
-        name: of the node or the module; see :class:`Site`.
+        name: name of the node or the module; see :class:`Site`.
         terms: its passes.
-        seconds: in a step, all of those that are alike together.
-        own_s: what the framework needs; None where only the native library was measured.
-        native_s: what the native library needs.
-        count: how many are alike.
+        seconds: additional time in a step, all equal ones together.
+        own_s: the framework's time; None where only the native library was measured.
+        native_s: the native library's time.
+        count: number of equal ones.
     """
 
     name: str
@@ -82,21 +81,21 @@ class Excess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observations:
-    """What is known of a step. Seconds.
+    """Observations of a step, with times in seconds.
 
     Attributes:
         spec: the step, its batch filled in.
-        model: its graph; None of a model of the user's own.
-        mapped: of such a model what stands for its recorded calls; see
+        model: its graph; None for the user's own model.
+        mapped: the native layers of such a model's recorded calls; see
             :func:`pydlbench.analysis.mapped.map_step`.
-        step: the step as it was timed.
-        plan: its work.
-        rows: the native rows of the plan's cases.
+        step: the timed step.
+        plan: the kernels it consists of.
+        rows: the native rows of the plan's kernels.
         estimate: their sum, by layer.
-        native: their sum, by what they stand for.
-        breakdown: of the step, where one was made.
-        dispatch_s: of one operator; None if unknown.
-        beside_s: the step's median beside the first change of it that was tried; None before.
+        native: their sum, by node or call.
+        breakdown: the step's breakdown, if there is one.
+        dispatch_s: time to start one operator; None if unknown.
+        beside_s: the step's median in the first experiment with the whole step; None before.
     """
 
     spec: StepSpec
@@ -113,7 +112,7 @@ class Observations:
 
     @property
     def step_s(self) -> float:
-        """The step's median; one that was measured later where other work has disturbed it."""
+        """The step's median; a later one where other programs disturbed the first."""
         assert self.step.time is not None
         if self.step.contended:
             if self.breakdown is not None:
@@ -124,42 +123,42 @@ class Observations:
 
     @property
     def framework(self) -> capabilities.Steps:
-        """How its framework runs steps."""
+        """The description of its framework."""
         return capabilities.of(self.spec.framework).steps
 
     @property
     def size(self) -> int:
-        """How many nodes the model has, or how many of its modules make calls."""
+        """The number of the model's nodes, or of its modules that make calls."""
         if self.model is not None:
             return len(self.model.nodes)
         return len({term.work.node for term in self.plan.terms})
 
     @property
     def convolves(self) -> bool:
-        """Whether there is a convolution in the step."""
+        """Whether the step has a convolution."""
         if self.model is not None:
             return any(node.op == "conv" for node in self.model)
         return any(call.work.kind == "convolution" for call in self.mapped.values())
 
     def share(self, seconds: float) -> str:
-        """Return which part of the step so many seconds are, in words: ``21 %``."""
+        """Return seconds as a share of the step, in words: ``21 %``."""
         return percent(seconds / self.step_s)
 
     def matters(self, seconds: float, least: float = WORTH) -> bool:
-        """Whether so many seconds are at least such a share of the step."""
+        """Return whether seconds are at least a given share of the step."""
         return seconds >= least * self.step_s
 
     def difference(self, name: str) -> Difference | None:
-        """Return a term of the breakdown."""
+        """Return one term of the breakdown."""
         terms = () if self.breakdown is None else self.breakdown.terms
         return next((term for term in terms if term.term == name), None)
 
     def calls(self, kind: str | None = None) -> list[BrokenDownCall]:
-        """Return the breakdown's calls of a kind that ran alone; none without a breakdown.
+        """Return the breakdown's calls of one kind that ran alone; none without a breakdown.
 
         Args:
-            kind: see :func:`pydlbench.analysis.operators.kind_of`; None is those of layers and
-                pointwise ones.
+            kind: see :func:`pydlbench.analysis.operators.kind_of`; None means layers and
+                pointwise calls.
         """
         every = () if self.breakdown is None else self.breakdown.calls
         kinds = ("layer", "pointwise") if kind is None else (kind,)
@@ -168,7 +167,7 @@ class Observations:
         ]
 
     def called(self, name: str) -> tuple[str, ...]:
-        """Return as evidence where the user's code calls a site's module, if that is known."""
+        """Return as evidence where the user's code calls a site's module, if known."""
         lines = {} if self.breakdown is None else self.breakdown.lines
         module = name.partition(_LIKE)[0]
         return (f"{module} is called in {lines[module]}",) if module in lines else ()
@@ -191,9 +190,9 @@ class Observations:
         ]
 
     def excesses(self, kind: str) -> list[Excess]:
-        """Return where the framework needs more than the native library, the largest first.
+        """Return where the framework is slower than the native library, largest difference first.
 
-        Without a breakdown all nodes are possible, and what they need natively stands for it.
+        Without a breakdown all nodes are candidates, with their native times.
 
         Args:
             kind: ``layer`` or ``pointwise``.
@@ -205,7 +204,7 @@ class Observations:
         return sorted(excesses, key=lambda excess: -excess.seconds)
 
     def framework_case(self, term: Term) -> KernelSpec:
-        """Return a piece of the step's work as the framework runs it alone."""
+        """Return the spec with which the framework runs one part of the plan alone."""
         pass_work = term.work
         return KernelSpec(
             layer=pass_work.layer,
@@ -218,7 +217,7 @@ class Observations:
         )
 
     def native_s(self, term: Term) -> float:
-        """Return what a piece of work needs natively, with hot caches; 0 where it is unknown."""
+        """Return the native time of one part of the plan with hot caches; 0 if unknown."""
         row = self.rows[term.hot]
         return row.time.median if row.ok and row.time else 0.0
 
@@ -238,7 +237,7 @@ class Observations:
         return {name: tuple(terms) for name, terms in by_node.items()}
 
     def _alone_by_module(self) -> dict[str, float]:
-        """Return what calls of modules take in a step, each by itself."""
+        """Return the time of each module's calls in a step, measured alone."""
         seconds: dict[str, float] = {}
         for calls in self.calls():
             seconds[calls.module] = seconds.get(calls.module, 0.0) + (calls.alone_s or 0.0)
@@ -274,7 +273,7 @@ class Observations:
     # --- of a recorded one --------------------------------------------------------------------
 
     def _alike(self, kind: str) -> list[_Alike]:
-        """Return the breakdown's calls of a kind by what they compute; none without one."""
+        """Return the breakdown's calls of one kind, grouped by what they compute."""
         groups: dict[tuple[str, str], list[BrokenDownCall]] = {}
         for group in self.calls(kind):
             if len(group.signatures) == 1:
@@ -282,7 +281,7 @@ class Observations:
         return [_Alike(self.mapped.get(key), calls) for key, calls in groups.items()]
 
     def _recorded_excesses(self, kind: str) -> list[Excess]:
-        """Return the calls that native layers stand for one by one; none without a breakdown."""
+        """Return the calls that correspond to native layers one by one."""
         excesses = []
         for calls in self._alike(kind):
             if calls.stands is None or calls.native_s is None or not _alone(calls.stands):
@@ -300,7 +299,7 @@ class Observations:
         return excesses
 
     def _recorded_convolutions(self) -> list[Site]:
-        """Return the convolutions of recorded calls, forwards and backwards; see there."""
+        """Return the convolutions of recorded calls, forward and backward."""
         sites: dict[Layer, Site] = {}
         for calls in self._alike("layer"):
             terms = () if calls.stands is None else calls.stands.terms
@@ -321,11 +320,11 @@ class Observations:
 
 @dataclass(frozen=True, slots=True)
 class _Alike:
-    """Calls of a step that compute the same. Seconds.
+    """Calls of a step that compute the same, with times in seconds.
 
     Attributes:
-        stands: the native layers that stand for each of them; None where nobody knows any.
-        calls: by module.
+        stands: the native layers that correspond to each; None if unknown.
+        calls: the calls by module.
     """
 
     stands: MappedCall | None
@@ -333,28 +332,28 @@ class _Alike:
 
     @property
     def count(self) -> int:
-        """How many there are in a step."""
+        """Their number in a step."""
         return sum(calls.count for calls in self.calls)
 
     @property
     def name(self) -> str:
-        """What they are named after: ``features.4.block.1 and 6 like it``."""
+        """Their name: ``features.4.block.1 and 6 like it``."""
         return f"{self.calls[0].module}{like(self.count)}"
 
     @property
     def alone_s(self) -> float:
-        """What all of them take, each by itself."""
+        """The time of all of them, each measured alone."""
         return sum(calls.alone_s or 0.0 for calls in self.calls)
 
     @property
     def native_s(self) -> float | None:
-        """What their native layers take; None where one has no time."""
+        """The time of their native layers; None if one has none."""
         known = [calls.native_s for calls in self.calls if calls.native_s is not None]
         return sum(known) if len(known) == len(self.calls) else None
 
 
 def kind_of_calls(calls: BrokenDownCall) -> str:
-    """Return what calls stand for; see :func:`pydlbench.analysis.operators.kind_of`."""
+    """Return the kind of calls; see :func:`pydlbench.analysis.operators.kind_of`."""
     return kind_of(
         RecordedCall(
             signature=(*calls.signatures, "")[0],
@@ -365,27 +364,27 @@ def kind_of_calls(calls: BrokenDownCall) -> str:
     )
 
 
-# Between a module's name and the number of calls that are like its own.
+# Stands between a module's name and the number of other equal calls.
 _LIKE: Final = " and "
-# What several layers stand for is not what the framework runs: a kernel that joins them.
+# A call of several layers runs as one fused kernel, which no single layer corresponds to.
 _JOINED: Final = ("attention", "recurrent")
 
 
 def like(count: int) -> str:
-    """Return what stands behind the name of the first of so many."""
+    """Return the suffix for the name of the first of several equal calls."""
     return f"{_LIKE}{count - 1} like it" if count > 1 else ""
 
 
 def _alone(stands: MappedCall) -> bool:
-    """Whether a call's native layers are, each for itself, what the framework computes."""
+    """Return whether the framework computes each of a call's native layers separately."""
     distinct = len({term.hot for term in stands.terms}) == len(stands.terms)
     return bool(stands.terms) and distinct and stands.work.kind not in _JOINED
 
 
 # -----------------------------------------------------------------------------
-# From a step to what is known of it: the step itself, its native rows, and its breakdown.
+# Observing a step: its time, its native rows, and its breakdown.
 
-# Of the time limit: no breakdown is begun after so much of it.
+# Share of the time limit after which no breakdown is started.
 _LATEST: Final = 0.4
 
 
@@ -396,19 +395,19 @@ def observe(
     tell: Callable[[str], None],
     explainer: Callable[..., BreakdownRecord] = break_down_step,
 ) -> tuple[Observations, tuple[str, ...]]:
-    """Measure what the rules read; return it with notes for the reader.
+    """Measure the observations that the rules need; return them with notes.
 
     Args:
         spec: the step.
-        session: whose workers and settings are used.
-        time_limit_s: of the whole diagnosis.
-        tell: called with what is done next.
-        explainer: breaks the step down.
+        session: the session whose workers and settings are used.
+        time_limit_s: limit of the whole diagnosis.
+        tell: called with a description of the next action.
+        explainer: makes the breakdown of the step.
 
     Raises:
         UsageError: no such model, option or word.
         UnsupportedError: the framework cannot run this step.
-        PrimitiveError: the step is wrong, or died.
+        PrimitiveError: the step is wrong, or its process ended.
     """
     start = time.monotonic()
     tell("the step")
@@ -456,7 +455,7 @@ def observe(
 def _plan(
     spec: StepSpec, session: Session
 ) -> tuple[Model | None, dict[tuple[str, str], MappedCall], Plan]:
-    """Return a step's graph, or what stands for its recorded calls, and the work that follows."""
+    """Return a step's graph or the native layers of its recorded calls, and its plan."""
     cache_bytes = session.cache_bytes(spec.device)
     if spec.own is None:
         model = build_model(spec.model, spec.batch, **spec.options)
@@ -474,7 +473,7 @@ def _plan(
 
 
 def _dispatch_s(spec: StepSpec, session: Session) -> float | None:
-    """Return the seconds of a call that does nothing; None where nobody knows."""
+    """Return the time in seconds of a call that does nothing; None if unknown."""
     if spec.mode != "eager":  # elsewhere a step is one call, however many operators it has
         return None
     try:

@@ -1,4 +1,4 @@
-"""The rules: each reads what is known of a step and names what may cost time.
+"""The rules: each reads the observations of a step and yields hypotheses.
 
 A rule knows no model and no layer by name. It says nothing where its symptom is absent, or where
 what it could save is less than anybody would care for.
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 # -----------------------------------------------------------------------------
-# The commands that findings name, with everything that this step was asked for with.
+# The commands that findings name, with all options of the step.
 
 
 def again(spec: StepSpec) -> str:
@@ -44,7 +44,7 @@ def again(spec: StepSpec) -> str:
 
 
 def faults_command(spec: StepSpec) -> str:
-    """Return the command that counts a step's page faults, and says what they cost."""
+    """Return the command that counts a step's page faults and their cost."""
     return shlex.join(["pydlbench", "breakdown", *step_words(spec)])
 
 
@@ -63,7 +63,7 @@ def layer_command(spec: KernelSpec) -> str:
 
 
 # -----------------------------------------------------------------------------
-# Memory that is touched for the first time in every step: each page costs a fault.
+# New memory in every step: each page costs a page fault.
 
 _PAGE: Final = 4096
 # No fault costs more: the kernel clears a page in less than a microsecond, and the fault itself
@@ -76,7 +76,7 @@ _CAUSE: Final = (
 
 
 def find_first_touch(seen: Observations) -> Iterator[Hypothesis]:
-    """Yield what huge pages, and pages that are kept, would save."""
+    """Yield huge pages and an allocator that keeps its pages."""
     faults = seen.step.faults
     if faults is None or seen.spec.on_gpu:
         return
@@ -111,7 +111,7 @@ _KEPT: Final = StepChange(
 )
 
 # -----------------------------------------------------------------------------
-# Images in a layout that the library's kernels do not want.
+# Images in a layout that the library's kernels have to convert.
 
 _NAMES: Final = {
     "nhwc": "channels last (model.to(memory_format=torch.channels_last), and the images too)",
@@ -155,12 +155,12 @@ def find_layout(seen: Observations) -> Iterator[Hypothesis]:
 # -----------------------------------------------------------------------------
 # Operators of the framework that are slower than the fastest kernel known for their layer.
 
-# Of each kind; a step with more of them that matter is slow for a reason that they share.
+# Largest number of comparisons per kind; with more, layers have a common reason.
 _MOST_OPERATORS: Final = 8
 
 
 def find_operators(seen: Observations) -> Iterator[Hypothesis]:
-    """Yield a comparison with the native library for each layer where that may save something."""
+    """Yield a comparison with the native library for each layer with a possible saving."""
     if seen.spec.layout == "nhwc" or not seen.framework.layout_words:
         kinds: tuple[str, ...] = ("layer", "pointwise")
     else:
@@ -203,14 +203,14 @@ def _symptom(seen: Observations, excess: Excess) -> str:
 
 
 # -----------------------------------------------------------------------------
-# Convolutions whose channels fill no vector: images of three channels, for example.
+# Convolutions with fewer channels than a vector holds: images of three channels, for example.
 
 # Kernels take channels in such blocks, or in multiples of them.
 _BLOCK: Final = 8
 
 
 def _convolutions(seen: Observations) -> Iterator[tuple[Site, Layer]]:
-    """Yield the convolutions that matter in the step, and their layer."""
+    """Yield the convolutions with a relevant share of the step, and their layer."""
     for site in seen.convolutions():
         if site.layer.op == "conv" and seen.matters(site.seconds):
             yield site, site.layer
@@ -281,9 +281,9 @@ def find_copies(seen: Observations) -> Iterator[Hypothesis]:
 
 
 # -----------------------------------------------------------------------------
-# Layers that stay far below what the hardware could do, even with the fastest kernel known.
+# Layers far below their roofline even with the fastest kernel.
 
-# Of the roof; below it, something else than the hardware holds a kernel up.
+# Share of the roofline; below it, a kernel is limited by something other than the hardware.
 _FAR: Final = 0.6
 _MOST_LAYERS: Final = 5
 _KINDS: Final = ("conv2d", "gemm")
@@ -315,7 +315,7 @@ def find_roofs(seen: Observations) -> Iterator[Hypothesis]:
 def _below(
     seen: Observations, gap: float, term: Term, count: int, row: Measurement
 ) -> Iterator[Hypothesis]:
-    """Yield what may bring a layer, or several that are alike, closer to their roof."""
+    """Yield changes that may bring a layer, or several equal ones, closer to the roofline."""
     assert row.time is not None
     assert row.roofline is not None
     kernel_work, name = term.work, f"{term.work.node}{like(count)}"
@@ -371,28 +371,28 @@ def _below(
 
 
 # -----------------------------------------------------------------------------
-# Pointwise layers bound by memory, where a fusing mode would keep values in registers.
+# Pointwise layers limited by memory, where a compiling mode would keep values in registers.
 
 #: What launch gaps and pointwise layers that are not joined have in common.
 ONE_BY_ONE: Final = "operators run one by one"
-# Of the step.
+# Share of the step.
 _LARGE_POINTWISE: Final = 0.03
 _MODES: Final = {"eager": "compiled", "graph": "xla", "unoptimized": "optimized"}
 
 
 def compiling_mode(spec: StepSpec) -> str | None:
-    """Return the mode that joins operators; None if the step runs in it."""
+    """Return the mode that fuses operators; None if the step runs in it."""
     return _MODES.get(str(spec.mode))
 
 
 def joining(seen: Observations, mode: str) -> StepChange:
-    """Return the change of the step into a mode that joins operators."""
+    """Return the change of the step to a mode that fuses operators."""
     compiler_s = 20.0 + 0.3 * seen.size  # about what it takes for the step's model
     return StepChange(what=mode, changes=(("mode", mode),), checks=True, setup_s=compiler_s)
 
 
 def find_fusion(seen: Observations) -> Iterator[Hypothesis]:
-    """Yield the fusing mode where pointwise layers are a part of the step that matters."""
+    """Yield the fusing mode where pointwise layers have a relevant share of the step."""
     mode = compiling_mode(seen.spec)
     if mode is None:
         return
@@ -424,14 +424,14 @@ def _pointwise(seen: Observations) -> tuple[float, str]:
 
 
 # -----------------------------------------------------------------------------
-# Gaps between kernels: what starting an operator costs, whatever it computes.
+# Gaps between kernels: the time to start an operator, whatever it computes.
 
-# Of the step.
+# Share of the step.
 _LARGE_DISPATCH: Final = 0.02
 
 
 def find_dispatch(seen: Observations) -> Iterator[Hypothesis]:
-    """Yield a mode that joins operators, and a batch that makes each of them longer."""
+    """Yield a mode that fuses operators, and a larger batch that makes each of them longer."""
     dispatch = _dispatch(seen)
     if dispatch is None or not seen.matters(dispatch[0], _LARGE_DISPATCH):
         return
@@ -472,7 +472,7 @@ def _larger(seen: Observations) -> tuple[StepChange, StepSpec] | None:
         doubled = tuple(tensor.with_batch(seen.plan.batch, batch) for tensor in inputs)
         if doubled == inputs:
             return None
-        # The batch is what the inputs have.
+        # The batch size comes from the inputs.
         own = msgspec.structs.replace(seen.spec.own, inputs=doubled)
         changes = {"own": own, "batch": None}
     experiment = StepChange(what=f"batch {batch}", changes=tuple(changes.items()), images=2)
@@ -492,7 +492,7 @@ def _dispatch(seen: Observations) -> tuple[float, str] | None:
 
 
 def _own_s(seen: Observations, kind: str, native_s: float) -> tuple[float, str]:
-    """Return what calls of a kind take in a step, and where: natively without a breakdown."""
+    """Return the time of one kind's calls in a step and where; native without a breakdown."""
     if not (calls := seen.calls(kind)):
         return native_s, "in native kernels"
     seconds = sum(group.alone_s or 0.0 for group in calls)
@@ -502,7 +502,7 @@ def _own_s(seen: Observations, kind: str, native_s: float) -> tuple[float, str]:
 # -----------------------------------------------------------------------------
 # An optimizer that is slower than moving its tensors once.
 
-# Of the step.
+# Share of the step.
 _LARGE_OPTIMIZER: Final = 0.03
 
 
@@ -568,11 +568,11 @@ def _fused_optimizer(seen: Observations) -> Iterator[Hypothesis]:
 
 
 # -----------------------------------------------------------------------------
-# L2 terms in the loss: sums of squares whose value nobody looks at.
+# L2 terms in the loss: sums of squares whose value is not used.
 
 
 def find_decay(seen: Observations) -> Iterator[Hypothesis]:
-    """Yield the step without L2 terms, where they are a part that matters."""
+    """Yield the step without L2 terms, where they have a relevant share."""
     model = seen.model
     if model is None or seen.spec.phase != "training" or not model.decays:
         return
@@ -596,9 +596,9 @@ def find_decay(seen: Observations) -> Iterator[Hypothesis]:
 
 
 # -----------------------------------------------------------------------------
-# A loss that takes a part of the step that it should not.
+# A loss with too large a share of the step.
 
-# Of the step.
+# Share of the step.
 _LARGE_LOSS: Final = 0.03
 
 
@@ -626,14 +626,14 @@ def find_loss(seen: Observations) -> Iterator[Hypothesis]:
 
 
 # -----------------------------------------------------------------------------
-# Products with so few rows that reading their weights is most of the work.
+# Products with so few rows that reading the weights dominates.
 
-# Of the step.
+# Share of the step.
 _LARGE_PRODUCTS: Final = 0.05
 
 
 def find_batch(seen: Observations) -> Iterator[Hypothesis]:
-    """Yield twice the batch, where weights are streamed from memory for few images."""
+    """Yield twice the batch, where weights are read from memory for few images."""
     seconds_of: dict[str, float] = {}
     for term in seen.plan.terms:
         row = seen.rows[term.hot]
@@ -660,15 +660,15 @@ def find_batch(seen: Observations) -> Iterator[Hypothesis]:
 
 
 # -----------------------------------------------------------------------------
-# A step that computes in float32 what the hardware does faster in a narrower type.
+# A float32 step on hardware that computes faster in a narrower type.
 
-# Of the native sum.
+# Share of the native sum.
 _MOSTLY: Final = 0.3
 _SETUP_S: Final = 15.0
 
 
 def find_arithmetic(seen: Observations) -> Iterator[Hypothesis]:
-    """Yield the step in bfloat16, where arithmetic bounds a good part of it."""
+    """Yield the step in bfloat16, where a large share of it is limited by arithmetic."""
     spec = seen.spec
     if spec.precision != "fp32" or spec.on_gpu or spec.framework == ONNX_FRAMEWORK:
         return  # a file computes in its own types

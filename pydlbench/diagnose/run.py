@@ -1,4 +1,4 @@
-"""A diagnosis from the step to the ranked findings."""
+"""Runs a diagnosis: observes a step, tests hypotheses, and ranks the findings."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 
 
 # -----------------------------------------------------------------------------
-# From what experiments have measured to a ranked list.
+# From experiments to a ranked list.
 #
-# Savings of findings that are about the same parts of a step do not add up, and are never added.
-# Those of one problem on different layers are: no part is in two of them.
+# Savings of findings that concern the same parts of a step are never added. Those of one problem
+# on different layers are added, since they have no part in common.
 
 
 def finding_of(hypotheses: Sequence[Hypothesis], saving: Saving) -> Finding:
-    """Return the finding of an experiment.
+    """Return the finding of one experiment.
 
     Args:
-        hypotheses: those that share it: each is a reason.
-        saving: what it measured.
+        hypotheses: all hypotheses that share the experiment.
+        saving: the measured saving.
     """
     first = hypotheses[0]
     symptoms = dict.fromkeys(hypothesis.symptom for hypothesis in hypotheses)
@@ -65,7 +65,7 @@ def finding_of(hypotheses: Sequence[Hypothesis], saving: Saving) -> Finding:
 
 
 def _causes(hypotheses: Sequence[Hypothesis], saving: Saving) -> tuple[Cause, ...]:
-    """What the experiment says, or else what it was made for."""
+    """Return the causes that the experiment shows, or else the suspected ones."""
     where = tuple(dict.fromkeys(hypothesis.where for hypothesis in hypotheses if hypothesis.where))
     if saving.causes:
         return tuple(msgspec.structs.replace(cause, where=where) for cause in saving.causes)
@@ -80,10 +80,10 @@ def _causes(hypotheses: Sequence[Hypothesis], saving: Saving) -> tuple[Cause, ..
 
 
 def rank(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return findings by what they save, those of one problem merged, overlaps marked.
+    """Rank findings by saving; merge those of one problem, and mark overlaps.
 
     Args:
-        findings: each with a saving beyond doubt.
+        findings: findings whose savings exceed their intervals.
     """
     problems: dict[str, list[Finding]] = {}
     for finding in sorted(findings, key=lambda finding: -finding.saving.seconds):
@@ -104,7 +104,7 @@ def rank(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
 
 def _merge(same: Sequence[Finding]) -> Finding:
-    """Join what is one problem: the best of several ways, summed over layers that are distinct."""
+    """Merge findings of one problem: the best change of each layer, summed over layers."""
     kept: list[Finding] = []
     others: list[Finding] = []
     for finding in same:  # the largest saving first
@@ -146,7 +146,7 @@ def _merge(same: Sequence[Finding]) -> Finding:
 
 
 def _joined(same: Sequence[Finding]) -> tuple[Cause, ...]:
-    """The causes of distinct layers, those of one name summed."""
+    """Return the causes of distinct layers, those of one name summed."""
     causes: dict[str, Cause] = {}
     for finding in same:
         for cause in finding.causes:
@@ -162,7 +162,7 @@ def _both(first: Cause, second: Cause) -> Cause:
 
 
 def _alternative(finding: Finding, shown: str) -> str:
-    """Another way in a line, with its command unless that is shown already."""
+    """Describe another change in one line, with its command unless it is shown already."""
     where = f"{', '.join(finding.where)}: " if finding.where else ""
     share = percent(finding.saving.share)
     seconds = format_seconds(finding.saving.seconds)
@@ -170,9 +170,9 @@ def _alternative(finding: Finding, shown: str) -> str:
     return f"{where}{finding.saving.how}: saves {seconds} ({share}){following}"
 
 
-# Of the step: what saves no more than this at the most is not tried.
+# Share of the step: hypotheses that can save at most this are not tested.
 _TRY = 0.01
-# Of the time limit: experiments have so much of it at the least, however long it took to look.
+# Share of the time limit that experiments get at least, however long the observations took.
 _RESERVED = 0.5
 
 
@@ -183,23 +183,23 @@ def diagnose(
     tell: Callable[[str], None] = lambda _: None,
     explainer: Callable[..., BreakdownRecord] = break_down_step,
 ) -> Diagnosis:
-    """Say what costs a step its time, and what would save it: each saving is measured.
+    """Find changes that save a step's time; each saving is measured.
 
-    Ctrl-C while experiments run ends them; what they have shown until then is returned.
+    Ctrl-C ends the experiments; the findings until then are returned.
 
     Args:
         spec: the step.
-        session: whose workers and settings are used.
-        time_limit_s: no experiment begins that would probably end later. Step, native layers
-            and the breakdown take whatever they need, and half of the limit is left for
-            experiments after them.
-        tell: called with what is done next.
-        explainer: breaks the step down.
+        session: the session whose workers and settings are used.
+        time_limit_s: no experiment is started that would probably end later. The step, native
+            layers and the breakdown take the time they need; at least half of the limit remains
+            for experiments.
+        tell: called with a description of the next action.
+        explainer: makes the breakdown of the step.
 
     Raises:
         UsageError: no such model, option or word.
         UnsupportedError: the framework cannot run this step.
-        PrimitiveError: the step is wrong, or died.
+        PrimitiveError: the step is wrong, or its process ended.
     """
     start = time.monotonic()
     seen, notes = observe(spec, session, time_limit_s, tell, explainer)
@@ -255,10 +255,10 @@ def _attempt(
     left_s: Callable[[], float],
     begin: Callable[[str], None],
 ) -> Saving:
-    """Run an experiment, and a second time what chance alone could be: the weaker one counts.
+    """Run an experiment, and repeat it where chance could explain it: the smaller saving counts.
 
     Raises:
-        PydlbenchError: it cannot be run, or there is no time for it.
+        PydlbenchError: it cannot be run, or the time limit is too near.
     """
     if cost_s(experiment, seen.step_s) > left_s():
         raise UnsupportedError("no time")
@@ -279,14 +279,14 @@ def _announce(tell: Callable[[str], None], name: str, times: str) -> None:
 
 
 def _certain(saving: Saving) -> tuple[bool, float]:
-    """Sorts savings: those that are none first, then by seconds."""
+    """Sort key of savings: uncertain ones first, then by seconds."""
     return saving.real, saving.seconds
 
 
 def _first_without(
     done: Collection[Experiment], ranked: Mapping[Experiment, list[Hypothesis]]
 ) -> tuple[Experiment, list[Hypothesis]] | None:
-    """Return the next experiment: a better known step may bring further ones."""
+    """Return the next experiment that was not run: new observations may add some."""
     return next(
         ((experiment, because) for experiment, because in ranked.items() if experiment not in done),
         None,
@@ -294,16 +294,16 @@ def _first_without(
 
 
 def hypotheses(seen: Observations) -> dict[Experiment, list[Hypothesis]]:
-    """Return all hypotheses by experiment, those first that may save most.
+    """Return all hypotheses by experiment, the largest possible saving first.
 
     Args:
-        seen: what is known of the step.
+        seen: the observations of the step.
     """
     by_experiment: dict[Experiment, list[Hypothesis]] = {}
     layers = capabilities.of(seen.spec.framework).layers
     for rule in RULES:
         for hypothesis in rule(seen):
-            # What runs whole files only has no layer that could be run in another way.
+            # Frameworks that run only whole files have no layer to change.
             possible = layers or not isinstance(hypothesis.experiment, (AgainstNative, LayerChange))
             if possible and hypothesis.most_s >= _TRY * seen.step_s:
                 by_experiment.setdefault(hypothesis.experiment, []).append(hypothesis)
@@ -318,7 +318,7 @@ def hypotheses(seen: Observations) -> dict[Experiment, list[Hypothesis]]:
 
 
 def _name(experiment: Experiment, hypothesis: Hypothesis) -> str:
-    """What is tried: ``conv1 forward with channels padded to 8``."""
+    """Return the name of an experiment: ``conv1 forward with channels padded to 8``."""
     where = hypothesis.where or "the step"
     if hypothesis.where and hypothesis.where in experiment.what:
         return experiment.what
@@ -326,7 +326,7 @@ def _name(experiment: Experiment, hypothesis: Hypothesis) -> str:
 
 
 def _result(saving: Saving) -> str:
-    """How the time changed, and why that is no finding."""
+    """Describe how the time changed, and why that is no finding."""
     share = percent(abs(saving.share))
     if saving.otherwise:
         return saving.otherwise
