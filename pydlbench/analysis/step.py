@@ -496,7 +496,6 @@ class _Measured:
             parts,
             experiments,
             self._missing,
-            confidence=self._session.options.confidence,
         )
         if any(_NORM in call.operator for call in self._calls):
             found = msgspec.structs.replace(found, not_measured=(*found.not_measured, _UNFUSED))

@@ -419,7 +419,7 @@ def _of_layer(experiment: LayerChange, step_s: float, session: Session) -> Savin
         if verdict.status == "failed":
             raise PrimitiveError(f"its result is wrong: {verdict.detail or 'checked'}")
         options = session.options
-        policy = Policy(confidence=options.confidence, budget_s=options.budget_s)
+        policy = Policy(budget_s=options.budget_s)
         policies = [policy] * 2
         ratio, base, warning = in_turn(kernels, policies, options.seed, experiment.images)
     times = f"{format_seconds(base)} as it is, {format_seconds(ratio.median * base)} with "

@@ -32,7 +32,7 @@ _TABLE: Final = f"""
 
 [[layers]]  # the same in every round of every fleet
 shape = '{REFERENCE}'
-defaults = ["budget", "repetitions", "seed", "confidence", "device"]
+defaults = ["budget", "repetitions", "seed", "device"]
 """
 
 

@@ -104,7 +104,7 @@ class Kernels:
         self._cpus = cpus
         self._workers = workers
         self._devices = devices
-        self._policy = Policy(confidence=options.confidence, budget_s=options.budget_s)
+        self._policy = Policy(budget_s=options.budget_s)
         # Variant of the fastest kernel by hot spec.
         self._fastest: dict[KernelSpec, str] = {}
         # Results of searches, by nameless spec and whether the search was a short one.
@@ -472,7 +472,6 @@ class Kernels:
             self.threads(spec),
             facts,
             samples,
-            confidence=self._options.confidence,
             clock_hz=clock_hz,
             keep_samples=self._options.keep_samples,
             keep_candidates=self._options.algorithms,

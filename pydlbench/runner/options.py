@@ -22,7 +22,6 @@ class Options:
         width: wanted half-width of the interval, relative to the median, if the scatter plans the
             repetitions; see :func:`pydlbench.study.plan.repetitions`.
         renew: start new processes for each repetition, also of a single row.
-        confidence: level of the median's interval.
         keep_samples: keep the raw samples in the record.
         algorithms: time, verify and list every candidate.
         estimate: native rows on a CPU are summands of an estimate. The search for their kernels is
@@ -49,7 +48,6 @@ class Options:
     repetitions: int | None = 1
     width: float | None = None
     renew: bool = False
-    confidence: float = 0.95
     keep_samples: bool = False
     algorithms: bool = False
     estimate: bool = False

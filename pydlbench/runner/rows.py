@@ -48,7 +48,6 @@ def measured_row(
     facts: KernelFacts,
     samples: Series,
     *,
-    confidence: float = 0.95,
     clock_hz: float | None = None,
     keep_samples: bool = False,
     keep_candidates: bool = False,
@@ -60,16 +59,15 @@ def measured_row(
         threads: threads of the kernel; None on a GPU.
         facts: facts of the kernel.
         samples: samples of the kernel.
-        confidence: level of the interval.
         clock_hz: clock read by another backend on the same cores, if this one reads none.
         keep_samples: keep the raw samples.
         keep_candidates: keep the candidates of the search.
     """
     base = _base(spec, threads)
-    estimated = estimate(samples, confidence)
-    time = summary_of(samples, confidence)
+    estimated = estimate(samples)
+    time = summary_of(samples)
     clock_hz = samples.clock_hz if clock_hz is None else clock_hz
-    candidates = _candidates(facts.candidates, confidence)
+    candidates = _candidates(facts.candidates)
     return Measurement(
         **base,
         status="ok",
@@ -146,17 +144,16 @@ def _base(spec: KernelSpec, threads: int | None) -> dict[str, Any]:
     }
 
 
-def summary_of(samples: Series, confidence: float = 0.95) -> TimeSummary:
+def summary_of(samples: Series) -> TimeSummary:
     """Return the summary of a subject's samples; median and interval are those of its rounds.
 
     Args:
         samples: samples by round.
-        confidence: level of the interval.
     """
-    estimated = estimate(samples, confidence)
+    estimated = estimate(samples)
     interval = estimated.interval
     several = samples.preparations > 1
-    summary = time_summary(samples.seconds, confidence)
+    summary = time_summary(samples.seconds)
     return msgspec.structs.replace(
         summary,
         median=estimated.median,
@@ -212,12 +209,12 @@ def _wrong_ones(candidates: Sequence[dict[str, Any]], median_s: float) -> tuple[
     )
 
 
-def _candidates(listed: Sequence[dict[str, Any]], confidence: float) -> tuple[dict[str, Any], ...]:
+def _candidates(listed: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
     rows = []
     for entry in listed:
         row = dict(entry)
         seconds = row.pop("seconds")
-        row["time_s"] = time_summary(seconds, confidence).to_dict() if seconds else None
+        row["time_s"] = time_summary(seconds).to_dict() if seconds else None
         rows.append(row)
     return tuple(rows)
 

@@ -38,7 +38,7 @@ _READ: Final = 200
 
 def step_policy(case: StepSpec, session: Session, facts: StepFacts) -> Policy:
     """Return the constants of sampling for a step."""
-    policy = Policy(confidence=session.options.confidence, budget_s=session.options.budget_s)
+    policy = Policy(budget_s=session.options.budget_s)
     policy = policies.step_policy(policy)
     return gpu_policy(policy, facts.timing) if case.on_gpu else policy
 
@@ -292,9 +292,8 @@ def record_of(case: StepSpec, session: Session, facts: StepFacts, samples: Serie
         facts: of its kernel.
         samples: its times.
     """
-    confidence = session.options.confidence
-    found = estimate(samples, confidence)
-    time = summary_of(samples, confidence)
+    found = estimate(samples)
+    time = summary_of(samples)
     wrong = [one for one in facts.checks if one.status != "ok"]
     warnings = []
     if found.disturbed:

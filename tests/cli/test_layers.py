@@ -41,7 +41,6 @@ def test_default_is_alexnet_forward_fp32_hot(session):
             "renew": True,
             "width": None,
             "keep_probes": True,
-            "confidence": 0.95,
             "keep_samples": True,
             "algorithms": False,
             "energy": False,
@@ -140,15 +139,13 @@ def test_numbers_reach_the_session(session):
         "conv3",
         "--budget",
         "0.5",
-        "--confidence",
-        "0.99",
         "--seed",
         "7",
         "--algorithms",
     ]
     command.run(parse(*words), session.open)
     options = session.opened[0]
-    assert (options["budget_s"], options["confidence"], options["seed"]) == (0.5, 0.99, 7)
+    assert (options["budget_s"], options["seed"]) == (0.5, 7)
     assert options["algorithms"] is True
 
 

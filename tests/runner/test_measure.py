@@ -248,7 +248,6 @@ def test_memory_that_no_batch_would_save(session, monkeypatch):
         ({"backend": "torhc"}, "--backend torhc"),
         ({"options": Options(threads=100_000)}, "--threads 100000"),
         ({"options": Options(budget_s=-1)}, "--budget -1"),
-        ({"options": Options(confidence=95)}, "--confidence 95"),
     ],
 )
 def test_a_bad_word_starts_nothing(words, message, monkeypatch):
