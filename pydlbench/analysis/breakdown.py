@@ -173,8 +173,6 @@ def break_down(
     parts: StepParts,
     experiments: Sequence[Experiment] = (),
     missing: Mapping[str, Mapping[str, str]] | None = None,
-    *,
-    confidence: float = 0.95,
 ) -> Breakdown:
     """Return levels, terms, calls and modules of a step.
 
@@ -185,12 +183,11 @@ def break_down(
         experiments: what was tried, in the order in which it is to be listed.
         missing: by level (``alone``, ``in_context``), what was not measured that may explain a part
             of the difference below it, with the reason.
-        confidence: level of the intervals.
 
     Raises:
         ValueError: steps and traced steps have no round in common, or a trace has other calls.
     """
-    return _Analysis(table, parts, experiments, missing or {}, confidence).result()
+    return _Analysis(table, parts, experiments, missing or {}).result()
 
 
 class _Analysis:
@@ -202,9 +199,8 @@ class _Analysis:
         parts: StepParts,
         experiments: Sequence[Experiment],
         missing: Mapping[str, Mapping[str, str]],
-        confidence: float,
     ) -> None:
-        self._parts, self._confidence = parts, confidence
+        self._parts = parts
         self._not_measured = [
             f"{name}: {reason}" for some in missing.values() for name, reason in some.items()
         ]
@@ -400,7 +396,7 @@ class _Analysis:
     # --- numbers over rounds ------------------------------------------------------------------
 
     def _estimate(self, values: Mapping[int, float]) -> Estimate:
-        return estimate_values(values, self._beside, self._confidence)
+        return estimate_values(values, self._beside)
 
     def _interval(
         self, values: Mapping[int, float], middle: float

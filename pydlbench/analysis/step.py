@@ -273,8 +273,8 @@ class _Measured:
         self._rows = dict(native)
         # New processes in each round are beside the session's, which stay; those of two rounds
         # start at a time.
-        self._fresh = (session.beside(), session.beside())
-        self._beside = session.beside()
+        self._fresh = (session.sibling(), session.sibling())
+        self._beside = session.sibling()
         order = random_order(session.options.seed)
         # Bursts on the cores say nothing of a GPU.
         self._study = Study(order, None if case.on_gpu else session.interference)
@@ -583,9 +583,8 @@ class _Measured:
             parts,
             experiments,
             self._missing,
-            confidence=self._session.options.confidence,
         )
-        beside = alternatives(table, _HOWS, self._session.options.confidence)
+        beside = alternatives(table, _HOWS)
         wrong = faults_contradiction(found.terms, beside)
         found = msgspec.structs.replace(
             found,

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepSpec
     from pydlbench.report.blocks import Block
-    from pydlbench.runner.execute import Results
-    from pydlbench.runner.tasks import View
+    from pydlbench.runner.execute import Results, View
     from pydlbench.store.documents import Loaded
 
 __all__ = ["Options", "read_tasks", "run", "stored_report"]
@@ -163,7 +162,7 @@ class BreakdownTask(ModelTask):
         from pydlbench.steps.run import check_memory_of_parts
 
         del session
-        case = self.rows[0].case
+        case = self.rows[0].spec
         if self.graph is not None and not case.on_gpu:  # another's needs nobody knows yet
             check_memory_of_parts(self.graph, case, read_cpu_facts().memory_available_bytes)
 
@@ -173,7 +172,7 @@ class BreakdownTask(ModelTask):
         from pydlbench.steps.run import planned_rounds
 
         (row,) = self.rows
-        step = row.case
+        step = row.spec
         rounds = self.rounds
         if self.width is not None:
             rounds = planned_rounds(view.store, [step], self.width)

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepSpec
     from pydlbench.report.blocks import Block
-    from pydlbench.runner.execute import Results
-    from pydlbench.runner.tasks import View
+    from pydlbench.runner.execute import Results, View
     from pydlbench.store.documents import Loaded
 
 __all__ = ["Options", "read_tasks", "run", "stored_report"]
@@ -76,7 +75,7 @@ def run(
 
     tasks, notes = read_tasks(args, forecaster)
     # Without the GPU, or a model, no step of the run has a forecast.
-    steps = [row.case for task in tasks for row in task.rows]
+    steps = [row.spec for task in tasks for row in task.rows]
     tolerant = not any(one.on_gpu or one.own is not None for one in steps)
     how: dict[str, Any] = {"sessions": session_factory, "what": "forecasts"}
     return answer(args, "forecast", tasks, notes, report, tolerant=tolerant, **how)[0]
@@ -133,7 +132,7 @@ class ForecastTask(ModelTask):
         from pydlbench.analysis.forecast import forecast_step
 
         (row,) = self.rows
-        step: StepSpec = row.case
+        step: StepSpec = row.spec
         if step.on_gpu:
             session.room_bytes(step.device)  # or says that there is no GPU
 

@@ -516,7 +516,7 @@ def disturbed_share(parts: Iterable[tuple[float, bool]]) -> float:
     return disturbed / total if total > 0 else 0.0
 
 
-def time_summary(seconds: Sequence[float], confidence: float) -> TimeSummary:
+def time_summary(seconds: Sequence[float], confidence: float = 0.95) -> TimeSummary:
     """Summarise samples (seconds per execution); the interval is None where there are too few."""
     interval = median_interval(seconds, confidence)
     return TimeSummary(

@@ -131,7 +131,7 @@ def test_on_a_gpu_that_is_behind_its_host_the_step_is_its_kernels():
 def test_a_real_step_is_broken_down():
     pytest.importorskip("torch")
     case = StepSpec(model="mnist", batch=4, phase="training", framework="torch", mode="eager")
-    with Session(Options(budget_s=0.01, threads=1, visits=1, estimate=True)) as session:
+    with Session(Options(budget_s=0.01, threads=1, repetitions=1, estimate=True)) as session:
         found = break_down_step(case, session)
     assert sum(one.seconds for one in found.terms) == pytest.approx(found.measured.median)
     assert found.measured == found.levels.step

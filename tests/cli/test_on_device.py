@@ -73,7 +73,7 @@ def test_by_default_steps_run_where_they_can_be_explained(framework, device, mon
     monkeypatch.setattr("pydlbench.backends.capabilities.default_device", lambda: ("cuda:0", ()))
     words = ["mnist", *(("--framework", *framework) if framework else ())]
     tasks, notes = forecast.read_tasks(read(["forecast", *words])[0])
-    assert [row.case.device for task in tasks for row in task.rows] == [device]
+    assert [row.spec.device for task in tasks for row in task.rows] == [device]
     assert any("on the CPU" in one for one in notes) is (device == "cpu")
 
 

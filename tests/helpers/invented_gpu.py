@@ -393,7 +393,7 @@ class GpuSession:
         self.built: list[Any] = []
         self.probed: list[str] = []
 
-    def beside(self) -> GpuSession:
+    def sibling(self) -> GpuSession:
         return self
 
     def close(self) -> None:
