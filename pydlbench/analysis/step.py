@@ -281,8 +281,9 @@ class _Measured:
         self._kernels: list[RemoteKernel[OperatorsFacts] | RemoteKernel[StepFacts] | None] = []
         self._subjects: list[Subject] = []
         self._sizes: dict[str, Size | None] = {}
-        # Of steps with one thing changed those that can be made ready, as far as is known.
-        self._changed = [STEP_KEPT]
+        # Of steps with one thing changed those that can be made ready, as far as is known. A GPU's
+        # memory is not the C library's.
+        self._changed = [] if case.on_gpu else [STEP_KEPT]
         self._missing: dict[str, dict[str, str]] = {"alone": {}, "in_context": {}}
         self.notes: list[str] = []
         self.unfused: list[str] = []

@@ -133,7 +133,7 @@ def test_a_changed_step_is_compared_round_by_round():
     for number, seconds in ((0, 37 * MS), (2, 38 * MS), (4, 38.5 * MS)):
         table.add(Visit(subject=STEP_KEPT, round=number, seconds=[seconds]))
     table.add(Visit(subject=STEP_FOLDED, round=1, seconds=[50 * MS]))
-    kept, folded = alternatives(table, {STEP_KEPT: "a", "none": "b", STEP_FOLDED: "c"}, 0.95)
+    kept, folded = alternatives(table, {STEP_KEPT: "a", "none": "b", STEP_FOLDED: "c"})
     assert (kept.change, kept.n, kept.median) == (STEP_KEPT, 3, pytest.approx(38 * MS))
     assert kept.saved == pytest.approx(2 * MS)
     assert kept.ci_low < 0 < 4 * MS < kept.ci_high
