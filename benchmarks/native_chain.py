@@ -81,7 +81,7 @@ def native_rows(
     wanted = plan(model, case.phase, case.precision, "cpu", session.cache_bytes("cpu"))
     rows = dict(session.measure(wanted.cases))
     total = estimate(wanted, rows)
-    return rows, total.time.hot, total.time.cold, len(total.missing)
+    return rows, total.estimate.hot_s, total.estimate.cold_s, len(total.missing)
 
 
 def fastest_mode(

@@ -429,8 +429,10 @@ def observe(
         estimate=estimate(wanted, rows),
         native=native_sum(wanted, rows),
     )
-    lacking = [f"{name} {pass_}: {reason}" for name, pass_, reason in seen.estimate.missing]
-    notes = [f"no native row: {one}" for one in lacking]
+    notes = [
+        f"no native row: {row['layer']} {row['pass']}: {row['reason']}"
+        for row in seen.estimate.missing
+    ]
     if model is None:
         notes.append(capabilities.of(spec.framework).steps.unseen)
     if step.contended:
