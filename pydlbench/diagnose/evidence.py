@@ -430,7 +430,7 @@ def observe(
         native=native_sum(wanted, rows),
     )
     lacking = [f"{name} {pass_}: {reason}" for name, pass_, reason in seen.estimate.missing]
-    notes = [f"no native row: {one}" for one in lacking]
+    notes = [f"no native row: {reason}" for reason in lacking]
     if model is None:
         notes.append(capabilities.of(spec.framework).steps.unseen)
     if step.contended:

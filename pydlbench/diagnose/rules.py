@@ -486,7 +486,7 @@ def _dispatch(seen: Observations) -> tuple[float, str] | None:
         return term.seconds, f"breakdown: {term.how}"
     idle = [term for name in (IDLE_IN_CALLS, IDLE_BETWEEN) if (term := seen.difference(name))]
     if idle:  # of a GPU
-        return sum(one.seconds for one in idle), f"breakdown: {idle[0].how}"
+        return sum(term.seconds for term in idle), f"breakdown: {idle[0].how}"
     if seen.dispatch_s is None:
         return None
     calls = sum(call.count for call in seen.mapped.values())  # of a recorded step

@@ -54,9 +54,10 @@ def worker_environment(inherited: Mapping[str, str], cpus: Sequence[int]) -> dic
     environment["MKL_NUM_THREADS"] = str(len(cpus))
     environment["PYTHONUNBUFFERED"] = "1"
     if (probes := kept_path()) is not None:
-        for one in every:
-            if one.code_folder:
-                environment[one.code_folder] = str(probes.parent / "code" / one.name)
+        for backend in every:
+            if backend.code_folder:
+                folder = probes.parent / "code" / backend.name
+                environment[backend.code_folder] = str(folder)
     return environment
 
 
