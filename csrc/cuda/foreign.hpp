@@ -41,7 +41,6 @@ class ForeignKernel {
   Load run_for(double seconds);
   // Of one graph; none of what is enqueued, which is not captured.
   const std::vector<GraphKernel>& kernels() const { return kernels_; }
-  CUstream_st* stream() const { return device_->stream(); }
 
  private:
   struct ForeignWork final : Work {

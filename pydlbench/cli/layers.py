@@ -37,6 +37,7 @@ from pydlbench.cli.options import (
 )
 from pydlbench.cli.values import byte_count, choices, patterns, splits, wholes
 from pydlbench.errors import PydlbenchError, UsageError, nearest
+from pydlbench.models.own import find_own, is_own
 from pydlbench.runner.tasks import KernelTask, Row, Task
 from pydlbench.words import (
     CACHES,
@@ -130,7 +131,8 @@ class Options(Measuring, TableOutput):
     device: str | None = DEVICE()
     backend: tuple[str, ...] = option(
         "NAME",
-        f"native (default), {', '.join(_backends_of_layers()[1:])} or all, interleaved",
+        f"native (default), {', '.join(_backends_of_layers()[1:])} or all, interleaved; "
+        "FILE.py:LAUNCH is a kernel of your own, on PyTorch's tensors",
         group=HOW,
         many=True,
         read=splits,
@@ -556,7 +558,11 @@ def _recorded(
 
 def _backends(args: Options, device: str) -> tuple[list[tuple[str, str | None]], tuple[str, ...]]:
     """Every backend with each of its modes, and notes on those that are left out."""
-    named = choices("--backend", ",".join(args.backend), _backends_of_layers(), "all")
+    kernels = [name for name in args.backend if is_own(name)]
+    for name in kernels:
+        find_own(name)  # or says what is nearest
+    others = [name for name in args.backend if not is_own(name)]
+    named = choices("--backend", ",".join(others), _backends_of_layers(), "all") if others else []
     kind = device.partition(":")[0]
     every = "all" in args.backend
     known_modes = capabilities.modes()
@@ -579,7 +585,8 @@ def _backends(args: Options, device: str) -> tuple[list[tuple[str, str | None]],
             if not fitting:
                 notes.append(f"{name} has no mode {','.join(modes)}, left out")
             found += fitting[:1] if plain else fitting
-    if args.mode:
+    found += [("torch", name) for name in kernels]
+    if args.mode and named:
         known_here = [
             mode for name in named for mode in capabilities.of(name).modes.get(kind, ()) if mode
         ]

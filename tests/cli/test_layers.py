@@ -419,6 +419,16 @@ def test_backends_and_their_modes(session, words, expected):
     assert stacks(session) == expected
 
 
+def test_a_kernel_of_one_s_own_stands_beside_backends(session, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("def launch(src, weights, dst): ...\n")
+    words = ("--shape", "conv3", "--device", "cpu", "--backend")
+    assert command.run(parse(*words, f"native,{path}:launch"), session.open) == 0
+    assert stacks(session) == [("native", None), ("torch", f"{path}:launch")]
+    with pytest.raises(UsageError, match="launch"):
+        command.run(parse(*words, f"{path}:lunch"), session.open)
+
+
 def test_backends_of_a_gpu(session):
     command.run(parse("--shape", "conv3", "--device", "cuda:0", "--backend", "all"), session.open)
     assert ("cupy", None) in stacks(session)

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 
 from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, checked_mode, renamed
-from pydlbench.backends.torch import settings
+from pydlbench.backends.torch import own_kernel, settings
 from pydlbench.backends.torch.layers import variants_of
 from pydlbench.backends.torch.operator import Site, TensorPlace, TorchOperator, empty
 from pydlbench.errors import UnsupportedError
+from pydlbench.models.own import is_own
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,6 +44,11 @@ def ways_to_run(
     Raises:
         UnsupportedError: PyTorch has no such operator, mode or precision here.
     """
+    if is_own(case.mode or ""):
+        if case.fuse != "none":
+            raise UnsupportedError(f"torch: --fuse {case.fuse} is for PyTorch's own operators")
+        place = TensorPlace(device, settings.DTYPES[case.precision])
+        return own_kernel.variants_of(Site(case, place, wait))
     checked_mode("torch", MODES, case.mode)
     if case.fuse not in ("none", "bias"):
         raise UnsupportedError(
@@ -114,9 +120,8 @@ class TorchBackend(FrameworkBackend):
         Raises:
             UnsupportedError: There is no such mode.
         """
-        return empty(
-            self._place, checked_mode("torch", MODES, mode), torch.inference_mode, self.wait
-        )
+        known = MODES[0] if is_own(mode or "") else checked_mode("torch", MODES, mode)
+        return empty(self._place, known, torch.inference_mode, self.wait)
 
     @abc.abstractmethod
     def wait(self) -> None:
