@@ -503,11 +503,7 @@ _EXPORTED: Final = {
 
 
 def onnxruntime_models() -> Iterator[Model]:
-    """Yield steps of ONNX files: of the catalogue's networks, and of exported models."""
-    for mode in ("optimized", "unoptimized"):
-        for name in ("calibration-units", "calibration-thin", "calibration-short"):
-            how: dict[str, Any] = {"model": name, "mode": mode, "phase": "forward"}
-            yield _step(f"{name} {mode}", framework="onnxruntime", **how)
+    """Yield steps of ONNX files: of one with many nodes, and of exported models."""
     _import_torchvision()
     own_models = importlib.import_module("own_models")
     folder = Path(tempfile.mkdtemp(prefix="meanings-"))

@@ -67,7 +67,8 @@ def run(command: str, folder: Path, store: Path) -> list[str]:
     ours, its = pty.openpty()
     termios.tcsetwinsize(its, (50, COLUMNS))
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    environment |= {"TERM": "dumb", "PYDLBENCH_STORE": str(store)}
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    environment |= {"TERM": "dumb", "PATH": path, "PYDLBENCH_STORE": str(store)}
     with subprocess.Popen(
         ["bash", "-c", command], cwd=folder, env=environment, stdout=its, stdin=subprocess.DEVNULL
     ) as process:

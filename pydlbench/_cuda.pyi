@@ -1,7 +1,7 @@
 """CUDA kernels, their sampler and GPU probes (C++ and CUDA; see ``csrc/bind``)."""
 
 import enum
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypedDict, Unpack
 
 import numpy as np
@@ -102,6 +102,7 @@ class RawChunk(TypedDict):
 
     seconds: npt.NDArray[np.float64]
     clock_hz: npt.NDArray[np.float64]
+    enqueue_s: npt.NDArray[np.float64]
     wall_s: float
     gate_timeouts: int
 
@@ -174,6 +175,24 @@ class Kernel:
     def build_seconds(self) -> float: ...
     @property
     def rotating_sets(self) -> int: ...
+
+class ForeignKernel:
+    """What a framework enqueues or has captured, under the clock of our own kernels."""
+
+    def __init__(
+        self,
+        device: Device,
+        enqueue: Callable[[int], None],
+        launches: int = 1,
+        cache: str = "hot",
+        kept: Sequence[tuple[int, int]] = (),
+    ) -> None: ...
+    @staticmethod
+    def of_graph(device: Device, graph: int, executions: int = 1) -> ForeignKernel: ...
+    def sample(self, samples: int, inner: int = 1, untimed: int = 0) -> RawChunk: ...
+    def launch_times(self, repetitions: int = 20) -> LaunchTimes: ...
+    def run_for(self, seconds: float) -> Steady: ...
+    def kernels(self) -> list[GraphKernel]: ...
 
 def push_range(name: str) -> None: ...
 def pop_range() -> None: ...

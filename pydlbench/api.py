@@ -120,7 +120,7 @@ def forecast(model: str, **options: Any) -> ForecastRecord:
 def step_spec(model: str, options: Mapping[str, Any]) -> StepSpec:
     """Return the step that options of :func:`step` name."""
     _, tasks = _read("step", model, options)
-    spec: StepSpec = tasks[0].rows[0].case
+    spec: StepSpec = tasks[0].rows[0].spec
     return spec
 
 

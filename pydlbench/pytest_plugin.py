@@ -210,7 +210,7 @@ def _measured(specs: Sequence[KernelSpec | StepSpec]) -> Side:
     kernels = [spec for spec in specs if isinstance(spec, KernelSpec)]
     steps = [spec for spec in specs if not isinstance(spec, KernelSpec)]
     budget_s = LAYER_BUDGET_S if kernels else STEP_BUDGET_S
-    how = Options(budget_s=budget_s, visits=None, renew=True, code_limit_s=CODE_LIMIT_S)
+    how = Options(budget_s=budget_s, repetitions=None, renew=True, code_limit_s=CODE_LIMIT_S)
     with Session(how) as session:
         layers = [row.to_dict() for _, row in session.measure(kernels)] if kernels else []
         records = [run(spec, session).to_dict() for spec in steps]

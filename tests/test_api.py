@@ -51,8 +51,8 @@ def test_a_function_measures_what_its_command_does(executed, name):
     module = importlib.import_module(f"pydlbench.cli.{name}")
     tasks, _ = module.read_tasks(read([name, *words, "--framework", "torch"])[0])
     assert [one.options for one in executed.tasks] == [one.options for one in tasks]
-    rows = [[row.case for row in task.rows] for task in executed.tasks]
-    assert rows == [[row.case for row in task.rows] for task in tasks]
+    rows = [[row.spec for row in task.rows] for task in executed.tasks]
+    assert rows == [[row.spec for row in task.rows] for task in tasks]
 
 
 def test_an_estimate_is_the_record_of_the_sum(executed):
@@ -98,8 +98,8 @@ def test_a_layer_is_measured_as_the_command_does(monkeypatch):
 
     (task,), _ = layers.read_tasks(read(["layers", "--shape", "conv3", "--device", "cpu"])[0])
     own = Options(**task.options)
-    shown = (options.budget_s, options.visits or LEAST_ROUNDS)
-    assert shown == (own.budget_s, own.visits or LEAST_ROUNDS)
+    shown = (options.budget_s, options.repetitions or LEAST_ROUNDS)
+    assert shown == (own.budget_s, own.repetitions or LEAST_ROUNDS)
 
 
 def test_an_option_is_declared_once(monkeypatch):

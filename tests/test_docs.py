@@ -1,5 +1,6 @@
 """The pages under docs/: commands parse, Python runs, sweeps can be read, links lead somewhere."""
 
+import ast
 import importlib.util
 import re
 import shlex
@@ -11,6 +12,7 @@ from types import ModuleType
 
 import pytest
 
+import pydlbench
 from pydlbench.cli.parser import COMMANDS, help_text, read, records
 from pydlbench.cli.sweep import read_file, table_keys
 from pydlbench.errors import UsageError
@@ -260,6 +262,14 @@ def test_files_that_pages_name_exist(page):
     for name in re.findall(r"`([\w/.-]+/[\w.-]*\.(?:py|toml|md)|[\w/]+/)`", text):
         places = (ROOT / name, ROOT / "pydlbench" / name)
         assert any(place.exists() for place in places), name
+
+
+@pytest.mark.parametrize("page", SHOWN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_python_of_pages_uses_what_the_package_has(page):
+    for block in blocks(page, "py(?:thon)?"):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "pydlbench":
+                assert hasattr(pydlbench, node.attr), node.attr
 
 
 def test_the_python_of_extending_runs(monkeypatch):

@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -14,6 +15,7 @@
 #include "bind/cuda_objects.hpp"
 #include "core/error.hpp"
 #include "cuda/arena.hpp"
+#include "cuda/foreign.hpp"
 #include "cuda/kernel.hpp"
 #include "cuda/runtime/ranges.hpp"
 
@@ -47,7 +49,8 @@ std::shared_ptr<cuda::Kernel> make_kernel(std::shared_ptr<cuda::Plan> plan,
                                         cold_bytes);
 }
 
-py::dict sample(cuda::Kernel& kernel, int samples, int inner, int untimed) {
+template <typename Kernel>
+py::dict sample(Kernel& kernel, int samples, int inner, int untimed) {
   cuda::SampleResult result;
   {
     const py::gil_scoped_release release;
@@ -80,7 +83,8 @@ py::dict outputs(const cuda::Kernel& kernel) {
   return result;
 }
 
-py::dict launch_times(cuda::Kernel& kernel, int repetitions) {
+template <typename Kernel>
+py::dict launch_times(Kernel& kernel, int repetitions) {
   cuda::LaunchTimes times;
   {
     const py::gil_scoped_release release;
@@ -95,7 +99,8 @@ py::dict launch_times(cuda::Kernel& kernel, int repetitions) {
   return result;
 }
 
-py::dict run_for(cuda::Kernel& kernel, double seconds) {
+template <typename Kernel>
+py::dict run_for(Kernel& kernel, double seconds) {
   cuda::Load load;
   {
     const py::gil_scoped_release release;
@@ -107,7 +112,8 @@ py::dict run_for(cuda::Kernel& kernel, double seconds) {
   return result;
 }
 
-py::list kernels(cuda::Kernel& kernel) {
+template <typename Kernel>
+py::list kernels(Kernel& kernel) {
   std::vector<cuda::GraphKernel> found;
   {
     const py::gil_scoped_release release;
@@ -124,6 +130,34 @@ py::list kernels(cuda::Kernel& kernel) {
     result.append(facts);
   }
   return result;
+}
+
+// Python is called with the stream's address, and with the lock: sampling has released it.
+std::shared_ptr<cuda::ForeignKernel> make_enqueued(
+    cuda::Device& device, py::function enqueue, std::size_t launches, const std::string& cache,
+    const std::vector<std::pair<std::uintptr_t, std::size_t>>& kept) {
+  // Whoever drops it last may not hold the lock.
+  const auto* function = new py::function(std::move(enqueue));
+  const std::shared_ptr<const py::function> shared(function, [](const py::function* dropped) {
+    const py::gil_scoped_acquire lock;
+    delete dropped;
+  });
+  std::vector<cuda::Prefetch> prefetches;
+  for (const auto& [address, bytes] : kept) {
+    prefetches.push_back({reinterpret_cast<const void*>(address), bytes});
+  }
+  const auto call = [shared](CUstream_st* stream) {
+    const py::gil_scoped_acquire lock;
+    (*shared)(reinterpret_cast<std::uintptr_t>(stream));
+  };
+  return std::make_shared<cuda::ForeignKernel>(shared_device(device), call, launches,
+                                               cache_of(cache), std::move(prefetches));
+}
+
+std::shared_ptr<cuda::ForeignKernel> make_captured(cuda::Device& device, std::uintptr_t graph,
+                                                   std::size_t executions) {
+  return std::make_shared<cuda::ForeignKernel>(shared_device(device),
+                                               reinterpret_cast<cudaGraph_t>(graph), executions);
 }
 
 py::dict verify(const cuda::Kernel& kernel, const cuda::Reference& reference, cuda::Arena& arena) {
@@ -158,18 +192,27 @@ void register_cuda_kernels(py::module_& m) {
   py::class_<cuda::Kernel, std::shared_ptr<cuda::Kernel>>(m, "Kernel")
       .def(py::init(&make_kernel), "plan"_a, "arena"_a, "cache"_a = "hot", "timing"_a = "events",
            "cold_bytes"_a = 0)
-      .def("sample", &sample, "samples"_a, "inner"_a = 1, "untimed"_a = 0)
+      .def("sample", &sample<cuda::Kernel>, "samples"_a, "inner"_a = 1, "untimed"_a = 0)
       .def("run_poisoned", &cuda::Kernel::run_poisoned, no_gil)
       .def("output", &output)
       .def("outputs", &outputs)
-      .def("launch_times", &launch_times, "repetitions"_a = 20)
-      .def("run_for", &run_for, "seconds"_a)
-      .def("kernels", &kernels)
+      .def("launch_times", &launch_times<cuda::Kernel>, "repetitions"_a = 20)
+      .def("run_for", &run_for<cuda::Kernel>, "seconds"_a)
+      .def("kernels", &kernels<cuda::Kernel>)
       .def("run_marked", &cuda::Kernel::run_marked, "name"_a, no_gil)
       .def("verify", &verify, "reference"_a, "arena"_a)
       .def_property_readonly("build_seconds", &cuda::Kernel::build_seconds)
       .def_property_readonly("plan", &cuda::Kernel::shared_plan)
       .def_property_readonly("rotating_sets", &cuda::Kernel::rotating_sets);
+  using Foreign = cuda::ForeignKernel;
+  py::class_<Foreign, std::shared_ptr<Foreign>>(m, "ForeignKernel")
+      .def(py::init(&make_enqueued), "device"_a, "enqueue"_a, "launches"_a = 1, "cache"_a = "hot",
+           "kept"_a = std::vector<std::pair<std::uintptr_t, std::size_t>>())
+      .def_static("of_graph", &make_captured, "device"_a, "graph"_a, "executions"_a = 1)
+      .def("sample", &sample<Foreign>, "samples"_a, "inner"_a = 1, "untimed"_a = 0)
+      .def("launch_times", &launch_times<Foreign>, "repetitions"_a = 20)
+      .def("run_for", &run_for<Foreign>, "seconds"_a)
+      .def("kernels", &kernels<Foreign>);
 }
 
 }  // namespace pydlbench

@@ -30,6 +30,7 @@ inline pybind11::dict chunk_of(cuda::SampleResult result) {
   pybind11::dict chunk;
   chunk["seconds"] = array_of(std::move(result.seconds));
   chunk["clock_hz"] = array_of(std::move(result.clock_hz));
+  chunk["enqueue_s"] = array_of(std::move(result.enqueue_seconds));
   chunk["wall_s"] = result.wall_seconds;
   chunk["gate_timeouts"] = result.gate_timeouts;
   return chunk;

@@ -69,6 +69,7 @@ _HOWS: Final = {
     "in_context": "the calls' share of a traced step, of the step, minus the same calls alone",
     "step": "the share of a traced step that no call has, of the step",
 }
+_HOW_GAPS: Final = "the trace has launches and kernels on one time axis; its share, of the step"
 _NO_FAULTS: Final = "page faults are counted by step: no trace counts them by call"
 # A native layer that takes this much longer than the framework's own call is not the fastest
 # kernel that was to be found: the row is wrong, or the call is not what it is taken for.
@@ -103,6 +104,8 @@ class StepParts:
         repeats: how often each of these runs in a row, with as many parts: the last is its time
             alone, with operands in caches; what the first takes longer, behind other calls, is the
             experiment on caches. With 1 there is none.
+        gaps: on a GPU, what a step has besides the kernels of its calls: behind those of the calls
+            the parts of a traced step are theirs, and then the host's seconds in each call.
         native: by signature and direction the native kernels of one execution; none of a view. A
             call that is not in it has no native layer.
         in_place: signature and direction of calls that overwrite an operand, where the native
@@ -114,6 +117,7 @@ class StepParts:
     calls: Sequence[ProgramCall]
     alone: Sequence[str] = ()
     repeats: int = 1
+    gaps: Sequence[str] = ()
     native: Mapping[tuple[str, str], Sequence[NativeKernel]] = field(default_factory=dict)
     in_place: Collection[tuple[str, str]] = frozenset()
     lacks: Mapping[str, str] = field(default_factory=dict)
@@ -169,8 +173,6 @@ def break_down(
     parts: StepParts,
     experiments: Sequence[Experiment] = (),
     missing: Mapping[str, Mapping[str, str]] | None = None,
-    *,
-    confidence: float = 0.95,
 ) -> Breakdown:
     """Return levels, terms, calls and modules of a step.
 
@@ -181,12 +183,11 @@ def break_down(
         experiments: what was tried, in the order in which it is to be listed.
         missing: by level (``alone``, ``in_context``), what was not measured that may explain a part
             of the difference below it, with the reason.
-        confidence: level of the intervals.
 
     Raises:
         ValueError: steps and traced steps have no round in common, or a trace has other calls.
     """
-    return _Analysis(table, parts, experiments, missing or {}, confidence).result()
+    return _Analysis(table, parts, experiments, missing or {}).result()
 
 
 class _Analysis:
@@ -198,9 +199,8 @@ class _Analysis:
         parts: StepParts,
         experiments: Sequence[Experiment],
         missing: Mapping[str, Mapping[str, str]],
-        confidence: float,
     ) -> None:
-        self._parts, self._confidence = parts, confidence
+        self._parts = parts
         self._not_measured = [
             f"{name}: {reason}" for some in missing.values() for name, reason in some.items()
         ]
@@ -213,7 +213,7 @@ class _Analysis:
         # Of fewer the middle would be that of a few rounds.
         self._quiet = quiet if 2 * len(quiet) >= len(self._step) else list(self._step)
         self._experiments = [*experiments, *rounds.caches]
-        self._calls = rounds.calls
+        self._calls, self._gaps, self._host = rounds.calls, rounds.gaps, rounds.host
         known = next(iter(self._calls.values()))
         every = range(len(parts.calls))
         self._by_itself = [one for one in every if known[one].alone is not None]
@@ -285,6 +285,11 @@ class _Analysis:
             lambda one: one.in_context,
             "calls that could not be made ready by themselves: their share of the traced step",
         )
+        for name in self._parts.gaps:
+            seconds = {number: gaps[name] for number, gaps in self._gaps.items()}
+            self._columns.append(_Column(name, "experiment", "step", _HOW_GAPS, seconds))
+        if self._parts.gaps:  # nothing else is between the kernels of calls
+            return
         between = {
             number: step_s - sum(one.in_context for one in self._calls[number])
             for number, step_s in self._step.items()
@@ -391,7 +396,7 @@ class _Analysis:
     # --- numbers over rounds ------------------------------------------------------------------
 
     def _estimate(self, values: Mapping[int, float]) -> Estimate:
-        return estimate_values(values, self._beside, self._confidence)
+        return estimate_values(values, self._beside)
 
     def _interval(
         self, values: Mapping[int, float], middle: float
@@ -458,7 +463,9 @@ class _Analysis:
         """Return calls that are alike as one, the longest first."""
         steps_s = [self._step[number] for number in self._quiet]
         taken = [[one.in_context for one in self._calls[number]] for number in self._quiet]
-        found, _ = calls_in_context(self._parts.calls, Rounds(steps_s, steps_s, taken))
+        host = [self._host[number] for number in self._quiet] if self._parts.gaps else []
+        rounds = Rounds(steps_s, steps_s, taken, host_s=host)
+        found, _ = calls_in_context(self._parts.calls, rounds)
         places_of = alike(self._parts.calls)
         rows = []
         for row in found:
@@ -509,17 +516,33 @@ class _Rounds:
     Attributes:
         step_s: of the step, by round.
         calls: of each call of the step, by round.
+        gaps: on a GPU by round, of what else the step has.
+        host: on a GPU by round, of the host in each call.
         beside: the subjects that decide whether a round was disturbed.
         caches: the experiment on these; none where calls ran only once in a row.
     """
 
     def __init__(self, table: Table, parts: StepParts) -> None:
         steps, traced = table.of(STEP), table.of(TRACED)
-        shares = {one.round: _shares(one, len(parts.calls)) for one in traced}
+        count, others = len(parts.calls), len(parts.gaps)
+        width = count + (others + count if others else 0)
+        shares = {one.round: _shares(one, width) for one in traced}
         plain = steps.by_round()
         self.step_s = {number: plain[number] for number in sorted(plain.keys() & shares.keys())}
         if not self.step_s:
             raise ValueError("steps and traced steps have no round in common")
+        behind = count + others
+        self.gaps = {
+            number: {
+                name: share * step_s
+                for name, share in zip(parts.gaps, shares[number][count:behind], strict=True)
+            }
+            for number, step_s in self.step_s.items()
+        }
+        self.host = {
+            number: [share * step_s for share in shares[number][behind:]]
+            for number, step_s in self.step_s.items()
+        }
         self.beside: list[Series] = [steps, traced]
         alone: dict[str, dict[int, float]] = {}
         self.caches: list[Experiment] = []
@@ -558,14 +581,14 @@ class _Rounds:
                     found[key] = (alone_s, *layers(call, number))
             self.calls[number] = [
                 _Seconds(share * step_s, *found[call.signature, call.direction])
-                for call, share in zip(parts.calls, shares[number], strict=True)
+                for call, share in zip(parts.calls, shares[number][:count], strict=True)
             ]
 
 
-def _shares(visit: Visit, calls: int) -> list[float]:
-    """Return each call's share of the traced step that it is of: the mean of a visit's."""
-    if not visit.parts or any(len(one) != calls for one in visit.parts):
-        raise ValueError(f"a traced step without the seconds of its {calls} calls")
+def _shares(visit: Visit, parts: int) -> list[float]:
+    """Return each part's share of the traced step that it is of: the mean of a visit's."""
+    if not visit.parts or any(len(one) != parts for one in visit.parts):
+        raise ValueError(f"a traced step without the seconds of its {parts} parts")
     rows = [
         [seconds / step_s for seconds in one]
         for one, step_s in zip(visit.parts, visit.seconds, strict=True)

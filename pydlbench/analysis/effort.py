@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pydlbench.records.measurement import Measurement, TimeSummary
     from pydlbench.records.specs import KernelSpec
-    from pydlbench.runner.laps import Effort
+    from pydlbench.runner.repetitions import Effort
 
 # Rounds that all rows share: fewer visits have no deviation to speak of.
 _SHARED: Final = 3

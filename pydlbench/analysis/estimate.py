@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pydlbench.models.passes import StepPass
     from pydlbench.records.estimate import Recorded
     from pydlbench.records.measurement import Measurement
-    from pydlbench.runner.laps import Effort
+    from pydlbench.runner.repetitions import Effort
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

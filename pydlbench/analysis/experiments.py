@@ -148,13 +148,12 @@ def _writing(series: Series, names: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def alternatives(table: Table, hows: Mapping[str, str], confidence: float) -> list[Alternative]:
+def alternatives(table: Table, hows: Mapping[str, str]) -> list[Alternative]:
     """Return what steps with one thing changed take, beside the steps of the same rounds.
 
     Args:
         table: with visits of steps, and of those changed as far as there are some.
         hows: by subject, how such a step differs.
-        confidence: level of the intervals.
     """
     steps = table.of(STEP)
     found = []
@@ -164,7 +163,7 @@ def alternatives(table: Table, hows: Mapping[str, str], confidence: float) -> li
         changed = table.of(name)
         plain_s, changed_s = steps.by_round(), changed.by_round()
         saved = {number: plain_s[number] - one for number, one in changed_s.items()}
-        made = estimate_values(saved, [steps, changed], confidence)
+        made = estimate_values(saved, [steps, changed])
         low = high = None
         if made.interval is not None:
             low, high = made.interval.low, made.interval.high

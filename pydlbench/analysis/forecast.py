@@ -36,15 +36,14 @@ from pydlbench.timing.statistics import median
 from pydlbench.words import FRAMEWORK_MODES, GPU_FRAMEWORK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from pydlbench.records.forecast import OperatorTime
     from pydlbench.records.operator import OperatorsFacts, RecordedCall
     from pydlbench.records.step import StepSpec
     from pydlbench.runner.session import Session
     from pydlbench.store.reader import Reader
 
-__all__ = ["VISITS", "conclude", "forecast_step", "forecasting", "table_of"]
+__all__ = ["VISITS", "conclude", "forecast_step"]
 
 #: Processes that a missing operator is timed in, where nobody says otherwise.
 VISITS: Final = 3
@@ -65,6 +64,7 @@ def forecast_step(
     measures: bool = True,
     visits: int = VISITS,
     keep: Callable[[str, dict[str, Any], str], None] = lambda *_: None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> ForecastRecord:
     """Forecast a step from operators that were timed apart; it is not timed.
 
@@ -75,39 +75,12 @@ def forecast_step(
         measures: measure what the store lacks; else it is missing in the sum.
         visits: processes that a missing operator is timed in.
         keep: called with table, document and key of each row that was measured, at once.
+        tell: called with what is done next.
 
     Raises:
         UsageError: no such model or option.
         UnsupportedError: the framework's calls cannot be listed, or not be timed by signature.
         WorkerError: a worker died.
-    """
-    steps = forecasting(case, session, store, measures=measures, visits=visits)
-    while True:
-        try:
-            found = next(steps)
-        except StopIteration as end:
-            record: ForecastRecord = end.value
-            return record
-        keep(table_of(found), found.to_dict(), found.key)
-
-
-def table_of(found: OperatorTime | StepFaults) -> str:
-    """Return the table of the store that something is kept in."""
-    return "faults" if isinstance(found, StepFaults) else "operator"
-
-
-def forecasting(
-    case: StepSpec,
-    session: Session,
-    store: Reader | None,
-    *,
-    measures: bool = True,
-    visits: int = VISITS,
-    tell: Callable[[str], None] = lambda _: None,
-) -> Generator[OperatorTime | StepFaults, None, ForecastRecord]:
-    """Yield what is measured as soon as it is finished, and return the forecast.
-
-    Arguments and errors: see :func:`forecast_step`; ``tell`` is called with what is done next.
     """
     if case.on_gpu and case.mode != FRAMEWORK_MODES[GPU_FRAMEWORK][0]:
         raise UnsupportedError(
@@ -115,13 +88,13 @@ def forecasting(
             "eager mode makes them; nearest: --framework torch --mode eager"
         )
     tell("operators of the step")
-    made = _Forecaster(case, session, store, measures, visits, tell)
+    made = _Forecaster(case, session, store, measures, visits, keep, tell)
     steps = listed(case, session)
-    rows = yield from made.rows(steps.calls)
+    rows = made.rows(steps.calls)
     factors, untold = made.factors(steps.calls, rows)
-    faults = None if case.on_gpu else (yield from made.faults(program_of(steps)))
+    faults = None if case.on_gpu else made.faults(program_of(steps))
     if faults is not None and faults.counts:
-        cost = yield from made.rows([FAULT])
+        cost = made.rows([FAULT])
         rows.times |= cost.times
         rows.fresh |= cost.fresh
     known = interval(scored(store, made.place))
@@ -205,8 +178,10 @@ class _Forecaster:
         store: Reader | None,
         measures: bool,
         visits: int,
+        keep: Callable[[str, dict[str, Any], str], None],
         tell: Callable[[str], None],
     ) -> None:
+        self._keep = keep
         self._case, self._session, self._store = case, session, store
         self._measures, self._visits, self._tell = measures, visits, tell
         described = session.worker(case.framework, case.device).describe()
@@ -220,16 +195,18 @@ class _Forecaster:
             library=f"{case.framework} {described['version']}",
         )
 
-    def rows(self, calls: Sequence[RecordedCall]) -> Generator[OperatorTime, None, Rows]:
+    def rows(self, calls: Sequence[RecordedCall]) -> Rows:
         """Look calls up, and measure those that are not there."""
         rows = Rows(times=stored_rows(self._store, self.place, calls))
         missing = [call for call in calls if call.signature not in rows.times]
         if missing and self._measures:
-            yield from measure_rows(
+            measured = measure_rows(
                 *(self._case, self._session, self.place, missing, rows),
                 visits=self._visits,
                 tell=self._tell,
             )
+            for row in measured:
+                self._keep("operator", row.to_dict(), row.key)
         return rows
 
     def factors(self, calls: Sequence[RecordedCall], rows: Rows) -> tuple[dict[str, float], float]:
@@ -275,7 +252,7 @@ class _Forecaster:
                 rows.times[call.signature] = msgspec.structs.replace(row, visits_s=visits)
         return factors, untold
 
-    def faults(self, program: str) -> Generator[StepFaults, None, StepFaults | None]:
+    def faults(self, program: str) -> StepFaults | None:
         """Look the step's page faults up, or count them in processes of their own."""
         step = json.dumps(self._case.to_dict(), sort_keys=True)
         record = StepFaults(
@@ -292,7 +269,7 @@ class _Forecaster:
             record, counts=tuple(count for count in counts if count is not None)
         )
         if record.counts:
-            yield record
+            self._keep("faults", record.to_dict(), record.key)
         return record
 
 

@@ -54,7 +54,7 @@ from pydlbench.records.trace import program_hash
 from pydlbench.steps.prepare import prepare_step
 from pydlbench.steps.traced import Rounds, traced_rounds, tracing_of
 from pydlbench.study.loop import LEAST_ROUNDS, Size, Study, Subject, random_order
-from pydlbench.timing.policy import STEP_BUDGET_S, Policy, step_policy
+from pydlbench.timing.policy import STEP_BUDGET_S, Policy, gpu_policy, step_policy
 from pydlbench.timing.statistics import middle_rounds
 from pydlbench.workers.host import releasing, start_together
 
@@ -114,7 +114,7 @@ def break_down_step(
     """Measure a step and its parts, and say where its time goes.
 
     Args:
-        case: the step, on a CPU.
+        case: the step.
         session: whose workers are used.
         rounds: in each of which the step has a new process; six at least.
         native: rows of native kernels that were found before.
@@ -127,8 +127,6 @@ def break_down_step(
         UnsupportedError: the step cannot be traced; says why.
         WorkerError: a worker died.
     """
-    if case.on_gpu:
-        raise UnsupportedError(f"{case.framework} on {case.device}: a step is traced on a CPU only")
     measured = _Measured(case, session, max(LEAST_ROUNDS, rounds), native or {}, tell)
     try:
         measured.start()
@@ -152,24 +150,33 @@ class TracedStep:
         kernel: runs the step traced and untraced in turn.
         way: it is traced, see :data:`~pydlbench.records.trace.TRACES`.
         calls: in a step.
+        gaps: on a GPU, how many things a step has besides.
         rounds: all that were sampled, each with the step beside it: what tracing costs.
     """
 
     kernel: RemoteKernel[StepFacts]
     way: str
     calls: int
+    gaps: int = 0
     rounds: list[Rounds] = field(default_factory=list)
 
     def sample(self, request: Request) -> Chunk:
-        """Run the requested steps; a sample is the step that its calls' seconds are of."""
+        """Run the requested steps; a sample is the step that its calls' seconds are of.
+
+        On a GPU the parts of a sample are its calls, its gaps, and the host in each call.
+        """
         chunk = self.kernel.sample(
             msgspec.structs.replace(request, timing=self.way, inner=1, touch=False)
         )
-        rounds = Rounds.of_seconds(chunk.seconds, self.calls)
+        rounds = Rounds.of_seconds(chunk.seconds, self.calls, self.gaps)
         self.rounds.append(rounds)
         # Time stamps time a chain of the same calls, which is not the step: that ran beside it.
         steps_s = rounds.plain_s if self.way == "stamps" else rounds.traced_s
-        return with_parts(chunk, steps_s, rounds.calls_s)
+        parts = rounds.calls_s
+        if self.gaps:
+            rows = zip(rounds.calls_s, rounds.gaps_s, rounds.host_s, strict=True)
+            parts = [[*calls, *gaps, *host] for calls, gaps, host in rows]
+        return with_parts(chunk, steps_s, parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,9 +273,11 @@ class _Measured:
         self._rows = dict(native)
         # New processes in each round are beside the session's, which stay; those of two rounds
         # start at a time.
-        self._fresh = (session.beside(), session.beside())
-        self._beside = session.beside()
-        self._study = Study(random_order(session.options.seed), session.interference)
+        self._fresh = (session.sibling(), session.sibling())
+        self._beside = session.sibling()
+        order = random_order(session.options.seed)
+        # Bursts on the cores say nothing of a GPU.
+        self._study = Study(order, None if case.on_gpu else session.interference)
         self._kernels: list[RemoteKernel[OperatorsFacts] | RemoteKernel[StepFacts] | None] = []
         self._subjects: list[Subject] = []
         self._sizes: dict[str, Size | None] = {}
@@ -283,6 +292,9 @@ class _Measured:
         self._seldom: frozenset[KernelSpec] = frozenset()
         self._alone: CallsAlone | None = None
         self._logged: CallsAlone | None = None
+        # On a GPU each call is timed by itself, behind a read of its first tensor.
+        self._repeats = 1 if case.on_gpu else _REPEATS
+        self._gaps: Sequence[str] = ()
         self._facts: StepFacts
         self._tracing: Tracing
         self._traced: TracedStep
@@ -296,16 +308,19 @@ class _Measured:
         workers = [
             session.worker(case.framework, case.device),
             session.worker(case.framework, case.device, warm=True),
-            session.worker(),
-            session.worker(warm=True),
         ]
+        if case.on_gpu:
+            workers.append(session.worker("native", case.device))
+        else:
+            workers += [session.worker(), session.worker(warm=True)]
         if self._logs_calls():
             workers.append(session.worker(case.framework, case.device, warm=True, logging=True))
         start_together(workers)
 
     def _logs_calls(self) -> bool:
         case = self._case
-        return capabilities.of(case.framework).steps.logs_calls and case.mode == "eager"
+        logs = capabilities.of(case.framework).steps.logs_calls
+        return logs and case.mode == "eager" and not case.on_gpu
 
     def prepare(self) -> None:
         """Make all ready that stays over the rounds."""
@@ -318,8 +333,8 @@ class _Measured:
         if kernel.facts.trace is None:
             raise UnsupportedError(kernel.facts.untraced)
         _, self._tracing = traced_rounds(kernel, kernel.facts.trace, briefly=True)
-        self._calls = kernel.facts.trace.calls
-        self._traced = TracedStep(kernel, self._tracing.way, len(self._calls))
+        self._calls, self._gaps = kernel.facts.trace.calls, kernel.facts.trace.gaps
+        self._traced = TracedStep(kernel, self._tracing.way, len(self._calls), len(self._gaps))
         self._add(TRACED, self._traced.sample, self._parts_policy())
         self._tell("calls")
         self._list_calls()
@@ -330,10 +345,12 @@ class _Measured:
             self.unfused.append(_UNFUSED.format(framework=case.framework, mode=case.mode))
         self._tell("calls alone")
         self._make_calls()
-        self._make_probes()
+        if not case.on_gpu:
+            self._make_probes()
 
     def _step_policy(self) -> Policy:
-        return step_policy(Policy(budget_s=STEP_BUDGET_S, visits=self._rounds))
+        policy = step_policy(Policy(budget_s=STEP_BUDGET_S, visits=self._rounds))
+        return gpu_policy(policy, self._facts.timing) if self._case.on_gpu else policy
 
     def _parts_policy(self) -> Policy:
         """Of subjects that stay over the rounds, and take as long as a step or longer."""
@@ -414,8 +431,10 @@ class _Measured:
             return
         ready = ReadyCalls(case, session, own)
         self._kernels.append(ready.kernel)
-        self._alone = CallsAlone(ready, [], width=_REPEATS, repeats=_REPEATS)
+        self._alone = CallsAlone(ready, [], width=self._repeats, repeats=self._repeats)
         self._add(ALONE, self._alone.sample, self._parts_policy())
+        if case.on_gpu:
+            return
         if not self._logs_calls():
             reason = f"nothing logs what {case.framework} {case.mode} executes in each call"
             self._no_log(reason)
@@ -550,20 +569,22 @@ class _Measured:
         parts = StepParts(
             calls=self._calls,
             alone=() if self._alone is None else tuple(self._alone.names),
-            repeats=_REPEATS,
+            repeats=self._repeats,
+            gaps=self._gaps,
             native=native,
             in_place=in_place,
             lacks=lacks,
         )
-        experiments = [*self._log_experiments(table, parts), *self._counted(table)]
+        experiments = self._log_experiments(table, parts)
+        if not case.on_gpu:
+            experiments += self._counted(table)
         found = break_down(
             table,
             parts,
             experiments,
             self._missing,
-            confidence=self._session.options.confidence,
         )
-        beside = alternatives(table, _HOWS, self._session.options.confidence)
+        beside = alternatives(table, _HOWS)
         wrong = faults_contradiction(found.terms, beside)
         found = msgspec.structs.replace(
             found,
@@ -582,6 +603,7 @@ class _Measured:
             precision=case.precision,
             framework=case.framework,
             mode=str(case.mode),
+            device=case.device,
             layout=case.layout,
             library=self._facts.library,
             threads=len(self._session.cpus),

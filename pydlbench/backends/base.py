@@ -83,6 +83,8 @@ class KernelFacts:
             the last); and ``enqueue``, what the host needs to launch one.
         energy_j: energy of one execution in joules.
         power_w: mean power during that measurement, in watts.
+        sustained_s: seconds of an execution among a second of them in a row.
+        sustained_hz: the multiprocessors' clock meanwhile.
         kernels: that a GPU runs for one execution, by the driver's word: each a dict with ``name``,
             ``grid`` and ``block`` (three numbers each), ``shared_bytes`` of a block and
             ``registers`` of a thread; empty where nobody tells.
@@ -106,6 +108,8 @@ class KernelFacts:
     launch_s: dict[str, float] | None = None
     energy_j: float | None = None
     power_w: float | None = None
+    sustained_s: float | None = None
+    sustained_hz: float | None = None
     kernels: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     evidence: dict[str, Any] = dataclasses.field(default_factory=dict)
 

@@ -203,7 +203,7 @@ def watched(
         chunk,
         gpu=readings,
         disturbance=disturbance(readings),
-        clock_hz=(clock,) if clock else (),
+        clock_hz=chunk.clock_hz or ((clock,) if clock else ()),
     )
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pydlbench.cli.options import (
     BUDGET,
-    DEVICE,
     EXPLAIN,
     FAIL_ON,
     REPETITIONS,
@@ -23,7 +22,7 @@ from pydlbench.cli.steps import (
     read_steps,
     summands,
 )
-from pydlbench.cli.values import one_of, whole_number
+from pydlbench.cli.values import whole_number
 from pydlbench.errors import PydlbenchError
 from pydlbench.runner.tasks import Result, Task
 from pydlbench.timing.policy import STEP_BUDGET_S
@@ -36,8 +35,7 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepSpec
     from pydlbench.report.blocks import Block
-    from pydlbench.runner.execute import Results
-    from pydlbench.runner.tasks import View
+    from pydlbench.runner.execute import Results, View
     from pydlbench.store.documents import Loaded
 
 __all__ = ["Options", "read_tasks", "run", "stored_report"]
@@ -54,14 +52,9 @@ class Options(ExplainedStep):
     """The command's options."""
 
     description = (
-        "Measure a framework's step on a CPU, its calls within a traced step and alone, and the "
+        "Measure a framework's step, its calls within a traced step and alone, and the "
         "native layers that stand for them, round by round; and say where the step's time goes, "
         "from the hardware's limit to the step."
-    )
-    device: str | None = DEVICE(
-        help="cpu: steps are traced there only",
-        read=partial(one_of, allowed=("cpu",)),
-        default="cpu",
     )
     budget: float = BUDGET(help="sampling time per native kernel in seconds (0.25)", default=0.25)
     repetitions: int = REPETITIONS(
@@ -169,7 +162,7 @@ class BreakdownTask(ModelTask):
         from pydlbench.steps.run import check_memory_of_parts
 
         del session
-        case = self.rows[0].case
+        case = self.rows[0].spec
         if self.graph is not None and not case.on_gpu:  # another's needs nobody knows yet
             check_memory_of_parts(self.graph, case, read_cpu_facts().memory_available_bytes)
 
@@ -179,11 +172,13 @@ class BreakdownTask(ModelTask):
         from pydlbench.steps.run import planned_rounds
 
         (row,) = self.rows
-        step = row.case
+        step = row.spec
         rounds = self.rounds
         if self.width is not None:
             rounds = planned_rounds(view.store, [step], self.width)
         begun: dict[str, None] = {}
+        if step.on_gpu:
+            session.room_bytes(step.device)  # or says that there is no GPU
 
         def tell(what: str) -> None:
             begun.setdefault(what)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from pydlbench.compare.comparison import Comparison, Settings
     from pydlbench.compare.match import Matching
-    from pydlbench.compare.published import Beside, Figure, Own
+    from pydlbench.compare.published import Figure, MatchedFigure, Own
     from pydlbench.compare.rerun import RerunPair
     from pydlbench.compare.rows import Row, Side
     from pydlbench.records.fleet import FleetComparison
@@ -350,14 +350,14 @@ def run_published(args: Options, outputs: Outputs) -> int:
     Raises:
         UsageError: no such run, no such model.
     """
-    from pydlbench.compare.published import beside, find_figures
+    from pydlbench.compare.published import find_figures, match_figures
     from pydlbench.report.json import dump
     from pydlbench.report.published import published_report
     from pydlbench.report.text import as_markdown
 
     figures = find_figures(args.model)
     own = _own(args)
-    found = beside(figures, own)
+    found = match_figures(figures, own)
     given = bool(args.runs)
     outputs.write(
         {
@@ -393,7 +393,7 @@ def _script_batch(protocol: str, model: str) -> int | None:
 
 
 def _document(
-    found: Sequence[tuple[Figure, Sequence[Beside]]], runs: Sequence[str], given: bool
+    found: Sequence[tuple[Figure, Sequence[MatchedFigure]]], runs: Sequence[str], given: bool
 ) -> dict[str, Any]:
     return {
         "runs": list(runs),
@@ -469,7 +469,7 @@ def _wanted(
             raise UsageError(
                 f"{given.model}: does not show of which framework it is; nearest: --framework torch"
             )
-        return [row.case for task in tasks for row in task.rows], given.threads, notes
+        return [row.spec for task in tasks for row in task.rows], given.threads, notes
     if not args.shape:
         raise UsageError("--python: nothing is named to be measured; nearest: --shape conv3")
     request = layers.read_request(layers.Options.parse(words))
@@ -522,7 +522,7 @@ def _interleaved(
     notes = (*lost(rerun), *notes)
     a, b = (measured_here(side, here) for side in (a, b))
     first, second, measured = measured_sides(a, b, matching, rerun)
-    passed = [one.found for one in rerun if one.found.logs]
+    passed = [pair.passes for pair in rerun if pair.passes.logs]
     found = compare_interleaved(first, second, measured, passed, settings, done, notes)
     return found, interrupted
 
@@ -540,7 +540,7 @@ def _pairs(matching: Matching) -> tuple[Matching, list[RerunPair], tuple[str, ..
     reasons: dict[str, None] = {}
     for pair in matching.pairs:
         try:
-            rerun.append(RerunPair.of(pair))
+            rerun.append(RerunPair.from_rows(pair))
         except UnsupportedError as error:
             reasons[str(error)] = None
             untimed.append(Pair(*(row._replace(status="failed") for row in pair)))

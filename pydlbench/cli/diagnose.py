@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from pydlbench.records.run import RunRecord
     from pydlbench.report.blocks import Block
-    from pydlbench.runner.execute import Results
-    from pydlbench.runner.tasks import Task, View
+    from pydlbench.runner.execute import Results, View
+    from pydlbench.runner.tasks import Task
 
 
 class Options(ExplainedStep):
@@ -94,9 +94,9 @@ def read_tasks(args: Options) -> tuple[list[Task], tuple[str, ...]]:
             raise UsageError(f"--{name} {text}: one at a time; {near}")
     model, rows, notes = read_steps(args, FRAMEWORKS[:1])
     _, guessed = frameworks_of(args.model, args.framework)
-    if model is not None and not rows[0].case.on_gpu:  # another's needs nobody knows yet
+    if model is not None and not rows[0].spec.on_gpu:  # another's needs nobody knows yet
         available = read_cpu_facts().memory_available_bytes
-        check_memory_of_parts(model, rows[0].case, available)
+        check_memory_of_parts(model, rows[0].spec, available)
     options = summands(args, args.budget)
     del options["keep_samples"]  # it keeps findings only
     task = DiagnoseTask(
@@ -127,11 +127,11 @@ class DiagnoseTask(ModelTask):
         from pydlbench.diagnose.run import diagnose
 
         (row,) = self.rows
-        if row.case.on_gpu:
-            session.room_bytes(row.case.device)  # or says that there is no GPU
+        if row.spec.on_gpu:
+            session.room_bytes(row.spec.device)  # or says that there is no GPU
         view.advance(0, 1, row.label)
         found = diagnose(
-            row.case, session, self.time_limit_s, lambda text: view.advance(0, 1, text)
+            row.spec, session, self.time_limit_s, lambda text: view.advance(0, 1, text)
         )
         yield Result("findings", found.to_dict(), row, detail=found)
         if found.interrupted:

@@ -48,8 +48,7 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepSpec
     from pydlbench.report.blocks import Block
-    from pydlbench.runner.execute import Results
-    from pydlbench.runner.tasks import View
+    from pydlbench.runner.execute import Results, View
 
 # Nothing is timed, and nothing kept, where layers are counted only.
 _TIMED = ("threads", "budget", "repetitions", "seed", "top", "all", "fail_on", "store")
@@ -164,11 +163,11 @@ def read_tasks(args: Options) -> tuple[list[Task], tuple[str, ...]]:
     row = Row(
         fields=fields_of(args, values),
         label=step.what,
-        case=step,
+        spec=step,
     )
     options = {
         **summands(args, args.budget),
-        "visits": args.repetitions or LEAST_ROUNDS,
+        "repetitions": args.repetitions or LEAST_ROUNDS,
     }
     return [EstimateTask(rows=(row,), guessed=guessed, options=options, model=model)], notes
 
@@ -187,7 +186,7 @@ class EstimateTask(ModelTask):
     @property
     def step(self) -> StepSpec:
         """The step."""
-        step: StepSpec = self.rows[0].case
+        step: StepSpec = self.rows[0].spec
         return step
 
     def seconds(self) -> float:

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepSpec
     from pydlbench.report.blocks import Block
-    from pydlbench.runner.execute import Results
-    from pydlbench.runner.tasks import View
+    from pydlbench.runner.execute import Results, View
     from pydlbench.store.documents import Loaded
 
 __all__ = ["Options", "read_tasks", "run", "stored_report"]
@@ -60,7 +59,7 @@ def run(
     Args:
         args: the command's options.
         session_factory: gives a session for the options of ``session.Options`` as keywords.
-        forecaster: takes the place of ``pydlbench.analysis.forecast.forecasting``.
+        forecaster: takes the place of ``pydlbench.analysis.forecast.forecast_step``.
 
     Returns:
         0; 1 if no forecast is whole; 130 after Ctrl-C, with what was finished.
@@ -76,7 +75,7 @@ def run(
 
     tasks, notes = read_tasks(args, forecaster)
     # Without the GPU, or a model, no step of the run has a forecast.
-    steps = [row.case for task in tasks for row in task.rows]
+    steps = [row.spec for task in tasks for row in task.rows]
     tolerant = not any(one.on_gpu or one.own is not None for one in steps)
     how: dict[str, Any] = {"sessions": session_factory, "what": "forecasts"}
     return answer(args, "forecast", tasks, notes, report, tolerant=tolerant, **how)[0]
@@ -89,7 +88,7 @@ def read_tasks(
 
     Args:
         args: the command's options.
-        forecaster: takes the place of ``pydlbench.analysis.forecast.forecasting``.
+        forecaster: takes the place of ``pydlbench.analysis.forecast.forecast_step``.
 
     Raises:
         UsageError: a value is bad.
@@ -118,7 +117,7 @@ class ForecastTask(ModelTask):
     Attributes:
         measures: measure the operators that the store lacks.
         visits: processes that each of them is timed in.
-        forecaster: takes the place of ``pydlbench.analysis.forecast.forecasting``.
+        forecaster: takes the place of ``pydlbench.analysis.forecast.forecast_step``.
     """
 
     kind: ClassVar[str] = "forecast"
@@ -129,26 +128,28 @@ class ForecastTask(ModelTask):
     forecaster: Callable[..., Any] | None = None
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
-        """Yield the operators that are measured, then the forecast."""
-        from pydlbench.analysis.forecast import forecasting, table_of
+        """Yield the forecast; operators that are measured are kept before."""
+        from pydlbench.analysis.forecast import forecast_step
 
         (row,) = self.rows
-        step: StepSpec = row.case
+        step: StepSpec = row.spec
         if step.on_gpu:
             session.room_bytes(step.device)  # or says that there is no GPU
 
         def tell(what: str) -> None:
             view.advance(0, 1, f"{step.framework} {step.mode}: {what}")
 
-        found = (self.forecaster or forecasting)(
-            step, session, view.store, measures=self.measures, visits=self.visits, tell=tell
-        )
+        def keep(table: str, document: dict[str, Any], key: str) -> None:
+            view.keep(Result(table, document, key=key))
+
         try:
-            while True:
-                one = next(found)
-                yield Result(table_of(one), one.to_dict(), key=one.key)
-        except StopIteration as end:
-            record = end.value
+            record = (self.forecaster or forecast_step)(
+                *(step, session, view.store),
+                measures=self.measures,
+                visits=self.visits,
+                keep=keep,
+                tell=tell,
+            )
         except PydlbenchError as error:
             yield self.without_numbers(row, error)
             return

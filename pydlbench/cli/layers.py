@@ -35,7 +35,7 @@ from pydlbench.cli.options import (
     flag,
     option,
 )
-from pydlbench.cli.values import byte_count, choices, fraction, patterns, splits, wholes
+from pydlbench.cli.values import byte_count, choices, patterns, splits, wholes
 from pydlbench.errors import PydlbenchError, UsageError, nearest
 from pydlbench.runner.tasks import KernelTask, Row, Task
 from pydlbench.words import (
@@ -146,13 +146,6 @@ class Options(Measuring, TableOutput):
     )
     repetitions: int | None = REPETITIONS()
     width: float | None = WIDTH()
-    confidence: float = option(
-        "C",
-        "confidence level of the median's interval (0.95)",
-        group=HOW,
-        read=partial(fraction, low=0.5, high=1.0),
-        default=0.95,
-    )
     algorithms: bool = flag("measure and list every implementation of the library", group=HOW)
     fresh: bool = flag(
         "search kernels and probe peaks and bandwidths again, without those of earlier runs",
@@ -480,10 +473,9 @@ def read_request(args: Options, *, several: bool = False) -> Request:
         )
     options = {
         "seed": args.seed,
-        "visits": args.repetitions,
+        "repetitions": args.repetitions,
         "width": args.width,
         "keep_probes": not args.fresh,
-        "confidence": args.confidence,
         "keep_samples": True,  # for the store; outputs have them only with --samples
         "algorithms": args.algorithms,
         "energy": args.energy,
@@ -680,7 +672,7 @@ def tasks(request: Request) -> list[Task]:
     return [
         KernelTask(
             rows=tuple(
-                Row(fields=_fields(case, threads), label=case.label, case=case)
+                Row(fields=_fields(case, threads), label=case.label, spec=case)
                 for case in request.cases
             ),
             options={**request.options, "threads": threads},

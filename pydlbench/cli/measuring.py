@@ -13,7 +13,7 @@ from pydlbench.cli.values import FOUND
 from pydlbench.errors import StoreError, UsageError
 from pydlbench.report.text import check_writable
 from pydlbench.runner.execute import execute
-from pydlbench.runner.recorder import Recorder, Resumed
+from pydlbench.runner.recorder import Recorder
 from pydlbench.store.entry import BEING_WRITTEN
 from pydlbench.store.place import chosen_path
 from pydlbench.store.store import Store
@@ -69,7 +69,7 @@ def measure(
 
 def _backends_of(tasks: Sequence[Task]) -> list[str]:
     """Return the backends and frameworks of what is measured."""
-    specs = [row.case for task in tasks for row in task.rows]
+    specs = [row.spec for task in tasks for row in task.rows]
     names = ("backend", "framework")
     return [str(getattr(spec, name)) for spec in specs for name in names if hasattr(spec, name)]
 
@@ -140,17 +140,17 @@ def recorder_of(args: Measuring, kind: str, resume: str | None = None) -> Record
         return Recorder(None, kind, **how)
     try:
         resumed = None if resume is None else _resumable(store, resume, kind)
+        return Recorder(store, kind, resumed=resumed, **how)
     except BaseException:
         store.close()
         raise
-    return Recorder(store, kind, resumed=resumed, **how)
 
 
-def _resumable(store: Store, text: str, kind: str) -> Resumed:
+def _resumable(store: Store, text: str, kind: str) -> RunInfo:
     info = _find(store, text, kind)
     if info.status == "running":
         raise UsageError(f"--resume {text}: run {info.id} {BEING_WRITTEN.format(info.id)}")
-    return Resumed(store, info)
+    return info
 
 
 @contextlib.contextmanager

@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepRecord, StepSpec
     from pydlbench.report.blocks import Block
-    from pydlbench.runner.execute import Results
-    from pydlbench.runner.tasks import View
+    from pydlbench.runner.execute import Results, View
 
 __all__ = ["Options", "read_tasks", "run", "show"]
 
@@ -151,13 +150,13 @@ def read_tasks(args: Options) -> tuple[list[Task], tuple[str, ...]]:
                     Row(
                         fields=fields_of(args, values_of(step, *_NAMES)),
                         label=step.label,
-                        case=step,
+                        spec=step,
                     )
                     for step in steps
                 ),
                 options={
                     "budget_s": args.budget or STEP_BUDGET_S,
-                    "visits": args.repetitions or LEAST_ROUNDS,
+                    "repetitions": args.repetitions or LEAST_ROUNDS,
                     "threads": args.threads,
                     "seed": args.seed,
                     **code_limit(args),
@@ -236,14 +235,14 @@ class StepTask(ModelTask, StepsTask):
 
         if self.model is None:
             return
-        check_memory(self.model, [row.case for row in self.rows], session.memory_bytes)
+        check_memory(self.model, [row.spec for row in self.rows], session.memory_bytes)
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
         """Time the steps in turn."""
         from pydlbench.steps.run import planned_rounds
 
         self.check(session)
-        cases = [row.case for row in self.rows]
+        cases = [row.spec for row in self.rows]
         if self.agree:
             view.advance(0, len(cases), f"{cases[0].label}: agreement")
             yield Result("agreement", _compare(session, cases))
@@ -258,7 +257,7 @@ class StepTask(ModelTask, StepsTask):
         """Return a step's record without numbers."""
         from pydlbench.records.step import StepRecord
 
-        record = StepRecord(case=row.case, status=status, reason=reason)
+        record = StepRecord(case=row.spec, status=status, reason=reason)
         return Result("step", record.to_dict(), row)
 
 

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from pydlbench.protocols.protocol import Protocol
     from pydlbench.protocols.runner import ProtocolSpec
     from pydlbench.records.run import RunRecord
-    from pydlbench.runner.execute import Results
-    from pydlbench.runner.tasks import View
+    from pydlbench.runner.execute import Results, View
 
 # A script on a small machine may honestly take days.
 _PATIENCE_S: Final = 30 * 86400.0
@@ -54,7 +53,7 @@ def run_protocol(args: Options, session_factory: Callable[..., Any] | None) -> i
     for text in notes:
         note(text)
 
-    row = Row(fields={"protocol": case.protocol}, label=case.protocol, case=case)
+    row = Row(fields={"protocol": case.protocol}, label=case.protocol, spec=case)
     task = ProtocolTask(rows=(row,), options=options, note=note)
 
     def write(results: Results) -> None:
@@ -84,12 +83,12 @@ class ProtocolTask(StepsTask):
         """Make sure that its largest step fits into memory."""
         from pydlbench.steps.run import check_memory
 
-        case = self.rows[0].case
+        case = self.rows[0].spec
         check_memory(case.build(), [_largest(case)], session.memory_bytes)
 
     def measure(self, session: Any, view: View) -> Iterator[Result]:
         """Play it; what it prints goes to standard output at once."""
-        case = self.rows[0].case
+        case = self.rows[0].spec
         view.advance(0, 1, case.protocol)
         played = session.protocol(case, _print, self.note)
         yield Result("protocol", {**case.to_dict(), **played.to_dict()}, self.rows[0])

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepSpec
     from pydlbench.report.blocks import Block
-    from pydlbench.runner.execute import Results
-    from pydlbench.runner.tasks import View
+    from pydlbench.runner.execute import Results, View
 
 
 def settings(given: Sequence[tuple[str, str]]) -> dict[str, str]:
@@ -160,7 +159,7 @@ class ModelTask(Task):
         Raises:
             PydlbenchError: the error itself, where it is a mistake in what the user has said.
         """
-        step = row.case
+        step = row.spec
         if mistaken(step, error):
             raise error
         names = ("model", "batch", "phase", "precision", "framework", "mode", "layout", "feed")
@@ -176,10 +175,10 @@ class ModelTask(Task):
         from pydlbench.steps.prepare import settled
 
         def renamed(row: Row, case: StepSpec) -> Row:
-            before, now = (f"{one.framework} {one.mode}" for one in (row.case, case))
-            return replace(row, case=case, label=row.label.replace(before, now))
+            before, now = (f"{one.framework} {one.mode}" for one in (row.spec, case))
+            return replace(row, spec=case, label=row.label.replace(before, now))
 
-        cases = settled([row.case for row in self.rows], session)
+        cases = settled([row.spec for row in self.rows], session)
         rows = tuple(renamed(*both) for both in zip(self.rows, cases, strict=True))
         return replace(self, rows=rows, guessed=False)
 
@@ -344,7 +343,7 @@ def read_steps(
         )
         names = ("model", "batch", "phase", "precision", "framework", "mode", "layout", "feed")
         fields = fields_of(args, values_of(step, *names, "device"))
-        rows.append(Row(fields=fields, label=step.label, case=step))
+        rows.append(Row(fields=fields, label=step.label, spec=step))
     return model, rows, notes
 
 

@@ -132,20 +132,6 @@ def byte_count(option: str, text: str) -> int:
     return count
 
 
-def fraction(option: str, text: str, low: float, high: float) -> float:
-    """Return ``text`` as a number between ``low`` and ``high``, both excluded.
-
-    Raises:
-        UsageError: It is none.
-    """
-    value = real(option, text, "0.95")
-    if not low < value < high:
-        percentage = low < value / 100 < high
-        near = f"{value / 100:g}" if percentage else "0.95"
-        raise UsageError(f"{option} {text}: must lie between {low:g} and {high:g}; nearest: {near}")
-    return value
-
-
 def percentage(option: str, text: str) -> float:
     """Return ``text``, ``2%`` or ``2``, as a fraction: 0.02.
 

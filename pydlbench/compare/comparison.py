@@ -1,4 +1,4 @@
-"""What a comparison found."""
+"""The result of a comparison."""
 
 from __future__ import annotations
 
@@ -44,15 +44,14 @@ _OF_ESTIMATE: Final = Estimate.__struct_fields__
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a verdict takes.
+    """Settings of verdicts.
 
     Attributes:
-        alpha: chance of any false FASTER or SLOWER among all rows of a comparison, at the most. One
-            in a hundred: who compares every day should not be called every month.
-        margin: within 1 +- this a ratio counts as the same; whoever is called FASTER or SLOWER is
-            so by more. Two preparations of the very same kernel differ by 1 to 2 % in the best
-            rows of repeatability.md.
-        confidence: level of the printed interval of each ratio, by itself.
+        alpha: largest chance of any false FASTER or SLOWER among all rows of a comparison. With one
+            in a hundred a daily comparison gives a false alarm less than every third month.
+        margin: ratios within 1 +- this count as the same; FASTER and SLOWER exceed it. Two
+            preparations of the same kernel differ by 1 to 2 % in the best rows of repeatability.md.
+        confidence: level of the printed interval of each single ratio.
     """
 
     alpha: float = 0.01
@@ -61,7 +60,7 @@ class Settings:
 
 
 class ComparedRow(NamedTuple):
-    """A row of both sides with its ratio; of interleaved ones that of each pass, and libraries."""
+    """A row of both sides with its ratio, and the ratios of its passes if they were interleaved."""
 
     a: Row
     b: Row
@@ -75,7 +74,7 @@ class ComparedRow(NamedTuple):
         return self.estimate.verdict
 
     def document(self) -> ComparisonRow:
-        """Return what stands in the JSON document."""
+        """Return the row of the JSON document."""
         return ComparisonRow(
             **{name: getattr(self.b, name) for name in _OF_ROW},
             **{name: getattr(self.estimate, name) for name in _OF_ESTIMATE},
@@ -91,17 +90,17 @@ class Comparison:
 
     Attributes:
         a: the first run.
-        b: the second one; ratios are its time over the first one's.
-        matching: what belongs together, and what does not.
-        rows: of both, timed on both.
-        geomean: of all rows that a verdict could be given on; None without such a row.
-        differences: between the two environments.
-        settings: what a verdict took.
-        replicates: how many runs of the same code as either side the store has.
-        assumed_sd: what two runs were assumed to differ by, as a standard deviation of logarithms;
-            None where replicates told it, and of interleaved sides.
+        b: the second run; ratios are its time over that of the first.
+        matching: pairs of rows, and rows without a partner.
+        rows: rows that were timed on both sides.
+        geomean: ratio of all rows that can have a verdict; None without such a row.
+        differences: differences between the two environments.
+        settings: settings of the verdicts.
+        replicates: number of runs in the store with the same code as either side.
+        assumed_sd: assumed scatter between runs, as a standard deviation of logarithms; None if it
+            is known from replicates, and for interleaved sides.
         passes: how often both sides were prepared anew and measured; 0 for stored runs.
-        notes: what a reader has to know.
+        notes: notes for the reader.
         installations: whether the sides are two installations, which may have other libraries.
     """
 
@@ -126,11 +125,11 @@ class Comparison:
 
     @property
     def counted(self) -> Mapping[str, int]:
-        """How many rows have each verdict."""
-        found = dict.fromkeys(VERDICTS, 0)
+        """The number of rows with each verdict."""
+        counts = dict.fromkeys(VERDICTS, 0)
         for row in self.rows:
-            found[row.verdict] += 1
-        return found
+            counts[row.verdict] += 1
+        return counts
 
     def slower(self, threshold: float) -> list[ComparedRow]:
         """Return the rows that are SLOWER by more than a fraction, the slowest first."""
@@ -140,10 +139,11 @@ class Comparison:
         return sorted(rows, key=lambda row: -row.estimate.ratio)
 
     def undecided(self, threshold: float) -> list[ComparedRow]:
-        """Return the rows of which it is not known whether they are slower by a fraction.
+        """Return the rows that may or may not be slower by a fraction.
 
-        Those without a verdict; and those whose interval reaches beyond it, where a change of that
-        size could not be told. What is within the margin is no change, whatever is asked.
+        These are rows without a verdict, and rows whose interval reaches beyond it where a change
+        of that size could not be seen. Changes within the margin are none, whatever the fraction
+        is.
         """
         limit = 1 + max(threshold, self.settings.margin)
         rows = []
@@ -159,9 +159,9 @@ class Comparison:
 
     @property
     def lost(self) -> list[Row]:
-        """Rows without a time where there was to be one: timed in A and not in B, or not again.
+        """The rows without an expected time: timed in A and not in B, or not timed again.
 
-        Whatever became of them, they are not known to be as fast as they were.
+        They are not known to be as fast as before.
         """
         return [
             pair.b
@@ -192,8 +192,8 @@ class Comparison:
                 {**_name(pair.a), "a": pair.a.status, "b": pair.b.status}
                 for pair in self.matching.untimed
             ),
-            warnings=tuple(one.text for one in self.differences),
-            differences=tuple(one.to_dict() for one in self.differences),
+            warnings=tuple(difference.text for difference in self.differences),
+            differences=tuple(difference.to_dict() for difference in self.differences),
             notes=self.notes,
             settings={
                 "alpha": settings.alpha,
@@ -206,9 +206,9 @@ class Comparison:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the same as a plain object; of 100,000 rows in a second."""
-        found: dict[str, Any] = msgspec.to_builtins(self.document())
-        return found
+        """Return the document as a plain object; 100,000 rows take a second."""
+        plain: dict[str, Any] = msgspec.to_builtins(self.document())
+        return plain
 
 
 def _side(row: Row, library: str | None) -> ComparisonSide:

@@ -1,4 +1,4 @@
-"""In what two runs differ besides what they measured: machine, libraries, threads, switches."""
+"""Differences between two runs other than times: machine, libraries, threads, settings."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pydlbench.compare.match import Pair
-    from pydlbench.compare.rows import Row, Side
+    from pydlbench.compare.rows import Side
 
 _SHOWN: Final = 3
 # Facts of a machine that a kernel's time depends on, with their names in words.
@@ -32,23 +32,30 @@ _FACTS: Final = {
     "l2_bytes": "L2 cache",
     "driver": "driver",
 }
+# The same of a run's environment.
+_SYSTEM: Final = {
+    "os": "operating systems",
+    "kernel": "kernels of the system",
+    "python": "Python versions",
+    "machine": "architectures",
+}
 #: The boost clock of a quiet machine moves by less from run to run.
 OTHER_CLOCK: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One thing in which the runs differ.
+    """One difference between the runs.
 
     Attributes:
-        what: ``machine``, ``library``, ``threads``, ``variable``, ``build``, ``code``,
-            ``system``, ``kernel``, ``clock`` or ``unknown``.
-        a: the first run's.
-        b: the second one's.
+        what: ``machine``, ``library``, ``threads``, ``variable``, ``build``, ``code``, ``system``,
+            ``kernel``, ``clock`` or ``unknown``.
+        a: value in the first run.
+        b: value in the second run.
         text: a sentence.
-        counts: whether it may change times without being what is asked about: another code is what
-            a comparison is for, and clocks and kernels that a race of candidates chose anew are in
-            the ratios already.
+        counts: whether it may change times without being the subject of the comparison. Other code
+            is what a comparison is made for; clocks and newly chosen kernels are part of the
+            ratios.
     """
 
     what: str
@@ -63,12 +70,12 @@ class Difference:
 
 
 def differences(a: Side, b: Side, pairs: Sequence[Pair]) -> list[Difference]:
-    """Return what differs, most important first.
+    """Return the differences, the most important first.
 
     Args:
         a: the first run.
-        b: the second one.
-        pairs: rows that belong together.
+        b: the second run.
+        pairs: matched rows.
     """
     if a.run_id and a.run_id == b.run_id:
         return [
@@ -80,7 +87,7 @@ def differences(a: Side, b: Side, pairs: Sequence[Pair]) -> list[Difference]:
                 counts=False,
             )
         ]
-    found = [
+    known = [
         *_machines(a, b),
         *_threads(a, b, pairs),
         *_named("library", "libraries", _libraries(a), _libraries(b)),
@@ -91,7 +98,7 @@ def differences(a: Side, b: Side, pairs: Sequence[Pair]) -> list[Difference]:
         *_systems(a, b),
         *_unknown(a, b),
     ]
-    return [*found, *_kernels(pairs), *_clocks(pairs)]
+    return [*known, *_kernels(pairs), *_clocks(pairs)]
 
 
 def _machines(a: Side, b: Side) -> list[Difference]:
@@ -99,24 +106,35 @@ def _machines(a: Side, b: Side) -> list[Difference]:
         text = f"the machines differ: {a.machine} and {b.machine}"
         return [Difference(what="machine", a=a.machine, b=b.machine, text=text)]
     first, second = a.device.get("facts") or {}, b.device.get("facts") or {}
-    found = []
-    for name, words in _FACTS.items():
-        one, other = first.get(name), second.get(name)
-        if one is not None and other is not None and one != other:
-            short = isinstance(one, (str, int, float)) and isinstance(other, (str, int, float))
-            shown = f": {one} and {other}" if short else ""
-            text = f"the machines differ in {words}{shown}"
-            found.append(Difference(what="machine", a=one, b=other, text=text))
-    return found
+    return [
+        Difference(
+            what="machine",
+            a=own,
+            b=other,
+            text=f"the machines differ in {words}"
+            + (f": {own} and {other}" if isinstance(own, (str, int, float)) else ""),
+        )
+        for words, own, other in _unlike(_FACTS, first, second)
+    ]
+
+
+def _unlike(
+    names: Mapping[str, str], first: Mapping[str, Any], second: Mapping[str, Any]
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the words for each name whose values are known and differ, with the two values."""
+    for name, words in names.items():
+        own, other = first.get(name), second.get(name)
+        if own is not None and other is not None and own != other:
+            yield words, own, other
 
 
 def _threads(a: Side, b: Side, pairs: Sequence[Pair]) -> list[Difference]:
-    """Where the rows do not say it: those of a row are matched, or are the axis."""
-    one, other = a.device.get("cpus"), b.device.get("cpus")
-    if not one or not other or len(one) == len(other) or all(pair.a.threads for pair in pairs):
+    """Return the difference in threads if rows do not have them; otherwise they are matched."""
+    own, other = a.device.get("cpus"), b.device.get("cpus")
+    if not own or not other or len(own) == len(other) or all(pair.a.threads for pair in pairs):
         return []
-    text = f"the numbers of threads differ: {len(one)} and {len(other)}"
-    return [Difference(what="threads", a=len(one), b=len(other), text=text)]
+    text = f"the numbers of threads differ: {len(own)} and {len(other)}"
+    return [Difference(what="threads", a=len(own), b=len(other), text=text)]
 
 
 def _libraries(side: Side) -> Mapping[str, Any]:
@@ -131,8 +149,8 @@ def _libraries(side: Side) -> Mapping[str, Any]:
 
 
 def _part(side: Side, name: str) -> Mapping[str, Any]:
-    found = side.environment.get(name)
-    return found if isinstance(found, dict) else {}
+    part = side.environment.get(name)
+    return part if isinstance(part, dict) else {}
 
 
 def _named(
@@ -149,15 +167,15 @@ def _named(
     if not changed:
         return []
     shown = [
-        f"{name} {one if one is not None else 'absent'} and "
+        f"{name} {own if own is not None else 'absent'} and "
         f"{other if other is not None else 'absent'}"
-        for name, (one, other) in list(changed.items())[:_SHOWN]
+        for name, (own, other) in list(changed.items())[:_SHOWN]
     ]
     more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
     return [
         Difference(
             what=what,
-            a={name: one for name, (one, _) in changed.items()},
+            a={name: own for name, (own, _) in changed.items()},
             b={name: other for name, (_, other) in changed.items()},
             text=f"{words} differ: {'; '.join(shown)}{more}",
         )
@@ -165,30 +183,23 @@ def _named(
 
 
 def _code(a: Side, b: Side) -> list[Difference]:
-    one, other = a.environment.get("code"), b.environment.get("code")
-    if not one or not other or one == other:
-        return []
-    text = f"pydlbench's own code that times kernels differs: {one} and {other}"
-    return [Difference(what="code", a=one, b=other, text=text, counts=False)]
+    words = "pydlbench's own code that times kernels differs"
+    return [
+        Difference(what="code", a=own, b=other, text=f"{words}: {own} and {other}", counts=False)
+        for _, own, other in _unlike({"code": words}, a.environment, b.environment)
+        if own and other
+    ]
 
 
 def _systems(a: Side, b: Side) -> list[Difference]:
-    found = []
-    for name, words in (
-        ("os", "operating systems"),
-        ("kernel", "kernels of the system"),
-        ("python", "Python versions"),
-        ("machine", "architectures"),
-    ):
-        one, other = a.environment.get(name), b.environment.get(name)
-        if one is not None and other is not None and one != other:
-            text = f"{words} differ: {one} and {other}"
-            found.append(Difference(what="system", a=one, b=other, text=text))
-    return found
+    return [
+        Difference(what="system", a=own, b=other, text=f"{words} differ: {own} and {other}")
+        for words, own, other in _unlike(_SYSTEM, a.environment, b.environment)
+    ]
 
 
 def _unknown(a: Side, b: Side) -> list[Difference]:
-    """Without a record nobody knows."""
+    """Return a note on runs without a record of machine or environment."""
     lacking = [side.name for side in (a, b) if not side.machine or not side.environment]
     if not lacking:
         return []
@@ -200,7 +211,8 @@ def _kernels(pairs: Sequence[Pair]) -> list[Difference]:
     changed = [
         pair
         for pair in pairs
-        if pair.a.algorithm != pair.b.algorithm and _same_library(pair.a, pair.b)
+        if pair.a.algorithm != pair.b.algorithm
+        and (pair.a.backend, pair.a.mode) == (pair.b.backend, pair.b.mode)
     ]
     if not changed:
         return []
@@ -214,18 +226,12 @@ def _kernels(pairs: Sequence[Pair]) -> list[Difference]:
     return [Difference(what="kernel", a=names, b=names, text=text, counts=False)]
 
 
-def _same_library(a: Row, b: Row) -> bool:
-    return a.backend == b.backend and a.mode == b.mode
-
-
 def _clocks(pairs: Sequence[Pair]) -> list[Difference]:
     ratios = [
         pair.b.clock_hz / pair.a.clock_hz for pair in pairs if pair.a.clock_hz and pair.b.clock_hz
     ]
     known = sorted(filter(math.isfinite, ratios))
-    if not known:
-        return []
-    middle = known[len(known) // 2]
+    middle = known[len(known) // 2] if known else 1.0
     if abs(middle - 1) <= OTHER_CLOCK:
         return []
     words = "higher" if middle > 1 else "lower"

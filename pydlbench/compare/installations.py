@@ -1,7 +1,7 @@
-"""Two installations of this package, measured in turn: each by workers of its own interpreter.
+"""Two installations of this package, interleaved, each measured by workers of its own interpreter.
 
-What differs between them may be anything that is installed: the framework, oneDNN, a compiler's
-flags, pydlbench itself. The rounds that both were in cancel what the machine does meanwhile.
+Anything that is installed may differ: the framework, oneDNN, a compiler's flags, pydlbench itself.
+What the machine does in a round affects both and cancels.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ Installations = tuple["Installation", "Installation"]
 def pairs_of(
     specs: Sequence[KernelSpec | StepSpec], threads: int | None = None
 ) -> tuple[RerunPair, ...]:
-    """Return what both installations measure.
+    """Return the pairs that both installations measure.
 
     Args:
         specs: layers and steps.
-        threads: of each; None is one per physical core.
+        threads: threads of each; None for one per physical core.
     """
     sides = (RerunSide(spec=spec, threads=threads) for spec in specs)
     return tuple(RerunPair(sides=(side, side)) for side in sides)
 
 
 def open_session(installation: Installation, threads: int | None, seed: int) -> Session:
-    """Open a session whose workers are an installation's own.
+    """Open a session whose workers are those of an installation.
 
-    Kernels that this installation keeps for later runs are not taken over.
+    Stored kernels of this installation are not used.
     """
     return Session(
         Options(threads=threads, seed=seed, keep_probes=False, python=installation.python)
@@ -59,14 +59,14 @@ def compare_installations(
     settings: Settings | None = None,
     finished: int | None = None,
 ) -> Comparison:
-    """Compare two installations by what they have measured.
+    """Compare two installations.
 
     Args:
         installations: A and B.
-        pairs: as :func:`pydlbench.compare.rerun.take_pass` has left them.
-        device: of the record of a run here.
-        settings: what a verdict takes.
-        finished: passes; None is the largest number that a pair has.
+        pairs: pairs that :func:`pydlbench.compare.rerun.take_pass` has measured.
+        device: device of a run's record.
+        settings: settings of the verdicts.
+        finished: number of passes; None for the largest number of any pair.
 
     Raises:
         PydlbenchError: nothing was measured in both.
@@ -83,7 +83,7 @@ def compare_installations(
     )
     matching = Matching(pairs=[Pair(row, row) for row in rows], only_a=[], only_b=[], untimed=[])
     first, second, matched = measured_sides(a, b, matching, pairs)
-    measured = [pair.found for pair in pairs if pair.found.logs]
+    measured = [pair.passes for pair in pairs if pair.passes.logs]
     notes = lost(pairs)
     if not measured:
         raise PydlbenchError(f"nothing to compare: {notes[0] if notes else 'no pass was finished'}")
@@ -92,11 +92,11 @@ def compare_installations(
 
 
 def lost(pairs: Sequence[RerunPair]) -> tuple[str, ...]:
-    """Say what could not be measured, and why."""
+    """Return notes on what could not be measured."""
     reasons: dict[str, int] = {}
     for pair in pairs:
-        if not pair.found.logs and pair.found.reason is not None:
-            reasons[pair.found.reason] = reasons.get(pair.found.reason, 0) + 1
+        if not pair.passes.logs and pair.passes.reason is not None:
+            reasons[pair.passes.reason] = reasons.get(pair.passes.reason, 0) + 1
     return tuple(
         f"{count} {'row' if count == 1 else 'rows'} could not be measured: {reason}"
         for reason, count in reasons.items()
@@ -104,7 +104,7 @@ def lost(pairs: Sequence[RerunPair]) -> tuple[str, ...]:
 
 
 def _row(side: RerunSide) -> Row:
-    """Return the row of what is measured, without a time."""
+    """Return the row of a side, without a time."""
     spec = side.spec
     threads = side.threads if spec.device == "cpu" else None
     if not isinstance(spec, KernelSpec):

@@ -1,10 +1,10 @@
 """Two sides measured interleaved: ratios of rounds, with the variance between preparations.
 
-Within a pass both kernels are sampled alternately, round by round: whatever the machine does to
-both cancels. It does not cancel what the preparation did: other pages of memory, another choice
-among kernels of nearly the same speed. So every pass prepares both anew, in new processes, and only
-the passes count as independent: the interval is Student's for their mean, with a variance between
-passes of at least that of the rows of its kind (:func:`pydlbench.compare.statistics.pooled`).
+In a pass both kernels are sampled alternately, round by round, so that what the machine does to
+both cancels. What the preparation does, such as other memory pages or another choice among similar
+kernels, does not cancel. So every pass prepares both anew, in new processes, and only passes count
+as independent: the interval is Student's for their mean, with a variance between passes of at least
+that of the rows of its kind (:func:`pydlbench.compare.statistics.pooled`).
 """
 
 from __future__ import annotations
@@ -34,17 +34,16 @@ LEAST_PASSES: Final = 4
 
 @dataclass(slots=True, kw_only=True)
 class Passes:
-    """What is known of a pair of rows, pass by pass.
+    """Results of a pair of rows, pass by pass.
 
     Attributes:
-        logs: logarithm of B over A, one of each pass that both sides finished: the median of the
-            rounds' ratios.
-        cycles: the same in cycles, of passes in which both clocks were read.
+        logs: logarithm of B over A for each finished pass: the median of the rounds' ratios.
+        cycles: the same in cycles, for passes in which both clocks were read.
         seconds: medians of A and of B.
-        clocks: of A and of B, in Hz.
-        algorithms: of the two kernels that ran last; None before, and of steps.
-        libraries: of the two that ran last, with their versions; None before.
-        reason: why the last pass that failed did; None where none failed.
+        clocks: clocks of A and of B, in Hz.
+        algorithms: algorithms of the two kernels that ran last; None before, and for steps.
+        libraries: libraries of the two that ran last, with their versions; None before.
+        reason: why the last failed pass failed; None if none did.
     """
 
     logs: list[float] = field(default_factory=list)
@@ -68,33 +67,33 @@ def compare_interleaved(
     """Compare two sides that were measured interleaved.
 
     Args:
-        a: the first one, as it was measured now.
-        b: the second one.
-        matching: of both.
-        measured: of each of its pairs.
-        settings: what a verdict takes.
-        finished: how many passes were; None is the largest number that a pair has.
-        notes: what a reader has to know.
+        a: the first side, as measured now.
+        b: the second side.
+        matching: matched rows of both.
+        measured: results of each pair.
+        settings: settings of the verdicts.
+        finished: number of passes; None for the largest number of any pair.
+        notes: notes for the reader.
     """
     settings = settings or Settings()
     if finished is None:
-        finished = max((len(one.logs) for one in measured), default=0)
-    logs = [one.logs for one in measured]
+        finished = max((len(passes.logs) for passes in measured), default=0)
+    logs = [passes.logs for passes in measured]
     against = [
-        None if len(one.logs) >= LEAST_PASSES else one.reason or _lacking(len(one.logs))
-        for one in measured
+        None if len(passes.logs) >= LEAST_PASSES else passes.reason or _lacking(len(passes.logs))
+        for passes in measured
     ]
-    cycles = np.array([_mean(one.cycles) if one.cycles else math.nan for one in measured])
-    means = np.array([_mean(one) for one in logs])
+    cycles = np.array([_mean(passes.cycles) if passes.cycles else math.nan for passes in measured])
+    means = np.array([_mean(values) for values in logs])
     estimates = judge(means, _scatter(logs, kinds_of(matching.pairs)), against, settings, cycles)
     rows = [
         ComparedRow(
             *pair,
             estimate,
-            passes=[math.exp(log) for log in one.logs],
-            libraries=(one.libraries[0], one.libraries[1]),
+            passes=[math.exp(log) for log in passes.logs],
+            libraries=(passes.libraries[0], passes.libraries[1]),
         )
-        for pair, one, estimate in zip(matching.pairs, measured, estimates, strict=True)
+        for pair, passes, estimate in zip(matching.pairs, measured, estimates, strict=True)
     ]
     return Comparison(
         a=a,
@@ -111,8 +110,8 @@ def compare_interleaved(
 
 def _scatter(logs: Sequence[Sequence[float]], kinds: NDArray[Any]) -> Scatter:
     """Return the scatter of means of passes."""
-    counts = np.array([len(one) for one in logs])
-    sums = np.array([math.fsum((x - _mean(one)) ** 2 for x in one) for one in logs])
+    counts = np.array([len(values) for values in logs])
+    sums = np.array([math.fsum((x - _mean(values)) ** 2 for x in values) for values in logs])
     sd, freedom = pooled(sums, np.maximum(counts - 1, 0), kinds)
     return Scatter(sd / np.sqrt(np.maximum(counts, 1)), freedom)
 
@@ -126,15 +125,15 @@ def _mean(logs: Sequence[float]) -> float:
 
 
 def _geomean(logs: Sequence[Sequence[float]], settings: Settings) -> Estimate | None:
-    """Of all rows that can have a verdict: each pass has a mean, and these are what is independent.
+    """Return the ratio of all rows that can have a verdict, from the means of passes.
 
-    Where a row lacks a pass, as many passes tell the scatter as every row has.
+    If a row lacks a pass, the scatter comes from as many passes as every row has.
     """
-    most = max((len(one) for one in logs), default=0)
-    kept = [one for one in logs if one and len(one) >= min(most, LEAST_PASSES)]
+    most = max((len(values) for values in logs), default=0)
+    kept = [values for values in logs if values and len(values) >= min(most, LEAST_PASSES)]
     if not kept:
         return None
-    least = min(len(one) for one in kept)
-    of_passes = [_mean([one[number] for one in kept]) for number in range(least)]
-    middle = np.array([_mean([_mean(one) for one in kept])])
+    least = min(len(values) for values in kept)
+    of_passes = [_mean([values[number] for values in kept]) for number in range(least)]
+    middle = np.array([_mean([_mean(values) for values in kept])])
     return judge(middle, _scatter([of_passes], np.array(["all"])), [None], settings)[0]

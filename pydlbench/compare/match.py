@@ -1,15 +1,14 @@
-"""Which row of one run belongs to which row of the other."""
+"""Matches the rows of two runs."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from pydlbench.compare.rows import Row
 from pydlbench.errors import UsageError
 from pydlbench.ops.table import KINDS
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.compare.rows import Side
+    from pydlbench.compare.rows import Row, Side
 
 
 # -----------------------------------------------------------------------------
@@ -43,57 +42,37 @@ AXES: Final[Mapping[str, tuple[str, ...]]] = {
     "propagation": ("propagation",),
     "device": ("device", "threads", "timing"),
 }
-# A row starts with its name and these fields.
-_KEY: Final = 1 + len(FIELDS)
-assert Row._fields[:_KEY] == ("layer", *FIELDS)
-_DEVICE: Final = Row._fields.index("device")
 #: Kinds of rows that are layers, not whole steps.
 LAYER_KINDS: Final = frozenset(KINDS)
-# Those whose problem says all of what they compute.
-_SAID: Final = frozenset(one for one in LAYER_KINDS if not one.startswith("pool"))
+# Those whose problem says all of what they compute. A pooling's descriptor does not say whether it
+# is the maximum or the mean, and a step's options not of which model they are.
+_WHOLE: Final = frozenset(kind for kind in LAYER_KINDS if not kind.startswith("pool"))
 
 
-def key(row: Row) -> tuple[Any, ...]:
-    """Return what a row is matched by: its name, its problem and its setting."""
-    found: tuple[Any, ...] = row[:_KEY]
-    if row.device == "cpu" and row.pass_ == "forward":  # as most of 100,000 rows may be
-        return found
-    device = row.device.partition(":")[0]  # cuda:0 and cuda:1 are the same kind
-    # Backward passes know one propagation only.
-    propagation = row.propagation if row.pass_ == "forward" else None
-    return (*found[:_DEVICE], device, *found[_DEVICE + 1 : -1], propagation)
+def key_without(without: Iterable[str], *, named: bool = True) -> Callable[[Row], tuple[Any, ...]]:
+    """Return a function that reads the key by which a row is matched.
 
-
-def setting(without: Iterable[str]) -> Callable[[Row], tuple[Any, ...]]:
-    """Return what reads a row's key, leaving out an axis's fields."""
+    Args:
+        without: fields that are left out.
+        named: whether the layer's name is in every key; otherwise only if the problem does not
+            determine the computation.
+    """
     left_out = frozenset(without)
     read = attrgetter(*(name for name in FIELDS if name not in left_out))
-    kinds = "device" not in left_out
 
-    place = [name for name in FIELDS if name not in left_out].index("device") if kinds else 0
-    forward = "propagation" not in left_out
+    def key_of(row: Row) -> tuple[Any, ...]:
+        if row.device != "cpu":  # cuda:0 and cuda:1 are the same kind
+            row = row._replace(device=row.device.partition(":")[0])
+        if row.pass_ != "forward":  # backward passes know one propagation only
+            row = row._replace(propagation=None)
+        fields: tuple[Any, ...] = read(row)
+        return (row.layer, *fields) if named or row.kind not in _WHOLE else fields
 
-    def one(row: Row) -> tuple[Any, ...]:
-        found = read(row)
-        if kinds and row.device != "cpu":  # cuda:0 and cuda:1 are the same kind
-            found = (*found[:place], row.device.partition(":")[0], *found[place + 1 :])
-        if forward and row.pass_ != "forward":  # backward passes know one propagation only
-            found = (*found[:-1], None)
-        # A pooling's descriptor does not say whether it is the maximum or the mean, and a step's
-        # options not of which model they are.
-        return found if row.kind in _SAID else (row.layer, *found)
-
-    return one
+    return key_of
 
 
-def grouped(
-    rows: Iterable[Row], fields: Callable[[Row], tuple[Any, ...]]
-) -> dict[tuple[Any, ...], list[Row]]:
-    """Return rows by what a function of :func:`setting` reads of them."""
-    found: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        found.setdefault(fields(row), []).append(row)
-    return found
+#: What a row is matched by: its name, its problem and its setting.
+key: Final = key_without(())
 
 
 def describe(row: Row) -> str:
@@ -119,45 +98,45 @@ def axis_value(axis: str, row: Row) -> str:
 # -----------------------------------------------------------------------------
 # Matching across the one axis along which two runs differ on purpose: two backends, say.
 
-#: The axis, rows that belong together, and what is left of each side.
-Across = tuple[str, list[tuple["Row", "Row"]], list["Row"], list["Row"]]
 # Rows that an error names.
 _SHOWN: Final = 3
+# Rows by what they are matched by.
+_Groups = dict[tuple[Any, ...], list["Row"]]
 
 
-def match_across(a: Side, b: Side) -> Across:
+class Pair(NamedTuple):
+    """Two matching rows."""
+
+    a: Row
+    b: Row
+
+
+class _Pairs(NamedTuple):
+    """Matching rows, and the other rows of each side."""
+
+    pairs: list[Pair]
+    only_a: list[Row]
+    only_b: list[Row]
+
+
+def _across(a: Side, b: Side) -> tuple[str, _Pairs]:
     """Match across the one axis along which the sides differ.
 
     Raises:
-        UsageError: they differ in several, or in what no axis is.
+        UsageError: they differ in several axes, or in a field that is no axis.
     """
-    found: dict[str, tuple[list[tuple[Row, Row]], list[Row], list[Row]]] = {}
+    by_axis: dict[str, _Pairs] = {}
     matched: set[int] = set()
     for axis, names in AXES.items():
-        fields = setting(names)
-
-        def named(row: Row, fields: Callable[[Row], tuple[Any, ...]] = fields) -> tuple[Any, ...]:
-            return (row.layer, fields(row))
-
-        first, second = grouped(a.rows, named), grouped(b.rows, named)
-        common = [name for name in first if name in second]
-        fresh = [name for name in common if not matched.issuperset(map(id, first[name]))]
-        if not fresh:
-            continue
-        matched.update(id(row) for name in common for row in first[name])
-        pairs = [
-            (_one_value(axis, a, first[name]), _one_value(axis, b, second[name])) for name in common
-        ]
-        found[axis] = (
-            pairs,
-            [row for name, rows in first.items() if name not in second for row in rows],
-            [row for name, rows in second.items() if name not in first for row in rows],
-        )
-    if len(found) == 1:
-        axis, (pairs, left_a, left_b) = next(iter(found.items()))
-        return axis, pairs, left_a, left_b
-    if found:
-        counts = " and ".join(f"{axis} ({len(one[0])} rows)" for axis, one in found.items())
+        first, second = _grouped(a, key_without(names)), _grouped(b, key_without(names))
+        common = {id(row) for name in first.keys() & second.keys() for row in first[name]}
+        if common - matched:
+            by_axis[axis] = _paired(a, b, first, second, axis)
+        matched |= common
+    if len(by_axis) == 1:
+        return next(iter(by_axis.items()))
+    if by_axis:
+        counts = " and ".join(f"{axis} ({len(by_axis[axis].pairs)} rows)" for axis in by_axis)
         raise UsageError(
             f"{b.name}: differs from {a.name} in {counts}; rows are matched across one axis only; "
             "nearest: measure both with the same setting but one"
@@ -165,14 +144,42 @@ def match_across(a: Side, b: Side) -> Across:
     raise UsageError(_nothing_common(a, b))
 
 
-def _one_value(axis: str, side: Side, rows: list[Row]) -> Row:
-    if len(rows) > 1:
+def _grouped(side: Side, key_of: Callable[[Row], tuple[Any, ...]]) -> _Groups:
+    groups: _Groups = {}
+    for row in side.rows:
+        groups.setdefault(key_of(row), []).append(row)
+    return groups
+
+
+def _paired(a: Side, b: Side, first: _Groups, second: _Groups, axis: str | None = None) -> _Pairs:
+    """Return the pairs of common groups, in which each side must have one row."""
+    pairs = [
+        Pair(_only(a, rows, second[name][0], axis), _only(b, second[name], rows[0], axis))
+        for name, rows in first.items()
+        if name in second
+    ]
+    return _Pairs(
+        pairs,
+        [row for name, rows in first.items() if name not in second for row in rows],
+        [row for name, rows in second.items() if name not in first for row in rows],
+    )
+
+
+def _only(side: Side, rows: list[Row], other: Row, axis: str | None) -> Row:
+    if len(rows) == 1:
+        return rows[0]
+    if axis is not None:
         values = ", ".join(axis_value(axis, row) for row in rows[:_SHOWN])
         raise UsageError(
             f"{side.name}: {rows[0].layer} {rows[0].pass_} is there {len(rows)} times ({values}); "
             f"across {axis} one of them can be compared; nearest: a run with one {axis}"
         )
-    return rows[0]
+    names = ", ".join(describe(row) for row in rows[:_SHOWN])
+    raise UsageError(
+        f"{side.name}: {names}: {len(rows)} rows of one problem with the same setting; which of "
+        f"them belongs to {describe(other)} is not known; nearest: a run in which every layer was "
+        "asked for once, under the same name as in the other run"
+    )
 
 
 def _nothing_common(a: Side, b: Side) -> str:
@@ -199,24 +206,17 @@ def _plain(row: Row, name: str) -> str:
     return json.dumps(getattr(row, name))
 
 
-class Pair(NamedTuple):
-    """Two rows that belong together."""
-
-    a: Row
-    b: Row
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matching:
-    """What belongs together.
+    """The rows of two sides, matched.
 
     Attributes:
-        pairs: rows that both sides have timed.
+        pairs: rows that were timed on both sides.
         only_a: rows that only the first side has.
         only_b: rows that only the second side has.
         untimed: pairs of which at least one was skipped or failed.
-        axis: along which the two sides differ on purpose; None where nothing differs.
-        values: what each side has on that axis.
+        axis: axis along which the two sides differ on purpose; None if there is none.
+        values: value of each side on that axis.
     """
 
     pairs: Sequence[Pair]
@@ -230,96 +230,29 @@ class Matching:
 def match(a: Side, b: Side) -> Matching:
     """Match two sides' rows by problem and setting.
 
-    Rows of the same name, problem and setting belong together; of what is left, rows of the same
-    problem and setting whose names differ (a descriptor and a catalog name). Where no row of one
-    side is in the other, and all that differs is one axis, rows are matched across it.
+    Rows with the same name, problem and setting match; then rows with the same problem and setting
+    and another name (a descriptor and a catalog name). If no rows match and the sides differ in one
+    axis only, rows are matched across it.
 
     Raises:
-        UsageError: a row could belong to several, or no row of one is in the other.
+        UsageError: a row matches several, or none matches.
     """
-    pairs, left_a, left_b = _by_name(a, b)
-    more, left_a, left_b = _by_problem(a, b, left_a, left_b, setting(()))
-    pairs += more
-    axis, values = None, ("", "")
-    if not pairs:
-        axis, found, left_a, left_b = match_across(a, b)
-        pairs = [Pair(*pair) for pair in found]
-        values = _values(axis, pairs)
-    timed = [pair for pair in pairs if pair[0].ok and pair[1].ok]
+    same = _paired(a, b, _grouped(a, key), _grouped(b, key))
+    rest = replace(a, rows=same.only_a), replace(b, rows=same.only_b)
+    unnamed = key_without((), named=False)
+    renamed = _paired(*rest, _grouped(rest[0], unnamed), _grouped(rest[1], unnamed))
+    matched, axis, values = renamed._replace(pairs=same.pairs + renamed.pairs), None, ("", "")
+    if not matched.pairs:
+        axis, matched = _across(a, b)
+        values = _values(axis, matched.pairs)
     return Matching(
-        pairs=timed,
-        only_a=left_a,
-        only_b=left_b,
-        untimed=[pair for pair in pairs if not (pair.a.ok and pair.b.ok)]
-        if len(timed) < len(pairs)
-        else [],
+        pairs=[pair for pair in matched.pairs if pair.a.ok and pair.b.ok],
+        only_a=matched.only_a,
+        only_b=matched.only_b,
+        untimed=[pair for pair in matched.pairs if not (pair.a.ok and pair.b.ok)],
         axis=axis,
         values=values,
     )
-
-
-def _by_name(a: Side, b: Side) -> tuple[list[Pair], list[Row], list[Row]]:
-    first, second = _index(a), _index(b)
-    pairs = [Pair(row, second[name]) for name, row in first.items() if name in second]
-    if len(pairs) == len(first) == len(second):
-        return pairs, [], []
-    left_a = [row for name, row in first.items() if name not in second]
-    left_b = [row for name, row in second.items() if name not in first]
-    return pairs, left_a, left_b
-
-
-def _index(side: Side) -> dict[tuple[Any, ...], Row]:
-    found = dict(zip(map(key, side.rows), side.rows, strict=True))
-    if len(found) == len(side.rows):
-        return found
-    seen: set[tuple[Any, ...]] = set()
-    for row in side.rows:
-        name = key(row)
-        if name in seen:
-            raise UsageError(
-                f"{side.name}: {describe(row)} is in it twice with the same setting, so that its "
-                "partner is not known; nearest: a run in which every row was asked for once"
-            )
-        seen.add(name)
-    raise AssertionError("rows collide that do not")
-
-
-def _by_problem(
-    a: Side,
-    b: Side,
-    left_a: list[Row],
-    left_b: list[Row],
-    fields: Callable[[Row], tuple[Any, ...]],
-) -> tuple[list[Pair], list[Row], list[Row]]:
-    if not left_a or not left_b:
-        return [], left_a, left_b
-    first, second = grouped(left_a, fields), grouped(left_b, fields)
-    pairs = [
-        Pair(_only(a, b, first, second, name), _only(b, a, second, first, name))
-        for name in first
-        if name in second
-    ]
-    left_a = [row for name, rows in first.items() if name not in second for row in rows]
-    left_b = [row for name, rows in second.items() if name not in first for row in rows]
-    return pairs, left_a, left_b
-
-
-def _only(
-    side: Side,
-    other: Side,
-    own: Mapping[tuple[Any, ...], list[Row]],
-    others: Mapping[tuple[Any, ...], list[Row]],
-    name: tuple[Any, ...],
-) -> Row:
-    rows = own[name]
-    if len(rows) > 1:
-        names = ", ".join(describe(row) for row in rows[:_SHOWN])
-        raise UsageError(
-            f"{side.name}: {names} are {len(rows)} rows of the one problem that {other.name} has "
-            f"as {describe(others[name][0])}: which of them is its partner is not known; nearest: "
-            "name the layer alike in both runs"
-        )
-    return rows[0]
 
 
 def _values(axis: str, pairs: Sequence[Pair]) -> tuple[str, str]:
@@ -329,7 +262,7 @@ def _values(axis: str, pairs: Sequence[Pair]) -> tuple[str, str]:
 
 
 def kinds_of(pairs: Sequence[Pair]) -> NDArray[Any]:
-    """Return which rows scatter alike: the same kind of layer or step, on the same backend."""
+    """Return the kind of each pair; rows of one kind of layer or step and backend scatter alike."""
     return np.array(
         [f"{pair.a.kind} {pair.a.backend} {pair.a.mode} {pair.a.cache}" for pair in pairs]
     )

@@ -1,4 +1,4 @@
-"""Published figures, each with its source and hardware, and our own results beside them."""
+"""Published figures with source and hardware, and matching results of ours."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Source:
     """Where figures were published.
 
     Attributes:
-        title: of the page.
+        title: title of the page.
         citation: repository, file and revision.
     """
 
@@ -44,19 +44,19 @@ class Figure(Record, frozen=True, kw_only=True):
 
     Attributes:
         source: key of its :class:`Source`.
-        protocol: of the script that printed it, as ``pydlbench step --protocol`` calls it.
-        hardware: on which it ran.
-        year: in which it ran, or that of the software it ran with.
-        framework: with its version, as far as it was said.
-        model: as pydlbench calls it.
-        stage: as the source calls it: ``eval``, ``train``, ``forward``...
-        phase: what that is here; ``backward`` is no step of ours.
-        precision: as the source calls it; ``fp16`` may be with or without tensor cores.
+        protocol: protocol of the script that printed it, as in ``pydlbench step --protocol``.
+        hardware: hardware it ran on.
+        year: year in which it ran, or that of the software.
+        framework: framework, with its version as far as published.
+        model: pydlbench's name of the model.
+        stage: the source's name of the stage: ``eval``, ``train``, ``forward``...
+        phase: pydlbench's phase; ``backward`` alone is no step.
+        precision: the source's name; ``fp16`` may be with or without tensor cores.
         batch: images per step.
-        value: in ``unit``.
-        spread: as the source defines it; None where it gives none.
+        value: value in ``unit``.
+        spread: spread as the source defines it; None if it gives none.
         unit: ``ms/batch`` or ``ms/step``, a time per step; ``images/s`` or ``examples/s``, a rate.
-        note: what else is said of it.
+        note: further remarks of the source.
         includes: what the number includes.
     """
 
@@ -85,9 +85,8 @@ class Figure(Record, frozen=True, kw_only=True):
         """Return a time of ours in this figure's unit.
 
         Args:
-            seconds: of a step.
-            batch: of that step. Where it is another one, a time is scaled to this figure's batch,
-                image for image.
+            seconds: time of a step.
+            batch: batch of that step; a time is scaled to this figure's batch, image for image.
         """
         return 1e3 * seconds / batch * self.batch if self.unit.startswith("ms") else batch / seconds
 
@@ -103,8 +102,8 @@ class Figure(Record, frozen=True, kw_only=True):
 @cache
 def read_sources() -> Mapping[str, Source]:
     """Return the sources by their keys, in the order in which they are listed."""
-    found = _toml()["sources"]
-    return MappingProxyType({name: Source(**fields) for name, fields in found.items()})
+    sources = _toml()["sources"]
+    return MappingProxyType({name: Source(**fields) for name, fields in sources.items()})
 
 
 @cache
@@ -125,24 +124,26 @@ def read_figures() -> tuple[Figure, ...]:
 
 
 def find_figures(model: str | None) -> tuple[Figure, ...]:
-    """Return the figures of one model, or of a family of them; all without a model.
+    """Return the figures of one model, or of a family of models; all without a model.
 
     Args:
-        model: as pydlbench calls it (``vgg16``), or how such names begin (``vgg``, ``resnet``).
+        model: name of a model (``vgg16``), or a prefix of names (``vgg``, ``resnet``).
 
     Raises:
-        UsageError: nobody has published a figure of it.
+        UsageError: there is no published figure of it.
     """
     figures = read_figures()
     if model is None:
         return figures
-    exact = tuple(one for one in figures if one.model == model)
-    found = exact or tuple(one for one in figures if model and one.model.startswith(model))
-    if not found:
-        names = list(dict.fromkeys(one.model for one in figures))
+    exact = tuple(figure for figure in figures if figure.model == model)
+    chosen = exact or tuple(
+        figure for figure in figures if model and figure.model.startswith(model)
+    )
+    if not chosen:
+        names = list(dict.fromkeys(figure.model for figure in figures))
         near = ", ".join(nearest(model, names) or names)
         raise UsageError(f"--model {model}: no published figure of it; nearest: {near}")
-    return found
+    return chosen
 
 
 @cache
@@ -172,17 +173,17 @@ class Own(Record, frozen=True, kw_only=True):
     """One result of ours.
 
     Attributes:
-        model: its name.
-        phase: of a step: ``forward``, ``forward-backward``, ``training``.
-        precision: of the products.
+        model: name of the model.
+        phase: phase of a step: ``forward``, ``forward-backward``, ``training``.
+        precision: precision of the products.
         batch: images per step.
-        seconds: of a step.
-        who: framework and mode, or what else it is: ``torch eager``, ``native layers, summed``.
+        seconds: time of a step.
+        who: framework and mode, or another origin: ``torch eager``, ``native layers, summed``.
         device: processor it ran on.
         run: its run.
-        options: of a variant of the model: ``lrn=off``; empty of the model itself.
-        protocol: of the published script it was run as; None of a plain step.
-        stage: of the protocol.
+        options: options of a variant of the model: ``lrn=off``; empty without any.
+        protocol: published script that it was run as; None for a plain step.
+        stage: stage of the protocol.
     """
 
     model: str
@@ -203,12 +204,12 @@ class Own(Record, frozen=True, kw_only=True):
 def own_figures(
     name: str, loaded: Loaded, batch_of: Callable[[str, str], int | None]
 ) -> Iterator[Own]:
-    """Yield what a run says of whole models: steps, breakdowns, estimates and played protocols.
+    """Yield a run's results of whole models: steps, breakdowns, estimates and protocols.
 
     Args:
-        name: of the run, as the user gave it.
+        name: name of the run, as given by the user.
         loaded: the run.
-        batch_of: returns the batch that a protocol gives a model if nobody asks for another.
+        batch_of: returns the default batch of a protocol and model.
     """
     device = str(loaded.record.device.get("name") or "")
     for table, read in _READERS.items():
@@ -231,10 +232,10 @@ def _breakdown(document: Mapping[str, Any], _batch_of: object) -> Iterator[dict[
 
 
 def _estimate(document: Mapping[str, Any], _batch_of: object) -> Iterator[dict[str, Any]]:
-    found = document.get("estimate") or {}
+    values = document.get("estimate") or {}
     if not document.get("missing"):
         who = "native layers, summed"
-        yield {**_shared(document), "seconds": found.get("time_s"), "who": who}
+        yield {**_shared(document), "seconds": values.get("time_s"), "who": who}
 
 
 def _protocol(
@@ -293,15 +294,15 @@ _PRECISIONS: Final[Mapping[str, tuple[str, ...]]] = {"fp16": ("fp16", "fp16-tc")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class MatchedFigure:
     """A published figure with one result of ours.
 
     Attributes:
-        figure: the published one.
-        own: ours.
-        value: ours in the source's own unit.
-        speedup: the published time of an image over ours: above 1 where we are faster.
-        marks: in what the two are not the same: ``per image, batch 32``, ``another protocol``.
+        figure: the published figure.
+        own: our result.
+        value: our result in the figure's unit.
+        speedup: published time of an image over ours: above 1 if ours is faster.
+        marks: differences between the two: ``per image, batch 32``, ``another protocol``.
     """
 
     figure: Figure
@@ -311,7 +312,7 @@ class Beside:
     marks: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object of our side."""
+        """Return our side as a JSON object."""
         return {
             **self.own.to_dict(),
             "value": self.value,
@@ -321,28 +322,30 @@ class Beside:
         }
 
 
-def beside(figures: Iterable[Figure], own: Sequence[Own]) -> list[tuple[Figure, list[Beside]]]:
-    """Return each figure with our results that it can stand beside, maybe none.
+def match_figures(
+    figures: Iterable[Figure], own: Sequence[Own]
+) -> list[tuple[Figure, list[MatchedFigure]]]:
+    """Return each figure with our matching results, possibly none.
 
-    Model, phase and precision are the same. Of each framework and mode of a run the result with
-    the figure's batch is taken, else the one with the nearest batch, per image and marked. What was
-    run as the published script is taken before a plain step.
+    Model, phase and precision are the same. For each framework and mode of a run the result with
+    the figure's batch is taken, otherwise that with the nearest batch, per image and marked. A run
+    of the published script precedes a plain step.
     """
-    return [(figure, _beside(figure, own)) for figure in figures]
+    return [(figure, _matches(figure, own)) for figure in figures]
 
 
-def _beside(figure: Figure, own: Sequence[Own]) -> list[Beside]:
+def _matches(figure: Figure, own: Sequence[Own]) -> list[MatchedFigure]:
     groups: dict[tuple[str, ...], list[Own]] = {}
-    for one in own:
-        if _fits(figure, one):
-            name = (one.run, one.who, one.device, one.precision, one.options)
-            groups.setdefault(name, []).append(one)
-    found = []
+    for result in own:
+        if _fits(figure, result):
+            name = (result.run, result.who, result.device, result.precision, result.options)
+            groups.setdefault(name, []).append(result)
+    matches = []
     for group in groups.values():
-        played = [one for one in group if one.protocol is not None] or group
-        nearest = min(played, key=lambda one: (_away(figure, one), one.batch))
-        found.append(_pair(figure, nearest))
-    return found
+        eligible = [result for result in group if result.protocol is not None] or group
+        nearest = min(eligible, key=lambda result: (_away(figure, result), result.batch))
+        matches.append(_pair(figure, nearest))
+    return matches
 
 
 def _fits(figure: Figure, own: Own) -> bool:
@@ -354,11 +357,11 @@ def _fits(figure: Figure, own: Own) -> bool:
 
 
 def _away(figure: Figure, own: Own) -> float:
-    """Batches are near by their ratio: 16 is nearer to 32 than to 4."""
+    """Return the distance of batches as their ratio: 16 is nearer to 32 than to 4."""
     return max(own.batch, figure.batch) / min(own.batch, figure.batch)
 
 
-def _pair(figure: Figure, own: Own) -> Beside:
+def _pair(figure: Figure, own: Own) -> MatchedFigure:
     marks = []
     if own.batch != figure.batch:
         marks.append(f"per image, batch {own.batch}")
@@ -368,7 +371,7 @@ def _pair(figure: Figure, own: Own) -> Beside:
         marks.append(own.options)
     if own.precision != figure.precision:
         marks.append(own.precision)
-    return Beside(
+    return MatchedFigure(
         figure=figure,
         own=own,
         value=figure.in_unit(own.seconds, own.batch),

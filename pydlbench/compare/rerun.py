@@ -1,4 +1,4 @@
-"""Both sides of a comparison measured, interleaved, pass by pass."""
+"""Measures both sides of a comparison, interleaved, pass by pass."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def spec_of(row: Row) -> KernelSpec:
     """Return what a row measured, so that it can be measured again.
 
     Raises:
-        UnsupportedError: the row is no layer's, or does not say which one it was.
+        UnsupportedError: the row is not that of a layer, or does not determine the layer.
     """
     try:
         return KernelSpec(
@@ -88,10 +88,10 @@ def _named(row: Row) -> Layer | None:
     if row.layer == row.problem:
         return None
     try:
-        found = find_layers([row.layer], row.batch)
+        layers = find_layers([row.layer], row.batch)
     except UsageError:  # a name of the user's own
         return None
-    same = [one for one in found if (one.kind, one.problem) == (row.kind, row.problem)]
+    same = [layer for layer in layers if (layer.kind, layer.problem) == (row.kind, row.problem)]
     return same[0] if len(same) == 1 else None
 
 
@@ -102,44 +102,44 @@ def _named(row: Row) -> Layer | None:
 def measured_sides(
     a: Side, b: Side, matching: Matching, rerun: Sequence[RerunPair]
 ) -> tuple[Side, Side, Matching]:
-    """Return both sides and their pairs with what was measured.
+    """Return both sides and their pairs with the new times.
 
-    Pairs that no pass has finished become untimed ones.
+    Pairs without a finished pass become untimed.
 
     Args:
-        a: the first one, with the machine and the environment that it was measured in.
-        b: the second one.
-        matching: of both; its pairs belong to ``rerun``, in their order.
-        rerun: what was measured.
+        a: the first side, with its machine and environment.
+        b: the second side.
+        matching: matched rows; its pairs correspond to ``rerun``.
+        rerun: measured pairs.
     """
     pairs, lost = [], list(matching.untimed)
-    for pair, one in zip(matching.pairs, rerun, strict=True):
-        if one.found.logs:
-            pairs.append(Pair(*(_row(row, one, side) for side, row in enumerate(pair))))
+    for pair, measured in zip(matching.pairs, rerun, strict=True):
+        if measured.passes.logs:
+            pairs.append(Pair(*(_row(row, measured, side) for side, row in enumerate(pair))))
         else:
             lost.append(Pair(*(row._replace(status="failed") for row in pair)))
-    found = dataclasses.replace(matching, pairs=pairs, untimed=lost)
+    changed = dataclasses.replace(matching, pairs=pairs, untimed=lost)
     first, second = ([pair[side] for pair in pairs] for side in (0, 1))
-    return dataclasses.replace(a, rows=first), dataclasses.replace(b, rows=second), found
+    return dataclasses.replace(a, rows=first), dataclasses.replace(b, rows=second), changed
 
 
 def measured_here(side: Side, run: RunRecord) -> Side:
-    """Return a stored side as it is measured again in a run; it is none of the stored runs."""
+    """Return a stored side as the side of a new run."""
     return dataclasses.replace(side, run_id="", device=run.device, environment=run.environment)
 
 
 def _row(row: Row, pair: RerunPair, side: int) -> Row:
-    found = pair.found
-    clocks = found.clocks[side]
+    passes = pair.passes
+    clocks = passes.clocks[side]
     return row._replace(
-        median=median(found.seconds[side]),
+        median=median(passes.seconds[side]),
         # Of a side by itself there is no interval: only the ratio of a pass is worth one.
         ci_low=None,
         ci_high=None,
-        n=len(found.seconds[side]),
+        n=len(passes.seconds[side]),
         clock_hz=median(clocks) if clocks else None,
         contended=None,
-        algorithm=found.algorithms[side] or row.algorithm,
+        algorithm=passes.algorithms[side] or row.algorithm,
     )
 
 
@@ -161,7 +161,7 @@ class RerunSide:
 
     Attributes:
         spec: what is computed.
-        threads: of its kernel or step; None is one per physical core, or a GPU.
+        threads: threads of its kernel or step; None for one per physical core, or on a GPU.
     """
 
     spec: KernelSpec | StepSpec
@@ -170,20 +170,20 @@ class RerunSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RerunPair:
-    """A pair of kernels or steps and what came of them so far."""
+    """A pair of kernels or steps with its results so far."""
 
     sides: tuple[RerunSide, RerunSide]
-    found: Passes = field(default_factory=Passes)
+    passes: Passes = field(default_factory=Passes)
 
     @classmethod
-    def of(cls, pair: Pair) -> RerunPair:
-        """Return what a pair of rows measures again.
+    def from_rows(cls, pair: Pair) -> RerunPair:
+        """Return the pair that measures two rows again.
 
-        Both sides run on the code and the libraries that are installed now, so the settings must
+        Both sides run with the code and libraries that are installed now, so their settings must
         differ: the same kernel twice would be SAME, whatever became slower between the two runs.
 
         Raises:
-            UnsupportedError: a row is no layer's, or both rows have the same settings.
+            UnsupportedError: a row is not that of a layer, or both rows have the same settings.
         """
         a, b = (
             RerunSide(spec=spec_of(row), threads=row.threads if row.device == "cpu" else None)
@@ -198,12 +198,12 @@ class RerunPair:
 
 
 def policy(budget_s: float, spec: KernelSpec | StepSpec, timing: str) -> Policy:
-    """Return the constants of sampling a kernel or a step within a pass.
+    """Return the sampling constants for a kernel or a step in a pass.
 
     Args:
         budget_s: seconds of sampling.
         spec: what is sampled.
-        timing: how it is timed, as the facts of what was prepared say.
+        timing: how it is timed, from the facts of the kernel.
     """
     short = Policy(budget_s=budget_s, visits=_ROUNDS, chunk_s=min(_CHUNK_S, budget_s / _ROUNDS))
     if isinstance(spec, StepSpec):
@@ -220,9 +220,9 @@ def take_pass(
     rng: random.Random,
     progress: Callable[[str], None] = lambda _label: None,
 ) -> None:
-    """Take one pass over all pairs, in a new order; what it finds is added to theirs.
+    """Take one pass over all pairs, in a new order, and add the results to the pairs.
 
-    Whoever cannot be prepared, dies or hangs costs its pair this pass; the others go on.
+    If a kernel cannot be prepared, dies or hangs, its pair lacks this pass; the others go on.
 
     Args:
         pairs: the pairs.
@@ -235,18 +235,18 @@ def take_pass(
     order = list(pairs)
     rng.shuffle(order)
     try:
-        for one in order:
-            progress(one.sides[1].spec.label)
+        for pair in order:
+            progress(pair.sides[1].spec.label)
             try:
-                _one(one, sessions, open_session, budget_s, rng)
+                _measure_pair(pair, sessions, open_session, budget_s, rng)
             except PydlbenchError as error:
-                one.found.reason = str(error)
+                pair.passes.reason = str(error)
     finally:
         for session in sessions.values():
             session.close()
 
 
-def _one(
+def _measure_pair(
     pair: RerunPair,
     sessions: dict[tuple[int, int | None], Session],
     open_session: Callable[[int, int | None], Session],
@@ -263,23 +263,23 @@ def _one(
             if place not in sessions:
                 sessions[place] = open_session(side, own.threads)
             if isinstance(own.spec, StepSpec):
-                kernels[side] = _step(own.spec, sessions[place], checks=not pair.found.logs)
+                kernels[side] = _step(own.spec, sessions[place], checks=not pair.passes.logs)
             else:
                 kernels[side] = sessions[place].prepare(own.spec)
         _sample(pair, kernels, budget_s, rng)
 
 
 def _step(spec: StepSpec, session: Session, *, checks: bool) -> RemoteKernel[StepFacts]:
-    """Have a step made ready; of a model of the catalogue it is checked before its first time.
+    """Prepare a step; that of a catalogue model is checked before its first time.
 
     Raises:
         PrimitiveError: it computes something else.
     """
     kernel = prepare_step(spec, session, preparation=StepPreparation(checks=checks))
-    wrong = [one for one in kernel.facts.checks if one.status != "ok"]
+    wrong = [check for check in kernel.facts.checks if check.status != "ok"]
     if wrong:
         kernel.release()
-        raise PrimitiveError("; ".join(f"{one.name}: {one.detail}" for one in wrong))
+        raise PrimitiveError("; ".join(f"{check.name}: {check.detail}" for check in wrong))
     return kernel
 
 
@@ -297,20 +297,20 @@ def _sample(
     ]
     for error in study.take(subjects, rounds=_ROUNDS).values():
         raise error
-    _add(pair.found, study.table.of(0), study.table.of(1))
+    _add(pair.passes, study.table.of(0), study.table.of(1))
     both = [kernels[side].facts for side in (0, 1)]
-    pair.found.algorithms[:] = [getattr(facts, "algorithm", None) for facts in both]
-    pair.found.libraries[:] = [facts.library for facts in both]
+    pair.passes.algorithms[:] = [getattr(facts, "algorithm", None) for facts in both]
+    pair.passes.libraries[:] = [facts.library for facts in both]
 
 
-def _add(found: Passes, a: Series, b: Series) -> None:
+def _add(passes: Passes, a: Series, b: Series) -> None:
     ratio = contrast(b, a)
     assert ratio is not None, "they shared all rounds"
-    found.logs.append(math.log(ratio.median))
+    passes.logs.append(math.log(ratio.median))
     first, second = a.cycles_by_round(), b.cycles_by_round()
     if first.keys() & second.keys():
-        found.cycles.append(math.log(paired_ratio(second, first).median))
+        passes.cycles.append(math.log(paired_ratio(second, first).median))
     for number, samples in enumerate((a, b)):
-        found.seconds[number].append(samples.median)
+        passes.seconds[number].append(samples.median)
         if samples.clock_hz is not None:
-            found.clocks[number].append(samples.clock_hz)
+            passes.clocks[number].append(samples.clock_hz)

@@ -217,8 +217,8 @@ def _whole(
 
 def _estimate(document: Mapping[str, Any], threads: int | None) -> Row:
     """The statistical interval only: that between hot and cold caches is the same on both sides."""
-    found = document["estimate"]
-    middle, half = found.get("time_s"), found.get("half_width_s")
+    values = document["estimate"]
+    middle, half = values.get("time_s"), values.get("half_width_s")
     known = middle is not None and half is not None
     return _whole(
         document,
@@ -234,15 +234,15 @@ def _estimate(document: Mapping[str, Any], threads: int | None) -> Row:
 def row_of_step(document: Mapping[str, Any]) -> Row:
     """Return the row of a step's document."""
     time = document.get("time_s") or {}
-    told = ["options", "cast", "feed", "fetch", "dropout", "running_statistics"]
-    told += ["own"] if document.get("own") else []
+    fields = ["options", "cast", "feed", "fetch", "dropout", "running_statistics"]
+    fields += ["own"] if document.get("own") else []
     return _whole(
         document,
         "step",
         time.get("median"),
         time.get("ci_low"),
         time.get("ci_high"),
-        problem=json.dumps({name: document.get(name) for name in told}, sort_keys=True),
+        problem=json.dumps({name: document.get(name) for name in fields}, sort_keys=True),
         layout_request=document.get("layout"),
         n=time.get("n"),
     )
@@ -250,9 +250,9 @@ def row_of_step(document: Mapping[str, Any]) -> Row:
 
 def _breakdown(document: Mapping[str, Any]) -> list[Row]:
     """Return a row for each level; the step's is what was measured."""
-    told = dict(document.get("options") or {})
+    options = dict(document.get("options") or {})
     if document.get("own"):
-        told["own"] = document["own"]
+        options["own"] = document["own"]
     ends = ("median", "ci_low", "ci_high")
     levels = document.get("levels") or {}
     rounds = (document.get("measured_s") or {}).get("n") or 0
@@ -263,7 +263,7 @@ def _breakdown(document: Mapping[str, Any]) -> list[Row]:
             *map(level.get, ends),
             n=level.get("n"),
             contended=2 * (document.get("disturbed") or 0) > rounds,
-            problem=json.dumps(told, sort_keys=True),
+            problem=json.dumps(options, sort_keys=True),
             layout_request=document.get("layout"),
         )
         for name in _LEVELS

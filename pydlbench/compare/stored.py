@@ -87,32 +87,36 @@ def compare(
     """
     settings = settings or Settings()
     pairs = matching.pairs
-    told = _are_enough(groups)
+    enough = _are_enough(groups)
     log = np.log([pair.b.median / pair.a.median for pair in pairs])  # type: ignore[operator]  # both are timed
     disturbed = [pair.a.contended or pair.b.contended for pair in pairs]
-    against = [CONTENDED if one else None for one in disturbed]
-    scatter = _scatter(pairs, told, _of_runs(pairs, groups))
+    against = [CONTENDED if is_disturbed else None for is_disturbed in disturbed]
+    scatter = _scatter(pairs, enough, _of_runs(pairs, groups))
     estimates = judge(log, scatter, against, settings, log + _clocks(pairs))
     usable = np.array([reason is None for reason in against], dtype=bool)
     geomean = None
     if usable.any():
         kept = [pair for pair, use in zip(pairs, usable, strict=True) if use]
-        whole = _of_means(kept, groups) if told else Scatter(*_assumed(1))
+        whole = _of_means(kept, groups) if enough else Scatter(*_assumed(1))
         geomean = judge(np.array([log[usable].mean()]), whole, [None], settings)[0]
     if (a.run_id, a.created_utc) == (b.run_id, b.created_utc):
         itself = [pair.a == pair.b for pair in pairs]
-        estimates = [_ITSELF if same else one for same, one in zip(itself, estimates, strict=True)]
+        estimates = [
+            _ITSELF if same else estimate for same, estimate in zip(itself, estimates, strict=True)
+        ]
         geomean = _ITSELF if all(itself) else geomean
     return Comparison(
         a=a,
         b=b,
         matching=matching,
-        rows=[ComparedRow(*pair, one) for pair, one in zip(pairs, estimates, strict=True)],
+        rows=[
+            ComparedRow(*pair, estimate) for pair, estimate in zip(pairs, estimates, strict=True)
+        ],
         geomean=geomean,
         differences=differences(a, b, pairs),
         settings=settings,
         replicates=sum(map(len, groups)),
-        assumed_sd=None if told else RUN_SD,
+        assumed_sd=None if enough else RUN_SD,
     )
 
 
@@ -161,22 +165,25 @@ def _of_means(pairs: Sequence[Pair], groups: Sequence[Sequence[Mapping[Any, floa
 def _logs(pairs: Sequence[Pair], seconds: Sequence[Mapping[Any, float]]) -> NDArray[Any]:
     """Return logarithms of replicates: runs x rows, NaN where a run has not the row."""
     keys = [[key(row) for row in pair] for pair in pairs]
-    found = [
+    seconds_of = [
         [next((run[name] for name in names if name in run), math.nan) for names in keys]
         for run in seconds
     ]
-    logs: NDArray[Any] = np.log(np.array(found, dtype=float).reshape(len(seconds), len(pairs)))
+    logs: NDArray[Any] = np.log(np.array(seconds_of, dtype=float).reshape(len(seconds), len(pairs)))
     return logs
 
 
-def _scatter(pairs: Sequence[Pair], enough: bool, told: Scatter) -> Scatter:
+def _scatter(pairs: Sequence[Pair], enough: bool, of_replicates: Scatter) -> Scatter:
     """Return the scatter that counts: of replicates, or the assumed one; at least the rows' own."""
     sd, freedom = _assumed(len(pairs))
     if enough:
-        known = ~np.isnan(told.sd)
-        sd, freedom = np.where(known, told.sd, sd), np.where(known, told.freedom, freedom)
+        known = ~np.isnan(of_replicates.sd)
+        sd, freedom = (
+            np.where(known, of_replicates.sd, sd),
+            np.where(known, of_replicates.freedom, freedom),
+        )
     else:
-        sd = np.fmax(sd, told.sd)
+        sd = np.fmax(sd, of_replicates.sd)
     own = np.array([math.hypot(*map(_of_median, pair)) for pair in pairs])
     return Scatter(np.maximum(sd, own), freedom)
 
@@ -210,17 +217,17 @@ _LOOKED_AT: Final = 200
 _PER_HOUR: Final = 4
 
 
-def repeats(one: Side, other: Side) -> bool:
+def repeats(own: Side, other: Side) -> bool:
     """Whether two runs differ in nothing that is known to change times: neither in code.
 
     Machine, libraries, threads, variables, build, system and the code of this package are asked
     for; a run that does not say them all repeats no other.
     """
-    code = one.environment.get("code")
+    code = own.environment.get("code")
     return (
         bool(code)
         and code == other.environment.get("code")
-        and not any(found.counts for found in differences(one, other, ()))
+        and not any(difference.counts for difference in differences(own, other, ()))
     )
 
 
@@ -248,8 +255,10 @@ def replicates(store: Reader, a: Side, b: Side) -> list[list[Mapping[Any, float]
         if read + info.measurements > _ROWS or not _may_repeat(info, sides):
             continue
         record = store.record(info.id)
-        found = Side(name=info.id, rows=(), device=record.device, environment=record.environment)
-        number = next((at for at, side in enumerate(sides) if repeats(side, found)), None)
+        side_of_run = Side(
+            name=info.id, rows=(), device=record.device, environment=record.environment
+        )
+        number = next((at for at, side in enumerate(sides) if repeats(side, side_of_run)), None)
         if number is None or len(groups[number]) == _RUNS:
             continue
         hour = number, info.created_utc[:13]

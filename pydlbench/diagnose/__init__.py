@@ -1,6 +1,6 @@
-"""What to do about a step: findings, each with a saving that was measured and not guessed.
+"""Diagnosis of a step: findings, each with a measured saving.
 
-A rule reads what is known of a step and names hypotheses, each with an experiment of its own. An
-experiment runs the step, or a layer of it, beside the same with one thing changed, in turn. What
-saves time beyond doubt is a finding; what does not is listed as tried.
+A rule reads the observations of a step and yields hypotheses, each with an experiment. An
+experiment times the step, or a layer of it, in alternation with a changed one. A change whose
+saving exceeds its interval is a finding; the others are listed as tried.
 """

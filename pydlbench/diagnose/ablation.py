@@ -1,4 +1,4 @@
-"""Experiments that a hypothesis can name, and running them: what a change saves."""
+"""The experiments that test hypotheses: each measures how much time a change saves."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ if TYPE_CHECKING:
 
 
 # -----------------------------------------------------------------------------
-# Experiments that a hypothesis can name: what is changed, and beside what it runs.
+# The experiments that a hypothesis can name: what is changed, and what it is compared with.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepChange:
-    """The whole step beside the same with one thing changed, in turn.
+    """Times the whole step and the same step with one change, in alternation.
 
     Attributes:
-        what: in words that follow "with": ``huge pages``.
-        changes: fields of the step's case and their new values.
-        options: of the model, and their new values.
-        both: options of the model that differ from the step's on both sides.
-        allocator: of the changed step's process.
-        images: of the changed step over those of the step: times are compared per image.
-        kept_s: what of the difference has to be done all the same, in seconds: it is no saving.
-        kept_how: what that is, and how it was measured.
-        checks: check the changed step (shapes, gradients, descent) before it is timed.
-        setup_s: what making it ready may take longer than the step itself: compilers are slow.
+        what: the change, in words that follow "with": ``huge pages``.
+        changes: fields of the step's spec and their new values.
+        options: options of the model, and their new values.
+        both: options of the model that both sides have in place of the step's own.
+        allocator: allocator of the changed step's process.
+        images: images of the changed step over those of the step; times are compared per image.
+        kept_s: seconds of the difference that are needed in any case, and so not saved.
+        kept_how: what these seconds are, and how they were measured.
+        checks: whether the changed step is checked (shapes, gradients, descent) before it is timed.
+        setup_s: additional preparation time of the changed step, for example of a compiler.
     """
 
     what: str
@@ -67,20 +67,20 @@ class StepChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerChange:
-    """One operator of the framework beside another one, in turn.
+    """Times one operator of the framework and another one, in alternation.
 
     Attributes:
-        what: in words that follow "with".
-        case: as the step has it.
-        changed: the other one.
-        variant: how the step runs it, where the framework has several ways; None is its best.
-        changed_variant: how the other one is run.
-        count: how often the step has it.
-        images: of the changed one over those of the step.
+        what: the change, in words that follow "with".
+        spec: the operator as in the step.
+        changed: the other operator.
+        variant: the framework's variant that the step uses; None is the fastest.
+        changed_variant: the variant of the other operator.
+        count: number of such operators in the step.
+        images: images of the changed operator over those of the step.
     """
 
     what: str
-    case: KernelSpec
+    spec: KernelSpec
     changed: KernelSpec
     variant: str | None = None
     changed_variant: str | None = None
@@ -90,21 +90,21 @@ class LayerChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgainstNative:
-    """One operator of the framework beside the native library's fastest kernel, in turn.
+    """Times one operator of the framework and the fastest native kernel, in alternation.
 
     Attributes:
-        case: as the framework runs it.
-        count: how often the step has it.
+        spec: the operator as the framework runs it.
+        count: number of such operators in the step.
     """
 
-    case: KernelSpec
+    spec: KernelSpec
     count: int = 1
 
     @property
     def what(self) -> str:
-        """In words that follow "with"."""
-        name = (self.case.layer.name or self.case.layer.problem).rpartition("/")[2]
-        return f"the fastest native kernel for {name} {self.case.pass_}"
+        """The change, in words that follow "with"."""
+        name = (self.spec.layer.name or self.spec.layer.problem).rpartition("/")[2]
+        return f"the fastest native kernel for {name} {self.spec.pass_}"
 
 
 Experiment: TypeAlias = StepChange | LayerChange | AgainstNative
@@ -112,19 +112,19 @@ Experiment: TypeAlias = StepChange | LayerChange | AgainstNative
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hypothesis:
-    """Something that may cost time, and the experiment that tells.
+    """A possible cause of lost time, and the experiment that tests it.
 
     Attributes:
-        problem: what is seen, in few words; hypotheses that may share it have the same.
-        reason: what it would come from, in few words, where a problem may have several reasons.
-        symptom: what is seen.
+        problem: short name of the problem; hypotheses about the same problem share it.
+        reason: short name of the reason, where a problem may have several.
+        symptom: the observation.
         evidence: measurements, and how they were made.
-        cause: why it would be.
-        experiment: shows what it costs.
+        cause: the suspected cause.
+        experiment: measures its cost.
         next: the command to run next.
-        where: the layer and pass, where there is one: ``fc6 forward``.
-        part: of the step that it is about, where that is no layer and pass.
-        most_s: what it can save at the most; the largest is tried first.
+        where: the layer and pass, if any: ``fc6 forward``.
+        part: the part of the step that is concerned, if it is no layer and pass.
+        most_s: upper limit of the saving in seconds; the largest is tried first.
     """
 
     problem: str
@@ -140,14 +140,14 @@ class Hypothesis:
 
     @property
     def parts(self) -> frozenset[str]:
-        """Of the step, what it is about; :data:`ALL` for a change of everything."""
+        """The parts of the step that are concerned; :data:`ALL` for a change of everything."""
         return frozenset({self.where or self.part or ALL})
 
 
 # -----------------------------------------------------------------------------
-# Two kernels in turn, round by round, and what the one saves beside the other.
+# Two kernels in alternating rounds, and the time that one of them saves.
 #
-# The interval is that of the ratios of single rounds. What a machine does to both cancels there.
+# The interval is computed from the ratios of single rounds: common disturbances cancel there.
 
 
 def in_turn(
@@ -157,14 +157,14 @@ def in_turn(
     images: int,
     rounds: int = ROUNDS,
 ) -> tuple[Ratio, float, str]:
-    """Return the ratio of the second to the first, per image, the first one's median, a warning.
+    """Return the ratio of the second to the first per image, the first's median, a warning.
 
     Args:
-        kernels: the two.
-        policies: how large the visits of each are.
-        seed: of the order in each round.
-        images: of the second one over those of the first.
-        rounds: how many are taken.
+        kernels: the two kernels.
+        policies: sizes of the samples of each.
+        seed: seed of the order in each round.
+        images: images of the second kernel over those of the first.
+        rounds: number of rounds.
     """
     study = Study(random_order(seed))
     subjects = [
@@ -174,18 +174,18 @@ def in_turn(
     for error in study.take(subjects, rounds=rounds).values():
         raise error
     own, changed = study.table.of(0), study.table.of(1)
-    found = contrast(changed, own)
-    assert found is not None, "they shared all rounds"
-    words = f"; other work disturbed them: {found.reason}" if found.contended else ""
-    return per_image(found.to_ratio(), images), own.median, words
+    estimate = contrast(changed, own)
+    assert estimate is not None, "they shared all rounds"
+    words = f"; other work disturbed them: {estimate.reason}" if estimate.contended else ""
+    return per_image(estimate.to_ratio(), images), own.median, words
 
 
 def per_image(ratio: Ratio, images: int) -> Ratio:
-    """Return a ratio of times as one of times per image.
+    """Convert a ratio of times into a ratio of times per image.
 
     Args:
-        ratio: of two steps.
-        images: of the first one over those of the second.
+        ratio: the ratio of two steps' times.
+        images: images of the first step over those of the second.
     """
     interval = ratio.interval
     if interval is not None:
@@ -198,50 +198,50 @@ def saving_of(
     ratio: Ratio,
     base_s: float,
     step_s: float,
-    of: str,
+    scope: str,
     how: str,
     *,
     count: int = 1,
     kept_s: float = 0.0,
 ) -> Saving:
-    """Return what a ratio of changed to unchanged times says of a step.
+    """Compute the saving of a step from the ratio of changed to unchanged times.
 
     Args:
-        ratio: of paired rounds.
-        base_s: what was not changed, in seconds.
-        step_s: the step, in seconds.
-        of: ``step`` or ``layer``.
-        how: what ran beside what.
-        count: how often the step has it.
-        kept_s: what of the difference has to be done all the same, in seconds.
+        ratio: the ratio of paired rounds.
+        base_s: time of the unchanged side in seconds.
+        step_s: time of the step in seconds.
+        scope: ``step`` or ``layer``.
+        how: what was compared.
+        count: number of occurrences in the step.
+        kept_s: seconds of the difference that are needed in any case.
     """
 
-    def saved(one: float) -> float:
-        return count * base_s * (1 - one) - kept_s
+    def saved(times: float) -> float:
+        return count * base_s * (1 - times) - kept_s
 
     interval = ratio.interval
     return Saving(
         seconds=saved(ratio.median),
         low=None if interval is None else saved(interval.high),
         high=None if interval is None else saved(interval.low),
-        # The share is of the step as it was in these rounds.
-        step_s=base_s if of == "step" else step_s,
-        of=of,
+        # The share refers to the step's time in these rounds.
+        step_s=base_s if scope == "step" else step_s,
+        of=scope,
         how=how,
         rounds=ratio.n,
     )
 
 
 def step_how(what: str, base_s: float, changed_s: float, rounds: int) -> str:
-    """Say what a change of the whole step ran beside."""
+    """Describe what a change of the whole step was compared with."""
     times = f"{format_seconds(base_s)} as it is, {format_seconds(changed_s)} with {what}"
     return f"the whole step, interleaved, {rounds} rounds: {times}"
 
 
 # -----------------------------------------------------------------------------
-# What the framework's operator loses to the native library's fastest kernel on the same layer.
+# The time that the framework's operator loses to the fastest native kernel of the same layer.
 
-# Of these, findings of their own take care; a native kernel has neither.
+# Costs that have findings of their own; a native kernel has neither.
 _ELSEWHERE: Final = ("allocation", "dispatch")
 _UNEXPLAINED: Final = "unexplained"
 #: What to say of a cause.
@@ -259,33 +259,35 @@ _MEANING: Final = {
 
 
 def saving_against_native(experiment: AgainstNative, step_s: float, session: Session) -> Saving:
-    """Return what the fastest native kernel would save, as far as causes were measured.
+    """Return the saving of the fastest native kernel, as far as causes were measured.
 
-    What freshly allocated results and the call itself cost is left out: other findings have that.
+    The costs of newly allocated results and of the call are excluded: other findings have them.
 
     Args:
-        experiment: which operator.
-        step_s: the step's seconds.
-        session: measures.
+        experiment: the operator.
+        step_s: time of the step in seconds.
+        session: the session that measures.
 
     Raises:
-        PrimitiveError: one of the two has no time; the message says why.
+        PrimitiveError: one of the two could not be timed; the message gives the reason.
     """
-    native = msgspec.structs.replace(experiment.case, backend="native", mode=None)
-    (_, own), (_, best) = session.measure([experiment.case, native])
+    native = msgspec.structs.replace(experiment.spec, backend="native", mode=None)
+    (_, own), (_, best) = session.measure([experiment.spec, native])
     for row in (own, best):
         if not row.ok:
             raise PrimitiveError(f"{row.backend} {row.layer}: {row.reason or row.status}")
     assert own.time is not None
     assert own.ratio is not None
-    found = [one for one in own.causes if one["cause"] not in (*_ELSEWHERE, _UNEXPLAINED)]
-    beside = sum(float(one["seconds"]) for one in own.causes if one["cause"] in _ELSEWHERE)
-    seconds = sum(float(one["seconds"]) for one in found)
+    causes = [cause for cause in own.causes if cause["cause"] not in (*_ELSEWHERE, _UNEXPLAINED)]
+    elsewhere_s = sum(
+        float(cause["seconds"]) for cause in own.causes if cause["cause"] in _ELSEWHERE
+    )
+    seconds = sum(float(cause["seconds"]) for cause in causes)
     time_s, ratio = own.time.median, own.ratio
 
-    def gap(one: float) -> float:
-        """The seconds that are lost at a ratio, other findings' left out."""
-        return time_s * (1 - 1 / one) - beside
+    def gap(times: float) -> float:
+        """Return the seconds lost at a ratio, without those of other findings."""
+        return time_s * (1 - 1 / times) - elsewhere_s
 
     explained = seconds / gap(ratio["median"]) if gap(ratio["median"]) > 0 else 0.0
     share = min(1.0, explained)  # no more than there is to win
@@ -302,20 +304,20 @@ def saving_against_native(experiment: AgainstNative, step_s: float, session: Ses
         rounds=ratio["rounds"],
         causes=tuple(
             Cause(
-                name=str(one["cause"]),
-                meaning=_MEANING.get(one["cause"], str(one["how"])),
-                seconds=saved * float(one["seconds"]) / seconds,
+                name=str(cause["cause"]),
+                meaning=_MEANING.get(cause["cause"], str(cause["how"])),
+                seconds=saved * float(cause["seconds"]) / seconds,
             )
-            for one in sorted(found, key=lambda one: -float(one["seconds"]))
+            for cause in sorted(causes, key=lambda cause: -float(cause["seconds"]))
             if seconds > 0
         ),
-        evidence=tuple(_line(one) for one in found),
-        otherwise="" if found else _unexplained(ratio),
+        evidence=tuple(_line(cause) for cause in causes),
+        otherwise="" if causes else _unexplained(ratio),
     )
 
 
 def _unexplained(ratio: Mapping[str, Any]) -> str:
-    """What to say of a gap that nobody has measured a cause of."""
+    """Return the text for a gap whose cause was not measured."""
     if ratio["ci_low"] is None or ratio["ci_low"] <= 1:
         return ""
     return f"{ratio['median']:.2f}x {ratio['to']}, but no cause of it was measured"
@@ -338,26 +340,26 @@ def _line(cause: Mapping[str, Any]) -> str:
 
 
 # -----------------------------------------------------------------------------
-# Experiments run: what is changed, beside what, and how long that takes.
+# Running experiments: the change, the comparison, and the duration.
 
-# Slower steps get the fewest rounds that have an interval.
+# Slow steps get the smallest number of rounds that gives an interval.
 _SLOW_S = 0.5
-# Calibration and warm-up take about so many executions.
+# Approximate number of executions for calibration and warm-up.
 _WARMUP = 5
-# Choosing kernels and checking them takes longer than timing them.
+# Selecting and checking kernels takes longer than timing them.
 _LAYER_S = 6.0
 
 
 def try_out(experiment: Experiment, seen: Observations, session: Session) -> Saving:
-    """Run an experiment and return what it saves; below zero where the change costs time.
+    """Run an experiment and return the saving, which is negative if the change costs time.
 
     Args:
-        experiment: what is changed.
-        seen: what is known of the step.
-        session: whose workers are used.
+        experiment: the change.
+        seen: the observations of the step.
+        session: the session whose workers are used.
 
     Raises:
-        PydlbenchError: it cannot be run: the message says why.
+        PydlbenchError: it cannot be run; the message gives the reason.
     """
     if isinstance(experiment, StepChange):
         return _of_step(experiment, seen, session)
@@ -367,7 +369,7 @@ def try_out(experiment: Experiment, seen: Observations, session: Session) -> Sav
 
 
 def cost_s(experiment: Experiment, step_s: float) -> float:
-    """Return about how long an experiment takes, in seconds."""
+    """Return the approximate duration of an experiment in seconds."""
     if isinstance(experiment, StepChange):
         executions = (_rounds(step_s) + _WARMUP) * (1 + experiment.images)
         return executions * step_s + experiment.setup_s
@@ -379,20 +381,20 @@ def _rounds(step_s: float) -> int:
 
 
 def _of_step(experiment: StepChange, seen: Observations, session: Session) -> Saving:
-    case = _with_options(seen.case, experiment.both)
+    spec = _with_options(seen.spec, experiment.both)
     changes: dict[str, Any] = dict(experiment.changes)
-    other = msgspec.structs.replace(_with_options(case, experiment.options), **changes)
+    other = msgspec.structs.replace(_with_options(spec, experiment.options), **changes)
     kernels: list[RemoteKernel[StepFacts]] = []
     with releasing(kernels):
-        kernels.append(prepare_step(case, session, preparation=StepPreparation(checks=False)))
+        kernels.append(prepare_step(spec, session, preparation=StepPreparation(checks=False)))
         how = StepPreparation(checks=experiment.checks)
         changed = prepare_step(other, session, allocator=experiment.allocator, preparation=how)
         kernels.append(changed)
-        if wrong := [one for one in changed.facts.checks if one.status != "ok"]:
+        if wrong := [check for check in changed.facts.checks if check.status != "ok"]:
             raise PrimitiveError(f"its check {wrong[0].name} failed: {wrong[0].detail}")
         policies = [
-            step_policy(one, session, kernel.facts)
-            for one, kernel in zip((case, other), kernels, strict=True)
+            step_policy(own, session, kernel.facts)
+            for own, kernel in zip((spec, other), kernels, strict=True)
         ]
         seed, rounds = session.options.seed, _rounds(seen.step_s)
         ratio, base, warning = in_turn(kernels, policies, seed, experiment.images, rounds)
@@ -404,26 +406,26 @@ def _of_step(experiment: StepChange, seen: Observations, session: Session) -> Sa
     return saving_of(ratio, base, seen.step_s, "step", words, kept_s=experiment.kept_s)
 
 
-def _with_options(case: StepSpec, options: Sequence[tuple[str, str]]) -> StepSpec:
-    return msgspec.structs.replace(case, options={**case.options, **dict(options)})
+def _with_options(spec: StepSpec, options: Sequence[tuple[str, str]]) -> StepSpec:
+    return msgspec.structs.replace(spec, options={**spec.options, **dict(options)})
 
 
 def _of_layer(experiment: LayerChange, step_s: float, session: Session) -> Saving:
     kernels: list[RemoteKernel[KernelFacts]] = []
     with releasing(kernels):
-        kernels.append(session.prepare(experiment.case, variant=experiment.variant))
+        kernels.append(session.prepare(experiment.spec, variant=experiment.variant))
         kernels.append(session.prepare(experiment.changed, variant=experiment.changed_variant))
         verdict = kernels[1].facts.correct
         if verdict.status == "failed":
             raise PrimitiveError(f"its result is wrong: {verdict.detail or 'checked'}")
         options = session.options
-        policy = Policy(confidence=options.confidence, budget_s=options.budget_s)
+        policy = Policy(budget_s=options.budget_s)
         policies = [policy] * 2
         ratio, base, warning = in_turn(kernels, policies, options.seed, experiment.images)
     times = f"{format_seconds(base)} as it is, {format_seconds(ratio.median * base)} with "
     how = f"the layer alone, interleaved, {ratio.n} rounds: {times}{experiment.what}{warning}"
     if experiment.images > 1:
-        how += f", per {experiment.case.layer.batch} images"
+        how += f", per {experiment.spec.layer.batch} images"
     if experiment.count > 1:
         how += f"; {experiment.count} times in the step"
     return saving_of(ratio, base, step_s, "layer", how, count=experiment.count)

@@ -1,4 +1,4 @@
-"""What is known of a step before anything is tried: itself, its native rows, its breakdown."""
+"""Observations of a step before any experiment: its time, its native rows, its breakdown."""
 
 from __future__ import annotations
 
@@ -41,15 +41,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """A layer of the step, or several that are alike: a node's, or a recorded call's.
+    """A layer of the step, or several equal ones: of a node, or of a recorded call.
 
     Attributes:
-        name: of the node, or of the user's module; of several the first, and how many are like it.
-        layer: what is computed.
-        terms: its passes: without its bias, its L2 term, its update.
-        seconds: what it costs in a step, all that are alike together: in the framework, as far as
-            that is known.
-        count: how many are alike.
+        name: name of the node or of the user's module; of several the first, and their number.
+        layer: the layer computed.
+        terms: its passes, without bias, L2 term and update.
+        seconds: time in a step, all equal ones together; the framework's time where it is known.
+        count: number of equal ones.
     """
 
     name: str
@@ -61,15 +60,15 @@ class Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Excess:
-    """What the framework needs for a node or a recorded call more than the native library does.
+    """The framework's additional time for a node or call, compared with the native library.
 
     Attributes:
-        name: of the node or the module; see :class:`Site`.
+        name: name of the node or the module; see :class:`Site`.
         terms: its passes.
-        seconds: in a step, all of those that are alike together.
-        own_s: what the framework needs; None where only the native library was measured.
-        native_s: what the native library needs.
-        count: how many are alike.
+        seconds: additional time in a step, all equal ones together.
+        own_s: the framework's time; None where only the native library was measured.
+        native_s: the native library's time.
+        count: number of equal ones.
     """
 
     name: str
@@ -82,24 +81,24 @@ class Excess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observations:
-    """What is known of a step. Seconds.
+    """Observations of a step, with times in seconds.
 
     Attributes:
-        case: the step, its batch filled in.
-        model: its graph; None of a model of the user's own.
-        mapped: of such a model what stands for its recorded calls; see
+        spec: the step, its batch filled in.
+        model: its graph; None for the user's own model.
+        mapped: the native layers of such a model's recorded calls; see
             :func:`pydlbench.analysis.mapped.map_step`.
-        step: the step as it was timed.
-        plan: its work.
-        rows: the native rows of the plan's cases.
+        step: the timed step.
+        plan: the kernels it consists of.
+        rows: the native rows of the plan's kernels.
         estimate: their sum, by layer.
-        native: their sum, by what they stand for.
-        breakdown: of the step, where one was made.
-        dispatch_s: of one operator; None if unknown.
-        beside_s: the step's median beside the first change of it that was tried; None before.
+        native: their sum, by node or call.
+        breakdown: the step's breakdown, if there is one.
+        dispatch_s: time to start one operator; None if unknown.
+        beside_s: the step's median in the first experiment with the whole step; None before.
     """
 
-    case: StepSpec
+    spec: StepSpec
     model: Model | None
     mapped: Mapping[tuple[str, str], MappedCall] = field(default_factory=dict)
     step: StepRecord
@@ -113,7 +112,7 @@ class Observations:
 
     @property
     def step_s(self) -> float:
-        """The step's median; one that was measured later where other work has disturbed it."""
+        """The step's median; a later one where other programs disturbed the first."""
         assert self.step.time is not None
         if self.step.contended:
             if self.breakdown is not None:
@@ -124,49 +123,51 @@ class Observations:
 
     @property
     def framework(self) -> capabilities.Steps:
-        """How its framework runs steps."""
-        return capabilities.of(self.case.framework).steps
+        """The description of its framework."""
+        return capabilities.of(self.spec.framework).steps
 
     @property
     def size(self) -> int:
-        """How many nodes the model has, or how many of its modules make calls."""
+        """The number of the model's nodes, or of its modules that make calls."""
         if self.model is not None:
             return len(self.model.nodes)
-        return len({one.work.node for one in self.plan.terms})
+        return len({term.work.node for term in self.plan.terms})
 
     @property
     def convolves(self) -> bool:
-        """Whether there is a convolution in the step."""
+        """Whether the step has a convolution."""
         if self.model is not None:
             return any(node.op == "conv" for node in self.model)
-        return any(one.work.kind == "convolution" for one in self.mapped.values())
+        return any(call.work.kind == "convolution" for call in self.mapped.values())
 
     def share(self, seconds: float) -> str:
-        """Return which part of the step so many seconds are, in words: ``21 %``."""
+        """Return seconds as a share of the step, in words: ``21 %``."""
         return percent(seconds / self.step_s)
 
     def matters(self, seconds: float, least: float = WORTH) -> bool:
-        """Whether so many seconds are at least such a share of the step."""
+        """Return whether seconds are at least a given share of the step."""
         return seconds >= least * self.step_s
 
     def difference(self, name: str) -> Difference | None:
-        """Return a term of the breakdown."""
+        """Return one term of the breakdown."""
         terms = () if self.breakdown is None else self.breakdown.terms
-        return next((one for one in terms if one.term == name), None)
+        return next((term for term in terms if term.term == name), None)
 
     def calls(self, kind: str | None = None) -> list[BrokenDownCall]:
-        """Return the breakdown's calls of a kind that ran alone; none without a breakdown.
+        """Return the breakdown's calls of one kind that ran alone; none without a breakdown.
 
         Args:
-            kind: see :func:`pydlbench.analysis.operators.kind_of`; None is those of layers and
-                pointwise ones.
+            kind: see :func:`pydlbench.analysis.operators.kind_of`; None means layers and
+                pointwise calls.
         """
         every = () if self.breakdown is None else self.breakdown.calls
         kinds = ("layer", "pointwise") if kind is None else (kind,)
-        return [one for one in every if one.alone_s is not None and kind_of_calls(one) in kinds]
+        return [
+            calls for calls in every if calls.alone_s is not None and kind_of_calls(calls) in kinds
+        ]
 
     def called(self, name: str) -> tuple[str, ...]:
-        """Return as evidence where the user's code calls a site's module, if that is known."""
+        """Return as evidence where the user's code calls a site's module, if known."""
         lines = {} if self.breakdown is None else self.breakdown.lines
         module = name.partition(_LIKE)[0]
         return (f"{module} is called in {lines[module]}",) if module in lines else ()
@@ -189,58 +190,58 @@ class Observations:
         ]
 
     def excesses(self, kind: str) -> list[Excess]:
-        """Return where the framework needs more than the native library, the largest first.
+        """Return where the framework is slower than the native library, largest difference first.
 
-        Without a breakdown all nodes are possible, and what they need natively stands for it.
+        Without a breakdown all nodes are candidates, with their native times.
 
         Args:
             kind: ``layer`` or ``pointwise``.
         """
         if self.model is None:
-            found = self._recorded_excesses(kind)
+            excesses = self._recorded_excesses(kind)
         else:
-            found = self._graph_excesses(self.model, kind)
-        return sorted(found, key=lambda one: -one.seconds)
+            excesses = self._graph_excesses(self.model, kind)
+        return sorted(excesses, key=lambda excess: -excess.seconds)
 
     def framework_case(self, term: Term) -> KernelSpec:
-        """Return a piece of the step's work as the framework runs it alone."""
-        work = term.work
+        """Return the spec with which the framework runs one part of the plan alone."""
+        pass_work = term.work
         return KernelSpec(
-            layer=work.layer,
-            pass_=work.pass_,
+            layer=pass_work.layer,
+            pass_=pass_work.pass_,
             precision=term.hot.precision,
-            propagation=work.propagation,
-            backend=self.case.framework,
-            mode=self.case.mode,
-            device=self.case.device,
+            propagation=pass_work.propagation,
+            backend=self.spec.framework,
+            mode=self.spec.mode,
+            device=self.spec.device,
         )
 
     def native_s(self, term: Term) -> float:
-        """Return what a piece of work needs natively, with hot caches; 0 where it is unknown."""
+        """Return the native time of one part of the plan with hot caches; 0 if unknown."""
         row = self.rows[term.hot]
         return row.time.median if row.ok and row.time else 0.0
 
     def changed(self, **changes: object) -> StepSpec:
-        """Return the step's case with other fields."""
-        return msgspec.structs.replace(self.case, **changes)
+        """Return the step's spec with other fields."""
+        return msgspec.structs.replace(self.spec, **changes)
 
     # --- of a step with a graph ---------------------------------------------------------------
 
     def _terms(self, model: Model) -> dict[str, tuple[Term, ...]]:
         """Return the passes of each node's own layer: without bias, L2 term and update."""
         names = {node.name: None if node.layer is None else node.layer.name for node in model}
-        found: dict[str, list[Term]] = {}
-        for one in self.plan.terms:
-            if one.work.layer.name == names.get(one.work.node):
-                found.setdefault(one.work.node, []).append(one)
-        return {name: tuple(terms) for name, terms in found.items()}
+        by_node: dict[str, list[Term]] = {}
+        for term in self.plan.terms:
+            if term.work.layer.name == names.get(term.work.node):
+                by_node.setdefault(term.work.node, []).append(term)
+        return {name: tuple(terms) for name, terms in by_node.items()}
 
     def _alone_by_module(self) -> dict[str, float]:
-        """Return what calls of modules take in a step, each by itself."""
-        found: dict[str, float] = {}
-        for one in self.calls():
-            found[one.module] = found.get(one.module, 0.0) + (one.alone_s or 0.0)
-        return found
+        """Return the time of each module's calls in a step, measured alone."""
+        seconds: dict[str, float] = {}
+        for calls in self.calls():
+            seconds[calls.module] = seconds.get(calls.module, 0.0) + (calls.alone_s or 0.0)
+        return seconds
 
     def _graph_excesses(self, model: Model, kind: str) -> list[Excess]:
         pointwise = kind == "pointwise"
@@ -250,14 +251,14 @@ class Observations:
             if layer is not None and (layer.kind == "pointwise") == pointwise:
                 alike.setdefault(layer.replace(name=None), []).append(name)
         alone, terms = self._alone_by_module(), self._terms(model)
-        found = []
+        excesses = []
         for names in alike.values():
             native_s = sum(self.native.by_node[name] for name in names)
             own = [alone[name] for name in names if name in alone]
             if self.breakdown is not None and len(own) < len(names):
                 continue  # a call of theirs could not be run alone, or is another node's too
             seconds = sum(own) - native_s if own else native_s
-            found.append(
+            excesses.append(
                 Excess(
                     name=names[0],
                     terms=terms.get(names[0], ()),
@@ -267,63 +268,63 @@ class Observations:
                     count=len(names),
                 )
             )
-        return found
+        return excesses
 
     # --- of a recorded one --------------------------------------------------------------------
 
     def _alike(self, kind: str) -> list[_Alike]:
-        """Return the breakdown's calls of a kind by what they compute; none without one."""
-        found: dict[tuple[str, str], list[BrokenDownCall]] = {}
-        for one in self.calls(kind):
-            if len(one.signatures) == 1:
-                found.setdefault((one.signatures[0], one.direction), []).append(one)
-        return [_Alike(self.mapped.get(key), calls) for key, calls in found.items()]
+        """Return the breakdown's calls of one kind, grouped by what they compute."""
+        groups: dict[tuple[str, str], list[BrokenDownCall]] = {}
+        for group in self.calls(kind):
+            if len(group.signatures) == 1:
+                groups.setdefault((group.signatures[0], group.direction), []).append(group)
+        return [_Alike(self.mapped.get(key), calls) for key, calls in groups.items()]
 
     def _recorded_excesses(self, kind: str) -> list[Excess]:
-        """Return the calls that native layers stand for one by one; none without a breakdown."""
-        found = []
-        for one in self._alike(kind):
-            if one.stands is None or one.native_s is None or not _alone(one.stands):
+        """Return the calls that correspond to native layers one by one."""
+        excesses = []
+        for calls in self._alike(kind):
+            if calls.stands is None or calls.native_s is None or not _alone(calls.stands):
                 continue
-            found.append(
+            excesses.append(
                 Excess(
-                    name=one.name,
-                    terms=one.stands.terms,
-                    seconds=one.alone_s - one.native_s,
-                    own_s=one.alone_s / one.count,
-                    native_s=one.native_s / one.count,
-                    count=one.count,
+                    name=calls.name,
+                    terms=calls.stands.terms,
+                    seconds=calls.alone_s - calls.native_s,
+                    own_s=calls.alone_s / calls.count,
+                    native_s=calls.native_s / calls.count,
+                    count=calls.count,
                 )
             )
-        return found
+        return excesses
 
     def _recorded_convolutions(self) -> list[Site]:
-        """Return the convolutions of recorded calls, forwards and backwards; see there."""
-        found: dict[Layer, Site] = {}
-        for one in self._alike("layer"):
-            terms = () if one.stands is None else one.stands.terms
+        """Return the convolutions of recorded calls, forward and backward."""
+        sites: dict[Layer, Site] = {}
+        for calls in self._alike("layer"):
+            terms = () if calls.stands is None else calls.stands.terms
             terms = tuple(each for each in terms if each.work.layer.op == "conv")
             if not terms:
                 continue
             layer = terms[0].work.layer
-            known = found.get(layer)
-            found[layer] = Site(
-                name=one.name if known is None else known.name,
+            known = sites.get(layer)
+            sites[layer] = Site(
+                name=calls.name if known is None else known.name,
                 layer=layer,
                 terms=(*(() if known is None else known.terms), *terms),
-                seconds=one.alone_s + (0.0 if known is None else known.seconds),
-                count=one.count,
+                seconds=calls.alone_s + (0.0 if known is None else known.seconds),
+                count=calls.count,
             )
-        return list(found.values())
+        return list(sites.values())
 
 
 @dataclass(frozen=True, slots=True)
 class _Alike:
-    """Calls of a step that compute the same. Seconds.
+    """Calls of a step that compute the same, with times in seconds.
 
     Attributes:
-        stands: the native layers that stand for each of them; None where nobody knows any.
-        calls: by module.
+        stands: the native layers that correspond to each; None if unknown.
+        calls: the calls by module.
     """
 
     stands: MappedCall | None
@@ -331,28 +332,28 @@ class _Alike:
 
     @property
     def count(self) -> int:
-        """How many there are in a step."""
-        return sum(one.count for one in self.calls)
+        """Their number in a step."""
+        return sum(calls.count for calls in self.calls)
 
     @property
     def name(self) -> str:
-        """What they are named after: ``features.4.block.1 and 6 like it``."""
+        """Their name: ``features.4.block.1 and 6 like it``."""
         return f"{self.calls[0].module}{like(self.count)}"
 
     @property
     def alone_s(self) -> float:
-        """What all of them take, each by itself."""
-        return sum(one.alone_s or 0.0 for one in self.calls)
+        """The time of all of them, each measured alone."""
+        return sum(calls.alone_s or 0.0 for calls in self.calls)
 
     @property
     def native_s(self) -> float | None:
-        """What their native layers take; None where one has no time."""
-        known = [one.native_s for one in self.calls if one.native_s is not None]
+        """The time of their native layers; None if one has none."""
+        known = [calls.native_s for calls in self.calls if calls.native_s is not None]
         return sum(known) if len(known) == len(self.calls) else None
 
 
 def kind_of_calls(calls: BrokenDownCall) -> str:
-    """Return what calls stand for; see :func:`pydlbench.analysis.operators.kind_of`."""
+    """Return the kind of calls; see :func:`pydlbench.analysis.operators.kind_of`."""
     return kind_of(
         RecordedCall(
             signature=(*calls.signatures, "")[0],
@@ -363,63 +364,63 @@ def kind_of_calls(calls: BrokenDownCall) -> str:
     )
 
 
-# Between a module's name and the number of calls that are like its own.
+# Stands between a module's name and the number of other equal calls.
 _LIKE: Final = " and "
-# What several layers stand for is not what the framework runs: a kernel that joins them.
+# A call of several layers runs as one fused kernel, which no single layer corresponds to.
 _JOINED: Final = ("attention", "recurrent")
 
 
 def like(count: int) -> str:
-    """Return what stands behind the name of the first of so many."""
+    """Return the suffix for the name of the first of several equal calls."""
     return f"{_LIKE}{count - 1} like it" if count > 1 else ""
 
 
 def _alone(stands: MappedCall) -> bool:
-    """Whether a call's native layers are, each for itself, what the framework computes."""
-    distinct = len({one.hot for one in stands.terms}) == len(stands.terms)
+    """Return whether the framework computes each of a call's native layers separately."""
+    distinct = len({term.hot for term in stands.terms}) == len(stands.terms)
     return bool(stands.terms) and distinct and stands.work.kind not in _JOINED
 
 
 # -----------------------------------------------------------------------------
-# From a step to what is known of it: the step itself, its native rows, and its breakdown.
+# Observing a step: its time, its native rows, and its breakdown.
 
-# Of the time limit: no breakdown is begun after so much of it.
+# Share of the time limit after which no breakdown is started.
 _LATEST: Final = 0.4
 
 
 def observe(
-    case: StepSpec,
+    spec: StepSpec,
     session: Session,
     time_limit_s: float,
     tell: Callable[[str], None],
     explainer: Callable[..., BreakdownRecord] = break_down_step,
 ) -> tuple[Observations, tuple[str, ...]]:
-    """Measure what the rules read; return it with notes for the reader.
+    """Measure the observations that the rules need; return them with notes.
 
     Args:
-        case: the step.
-        session: whose workers and settings are used.
-        time_limit_s: of the whole diagnosis.
-        tell: called with what is done next.
-        explainer: breaks the step down.
+        spec: the step.
+        session: the session whose workers and settings are used.
+        time_limit_s: limit of the whole diagnosis.
+        tell: called with a description of the next action.
+        explainer: makes the breakdown of the step.
 
     Raises:
         UsageError: no such model, option or word.
         UnsupportedError: the framework cannot run this step.
-        PrimitiveError: the step is wrong, or died.
+        PrimitiveError: the step is wrong, or its process ended.
     """
     start = time.monotonic()
     tell("the step")
-    step = run(case, session)
+    step = run(spec, session)
     if not step.ok:
         kind = UnsupportedError if step.status == "skipped" else PrimitiveError
-        raise kind(f"{case.label}: {step.reason}")
-    case = msgspec.structs.replace(case, batch=step.case.batch)
+        raise kind(f"{spec.label}: {step.reason}")
+    spec = msgspec.structs.replace(spec, batch=step.case.batch)
     tell("native layers")
-    model, mapped, wanted = _work(case, session)
+    model, mapped, wanted = _plan(spec, session)
     rows = dict(session.measure(wanted.cases))
     seen = Observations(
-        case=case,
+        spec=spec,
         model=model,
         mapped=mapped,
         step=step,
@@ -431,52 +432,52 @@ def observe(
     lacking = [f"{name} {pass_}: {reason}" for name, pass_, reason in seen.estimate.missing]
     notes = [f"no native row: {one}" for one in lacking]
     if model is None:
-        notes.append(capabilities.of(case.framework).steps.unseen)
+        notes.append(capabilities.of(spec.framework).steps.unseen)
     if step.contended:
         notes.append(f"other work disturbed the step: {step.contention_reason}")
-    found, reason = None, "step and native layers took too much of the time limit"
+    breakdown, reason = None, "step and native layers took too much of the time limit"
     if time.monotonic() - start <= _LATEST * time_limit_s:
         try:
-            found = explainer(case, session, native=rows, tell=tell)
+            breakdown = explainer(spec, session, native=rows, tell=tell)
         except UsageError:
             raise
         except PydlbenchError as error:
             reason = str(error)
-    if found is None:
+    if breakdown is None:
         notes.append(f"no breakdown: {reason}")
-        seen = dataclasses.replace(seen, dispatch_s=_dispatch_s(case, session))
+        seen = dataclasses.replace(seen, dispatch_s=_dispatch_s(spec, session))
     else:
-        notes += found.notes
-        seen = dataclasses.replace(seen, breakdown=found)
+        notes += breakdown.notes
+        seen = dataclasses.replace(seen, breakdown=breakdown)
     return seen, tuple(dict.fromkeys(notes))
 
 
-def _work(
-    case: StepSpec, session: Session
+def _plan(
+    spec: StepSpec, session: Session
 ) -> tuple[Model | None, dict[tuple[str, str], MappedCall], Plan]:
-    """Return a step's graph, or what stands for its recorded calls, and the work that follows."""
-    cache_bytes = session.cache_bytes(case.device)
-    if case.own is None:
-        model = build_model(case.model, case.batch, **case.options)
-        return model, {}, plan(model, case.phase, case.precision, case.device, cache_bytes)
-    mapped = map_step(case, session)
+    """Return a step's graph or the native layers of its recorded calls, and its plan."""
+    cache_bytes = session.cache_bytes(spec.device)
+    if spec.own is None:
+        model = build_model(spec.model, spec.batch, **spec.options)
+        return model, {}, plan(model, spec.phase, spec.precision, spec.device, cache_bytes)
+    mapped = map_step(spec, session)
     wanted = Plan(
-        name=case.model,
+        name=spec.model,
         title="",
-        batch=case.batch or 0,
-        phase=case.phase,
-        precision=case.precision,
+        batch=spec.batch or 0,
+        phase=spec.phase,
+        precision=spec.precision,
         terms=kernels_of(mapped).terms,
     )
     return None, mapped, wanted
 
 
-def _dispatch_s(case: StepSpec, session: Session) -> float | None:
-    """Return the seconds of a call that does nothing; None where nobody knows."""
-    if case.mode != "eager":  # elsewhere a step is one call, however many operators it has
+def _dispatch_s(spec: StepSpec, session: Session) -> float | None:
+    """Return the time in seconds of a call that does nothing; None if unknown."""
+    if spec.mode != "eager":  # elsewhere a step is one call, however many operators it has
         return None
     try:
-        worker = session.worker(case.framework, case.device)
-        return float(worker.probe("empty_call", mode=case.mode)["seconds"])
+        worker = session.worker(spec.framework, spec.device)
+        return float(worker.probe("empty_call", mode=spec.mode)["seconds"])
     except PydlbenchError:
         return None  # one symptom less

@@ -1,4 +1,4 @@
-"""The rules: each reads what is known of a step and names what may cost time.
+"""The rules: each reads the observations of a step and yields hypotheses.
 
 A rule knows no model and no layer by name. It says nothing where its symptom is absent, or where
 what it could save is less than anybody would care for.
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from pydlbench.analysis.experiments import DISPATCH, FRESH_MEMORY, REORDERS
+from pydlbench.backends.steps.device_trace import IDLE_BETWEEN, IDLE_IN_CALLS
 from pydlbench.diagnose.ablation import AgainstNative, Hypothesis, LayerChange, StepChange
 from pydlbench.diagnose.evidence import like
 from pydlbench.models.passes import LOSS
@@ -35,35 +36,35 @@ if TYPE_CHECKING:
 
 
 # -----------------------------------------------------------------------------
-# The commands that findings name, with everything that this step was asked for with.
+# The commands that findings name, with all options of the step.
 
 
-def again(case: StepSpec) -> str:
+def again(spec: StepSpec) -> str:
     """Return the command that diagnoses a step."""
-    return shlex.join(["pydlbench", "diagnose", *step_words(case)])
+    return shlex.join(["pydlbench", "diagnose", *step_words(spec)])
 
 
-def faults_command(case: StepSpec) -> str:
-    """Return the command that counts a step's page faults, and says what they cost."""
-    return shlex.join(["pydlbench", "breakdown", *step_words(case)])
+def faults_command(spec: StepSpec) -> str:
+    """Return the command that counts a step's page faults and their cost."""
+    return shlex.join(["pydlbench", "breakdown", *step_words(spec)])
 
 
-def layer_command(case: KernelSpec) -> str:
+def layer_command(spec: KernelSpec) -> str:
     """Return the command that times a layer natively and in the framework, and explains the gap."""
-    words = ["pydlbench", "layers", "--shape", case.layer.problem, "--pass", case.pass_]
-    if case.layer.op == "pool":  # its descriptor says where it pools, not how
-        padding = "_p" if case.layer.count_include_pad else ""
-        words += ["--pool", f"{case.layer.mode}{padding}"]
-    words += ["--backend", f"native,{case.backend}", "--device", case.device]
-    if case.precision != "fp32":
-        words += ["--precision", case.precision]
-    if case.pass_ == "forward" and case.propagation != "inference":
-        words += ["--propagation", case.propagation]
+    words = ["pydlbench", "layers", "--shape", spec.layer.problem, "--pass", spec.pass_]
+    if spec.layer.op == "pool":  # its descriptor says where it pools, not how
+        padding = "_p" if spec.layer.count_include_pad else ""
+        words += ["--pool", f"{spec.layer.mode}{padding}"]
+    words += ["--backend", f"native,{spec.backend}", "--device", spec.device]
+    if spec.precision != "fp32":
+        words += ["--precision", spec.precision]
+    if spec.pass_ == "forward" and spec.propagation != "inference":
+        words += ["--propagation", spec.propagation]
     return shlex.join([*words, "--explain"])
 
 
 # -----------------------------------------------------------------------------
-# Memory that is touched for the first time in every step: each page costs a fault.
+# New memory in every step: each page costs a page fault.
 
 _PAGE: Final = 4096
 # No fault costs more: the kernel clears a page in less than a microsecond, and the fault itself
@@ -76,9 +77,9 @@ _CAUSE: Final = (
 
 
 def find_first_touch(seen: Observations) -> Iterator[Hypothesis]:
-    """Yield what huge pages, and pages that are kept, would save."""
+    """Yield huge pages and an allocator that keeps its pages."""
     faults = seen.step.faults
-    if faults is None or seen.case.on_gpu:
+    if faults is None or seen.spec.on_gpu:
         return
     most = min(faults * _MOST_PER_FAULT_S, seen.step_s)
     if not seen.matters(most):
@@ -96,7 +97,7 @@ def find_first_touch(seen: Observations) -> Iterator[Hypothesis]:
             evidence=tuple(evidence),
             cause=_CAUSE,
             experiment=experiment,
-            next=faults_command(seen.case),
+            next=faults_command(seen.spec),
             part="allocation",
             most_s=most,
         )
@@ -111,7 +112,7 @@ _KEPT: Final = StepChange(
 )
 
 # -----------------------------------------------------------------------------
-# Images in a layout that the library's kernels do not want.
+# Images in a layout that the library's kernels have to convert.
 
 _NAMES: Final = {
     "nhwc": "channels last (model.to(memory_format=torch.channels_last), and the images too)",
@@ -121,17 +122,17 @@ _NAMES: Final = {
 
 def find_layout(seen: Observations) -> Iterator[Hypothesis]:
     """Yield the other layout, where the step converts layouts or runs in NCHW."""
-    case = seen.case
+    spec = seen.spec
     if not seen.framework.layout_words or not seen.convolves:
         return  # products have no layout
     term = seen.difference(REORDERS)
     reorder = None if term is None else term.seconds
-    if case.layout == "nhwc" and (reorder is None or not seen.matters(reorder)):
+    if spec.layout == "nhwc" and (reorder is None or not seen.matters(reorder)):
         return
-    other = "nhwc" if case.layout == "nchw" else "nchw"
+    other = "nhwc" if spec.layout == "nchw" else "nchw"
     built = "the layout that it is built in"
-    own = built if case.own is not None and case.layout == "nchw" else case.layout.upper()
-    change = built if case.own is not None and other == "nchw" else _NAMES[other]
+    own = built if spec.own is not None and spec.layout == "nchw" else spec.layout.upper()
+    change = built if spec.own is not None and other == "nchw" else _NAMES[other]
     if term is None or reorder is None:
         symptom = f"the step runs in {own}; nothing logs its layout reorders"
         evidence: tuple[str, ...] = ()
@@ -155,20 +156,20 @@ def find_layout(seen: Observations) -> Iterator[Hypothesis]:
 # -----------------------------------------------------------------------------
 # Operators of the framework that are slower than the fastest kernel known for their layer.
 
-# Of each kind; a step with more of them that matter is slow for a reason that they share.
+# Largest number of comparisons per kind; with more, layers have a common reason.
 _MOST_OPERATORS: Final = 8
 
 
 def find_operators(seen: Observations) -> Iterator[Hypothesis]:
-    """Yield a comparison with the native library for each layer where that may save something."""
-    if seen.case.layout == "nhwc" or not seen.framework.layout_words:
+    """Yield a comparison with the native library for each layer with a possible saving."""
+    if seen.spec.layout == "nhwc" or not seen.framework.layout_words:
         kinds: tuple[str, ...] = ("layer", "pointwise")
     else:
         kinds = ("layer",)  # alone, operators run in their best layout, which is not the step's
     for kind in kinds:
-        worth = [one for one in seen.excesses(kind) if seen.matters(one.seconds)]
-        for one in worth[:_MOST_OPERATORS]:
-            yield from _of_excess(seen, one)
+        worth = [excess for excess in seen.excesses(kind) if seen.matters(excess.seconds)]
+        for excess in worth[:_MOST_OPERATORS]:
+            yield from _of_excess(seen, excess)
 
 
 def _of_excess(seen: Observations, excess: Excess) -> Iterator[Hypothesis]:
@@ -178,14 +179,14 @@ def _of_excess(seen: Observations, excess: Excess) -> Iterator[Hypothesis]:
             most = excess.count * seen.native_s(term)
             if not seen.matters(most):
                 continue
-        case = seen.framework_case(term)
+        spec = seen.framework_case(term)
         yield Hypothesis(
             problem="slow operators",
             symptom=_symptom(seen, excess),
             evidence=seen.called(excess.name),
             cause="the framework's operator is slower than the native library's kernel",
-            experiment=AgainstNative(case=case, count=excess.count),
-            next=layer_command(case),
+            experiment=AgainstNative(spec=spec, count=excess.count),
+            next=layer_command(spec),
             where=f"{excess.name} {term.work.pass_}",
             most_s=most,
         )
@@ -197,23 +198,23 @@ def _symptom(seen: Observations, excess: Excess) -> str:
         return f"{excess.name} needs {native} natively ({share} of the step)"
     often = f", {excess.count} times" if excess.count > 1 else ""
     return (
-        f"{excess.name} takes {format_seconds(excess.own_s)} in {seen.case.framework} alone, "
+        f"{excess.name} takes {format_seconds(excess.own_s)} in {seen.spec.framework} alone, "
         f"{native} natively, all passes{often}: {share} of the step"
     )
 
 
 # -----------------------------------------------------------------------------
-# Convolutions whose channels fill no vector: images of three channels, for example.
+# Convolutions with fewer channels than a vector holds: images of three channels, for example.
 
 # Kernels take channels in such blocks, or in multiples of them.
 _BLOCK: Final = 8
 
 
 def _convolutions(seen: Observations) -> Iterator[tuple[Site, Layer]]:
-    """Yield the convolutions that matter in the step, and their layer."""
-    for one in seen.convolutions():
-        if one.layer.op == "conv" and seen.matters(one.seconds):
-            yield one, one.layer
+    """Yield the convolutions with a relevant share of the step, and their layer."""
+    for site in seen.convolutions():
+        if site.layer.op == "conv" and seen.matters(site.seconds):
+            yield site, site.layer
 
 
 def find_channels(seen: Observations) -> Iterator[Hypothesis]:
@@ -224,7 +225,7 @@ def find_channels(seen: Observations) -> Iterator[Hypothesis]:
         whole = -(-layer.in_channels // _BLOCK) * _BLOCK
         padded = layer.replace(in_channels=whole, name=None)
         for term in site.terms:
-            case = seen.framework_case(term)
+            spec = seen.framework_case(term)
             yield Hypothesis(
                 problem=f"{layer.in_channels} input channels",
                 symptom=f"{site.name} has {layer.in_channels} input channels and takes "
@@ -234,11 +235,11 @@ def find_channels(seen: Observations) -> Iterator[Hypothesis]:
                 "another, slower kernel, or in vain",
                 experiment=LayerChange(
                     what=f"channels padded to {whole}",
-                    case=case,
-                    changed=msgspec.structs.replace(case, layer=padded),
+                    spec=spec,
+                    changed=msgspec.structs.replace(spec, layer=padded),
                     count=site.count,
                 ),
-                next=layer_command(msgspec.structs.replace(case, layer=padded)),
+                next=layer_command(msgspec.structs.replace(spec, layer=padded)),
                 where=f"{site.name} {term.work.pass_}",
                 most_s=min(site.seconds, seen.step_s),
             )
@@ -260,7 +261,7 @@ def find_copies(seen: Observations) -> Iterator[Hypothesis]:
         for term in site.terms:
             if term.work.pass_ == "backward-weights":
                 continue  # reads what the forward pass has padded
-            case = seen.framework_case(term)
+            spec = seen.framework_case(term)
             rows, columns = zip(layer.pad_before, layer.pad_after, strict=True)
             yield Hypothesis(
                 problem="extra copy for uneven padding",
@@ -271,19 +272,19 @@ def find_copies(seen: Observations) -> Iterator[Hypothesis]:
                 "operator of its own, which copies the images",
                 experiment=LayerChange(
                     what="images that are padded already",
-                    case=case,
-                    changed=msgspec.structs.replace(case, layer=ready),
+                    spec=spec,
+                    changed=msgspec.structs.replace(spec, layer=ready),
                 ),
-                next=layer_command(case),
+                next=layer_command(spec),
                 where=f"{site.name} {term.work.pass_}",
                 most_s=site.seconds,
             )
 
 
 # -----------------------------------------------------------------------------
-# Layers that stay far below what the hardware could do, even with the fastest kernel known.
+# Layers far below their roofline even with the fastest kernel.
 
-# Of the roof; below it, something else than the hardware holds a kernel up.
+# Share of the roofline; below it, a kernel is limited by something other than the hardware.
 _FAR: Final = 0.6
 _MOST_LAYERS: Final = 5
 _KINDS: Final = ("conv2d", "gemm")
@@ -307,7 +308,7 @@ def find_roofs(seen: Observations) -> Iterator[Hypothesis]:
         gap = count * (row.time.median - row.roofline.time_s)
         if seen.matters(gap):
             gaps.append((gap, term, count, row))
-    gaps.sort(key=lambda one: -one[0])
+    gaps.sort(key=lambda gap: -gap[0])
     for gap, term, count, row in gaps[:_MOST_LAYERS]:
         yield from _below(seen, gap, term, count, row)
 
@@ -315,11 +316,11 @@ def find_roofs(seen: Observations) -> Iterator[Hypothesis]:
 def _below(
     seen: Observations, gap: float, term: Term, count: int, row: Measurement
 ) -> Iterator[Hypothesis]:
-    """Yield what may bring a layer, or several that are alike, closer to their roof."""
+    """Yield changes that may bring a layer, or several equal ones, closer to the roofline."""
     assert row.time is not None
     assert row.roofline is not None
-    work, name = term.work, f"{term.work.node}{like(count)}"
-    where = f"{name} {work.pass_}"
+    kernel_work, name = term.work, f"{term.work.node}{like(count)}"
+    where = f"{name} {kernel_work.pass_}"
     symptom = (
         f"{where} reaches {percent(row.roofline.efficiency)} of its roof "
         f"({row.roofline.bound}): {format_seconds(row.time.median)} where "
@@ -327,36 +328,36 @@ def _below(
     )
     kernel = row.algorithm or "unknown kernel"
     evidence = (f"native row, {kernel}, hot caches", *seen.called(name))
-    case = seen.framework_case(term)
-    layout = seen.case.layout if work.layer.kind == "conv2d" else ""
-    ways = seen.framework.other_ways.get((work.layer.kind, layout))
-    twice = work.layer.with_batch(2 * work.layer.batch)
+    spec = seen.framework_case(term)
+    layout = seen.spec.layout if kernel_work.layer.kind == "conv2d" else ""
+    ways = seen.framework.other_ways.get((kernel_work.layer.kind, layout))
+    twice = kernel_work.layer.with_batch(2 * kernel_work.layer.batch)
     changes = [
         (
             "too few images for its size",
             "what a layer does once, whatever the batch, is a large part of it",
             LayerChange(
                 what="twice the batch",
-                case=case,
-                changed=msgspec.structs.replace(case, layer=twice),
+                spec=spec,
+                changed=msgspec.structs.replace(spec, layer=twice),
                 count=count,
                 images=2,
             ),
-            msgspec.structs.replace(case, layer=twice),
+            msgspec.structs.replace(spec, layer=twice),
         ),
     ]
     if ways is not None:
         own, other = ways
         change = LayerChange(
             what=_WAYS[other],
-            case=case,
-            changed=case,
+            spec=spec,
+            changed=spec,
             variant=own,
             changed_variant=other,
             count=count,
         )
         cause = "the kernel that these layouts lead to does not suit these sizes"
-        changes.insert(0, ("far below its roof", cause, change, case))
+        changes.insert(0, ("far below its roof", cause, change, spec))
     for problem, cause, experiment, shown in changes:
         yield Hypothesis(
             problem=problem,
@@ -371,29 +372,29 @@ def _below(
 
 
 # -----------------------------------------------------------------------------
-# Pointwise layers bound by memory, where a fusing mode would keep values in registers.
+# Pointwise layers limited by memory, where a compiling mode would keep values in registers.
 
 #: What launch gaps and pointwise layers that are not joined have in common.
 ONE_BY_ONE: Final = "operators run one by one"
-# Of the step.
+# Share of the step.
 _LARGE_POINTWISE: Final = 0.03
 _MODES: Final = {"eager": "compiled", "graph": "xla", "unoptimized": "optimized"}
 
 
-def compiling_mode(case: StepSpec) -> str | None:
-    """Return the mode that joins operators; None if the step runs in it."""
-    return _MODES.get(str(case.mode))
+def compiling_mode(spec: StepSpec) -> str | None:
+    """Return the mode that fuses operators; None if the step runs in it."""
+    return _MODES.get(str(spec.mode))
 
 
 def joining(seen: Observations, mode: str) -> StepChange:
-    """Return the change of the step into a mode that joins operators."""
+    """Return the change of the step to a mode that fuses operators."""
     compiler_s = 20.0 + 0.3 * seen.size  # about what it takes for the step's model
     return StepChange(what=mode, changes=(("mode", mode),), checks=True, setup_s=compiler_s)
 
 
 def find_fusion(seen: Observations) -> Iterator[Hypothesis]:
-    """Yield the fusing mode where pointwise layers are a part of the step that matters."""
-    mode = compiling_mode(seen.case)
+    """Yield the fusing mode where pointwise layers have a relevant share of the step."""
+    mode = compiling_mode(seen.spec)
     if mode is None:
         return
     seconds, how = _pointwise(seen)
@@ -416,31 +417,31 @@ def find_fusion(seen: Observations) -> Iterator[Hypothesis]:
 def _pointwise(seen: Observations) -> tuple[float, str]:
     own = seen.calls("pointwise")
     if own:
-        count = sum(one.count for one in own)
-        seconds = sum(one.alone_s or 0.0 for one in own)
-        return seconds, f"{count} calls, each timed alone in {seen.case.framework}"
+        count = sum(calls.count for calls in own)
+        seconds = sum(calls.alone_s or 0.0 for calls in own)
+        return seconds, f"{count} calls, each timed alone in {seen.spec.framework}"
     seconds = 0.0 if seen.model is None else seen.native.of_pointwise(seen.model)
     return seconds, "native rows of the pointwise nodes, between hot and cold caches"
 
 
 # -----------------------------------------------------------------------------
-# Gaps between kernels: what starting an operator costs, whatever it computes.
+# Gaps between kernels: the time to start an operator, whatever it computes.
 
-# Of the step.
+# Share of the step.
 _LARGE_DISPATCH: Final = 0.02
 
 
 def find_dispatch(seen: Observations) -> Iterator[Hypothesis]:
-    """Yield a mode that joins operators, and a batch that makes each of them longer."""
-    found = _dispatch(seen)
-    if found is None or not seen.matters(found[0], _LARGE_DISPATCH):
+    """Yield a mode that fuses operators, and a larger batch that makes each of them longer."""
+    dispatch = _dispatch(seen)
+    if dispatch is None or not seen.matters(dispatch[0], _LARGE_DISPATCH):
         return
-    seconds, how = found
+    seconds, how = dispatch
     symptom = (
         f"{format_seconds(seconds)} of each step ({seen.share(seconds)}) go into starting operators"
     )
     cause = "many operators are so small that starting them is a large part of their time"
-    mode = compiling_mode(seen.case)
+    mode = compiling_mode(seen.spec)
     ways = []
     if (larger := _larger(seen)) is not None:
         ways.append((*larger, seconds))
@@ -467,13 +468,13 @@ def _larger(seen: Observations) -> tuple[StepChange, StepSpec] | None:
     """
     batch = 2 * seen.plan.batch
     changes: dict[str, Any] = {"batch": batch}
-    if seen.case.own is not None:
+    if seen.spec.own is not None:
         inputs = tuple(map(OwnInput.of, seen.step.inputs))
-        doubled = tuple(one.with_batch(seen.plan.batch, batch) for one in inputs)
+        doubled = tuple(tensor.with_batch(seen.plan.batch, batch) for tensor in inputs)
         if doubled == inputs:
             return None
-        # The batch is what the inputs have.
-        own = msgspec.structs.replace(seen.case.own, inputs=doubled)
+        # The batch size comes from the inputs.
+        own = msgspec.structs.replace(seen.spec.own, inputs=doubled)
         changes = {"own": own, "batch": None}
     experiment = StepChange(what=f"batch {batch}", changes=tuple(changes.items()), images=2)
     return experiment, seen.changed(**changes)
@@ -483,26 +484,29 @@ def _dispatch(seen: Observations) -> tuple[float, str] | None:
     term = seen.difference(DISPATCH)
     if term is not None:
         return term.seconds, f"breakdown: {term.how}"
+    idle = [term for name in (IDLE_IN_CALLS, IDLE_BETWEEN) if (term := seen.difference(name))]
+    if idle:  # of a GPU
+        return sum(one.seconds for one in idle), f"breakdown: {idle[0].how}"
     if seen.dispatch_s is None:
         return None
-    calls = sum(one.count for one in seen.mapped.values())  # of a recorded step
+    calls = sum(call.count for call in seen.mapped.values())  # of a recorded step
     operators = calls or len(seen.plan.terms)
     each = format_seconds(seen.dispatch_s)
     return seen.dispatch_s * operators, f"{each} for a call that does nothing, times {operators}"
 
 
 def _own_s(seen: Observations, kind: str, native_s: float) -> tuple[float, str]:
-    """Return what calls of a kind take in a step, and where: natively without a breakdown."""
+    """Return the time of one kind's calls in a step and where; native without a breakdown."""
     if not (calls := seen.calls(kind)):
         return native_s, "in native kernels"
-    seconds = sum(one.alone_s or 0.0 for one in calls)
-    return seconds, f"timed alone in {seen.case.framework}"
+    seconds = sum(group.alone_s or 0.0 for group in calls)
+    return seconds, f"timed alone in {seen.spec.framework}"
 
 
 # -----------------------------------------------------------------------------
 # An optimizer that is slower than moving its tensors once.
 
-# Of the step.
+# Share of the step.
 _LARGE_OPTIMIZER: Final = 0.03
 
 
@@ -515,7 +519,7 @@ def find_optimizer(seen: Observations) -> Iterator[Hypothesis]:
     if model is None:
         yield from _fused_optimizer(seen)
         return
-    if seen.case.phase != "training" or model.optimizer.kind == "none":
+    if seen.spec.phase != "training" or model.optimizer.kind == "none":
         return
     if "optimizer" in seen.native.incomplete:
         return  # nobody knows what of it has to be done
@@ -547,7 +551,7 @@ def find_optimizer(seen: Observations) -> Iterator[Hypothesis]:
 
 
 def _fused_optimizer(seen: Observations) -> Iterator[Hypothesis]:
-    own = seen.case.own
+    own = seen.spec.own
     seconds, who = _own_s(seen, "optimizer", 0.0)
     if own is None or own.fused or not seen.framework.fuses_optimizers:
         return
@@ -568,13 +572,13 @@ def _fused_optimizer(seen: Observations) -> Iterator[Hypothesis]:
 
 
 # -----------------------------------------------------------------------------
-# L2 terms in the loss: sums of squares whose value nobody looks at.
+# L2 terms in the loss: sums of squares whose value is not used.
 
 
 def find_decay(seen: Observations) -> Iterator[Hypothesis]:
-    """Yield the step without L2 terms, where they are a part that matters."""
+    """Yield the step without L2 terms, where they have a relevant share."""
     model = seen.model
-    if model is None or seen.case.phase != "training" or not model.decays:
+    if model is None or seen.spec.phase != "training" or not model.decays:
         return
     own, who = _own_s(seen, LOSS, seen.native.of_part("loss"))
     if not seen.matters(own):
@@ -589,16 +593,16 @@ def find_decay(seen: Observations) -> Iterator[Hypothesis]:
             what="no L2 terms in the loss (weight_decay of the optimizer instead)",
             options=(("decay", "0"),),
         ),
-        next=again(seen.changed(options={**seen.case.options, "decay": "0"})),
+        next=again(seen.changed(options={**seen.spec.options, "decay": "0"})),
         part="loss",
         most_s=own,
     )
 
 
 # -----------------------------------------------------------------------------
-# A loss that takes a part of the step that it should not.
+# A loss with too large a share of the step.
 
-# Of the step.
+# Share of the step.
 _LARGE_LOSS: Final = 0.03
 
 
@@ -610,43 +614,43 @@ def find_loss(seen: Observations) -> Iterator[Hypothesis]:
     if not seen.matters(own, _LARGE_LOSS):
         return
     for term in seen.plan.terms:
-        work = term.work
-        if work.node != LOSS:
+        loss_work = term.work
+        if loss_work.node != LOSS:
             continue
-        case = seen.framework_case(term)
+        spec = seen.framework_case(term)
         yield Hypothesis(
             problem="slow loss",
             symptom=f"the loss takes {format_seconds(own)}, {seen.share(own)} of the step",
             cause="the framework's loss is slower than one kernel that does it all",
-            experiment=AgainstNative(case=case),
-            next=layer_command(case),
-            where=f"{LOSS} {work.pass_}",
+            experiment=AgainstNative(spec=spec),
+            next=layer_command(spec),
+            where=f"{LOSS} {loss_work.pass_}",
             most_s=own,
         )
 
 
 # -----------------------------------------------------------------------------
-# Products with so few rows that reading their weights is most of the work.
+# Products with so few rows that reading the weights dominates.
 
-# Of the step.
+# Share of the step.
 _LARGE_PRODUCTS: Final = 0.05
 
 
 def find_batch(seen: Observations) -> Iterator[Hypothesis]:
-    """Yield twice the batch, where weights are streamed from memory for few images."""
-    found: dict[str, float] = {}
+    """Yield twice the batch, where weights are read from memory for few images."""
+    seconds_of: dict[str, float] = {}
     for term in seen.plan.terms:
         row = seen.rows[term.hot]
         if term.work.layer.kind != "gemm" or row.roofline is None or row.time is None:
             continue
         if row.roofline.bound == "memory":
-            found[term.work.node] = found.get(term.work.node, 0.0) + row.time.median
-    seconds = sum(found.values())
+            seconds_of[term.work.node] = seconds_of.get(term.work.node, 0.0) + row.time.median
+    seconds = sum(seconds_of.values())
     if not seen.matters(seconds, _LARGE_PRODUCTS):
         return
     if (larger := _larger(seen)) is None:
         return
-    names = sorted(found, key=lambda name: -found[name])[:3]
+    names = sorted(seconds_of, key=lambda name: -seconds_of[name])[:3]
     yield Hypothesis(
         problem="small batch",
         symptom=f"{', '.join(names)}: weights are read from memory for {seen.plan.batch} images "
@@ -660,20 +664,20 @@ def find_batch(seen: Observations) -> Iterator[Hypothesis]:
 
 
 # -----------------------------------------------------------------------------
-# A step that computes in float32 what the hardware does faster in a narrower type.
+# A float32 step on hardware that computes faster in a narrower type.
 
-# Of the native sum.
+# Share of the native sum.
 _MOSTLY: Final = 0.3
 _SETUP_S: Final = 15.0
 
 
 def find_arithmetic(seen: Observations) -> Iterator[Hypothesis]:
-    """Yield the step in bfloat16, where arithmetic bounds a good part of it."""
-    case = seen.case
-    if case.precision != "fp32" or case.on_gpu or case.framework == ONNX_FRAMEWORK:
+    """Yield the step in bfloat16, where a large share of it is limited by arithmetic."""
+    spec = seen.spec
+    if spec.precision != "fp32" or spec.on_gpu or spec.framework == ONNX_FRAMEWORK:
         return  # a file computes in its own types
     layers = seen.estimate.layers
-    bound = sum(one.time_s for one in layers if one.bound == "compute")
+    bound = sum(layer.time_s for layer in layers if layer.bound == "compute")
     total = seen.estimate.estimate.time_s
     if not total or bound < _MOSTLY * total:
         return

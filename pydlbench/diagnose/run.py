@@ -1,4 +1,4 @@
-"""A diagnosis from the step to the ranked findings."""
+"""Runs a diagnosis: observes a step, tests hypotheses, and ranks the findings."""
 
 from __future__ import annotations
 
@@ -36,40 +36,42 @@ if TYPE_CHECKING:
 
 
 # -----------------------------------------------------------------------------
-# From what experiments have measured to a ranked list.
+# From experiments to a ranked list.
 #
-# Savings of findings that are about the same parts of a step do not add up, and are never added.
-# Those of one problem on different layers are: no part is in two of them.
+# Savings of findings that concern the same parts of a step are never added. Those of one problem
+# on different layers are added, since they have no part in common.
 
 
 def finding_of(hypotheses: Sequence[Hypothesis], saving: Saving) -> Finding:
-    """Return the finding of an experiment.
+    """Return the finding of one experiment.
 
     Args:
-        hypotheses: those that share it: each is a reason.
-        saving: what it measured.
+        hypotheses: all hypotheses that share the experiment.
+        saving: the measured saving.
     """
     first = hypotheses[0]
-    symptoms = dict.fromkeys(one.symptom for one in hypotheses)
-    evidence = dict.fromkeys(text for one in hypotheses for text in one.evidence)
+    symptoms = dict.fromkeys(hypothesis.symptom for hypothesis in hypotheses)
+    evidence = dict.fromkeys(text for hypothesis in hypotheses for text in hypothesis.evidence)
     return Finding(
-        problem=" and ".join(dict.fromkeys(one.problem for one in hypotheses)),
+        problem=" and ".join(dict.fromkeys(hypothesis.problem for hypothesis in hypotheses)),
         where=(first.where,) if first.where else (),
         symptom="; ".join(symptoms),
         evidence=(saving.how, *saving.evidence, *evidence),
         causes=_causes(hypotheses, saving),
         saving=saving,
         next=first.next,
-        parts=frozenset().union(*(one.parts for one in hypotheses)),
+        parts=frozenset().union(*(hypothesis.parts for hypothesis in hypotheses)),
     )
 
 
 def _causes(hypotheses: Sequence[Hypothesis], saving: Saving) -> tuple[Cause, ...]:
-    """What the experiment says, or else what it was made for."""
-    where = tuple(dict.fromkeys(one.where for one in hypotheses if one.where))
+    """Return the causes that the experiment shows, or else the suspected ones."""
+    where = tuple(dict.fromkeys(hypothesis.where for hypothesis in hypotheses if hypothesis.where))
     if saving.causes:
-        return tuple(msgspec.structs.replace(one, where=where) for one in saving.causes)
-    reasons = {one.reason or one.problem: one.cause for one in hypotheses}
+        return tuple(msgspec.structs.replace(cause, where=where) for cause in saving.causes)
+    reasons = {
+        hypothesis.reason or hypothesis.problem: hypothesis.cause for hypothesis in hypotheses
+    }
     alone = saving.seconds if len(reasons) == 1 else None
     return tuple(
         Cause(name=name, meaning=meaning, seconds=alone, where=where)
@@ -77,78 +79,80 @@ def _causes(hypotheses: Sequence[Hypothesis], saving: Saving) -> tuple[Cause, ..
     )
 
 
-def rank(found: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return findings by what they save, those of one problem merged, overlaps marked.
+def rank(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Rank findings by saving; merge those of one problem, and mark overlaps.
 
     Args:
-        found: each with a saving beyond doubt.
+        findings: findings whose savings exceed their intervals.
     """
     problems: dict[str, list[Finding]] = {}
-    for one in sorted(found, key=lambda one: -one.saving.seconds):
-        problems.setdefault(one.problem, []).append(one)
+    for finding in sorted(findings, key=lambda finding: -finding.saving.seconds):
+        problems.setdefault(finding.problem, []).append(finding)
     merged = [_merge(same) for same in problems.values()]
-    merged.sort(key=lambda one: -one.saving.seconds)
+    merged.sort(key=lambda finding: -finding.saving.seconds)
     return tuple(
         msgspec.structs.replace(
-            one,
+            finding,
             overlaps=tuple(
                 number
                 for number, other in enumerate(merged, start=1)
-                if other is not one and overlap(one.parts, other.parts)
+                if other is not finding and overlap(finding.parts, other.parts)
             ),
         )
-        for one in merged
+        for finding in merged
     )
 
 
 def _merge(same: Sequence[Finding]) -> Finding:
-    """Join what is one problem: the best of several ways, summed over layers that are distinct."""
+    """Merge findings of one problem: the best change of each layer, summed over layers."""
     kept: list[Finding] = []
     others: list[Finding] = []
-    for one in same:  # the largest saving first
-        beside = others if any(overlap(one.parts, other.parts) for other in kept) else kept
-        beside.append(one)
+    for finding in same:  # the largest saving first
+        group = others if any(overlap(finding.parts, other.parts) for other in kept) else kept
+        group.append(finding)
     first = kept[0]
-    alternatives = tuple(_alternative(one, first.next) for one in others)
+    alternatives = tuple(_alternative(finding, first.next) for finding in others)
     if len(kept) == 1:
         return msgspec.structs.replace(first, alternatives=alternatives)
-    savings = [one.saving for one in kept]
-    lows = [one.low for one in savings if one.low is not None]
-    highs = [one.high for one in savings if one.high is not None]
+    savings = [finding.saving for finding in kept]
+    lows = [saving.low for saving in savings if saving.low is not None]
+    highs = [saving.high for saving in savings if saving.high is not None]
     saving = msgspec.structs.replace(
         first.saving,
-        seconds=sum(one.seconds for one in savings),
+        seconds=sum(saving.seconds for saving in savings),
         low=sum(lows),
         high=sum(highs),
         how=f"{len(kept)} layers and passes, each alone beside its own change",
-        rounds=min(one.rounds for one in savings),
+        rounds=min(saving.rounds for saving in savings),
     )
     evidence = tuple(
-        f"{', '.join(one.where)} saves {format_seconds(one.saving.seconds)}: {text}"
-        for one in kept
-        for text in one.evidence[:1]
+        f"{', '.join(finding.where)} saves {format_seconds(finding.saving.seconds)}: {text}"
+        for finding in kept
+        for text in finding.evidence[:1]
     )
-    details = [f"{', '.join(one.where)}: {text}" for one in kept for text in one.evidence[1:3]]
+    details = [
+        f"{', '.join(finding.where)}: {text}" for finding in kept for text in finding.evidence[1:3]
+    ]
     return msgspec.structs.replace(
         first,
-        where=tuple(where for one in kept for where in one.where),
-        symptom="; ".join(dict.fromkeys(one.symptom for one in kept)),
+        where=tuple(where for finding in kept for where in finding.where),
+        symptom="; ".join(dict.fromkeys(finding.symptom for finding in kept)),
         evidence=(*evidence, *details),
         causes=_joined(kept),
         saving=saving,
-        parts=frozenset().union(*(one.parts for one in kept)),
+        parts=frozenset().union(*(finding.parts for finding in kept)),
         alternatives=alternatives,
     )
 
 
 def _joined(same: Sequence[Finding]) -> tuple[Cause, ...]:
-    """The causes of distinct layers, those of one name summed."""
-    found: dict[str, Cause] = {}
-    for one in same:
-        for cause in one.causes:
-            before = found.get(cause.name)
-            found[cause.name] = cause if before is None else _both(before, cause)
-    return tuple(sorted(found.values(), key=lambda one: -(one.seconds or 0.0)))
+    """Return the causes of distinct layers, those of one name summed."""
+    causes: dict[str, Cause] = {}
+    for finding in same:
+        for cause in finding.causes:
+            before = causes.get(cause.name)
+            causes[cause.name] = cause if before is None else _both(before, cause)
+    return tuple(sorted(causes.values(), key=lambda cause: -(cause.seconds or 0.0)))
 
 
 def _both(first: Cause, second: Cause) -> Cause:
@@ -157,50 +161,50 @@ def _both(first: Cause, second: Cause) -> Cause:
     return msgspec.structs.replace(first, seconds=seconds, where=(*first.where, *second.where))
 
 
-def _alternative(one: Finding, shown: str) -> str:
-    """Another way in a line, with its command unless that is shown already."""
-    where = f"{', '.join(one.where)}: " if one.where else ""
-    share = percent(one.saving.share)
-    seconds = format_seconds(one.saving.seconds)
-    following = "" if one.next == shown else f"; next: {one.next}"
-    return f"{where}{one.saving.how}: saves {seconds} ({share}){following}"
+def _alternative(finding: Finding, shown: str) -> str:
+    """Describe another change in one line, with its command unless it is shown already."""
+    where = f"{', '.join(finding.where)}: " if finding.where else ""
+    share = percent(finding.saving.share)
+    seconds = format_seconds(finding.saving.seconds)
+    following = "" if finding.next == shown else f"; next: {finding.next}"
+    return f"{where}{finding.saving.how}: saves {seconds} ({share}){following}"
 
 
-# Of the step: what saves no more than this at the most is not tried.
+# Share of the step: hypotheses that can save at most this are not tested.
 _TRY = 0.01
-# Of the time limit: experiments have so much of it at the least, however long it took to look.
+# Share of the time limit that experiments get at least, however long the observations took.
 _RESERVED = 0.5
 
 
 def diagnose(
-    case: StepSpec,
+    spec: StepSpec,
     session: Session,
     time_limit_s: float = 300.0,
     tell: Callable[[str], None] = lambda _: None,
     explainer: Callable[..., BreakdownRecord] = break_down_step,
 ) -> Diagnosis:
-    """Say what costs a step its time, and what would save it: each saving is measured.
+    """Find changes that save a step's time; each saving is measured.
 
-    Ctrl-C while experiments run ends them; what they have shown until then is returned.
+    Ctrl-C ends the experiments; the findings until then are returned.
 
     Args:
-        case: the step.
-        session: whose workers and settings are used.
-        time_limit_s: no experiment begins that would probably end later. Step, native layers
-            and the breakdown take whatever they need, and half of the limit is left for
-            experiments after them.
-        tell: called with what is done next.
-        explainer: breaks the step down.
+        spec: the step.
+        session: the session whose workers and settings are used.
+        time_limit_s: no experiment is started that would probably end later. The step, native
+            layers and the breakdown take the time they need; at least half of the limit remains
+            for experiments.
+        tell: called with a description of the next action.
+        explainer: makes the breakdown of the step.
 
     Raises:
         UsageError: no such model, option or word.
         UnsupportedError: the framework cannot run this step.
-        PrimitiveError: the step is wrong, or died.
+        PrimitiveError: the step is wrong, or its process ended.
     """
     start = time.monotonic()
-    seen, notes = observe(case, session, time_limit_s, tell, explainer)
+    seen, notes = observe(spec, session, time_limit_s, tell, explainer)
     end = max(start + time_limit_s, time.monotonic() + _RESERVED * time_limit_s)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     tried: list[Tried] = []
     untried: list[Tried] = []
     done: set[Experiment] = set()
@@ -223,7 +227,7 @@ def diagnose(
                 untried.append(Tried(what=name, problem=problem, result=result, ran=False))
                 continue
             if saving.real:
-                found.append(finding_of(because, saving))
+                findings.append(finding_of(because, saving))
             else:
                 tried.append(Tried(what=name, problem=problem, result=_result(saving)))
             if isinstance(experiment, StepChange) and not experiment.both and seen.beside_s is None:
@@ -234,10 +238,10 @@ def diagnose(
     terms = () if seen.breakdown is None else seen.breakdown.terms
     return Diagnosis(
         step=seen.step,
-        findings=rank(found),
+        findings=rank(findings),
         tried=tuple(tried),
         untried=tuple(untried),
-        terms=tuple(one.to_dict() for one in terms),
+        terms=tuple(term.to_dict() for term in terms),
         notes=notes,
         seconds=time.monotonic() - start,
         interrupted=interrupted,
@@ -251,10 +255,10 @@ def _attempt(
     left_s: Callable[[], float],
     begin: Callable[[str], None],
 ) -> Saving:
-    """Run an experiment, and a second time what chance alone could be: the weaker one counts.
+    """Run an experiment, and repeat it where chance could explain it: the smaller saving counts.
 
     Raises:
-        PydlbenchError: it cannot be run, or there is no time for it.
+        PydlbenchError: it cannot be run, or the time limit is too near.
     """
     if cost_s(experiment, seen.step_s) > left_s():
         raise UnsupportedError("no time")
@@ -275,37 +279,46 @@ def _announce(tell: Callable[[str], None], name: str, times: str) -> None:
 
 
 def _certain(saving: Saving) -> tuple[bool, float]:
-    """Sorts savings: those that are none first, then by seconds."""
+    """Sort key of savings: uncertain ones first, then by seconds."""
     return saving.real, saving.seconds
 
 
 def _first_without(
-    done: Collection[Experiment], found: Mapping[Experiment, list[Hypothesis]]
+    done: Collection[Experiment], ranked: Mapping[Experiment, list[Hypothesis]]
 ) -> tuple[Experiment, list[Hypothesis]] | None:
-    """Return the next experiment: a better known step may bring further ones."""
-    return next(((one, because) for one, because in found.items() if one not in done), None)
+    """Return the next experiment that was not run: new observations may add some."""
+    return next(
+        ((experiment, because) for experiment, because in ranked.items() if experiment not in done),
+        None,
+    )
 
 
 def hypotheses(seen: Observations) -> dict[Experiment, list[Hypothesis]]:
-    """Return all hypotheses by experiment, those first that may save most.
+    """Return all hypotheses by experiment, the largest possible saving first.
 
     Args:
-        seen: what is known of the step.
+        seen: the observations of the step.
     """
-    found: dict[Experiment, list[Hypothesis]] = {}
-    layers = capabilities.of(seen.case.framework).layers
+    by_experiment: dict[Experiment, list[Hypothesis]] = {}
+    layers = capabilities.of(seen.spec.framework).layers
     for rule in RULES:
-        for one in rule(seen):
-            # What runs whole files only has no layer that could be run in another way.
-            possible = layers or not isinstance(one.experiment, (AgainstNative, LayerChange))
-            if possible and one.most_s >= _TRY * seen.step_s:
-                found.setdefault(one.experiment, []).append(one)
-    most = {experiment: max(one.most_s for one in same) for experiment, same in found.items()}
-    return {one: found[one] for one in sorted(found, key=lambda one: -most[one])}
+        for hypothesis in rule(seen):
+            # Frameworks that run only whole files have no layer to change.
+            possible = layers or not isinstance(hypothesis.experiment, (AgainstNative, LayerChange))
+            if possible and hypothesis.most_s >= _TRY * seen.step_s:
+                by_experiment.setdefault(hypothesis.experiment, []).append(hypothesis)
+    most = {
+        experiment: max(hypothesis.most_s for hypothesis in same)
+        for experiment, same in by_experiment.items()
+    }
+    return {
+        experiment: by_experiment[experiment]
+        for experiment in sorted(by_experiment, key=lambda experiment: -most[experiment])
+    }
 
 
 def _name(experiment: Experiment, hypothesis: Hypothesis) -> str:
-    """What is tried: ``conv1 forward with channels padded to 8``."""
+    """Return the name of an experiment: ``conv1 forward with channels padded to 8``."""
     where = hypothesis.where or "the step"
     if hypothesis.where and hypothesis.where in experiment.what:
         return experiment.what
@@ -313,7 +326,7 @@ def _name(experiment: Experiment, hypothesis: Hypothesis) -> str:
 
 
 def _result(saving: Saving) -> str:
-    """How the time changed, and why that is no finding."""
+    """Describe how the time changed, and why that is no finding."""
     share = percent(abs(saving.share))
     if saving.otherwise:
         return saving.otherwise

@@ -1,1 +1,1 @@
-"""The same sweep on many machines, on an existing engine; which of them is slow, and why."""
+"""Runs the same sweep on many machines by an existing engine; finds slow ones, and why."""

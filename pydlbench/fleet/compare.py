@@ -1,8 +1,8 @@
-"""Two runs of a fleet, node by node: which became slower or faster, and what all have in common.
+"""Two runs of a fleet, node by node: which nodes became slower or faster, and what all share.
 
-A node's change is that of its effect: how much slower it is than the others of its kind, in the
-second run less in the first. So what a day, an update or a room's temperature did to all of them
-is in no node's change; it stands beside them, and no verdict can tell which of these it was.
+A node's effect is how much slower it is than the others of its kind; its change is the effect in
+the second run minus that in the first. A change of all nodes, by a day, an update or the room's
+temperature, is therefore in no node's change. It is listed separately, and has no verdict.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def compare_fleets(
 
     Args:
         before: JSON objects of :class:`~pydlbench.records.fleet.FleetVisit`.
-        after: likewise, of the later run.
-        beyond: what counts as a change, as a fraction.
+        after: those of the later run.
+        beyond: least size of a change, as a fraction.
 
     Raises:
-        UsageError: a run has no whole visit, or they have no node or no metric in common.
+        UsageError: a run has no complete visit, or they have no node or no metric in common.
     """
     fleets = tabled(before, beyond), tabled(after, beyond)
     names = [sorted(fleet.latest) for fleet in fleets]
@@ -57,7 +57,7 @@ def compare_fleets(
     metrics = [name for name in second.names if name in first.names]
     if not metrics:
         raise _apart("metric")
-    found = changed(_part(first, both, metrics), _part(second, both, metrics), beyond)
+    effects = changed(_part(first, both, metrics), _part(second, both, metrics), beyond)
     seconds = [_seconds(fleet, both, metrics) for fleet in (first, second)]
     groups = np.array([second.groups[second.table.nodes.index(name)] for name in both])
     return FleetComparison(
@@ -65,7 +65,7 @@ def compare_fleets(
         nodes=tuple(both),
         gone=tuple(name for name in names[0] if name not in both),
         came=tuple(name for name in names[1] if name not in both),
-        changes=tuple(_changes(both, metrics, found, seconds)),
+        changes=tuple(_changes(both, metrics, effects, seconds)),
         common=tuple(_common(metrics, groups, seconds[1] - seconds[0])),
         notes=tuple(_notes(*fleets, both)),
     )
@@ -81,20 +81,20 @@ def _apart(what: str) -> UsageError:
 def _alike(
     runs: tuple[Sequence[Mapping[str, Any]], ...], fleets: tuple[Fleet, Fleet], both: Sequence[str]
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yield each run's visits of the nodes that are in both, with kinds that both have in common.
+    """Yield each run's visits of the common nodes, with a kind made of those in both runs.
 
-    A node's change is against the same others in both runs: those that came, went or had other
-    versions in one of the runs would make all the rest slower or faster.
+    A node is compared with the same others in both runs. Otherwise nodes that came, left or had
+    other versions in one run would make all others slower or faster.
     """
     for own, visits in enumerate(runs):
         kinds = {name: [fleet.latest[name]["kind"] for fleet in fleets] for name in both}
-        found = []
+        renamed = []
         for visit in visits:
             if visit["node"] in kinds:
                 kind = list(kinds[visit["node"]])
                 kind[own] = visit["kind"]
-                found.append({**visit, "kind": " ".join(kind)})
-        yield found
+                renamed.append({**visit, "kind": " ".join(kind)})
+        yield renamed
 
 
 def _machine(fleet: Fleet, name: str) -> str:
@@ -102,7 +102,7 @@ def _machine(fleet: Fleet, name: str) -> str:
 
 
 def _part(fleet: Fleet, nodes: Sequence[str], metrics: Sequence[str]) -> Effects:
-    """Return what is known of some nodes in some metrics."""
+    """Return the effects of some nodes in some metrics."""
     at = np.ix_(
         [fleet.table.nodes.index(name) for name in nodes],
         [fleet.names.index(name) for name in metrics],
@@ -113,7 +113,7 @@ def _part(fleet: Fleet, nodes: Sequence[str], metrics: Sequence[str]) -> Effects
 
 
 def _seconds(fleet: Fleet, nodes: Sequence[str], metrics: Sequence[str]) -> NDArray[Any]:
-    """Return logarithms of seconds, nodes x metrics; NaN of all metrics together."""
+    """Return logarithms of seconds, nodes x metrics; NaN for all metrics together."""
     rows = [fleet.table.nodes.index(name) for name in nodes]
     means = node_means(fleet.table.log_s)
     unknown = np.full(len(rows), np.nan)
@@ -127,12 +127,12 @@ def _seconds(fleet: Fleet, nodes: Sequence[str], metrics: Sequence[str]) -> NDAr
 def _changes(
     nodes: Sequence[str],
     metrics: Sequence[str],
-    found: Effects,
+    effects: Effects,
     seconds: Sequence[NDArray[Any]],
 ) -> list[FleetChange]:
-    change, low, high = (fractions(one) for one in (found.log, found.low, found.high))
-    before, after = (or_none(np.exp(one)) for one in seconds)
-    q, verdicts = or_none(found.q), found.verdict.tolist()
+    change, low, high = (fractions(logs) for logs in (effects.log, effects.low, effects.high))
+    before, after = (or_none(np.exp(logs)) for logs in seconds)
+    q, verdicts = or_none(effects.q), effects.verdict.tolist()
     return [
         FleetChange(
             node=name,
@@ -147,22 +147,22 @@ def _changes(
         )
         for node, name in enumerate(nodes)
         for metric, title in enumerate(metrics)
-        if found.rounds[node, metric]
+        if effects.rounds[node, metric]
     ]
 
 
 def _common(
     metrics: Sequence[str], groups: NDArray[Any], ratios: NDArray[Any]
 ) -> list[FleetCommon]:
-    """Return what nodes changed by together; ``ratios`` are logarithms of after over before."""
-    found = []
+    """Return the change that nodes share; ``ratios`` are logarithms of after over before."""
+    rows = []
     for group in np.unique(groups):
         own = ratios[groups == group]
         for metric, name in enumerate(metrics):
             values = own[:, metric]
             values = values[~np.isnan(values)]
             if values.size:
-                found.append(
+                rows.append(
                     FleetCommon(
                         metric=name,
                         group=int(group),
@@ -172,21 +172,21 @@ def _common(
                         most=math.expm1(float(values.max())),
                     )
                 )
-    return found
+    return rows
 
 
 def _notes(first: Fleet, second: Fleet, nodes: Sequence[str]) -> list[str]:
-    """Return which nodes run other versions, and which have become others under an old name."""
-    found: dict[str, list[str]] = {}
+    """Return which nodes have other versions, and which names belong to another machine now."""
+    nodes_by_text: dict[str, list[str]] = {}
     for name in nodes:
         old, new = (fleet.latest[name]["versions"] for fleet in (first, second))
         for library in sorted({*old, *new}):
             if old.get(library) != new.get(library):
                 text = f"{library} {old.get(library, 'none')} -> {new.get(library, 'none')}"
-                found.setdefault(text, []).append(name)
+                nodes_by_text.setdefault(text, []).append(name)
     notes = [
         f"{'all nodes' if len(names) == len(nodes) else few(names)}: {text}"
-        for text, names in found.items()
+        for text, names in nodes_by_text.items()
     ]
     others = [name for name in second.latest if name in first.latest and name not in nodes]
     if others:

@@ -1,15 +1,15 @@
-"""From the times of many nodes in several rounds to which of them are slow: numbers only.
+"""Which of many nodes are slow, from their times in several rounds: numbers only.
 
-A time's logarithm is set against the median of the other nodes of its kind in the same round, so
-what a round has in common is in none of the ratios, and two nodes can be told apart as well as a
-thousand. A node's effect is the mean of its rounds. How far to trust it follows from the variance
-between its rounds, which three rounds alone hardly tell: it is moderated by that of the other nodes
-(Smyth, Stat. Appl. Genet. Mol. Biol. 3 (2004) 3), unless it is far larger than theirs; then the
-node is judged by its own (compare Phipson et al., Ann. Appl. Stat. 10 (2016) 946).
+The logarithm of a time is compared with the median of the other nodes of its kind in the same
+round. So a change of the whole round cancels, and two nodes can be told apart as well as a
+thousand. A node's effect is the mean of its rounds. Its standard error follows from the variance
+between its rounds. As three rounds hardly tell a variance, it is moderated by those of the other
+nodes (Smyth, Stat. Appl. Genet. Mol. Biol. 3 (2004) 3), unless it is far larger than theirs; then
+its own is used (compare Phipson et al., Ann. Appl. Stat. 10 (2016) 946).
 
-A node is SLOW where its effect lies beyond a margin by more than chance gives a whole fleet: of all
-that are called so, a hundredth is expected to be called wrongly (Benjamini and Hochberg,
-J. R. Stat. Soc. B 57 (1995) 289).
+A node is SLOW if its effect exceeds a margin by more than chance gives in a whole fleet: one in a
+hundred of all SLOW nodes is expected to be wrong (Benjamini and Hochberg, J. R. Stat. Soc. B 57
+(1995) 289).
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ _LEAST: Final = 1e-24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
-    """What is known of each node and metric; arrays of nodes x metrics.
+    """Effects of nodes; arrays of nodes x metrics.
 
     Attributes:
         log: mean over the rounds of the logarithm of the time over the other nodes' median.
-        se: its standard error; NaN where it is not known.
+        se: its standard error; NaN if unknown.
         freedom: degrees of freedom of ``se``, whole.
         low: lower end of a 95 % interval of ``log``, for this node and metric alone.
         high: upper end.
-        rounds: in how many rounds there was a time, and another node's beside it.
-        q: the least rate of false discoveries at which it would be called slow.
+        rounds: number of rounds with times of this node and another one.
+        q: least rate of false discoveries at which the node is slow.
         verdict: ``SLOW``, ``FAST``, ``SAME`` or ``UNCLEAR``.
     """
 
@@ -81,16 +81,16 @@ class Effects:
 
 
 def judge(log_s: NDArray[Any], groups: NDArray[Any], beyond: float) -> Effects:
-    """Judge every node in every metric and, of several, as a whole.
+    """Judge every node in every metric, and in several metrics together.
 
     Args:
-        log_s: logarithms of times, rounds x nodes x metrics; NaN where there is none.
-        groups: of each node the number of its kind; only nodes of a kind are compared.
-        beyond: what counts as slow, as a fraction: 0.03. An effect has to lie beyond it.
+        log_s: logarithms of times, rounds x nodes x metrics; NaN for missing ones.
+        groups: number of each node's kind; only nodes of the same kind are compared.
+        beyond: least slowdown, as a fraction: 0.03.
 
     Returns:
-        Of several metrics with a column more than there are, the last: the median over the metrics
-        of each round. A node that is slow in all of them is known sooner than in any one.
+        The effects. If there are several metrics, a last column has the median over the metrics of
+        each round: a node that is slow in all metrics is found sooner than in a single one.
     """
     ratios = against_others(log_s, groups)
     if ratios.shape[2] > 1:
@@ -106,25 +106,23 @@ def judge(log_s: NDArray[Any], groups: NDArray[Any], beyond: float) -> Effects:
     for group in np.unique(groups):
         rows = np.flatnonzero(groups == group)
         for metric in range(effect.shape[1]):
-            found = moderated(own[rows, metric], rounds[rows, metric] - 1)
-            variance[rows, metric], freedom[rows, metric] = found
+            own_variance = moderated(own[rows, metric], rounds[rows, metric] - 1)
+            variance[rows, metric], freedom[rows, metric] = own_variance
     with np.errstate(invalid="ignore", divide="ignore"):
         se = np.sqrt(variance / np.where(rounds, rounds, np.nan))
     return _judged(effect, se, freedom, rounds, beyond)
 
 
 def changed(before: Effects, after: Effects, beyond: float) -> Effects:
-    """Judge what nodes' effects have changed by from one fleet to another.
-
-    What all nodes of a kind have in common is in no effect, and so in no change.
+    """Judge the changes of nodes' effects from one run of a fleet to another.
 
     Args:
-        before: of the same nodes and metrics as ``after``.
-        after: of the later fleet.
-        beyond: what counts as a change, as a fraction.
+        before: effects of the same nodes and metrics as ``after``.
+        after: effects in the later run.
+        beyond: least size of a change, as a fraction.
 
     Returns:
-        SLOW is slower than before; the rounds are those of the fleet that has fewer.
+        The changes; SLOW is slower than before. The rounds are those of the run with fewer.
     """
     squares = before.se**2, after.se**2
     total = squares[0] + squares[1]
@@ -142,7 +140,7 @@ def _judged(
     rounds: NDArray[Any],
     beyond: float,
 ) -> Effects:
-    """Say which effects lie beyond a margin by more than chance gives all of them."""
+    """Return which effects exceed a margin by more than chance gives among all of them."""
     margin = math.log1p(beyond)
     slow, fast = (_beyond(sign * effect, se, freedom, margin) for sign in (1, -1))
     reach = quantiles(_CONFIDENCE, freedom) * se
@@ -170,32 +168,32 @@ def _judged(
 
 
 def against_others(log_s: NDArray[Any], groups: NDArray[Any]) -> NDArray[Any]:
-    """Return logarithms less the median of the other nodes of the group in the same round.
+    """Return logarithms minus the median of the other nodes of the group in the same round.
 
     Args:
-        log_s: rounds x nodes x metrics; NaN where there is none.
-        groups: of each node.
+        log_s: rounds x nodes x metrics; NaN for missing times.
+        groups: number of each node's group.
 
     Returns:
-        As many; NaN also where no other node has a value.
+        An array of the same shape; NaN also where no other node has a value.
     """
-    found = np.full(log_s.shape, np.nan)
+    ratios = np.full(log_s.shape, np.nan)
     for group in np.unique(groups):
         rows = np.flatnonzero(groups == group)
         values = log_s[:, rows]
-        found[:, rows] = values - _median_of_others(values)
-    return found
+        ratios[:, rows] = values - _median_of_others(values)
+    return ratios
 
 
 def _median_of_others(values: NDArray[Any]) -> NDArray[Any]:
-    """Return for each value along the second axis the median of all others; NaN is none."""
+    """Return for each value along the second axis the median of all others; NaN without any."""
     order = np.argsort(values, axis=1)  # NaN comes last
     ordered = np.take_along_axis(values, order, axis=1)
     place = np.argsort(order, axis=1)
     others = (~np.isnan(values)).sum(axis=1, keepdims=True) - 1
 
     def among_others(number: NDArray[Any]) -> NDArray[Any]:
-        """The value of that number of the order in which the own one is left out."""
+        """Return the value of this rank among the others."""
         at = number + (number >= place)
         return np.take_along_axis(ordered, np.minimum(at, values.shape[1] - 1), axis=1)
 
@@ -205,40 +203,40 @@ def _median_of_others(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _median_of_known(values: NDArray[Any]) -> NDArray[Any]:
-    """Return the median along the last axis of what is known; NaN where nothing is."""
+    """Return the median along the last axis, ignoring NaN; NaN if there is nothing else."""
     ordered = np.sort(values, axis=-1)
     count = (~np.isnan(values)).sum(axis=-1, keepdims=True)
     ends = (np.maximum(count - 1, 0) // 2, np.minimum(count // 2, values.shape[-1] - 1))
     lower, upper = (np.take_along_axis(ordered, at, axis=-1) for at in ends)
-    found: NDArray[Any] = ((lower + upper) / 2)[..., 0]
-    return found
+    medians: NDArray[Any] = ((lower + upper) / 2)[..., 0]
+    return medians
 
 
 def moderated(own: NDArray[Any], freedom: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return variances in which those of all nodes have a part, and their degrees of freedom.
+    """Return variances that are moderated by those of all nodes, and their degrees of freedom.
 
-    Nodes' true variances are taken to be those of a scaled inverse chi-squared distribution, whose
-    scale and degrees of freedom are estimated from the logarithms of the variances.
+    The true variances of nodes are taken to have a scaled inverse chi-squared distribution, whose
+    scale and degrees of freedom are estimated from the logarithms of the measured ones.
 
     Args:
-        own: variance between the rounds of each node; NaN where it has fewer than two.
-        freedom: its degrees of freedom; 0 or less where there is none.
+        own: variance between the rounds of each node; NaN if it has fewer than two.
+        freedom: its degrees of freedom; 0 or less if there is none.
 
     Returns:
-        Variances, NaN where the node has none of its own, and whole degrees of freedom, at least 1.
+        Variances, NaN for nodes without an own one, and whole degrees of freedom, at least 1.
     """
     variance, total = own.copy(), np.maximum(freedom, 1)
     known = (freedom > 0) & ~np.isnan(own)
     if known.sum() < 2:
         return variance, total
     logs = np.log(np.maximum(own[known], _LEAST))
-    of = freedom[known]
+    known_freedom = freedom[known]
     # The quantiles of chi-squared over its degrees of freedom (Wilson and Hilferty 1931).
-    share = 2 / (9 * of)
+    share = 2 / (9 * known_freedom)
     middle, far = ((1 - share + z * np.sqrt(share)) ** 3 for z in (0.0, _FAR))
     usual = float(np.median(logs - np.log(middle)))
     alike = logs - usual < np.log(far)
-    half = of[alike] / 2
+    half = known_freedom[alike] / 2
     centred = logs[alike] - _digamma(half) + np.log(half)
     excess = float(centred.var(ddof=1) - _trigamma(half).mean()) if alike.sum() > 1 else 0.0
     prior = 2 * _trigamma_inverse(excess) if excess > 0 else math.inf
@@ -247,7 +245,7 @@ def moderated(own: NDArray[Any], freedom: NDArray[Any]) -> tuple[NDArray[Any], N
         at = np.array([prior / 2])
         scale += float(_digamma(at)[0] - np.log(at)[0])
     # All ratios of a round are to medians of the same nodes: one node's worth of them is not new.
-    most = float(of[alike].sum()) * (1 - 1 / len(own))
+    most = float(known_freedom[alike].sum()) * (1 - 1 / len(own))
     near = np.ones(own.shape, dtype=bool)
     near[np.flatnonzero(known)[~alike]] = False
     mine = np.where(known, freedom, 0)
@@ -263,30 +261,30 @@ def moderated(own: NDArray[Any], freedom: NDArray[Any]) -> tuple[NDArray[Any], N
 
 def _digamma(x: NDArray[Any]) -> NDArray[Any]:
     """The derivative of the logarithm of the gamma function; x above 0."""
-    found: NDArray[Any] = np.zeros_like(x, dtype=float)
+    value: NDArray[Any] = np.zeros_like(x, dtype=float)
     x = np.array(x, dtype=float)
     for _ in range(6):  # its recurrence; then its series is exact to ten digits
-        found -= 1 / x
+        value -= 1 / x
         x = x + 1
     square = 1 / x**2
-    found += np.log(x) - 0.5 / x - square * (1 / 12 - square * (1 / 120 - square / 252))
-    return found
+    value += np.log(x) - 0.5 / x - square * (1 / 12 - square * (1 / 120 - square / 252))
+    return value
 
 
 def _trigamma(x: NDArray[Any]) -> NDArray[Any]:
-    """The derivative of the same."""
-    found: NDArray[Any] = np.zeros_like(x, dtype=float)
+    """The second derivative of the logarithm of the gamma function; x above 0."""
+    value: NDArray[Any] = np.zeros_like(x, dtype=float)
     x = np.array(x, dtype=float)
     for _ in range(6):
-        found += 1 / x**2
+        value += 1 / x**2
         x = x + 1
     square = 1 / x**2
-    found += 1 / x + square / 2 + square / x * (1 / 6 - square * (1 / 30 - square / 42))
-    return found
+    value += 1 / x + square / 2 + square / x * (1 / 6 - square * (1 / 30 - square / 42))
+    return value
 
 
 def _trigamma_inverse(value: float) -> float:
-    """Return where the function, which falls from infinity to 0, has a value."""
+    """Return where the trigamma function, which falls from infinity to 0, has a value."""
     low, high = 1e-8, 1e8
     for _ in range(80):
         middle = math.sqrt(low * high)
@@ -298,7 +296,7 @@ def _trigamma_inverse(value: float) -> float:
 def _beyond(
     effect: NDArray[Any], se: NDArray[Any], freedom: NDArray[Any], margin: float
 ) -> NDArray[Any]:
-    """Return rates of false discoveries of "the true effect is above the margin"."""
+    """Return rates of false discoveries of "the true effect exceeds the margin"."""
     with np.errstate(invalid="ignore", divide="ignore"):
         t = np.where(se > 0, (effect - margin) / se, np.where(np.isnan(se), np.nan, np.inf))
         t = np.where((se == 0) & (effect <= margin), -np.inf, t)
@@ -307,31 +305,31 @@ def _beyond(
 
 
 def false_discovery(p: NDArray[Any]) -> NDArray[Any]:
-    """Return p-values as the least rates of false discoveries at which each is discovered.
+    """Return for p-values the least rates of false discoveries at which each is discovered.
 
-    NaN is not counted and stays NaN.
+    NaN is ignored and stays NaN.
     """
     flat = p.ravel()
-    found = np.full(flat.shape, np.nan)
+    rates = np.full(flat.shape, np.nan)
     known = np.flatnonzero(~np.isnan(flat))
     order = known[np.argsort(flat[known], kind="stable")]
     steps = flat[order] * len(order) / np.arange(1, len(order) + 1)
-    found[order] = np.minimum(np.minimum.accumulate(steps[::-1])[::-1], 1)
-    return found.reshape(p.shape)
+    rates[order] = np.minimum(np.minimum.accumulate(steps[::-1])[::-1], 1)
+    return rates.reshape(p.shape)
 
 
 def detectable(effects: Effects, beyond: float) -> NDArray[Any]:
-    """Return of each metric the slowdown of a single node that would be found in 99 of 100 fleets.
+    """Return for each metric the slowdown of one node that is found in 99 of 100 fleets.
 
     Args:
-        effects: of the fleet.
+        effects: effects of the fleet.
         beyond: the margin.
 
     Returns:
-        Fractions; NaN where no standard error is known.
+        Fractions; NaN if no standard error is known.
     """
     count = max(1, int((~np.isnan(effects.se)).sum()))
-    found = np.full(effects.se.shape[1], np.nan)
+    slowdowns = np.full(effects.se.shape[1], np.nan)
     for metric in range(effects.se.shape[1]):
         known = ~np.isnan(effects.se[:, metric])
         if not known.any():
@@ -339,5 +337,5 @@ def detectable(effects: Effects, beyond: float) -> NDArray[Any]:
         se = float(np.median(effects.se[known, metric]))
         freedom = np.array([int(np.median(effects.freedom[known, metric]))])
         reach = quantiles(1 - 2 * FALSE_RATE / count, freedom) + quantiles(0.98, freedom)
-        found[metric] = math.expm1(min(math.log1p(beyond) + se * float(reach[0]), 700.0))
-    return found
+        slowdowns[metric] = math.expm1(min(math.log1p(beyond) + se * float(reach[0]), 700.0))
+    return slowdowns

@@ -1,8 +1,8 @@
-"""Where visits run: engines of others behind one small protocol. Only this module imports them.
+"""Engines that run visits, behind one small protocol. Only this module imports them.
 
-Dask's workers are started with one thread each, so that a slot has one visit at a time; its
-profiler is switched off where the workers are ours. With Slurm each visit is a job of its own on a
-node that is named, and nothing runs beside it.
+Dask's workers have one thread each, so that a slot has one visit at a time; its profiler is
+switched off in workers of this process. With Slurm each visit is a job of its own on a named node,
+on which nothing else runs.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class Finished:
 
     Attributes:
         node: name of its slot.
-        brought: what came of it; None where the engine has lost it.
+        brought: its result; None if the engine has lost it.
         reason: how it was lost.
         received: seconds since 1970, by this machine's clock.
-        last: it is not to be begun again in this round.
+        last: whether it must not be tried again in this round.
     """
 
     node: str
@@ -70,18 +70,18 @@ class Finished:
 
 
 class Engine(Protocol):
-    """What visits are handed to.
+    """Runs visits.
 
     Attributes:
-        shares_files: visits see the folders of this machine.
-        notes: what a reader has to know of its slots.
+        shares_files: whether visits see the folders of this machine.
+        notes: notes on its slots for the reader.
     """
 
     shares_files: bool
     notes: tuple[str, ...]
 
     def slots(self) -> Mapping[str, Slot]:
-        """Return the slots that are there now, by name.
+        """Return the slots that are available now, by name.
 
         Raises:
             WorkerError: the engine itself is gone.
@@ -91,14 +91,17 @@ class Engine(Protocol):
         """Begin a visit; a slot has one at a time."""
 
     def finished(self, wait_s: float) -> list[Finished]:
-        """Return the visits that have ended since the last call, after so many seconds or sooner.
+        """Return the visits that have ended since the last call; waits for one.
+
+        Args:
+            wait_s: longest wait in seconds.
 
         Raises:
             WorkerError: the engine itself is gone.
         """
 
     def close(self) -> None:
-        """End what is running, as far as the engine can."""
+        """End all running visits, as far as the engine can."""
 
 
 def open_engine(
@@ -114,14 +117,14 @@ def open_engine(
 
     Args:
         text: ``local``, ``dask://HOST:PORT`` or ``slurm``.
-        slots: of ``local``: how many sets of cores, or ``gpus`` for a slot per GPU.
-        nodes: of ``slurm``: by name; all of the partition by default.
-        options: of ``slurm``: what ``sbatch`` is given, by the names of submitit.
-        folder: of this fleet's files.
-        patience_s: of ``slurm``: seconds that a job may be queued.
+        slots: number of sets of cores for ``local``, or ``gpus`` for a slot per GPU.
+        nodes: names of nodes for ``slurm``; all of the partition by default.
+        options: options of ``sbatch`` for ``slurm``, by submitit's names.
+        folder: folder for this fleet's files.
+        patience_s: seconds that a job of ``slurm`` may be queued.
 
     Raises:
-        UsageError: it is none of them, it lacks its package, or it is not reachable.
+        UsageError: no such engine, its package is missing, or it is not reachable.
     """
     if text == "local":
         return DaskEngine.local(local_slots(slots))
@@ -166,11 +169,11 @@ def local_slots(text: str) -> list[Slot]:
 
 
 class DaskEngine:
-    """Workers of Dask: those of a cluster within this process, or of a scheduler of the user's.
+    """Dask's workers: those of a cluster in this process, or of the user's scheduler.
 
     Args:
-        client: connected.
-        cluster: of this process; None where it is the user's.
+        client: connected client.
+        cluster: cluster of this process; None if it is the user's.
         given: slots of the cluster's workers, by their names.
     """
 
@@ -205,7 +208,7 @@ class DaskEngine:
         """Connect to a scheduler.
 
         Raises:
-            UsageError: nobody answers.
+            UsageError: it does not answer.
         """
         distributed = _distributed()
         address = "tcp://" + text.removeprefix("dask://")
@@ -219,32 +222,32 @@ class DaskEngine:
         return cls(client, None, {})
 
     def slots(self) -> dict[str, Slot]:
-        """Return a slot per worker; of two workers on the same slot the one that was seen first."""
+        """Return a slot per worker; if two workers have the same slot, that of the first one."""
         with _lost_scheduler():
             threads = self._client.nthreads()
-            several = [one for one, count in threads.items() if count != 1]
+            several = [address for address, count in threads.items() if count != 1]
             if several:
                 raise UsageError(
                     f"{several[0]}: this worker has {threads[several[0]]} threads, which would "
                     "time two things at once; nearest: dask worker HOST:PORT --nthreads 1"
                 )
-            fresh = [one for one in threads if one not in self._seen]
+            fresh = [address for address in threads if address not in self._seen]
             if self._given:
                 workers = self._cluster.workers
                 by_address = {worker.address: self._given[name] for name, worker in workers.items()}
-                self._seen.update({one: by_address[one] for one in fresh})
+                self._seen.update({address: by_address[address] for address in fresh})
             elif fresh:
-                said = self._client.run(look, workers=fresh, on_error="return")
-                self._seen.update(_slots_said(said))
-        self._seen = {one: slot for one, slot in self._seen.items() if one in threads}
-        found: dict[str, Slot] = {}
+                answers = self._client.run(look, workers=fresh, on_error="return")
+                self._seen.update(_answered_slots(answers))
+        self._seen = {address: slot for address, slot in self._seen.items() if address in threads}
+        slots: dict[str, Slot] = {}
         for slot in self._seen.values():
-            found.setdefault(slot.name, slot)
-        return found
+            slots.setdefault(slot.name, slot)
+        return slots
 
     def start(self, slot: Slot, order: Order) -> None:
-        """Send a visit to the worker of a slot, and to no other."""
-        address = next(one for one, seen in self._seen.items() if seen.name == slot.name)
+        """Send a visit to the worker of a slot only."""
+        address = next(known for known, seen in self._seen.items() if seen.name == slot.name)
         with _lost_scheduler():
             future = self._client.submit(
                 visit, slot, order, workers=[address], allow_other_workers=False, pure=False
@@ -252,7 +255,7 @@ class DaskEngine:
         self._running[future] = (slot.name, address)
 
     def finished(self, wait_s: float) -> list[Finished]:
-        """Return what has ended; a visit whose worker is gone has ended, too."""
+        """Return visits that have ended, and those whose worker is gone."""
         distributed = _distributed()
         if not self._running:
             time.sleep(wait_s)
@@ -263,7 +266,7 @@ class DaskEngine:
             raise WorkerError("the scheduler is gone")
         with _lost_scheduler():
             there = self._client.nthreads()
-        found = []
+        ended = []
         for future, (node, address) in list(self._running.items()):
             brought, reason = None, None
             if future.status == "finished":
@@ -277,11 +280,11 @@ class DaskEngine:
             else:
                 continue
             del self._running[future]
-            found.append(Finished(node, brought, reason, time.time()))
-        return found
+            ended.append(Finished(node, brought, reason, time.time()))
+        return ended
 
     def close(self) -> None:
-        """Leave a user's scheduler as it is; end the cluster of this process with its sweeps."""
+        """End the cluster of this process and its sweeps; leave a user's scheduler as it is."""
         if self._cluster is not None:
             end_all()
         for future in self._running:
@@ -295,17 +298,17 @@ class DaskEngine:
 
 
 class SlurmEngine:
-    """Jobs of Slurm by submitit, one per visit, each on the node that it names.
+    """Slurm jobs by submitit, one per visit, each on a named node.
 
     Args:
-        folder: for submitit's files; the nodes have to see it.
-        nodes: by name; empty is all of the partition.
-        options: for ``sbatch``, by submitit's names: ``partition``, ``account``, ``gres``.
+        folder: folder for submitit's files, visible from the nodes.
+        nodes: names of nodes; empty for all of the partition.
+        options: options of ``sbatch``, by submitit's names: ``partition``, ``account``, ``gres``.
         patience_s: seconds that a job may be queued before it is cancelled.
-        cluster: ``local`` has submitit start processes on this machine instead.
+        cluster: with ``local`` submitit starts processes on this machine instead.
 
     Raises:
-        UsageError: an option is none of submitit's, or nobody lists the nodes.
+        UsageError: submitit has no such option, or the nodes cannot be listed.
     """
 
     def __init__(
@@ -338,15 +341,15 @@ class SlurmEngine:
         self._refused: list[Finished] = []
 
     def slots(self) -> dict[str, Slot]:
-        """Return the nodes; whether one is there is Slurm's to know."""
+        """Return the nodes; Slurm knows which are available."""
         return {name: Slot(name=name) for name in self._nodes}
 
     def parameters(self, node: str, limit_s: float) -> dict[str, Any]:
-        """Return what a job on a node is submitted with, by submitit's names.
+        """Return the parameters of a job on a node, by submitit's names.
 
         Args:
-            node: by name.
-            limit_s: seconds that the job may take, waiting for its slot and for its end included.
+            node: name of the node.
+            limit_s: seconds that the job may take, including its wait for the slot and its end.
         """
         given = {name: value for name, value in self._options.items() if value is not False}
         options = {f"slurm_{name}": value for name, value in given.items()}
@@ -359,7 +362,7 @@ class SlurmEngine:
         }
 
     def start(self, slot: Slot, order: Order) -> None:
-        """Submit a job for a visit; one that sbatch refuses is that node's failed visit."""
+        """Submit a job for a visit; if sbatch refuses it, the visit has failed."""
         self._executor.update_parameters(**self.parameters(slot.name, longest(order)))
         try:
             job = self._executor.submit(visit, slot, order)
@@ -370,32 +373,32 @@ class SlurmEngine:
             self._running[slot.name] = (job, time.monotonic())
 
     def finished(self, wait_s: float) -> list[Finished]:
-        """Return the visits whose jobs have ended, and those that have been queued for too long."""
+        """Return visits whose jobs have ended, or were queued for too long."""
         end = time.monotonic() + wait_s
         while True:
-            found, self._refused = self._refused, []
+            ended, self._refused = self._refused, []
             for node, (job, submitted) in list(self._running.items()):
                 if job.done():
-                    found.append(_ended_job(node, job))
+                    ended.append(_ended_job(node, job))
                 elif self._queued_too_long(job, submitted):
                     with contextlib.suppress(Exception):
                         job.cancel()
                     reason = f"job {job.job_id}: queued for more than {self._patience_s:g} s"
-                    found.append(Finished(node, None, reason, time.time(), last=True))
+                    ended.append(Finished(node, None, reason, time.time(), last=True))
                 else:
                     continue
                 del self._running[node]
-            if found or time.monotonic() > end:
-                return found
+            if ended or time.monotonic() > end:
+                return ended
             time.sleep(_POLL_S)
 
     def _queued_too_long(self, job: Any, submitted: float) -> bool:
-        """Whether a job has no file of output, which Slurm makes when it begins."""
+        """Whether a job is late and has no output file, which Slurm creates when it begins."""
         late = time.monotonic() - submitted > self._patience_s
         return late and not job.paths.stdout.exists()
 
     def close(self) -> None:
-        """Cancel the jobs; what their sweeps have finished stays on their nodes."""
+        """Cancel the jobs; finished results of their sweeps stay on the nodes."""
         for job, _ in self._running.values():
             with contextlib.suppress(Exception):
                 job.cancel()
@@ -412,23 +415,23 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def _slots_said(said: Mapping[str, Any]) -> dict[str, Slot]:
-    """Return the slots among what workers have answered; one that is gone has none.
+def _answered_slots(answers: Mapping[str, Any]) -> dict[str, Slot]:
+    """Return the slots that workers have answered with; workers that are gone have none.
 
     Raises:
-        UsageError: a worker is there and cannot say, as where pydlbench is not installed.
+        UsageError: a worker raised another error, such as that pydlbench is not installed.
     """
-    for address, one in said.items():
-        if not isinstance(one, (Slot, OSError)):
+    for address, answer in answers.items():
+        if not isinstance(answer, (Slot, OSError)):
             raise UsageError(
-                f"{address}: this worker cannot say what it has ({type(one).__name__}: {one}); "
+                f"{address}: no answer from this worker ({type(answer).__name__}: {answer}); "
                 "nearest: install the same pydlbench where it runs"
             )
-    return {address: one for address, one in said.items() if isinstance(one, Slot)}
+    return {address: answer for address, answer in answers.items() if isinstance(answer, Slot)}
 
 
 def _slurm_values(options: Mapping[str, str]) -> dict[str, Any]:
-    """Return options with numbers and switches as such.
+    """Return options with numbers and switches converted.
 
     Raises:
         UsageError: submitit has no such option.
@@ -436,22 +439,22 @@ def _slurm_values(options: Mapping[str, str]) -> dict[str, Any]:
     from submitit.slurm.slurm import SlurmExecutor
 
     known = sorted(SlurmExecutor._valid_parameters() - {"nodelist", "map_count"})  # noqa: SLF001 - submitit has no other list
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, text in options.items():
         if name not in known:
             near = ", ".join(nearest(name, known, 1) or ["partition"])
             raise UsageError(f"--slurm {name}={text}: no such option of sbatch; nearest: {near}")
-        found[name] = (
+        values[name] = (
             int(text) if text.isdecimal() else {"true": True, "false": False}.get(text, text)
         )
-    return found
+    return values
 
 
 def _listed(partition: str | None) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
-    """Return the nodes that Slurm lists, and those of them that are out of use with their state.
+    """Return the nodes that Slurm lists, and those out of use with their state.
 
     Raises:
-        UsageError: it lists none that could be used, or is not installed.
+        UsageError: no listed node can be used, or Slurm is not installed.
     """
     words = ["sinfo", "--noheader", "--Node", "--format=%N %t"]
     words += [] if partition is None else [f"--partition={partition}"]
@@ -470,14 +473,14 @@ def _listed(partition: str | None) -> tuple[tuple[str, ...], list[tuple[str, str
     ]
     names = tuple(name for name in states if name not in dict(out))
     if done.returncode or not names:
-        said = " ".join(done.stderr.split())
-        said = said or ", ".join(f"{name} is {state}" for name, state in out[:3]) or "no node"
-        raise UsageError(f"--on slurm: {shlex.join(words)}: {said}; nearest: --nodes NAME...")
+        reason = " ".join(done.stderr.split())
+        reason = reason or ", ".join(f"{name} is {state}" for name, state in out[:3]) or "no node"
+        raise UsageError(f"--on slurm: {shlex.join(words)}: {reason}; nearest: --nodes NAME...")
     return names, out
 
 
 def _distributed() -> Any:
-    """Import Dask, with its profiler off in this process and no directory of its own behind.
+    """Import Dask, with its profiler switched off and without a directory of its own.
 
     Raises:
         UsageError: it is not installed.
@@ -495,7 +498,7 @@ def _distributed() -> Any:
 
 @contextlib.contextmanager
 def _lost_scheduler() -> Any:
-    """Raise what Dask raises for a scheduler that is gone as an error of ours."""
+    """Raise Dask's error of a lost scheduler as a ``WorkerError``."""
     try:
         yield
     except (TimeoutError, PydlbenchError):

@@ -1,4 +1,4 @@
-"""What a verdict needs of a store that a node has brought back."""
+"""Reads from a node's store what a verdict needs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STEPS: Final = ("step", "estimate", "breakdown step")
 
 
 def visit_key(node: str, number: int) -> str:
-    """Return what a visit's entry is found by."""
+    """Return the key of a visit's entry."""
     return f"visit/{number}/{node}"
 
 
@@ -42,26 +42,26 @@ def gathered(path: Path) -> dict[str, Any]:
     """Return fields of :class:`~pydlbench.records.fleet.FleetVisit` from a store.
 
     Args:
-        path: of the store, with one sweep in it.
+        path: store with one sweep.
 
     Raises:
         StoreError: it cannot be read, or has no sweep.
     """
     with Store.open(path, readonly=True) as store:
-        sweeps = [one for one in store.runs() if one.kind == "sweep"]
+        sweeps = [run for run in store.runs() if run.kind == "sweep"]
         if not sweeps:
             raise StoreError(f"store {path}: there is no sweep in it")
         info, record = sweeps[0], store.record(sweeps[0].id)
         # What goes into a sum is behind the sum.
-        entries = [one for one in store.entries(info.id) if kernel_of(one.key) is None]
-    found = [
+        entries = [entry for entry in store.entries(info.id) if kernel_of(entry.key) is None]
+    rows = [
         (row, entry)
         for entry in entries
         for row in side_of(info.id, Loaded(info, record, [entry])).rows
     ]
     # By what was asked for: the order in which rows end is another one on each node.
-    found.sort(key=lambda one: (str(key(one[0])), one[1].key or ""))
-    named = zip(_names([row for row, _ in found]), found, strict=True)
+    rows.sort(key=lambda pair: (str(key(pair[0])), pair[1].key or ""))
+    named = zip(_names([row for row, _ in rows]), rows, strict=True)
     return {
         "started_utc": record.created_utc,
         "machine": machine_name(record.device),
@@ -73,15 +73,15 @@ def gathered(path: Path) -> dict[str, Any]:
 
 
 def collected(folder: Path) -> list[FleetVisit]:
-    """Return the visits whose stores lie in a folder, named by node and round: ``n07.0.sqlite``.
+    """Return the visits of the stores in a folder, named by node and round: ``n07.0.sqlite``.
 
     Args:
-        folder: with the stores of all nodes.
+        folder: folder with the stores of all nodes.
 
     Raises:
         UsageError: there is none.
     """
-    found = []
+    visits = []
     for path in sorted(folder.glob("*.*.sqlite")):
         node, _, number = path.name.removesuffix(".sqlite").rpartition(".")
         if not number.isdecimal():
@@ -92,7 +92,7 @@ def collected(folder: Path) -> list[FleetVisit]:
             facts, reason = {}, f"its store cannot be read: {error}"
         status = "ok" if facts.get("values") else "failed"
         reason = reason or (None if status == "ok" else "no row of its sweep has a time")
-        found.append(
+        visits.append(
             FleetVisit(
                 node=node,
                 round=int(number),
@@ -102,57 +102,57 @@ def collected(folder: Path) -> list[FleetVisit]:
                 **facts,
             )
         )
-    if not found:
+    if not visits:
         raise UsageError(
             f"{folder}: has no stores named NODE.ROUND.sqlite; nearest: the folder that the nodes' "
             "sweeps were kept in"
         )
-    return found
+    return visits
 
 
 def _names(rows: Sequence[Row]) -> list[str]:
-    """Return a name for each row; whether rows have failed makes no difference to it.
+    """Return a name for each row, whether or not rows have failed.
 
-    What tells rows apart that would have the same name stands behind it: ``threads 2``.
+    Rows with the same name get what distinguishes them appended: ``threads 2``.
     """
     plain = [
         " ".join(filter(None, (describe(row), f"batch {row.batch}" if row.batch else "")))
         for row in rows
     ]
-    told = [_told(row) for row in rows]
+    details = [_details(row) for row in rows]
     alike: dict[str, list[int]] = {}
     for at, name in enumerate(plain):
         alike.setdefault(name, []).append(at)
     times: dict[str, int] = {}
-    found = []
+    names = []
     for at, name in enumerate(plain):
-        others = [told[other] for other in alike[name]]
+        others = [details[other] for other in alike[name]]
         words = [
             f"{what} {value}"
-            for what, value in told[at].items()
-            if any(one.get(what) != value for one in others)
+            for what, value in details[at].items()
+            if any(other.get(what) != value for other in others)
         ]
         whole = " ".join([name, *words])
         times[whole] = times.get(whole, 0) + 1  # such as another budget
-        found.append(f"{whole} #{times[whole]}" if times[whole] > 1 else whole)
-    return found
+        names.append(f"{whole} #{times[whole]}" if times[whole] > 1 else whole)
+    return names
 
 
-def _told(row: Row) -> dict[str, str]:
-    """Return what a row's name leaves out, by what it is called."""
+def _details(row: Row) -> dict[str, str]:
+    """Return the fields that a row's name leaves out."""
     # How a framework was timed is not known of a row that failed.
     left_out = {"problem", *(["timing"] if row.backend != "native" else [])}
-    found = {name.strip("_"): getattr(row, name) for name in FIELDS if name not in left_out}
+    fields = {name.strip("_"): getattr(row, name) for name in FIELDS if name not in left_out}
     options = row.problem.startswith("{")  # of a step
     more = json.loads(row.problem) if options else {"problem": row.problem}
-    return {name: str(value) for name, value in {**found, **more}.items() if value is not None}
+    return {name: str(value) for name, value in {**fields, **more}.items() if value is not None}
 
 
 def _value(row: Row, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row's time and what was read beside it, without what is not known."""
+    """Return a row's time and the readings taken with it, as far as they are known."""
     gpu = document.get("gpu") or {}
     roof = document.get("roofline") or {}
-    found = {
+    fields = {
         "time_s": row.median,
         "clock_hz": row.clock_hz or gpu.get("sm_clock_hz"),
         "contended": True if row.contended else None,
@@ -163,7 +163,7 @@ def _value(row: Row, document: Mapping[str, Any]) -> dict[str, Any]:
         "step": True if row.kind in STEPS else None,
         "command": _command(row, document),
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _command(row: Row, document: Mapping[str, Any]) -> str:
@@ -190,10 +190,10 @@ def _command(row: Row, document: Mapping[str, Any]) -> str:
 
 
 def _step_words(kind: str, document: Mapping[str, Any]) -> list[str]:
-    """Return the words that time a step, an estimate or a breakdown again.
+    """Return the words that measure a step, an estimate or a breakdown again.
 
     Raises:
-        StoreError: the document is not as its command writes it.
+        StoreError: the document was not written by its command.
     """
     usual = ONNX_FRAMEWORK if is_onnx(str(document.get("model"))) else FRAMEWORKS[0]
     try:
@@ -212,13 +212,13 @@ def _step_words(kind: str, document: Mapping[str, Any]) -> list[str]:
 
 
 def _versions(record: RunRecord) -> dict[str, str]:
-    """Return what a time depends on besides the hardware: libraries and the code that times."""
+    """Return versions that affect times: libraries, and the code that measures."""
     known = dict(record.environment.get("packages") or {})
     return {**known, "code": str(record.environment.get("code") or "")}
 
 
 def _kind(record: RunRecord) -> str:
-    """Return a digest of what two nodes have to have in common to be compared."""
+    """Return a digest of what two nodes must have in common to be compared."""
     host = cpu_identity(record.device)
     # A host's name with a GPU in it is its CPU's, which does not change the card's times much.
     hardware: Any = gpu_name(record.device) or host

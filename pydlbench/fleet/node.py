@@ -1,8 +1,8 @@
-"""What runs on a node: one sweep, in a process of its own, on a slot that is held by a lock.
+"""Runs on a node: one sweep in a process of its own, on a slot that is held by locks.
 
-An engine calls :func:`visit` wherever it likes. Nothing of the engine is used in here, and nothing
-runs beside the sweep but its parent, which waits. What a visit has finished lies in a file on the
-node: the next visit of the same slot and round goes on with it, whoever was killed in between.
+An engine calls :func:`visit` on the node. This module uses nothing of the engine, and only the
+waiting parent runs together with the sweep. Finished rows are in a file on the node: the next visit
+of the same slot and round resumes it, even if a process was killed.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ os.execvp(sys.argv[2], sys.argv[2:])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """What one visit has for itself.
+    """Resources of one visit.
 
     Attributes:
-        name: of the slot, the same whenever the engine lists it.
-        cpus: logical CPUs that the sweep is bound to; empty is all that the process may use.
-        gpu: of the GPU, as ``CUDA_VISIBLE_DEVICES`` takes it; empty where there is none, or where
-            the node itself says which.
+        name: name of the slot, the same whenever the engine lists it.
+        cpus: logical CPUs that the sweep is bound to; empty for all that the process may use.
+        gpu: the GPU, as in ``CUDA_VISIBLE_DEVICES``; empty if there is none, or if the node itself
+            sets it.
     """
 
     name: str
@@ -79,39 +79,39 @@ class Slot:
 
     @property
     def prefix(self) -> str:
-        """What stands before a command line that is to run on this slot."""
+        """Prefix of a command line that runs on this slot."""
         card = f"CUDA_VISIBLE_DEVICES={self.gpu} " if self.gpu else ""
         return f"{card}taskset -c {format_cpus(self.cpus)} " if self.cpus else card
 
     def locks(self) -> list[str]:
-        """Return names of files whose locks hold it, in an order that all slots have in common.
+        """Return names of the files that are locked for it, in an order that all slots share.
 
-        A card has one name, whether its number or its UUID was given; so the node is asked.
+        The node is asked for UUIDs, so that a card has one name whether its number or UUID is
+        given.
         """
-        named = [one.strip() for one in self.gpu.split(",") if one.strip()]
+        named = [name.strip() for name in self.gpu.split(",") if name.strip()]
         try:
             listed = list_cards() if named else []
         except (OSError, subprocess.SubprocessError):
             listed = []  # as it is called, then
-        cards = sorted({uuid for one in named for uuid in _held_cards(one, listed)})
-        plain = [re.sub(r"[^A-Za-z0-9-]", "_", one) for one in cards]
+        cards = sorted({uuid for name in named for uuid in _held_cards(name, listed)})
+        plain = [re.sub(r"[^A-Za-z0-9-]", "_", card) for card in cards]
         numbers = [f"cpu-{number}" for number in sorted(self.cpus)]
         return [f"pydlbench-{name}.lock" for name in (*plain, *numbers)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What a visit is to do.
+    """What a visit does.
 
     Attributes:
         fleet: id of the fleet's run.
-        round: counted from 0.
-        text: of the sweep's file.
-        folder: where the store is kept; None is a folder of the node's own, and the store is
-            brought back as bytes.
-        limit_s: seconds after which the sweep is told to end.
-        wait_s: seconds to wait for a slot that somebody else holds.
-        program: what is called; ``pydlbench`` of the same interpreter by default.
+        round: number of the round, counted from 0.
+        text: content of the sweep's file.
+        folder: folder for the store; None for one of the node, whose store is returned as bytes.
+        limit_s: seconds after which the sweep is terminated.
+        wait_s: seconds to wait for a slot that is in use.
+        program: program to call; ``pydlbench`` of the same interpreter by default.
     """
 
     fleet: str
@@ -125,15 +125,15 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brought:
-    """What came of a visit.
+    """Result of a visit.
 
     Attributes:
-        slot: what was used, its CPUs and GPU filled in.
-        reason: why the sweep is not whole; None where it is.
-        refused: the sweep calls its input bad, as it would the next time.
+        slot: the slot with its CPUs and GPU filled in.
+        reason: why the sweep is incomplete; None if it is complete.
+        refused: whether the sweep refused its input, as it would the next time.
         began: seconds since 1970 by the node's clock.
-        ended: likewise.
-        data: the store's bytes; None where it lies in the folder that was named, or there is none.
+        ended: seconds since 1970 by the node's clock.
+        data: bytes of the store; None if it is in the given folder, or if there is none.
     """
 
     slot: Slot
@@ -149,11 +149,11 @@ _LISTED_S: Final = 60.0
 
 
 def list_cards() -> list[tuple[str, str]]:
-    """Return UUID and model of each GPU, in the order of their places on the bus.
+    """Return UUID and model of each GPU, in the order of the bus.
 
     Raises:
         OSError: there is no ``nvidia-smi``.
-        SubprocessError: it lists none, or hangs as an ill driver does.
+        SubprocessError: it lists none, or hangs because of a faulty driver.
     """
     done = subprocess.run(  # a program of the driver, found as the user's shell finds it
         ["nvidia-smi", "--query-gpu=uuid,name", "--format=csv,noheader"],  # noqa: S607
@@ -162,12 +162,12 @@ def list_cards() -> list[tuple[str, str]]:
         check=True,
         timeout=_LISTED_S,
     )
-    found = [line.partition(",") for line in done.stdout.splitlines() if line.strip()]
-    return [(uuid.strip(), model.strip()) for uuid, _, model in found]
+    lines = [line.partition(",") for line in done.stdout.splitlines() if line.strip()]
+    return [(uuid.strip(), model.strip()) for uuid, _, model in lines]
 
 
 def _held_cards(named: str, listed: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the UUIDs of what CUDA calls a card, or what it is called where that says no more."""
+    """Return the UUIDs of a card as CUDA names it, or the name itself if that is ambiguous."""
     uuids = [uuid for uuid, _ in listed]
     if not named.isdecimal():  # CUDA takes the beginning of a UUID
         return [uuid for uuid in uuids if uuid.startswith(named)] or [named]
@@ -179,10 +179,10 @@ def _held_cards(named: str, listed: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def look(name: str | None = None) -> Slot:
-    """Return this process as a slot: what it may use is what whoever started it has given it.
+    """Return the slot that this process has been given.
 
     Args:
-        name: of the slot; by default the host's, with what is used of it where that is not all.
+        name: name of the slot; by default the host's, with CPUs or GPUs if it has not all of them.
     """
     cpus = tuple(sorted(os.sched_getaffinity(0)))
     cards = os.environ.get("CUDA_VISIBLE_DEVICES", "")
@@ -195,10 +195,10 @@ def look(name: str | None = None) -> Slot:
 
 
 def visit(slot: Slot, order: Order) -> Brought:
-    """Run the sweep on a slot, or go on with it; never raises what a node can have wrong with it.
+    """Run or resume the sweep on a slot; errors of the node are returned, not raised.
 
     Args:
-        slot: which; what it leaves open is this process's own.
+        slot: the slot; what it leaves open is taken from this process.
         order: what to do.
     """
     own = look(slot.name)
@@ -220,12 +220,12 @@ def visit(slot: Slot, order: Order) -> Brought:
 
 
 def longest(order: Order) -> float:
-    """Return the seconds after which a visit has ended by itself: it waits, runs, and is ended."""
+    """Return the seconds after which a visit has ended: waiting, running, and terminating."""
     return order.wait_s + order.limit_s + 2 * _GRACE_S
 
 
 def store_name(node: str, number: int) -> str:
-    """Return the file name of a visit's store; no two nodes have the same."""
+    """Return the file name of a visit's store; it is different for each node."""
     plain = re.sub(r"[^A-Za-z0-9.-]+", "_", node)[:80]
     digest = hashlib.sha256(node.encode("utf-8", "backslashreplace")).hexdigest()[:6]
     return f"{plain}-{digest}.{number}.sqlite"
@@ -233,20 +233,20 @@ def store_name(node: str, number: int) -> str:
 
 @contextlib.contextmanager
 def exclusive(slot: Slot, wait_s: float) -> Iterator[tuple[int, ...]]:
-    """Hold a slot against everybody else on the node who asks, whatever an engine believes.
+    """Lock a slot against all other processes on the node that ask for it.
 
-    A process that inherits the descriptors holds it as well: a sweep that is being ended because
-    its visit was killed.
+    A process that inherits the descriptors holds the locks as well, such as a sweep that is
+    terminated because its visit was killed.
 
     Args:
-        slot: whose CPUs and GPU are held.
-        wait_s: seconds to wait for whoever holds some of it.
+        slot: slot whose CPUs and GPU are locked.
+        wait_s: seconds to wait for other holders.
 
     Yields:
         The descriptors.
 
     Raises:
-        WorkerError: it is still held then.
+        WorkerError: it is still locked then.
     """
     end = time.monotonic() + wait_s
     held: list[int] = []
@@ -267,12 +267,12 @@ def exclusive(slot: Slot, wait_s: float) -> Iterator[tuple[int, ...]]:
                         raise WorkerError(_NO_MORE) from error
         yield tuple(held)
     finally:
-        for one in held:
-            os.close(one)
+        for descriptor in held:
+            os.close(descriptor)
 
 
 def _opened(path: Path) -> int:
-    """Open a lock's file, which may be another user's; what is in it does not matter."""
+    """Open a lock file, which may be another user's; its content does not matter."""
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -296,7 +296,7 @@ def _folder(order: Order) -> Path:
 
 
 def _sweep(slot: Slot, order: Order, path: Path, locks: tuple[int, ...]) -> tuple[str | None, bool]:
-    """Run or go on; return why it is not whole, and whether that would be so again."""
+    """Run or resume the sweep; return why it is incomplete, and whether that would recur."""
     file = path.with_suffix(".toml")
     file.write_text(order.text, encoding="utf-8")
     begun, status = _begun(path)
@@ -306,18 +306,18 @@ def _sweep(slot: Slot, order: Order, path: Path, locks: tuple[int, ...]) -> tupl
         with Store.open(path) as store:
             store.end(begun)
     words = ["sweep", "--resume", begun] if begun else ["sweep", str(file)]
-    code, said = _run(slot, order, [*words, "--quiet", "--store", str(path)], path, locks)
+    code, message = _run(slot, order, [*words, "--quiet", "--store", str(path)], path, locks)
     if code == 2 and begun:
         # Machine or libraries are not those that it was begun with: its rows stay in a file.
         path.replace(path.with_suffix(f".{begun}.sqlite"))
         words = ["sweep", str(file), "--quiet", "--store", str(path)]
-        code, said = _run(slot, order, words, path, locks)
+        code, message = _run(slot, order, words, path, locks)
     if _begun(path)[1] == "done":
         return _whole(path)
     if path.exists():
         with Store.open(path) as store:
             store.settle()
-    return said or f"the sweep ended with {code} and without results", code == 2
+    return message or f"the sweep ended with {code} and without results", code == 2
 
 
 def _whole(path: Path) -> tuple[None, bool]:
@@ -338,7 +338,7 @@ def _begun(path: Path) -> tuple[str, str]:
         return "", ""
     try:
         with Store.open(path, readonly=True) as store:
-            runs = [one for one in store.runs() if one.kind == "sweep"]
+            runs = [run for run in store.runs() if run.kind == "sweep"]
     except StoreError:
         path.replace(path.with_suffix(f".damaged-{time.time():.0f}"))
         return "", ""
@@ -361,8 +361,8 @@ def end_all() -> None:
     """Tell the sweeps that this process has started to end; what they have finished is kept."""
     with _starting:
         _ended.set()
-        for one in _running:
-            one.terminate()
+        for process in _running:
+            process.terminate()
 
 
 def _run(

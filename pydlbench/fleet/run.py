@@ -1,4 +1,4 @@
-"""The rounds of a fleet: each node once a round, in random order, until its round is whole."""
+"""The rounds of a fleet: each node is visited once a round, in random order."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ _TABLE: Final = f"""
 
 [[layers]]  # the same in every round of every fleet
 shape = '{REFERENCE}'
-defaults = ["budget", "repetitions", "seed", "confidence", "device"]
+defaults = ["budget", "repetitions", "seed", "device"]
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a fleet's run is to do.
+    """What a fleet's run does.
 
     Attributes:
         fleet: id of its run.
-        text: of the sweep's file, the reference in it.
-        folder: of the stores that are brought back.
-        rounds: how often each node is visited.
-        tries: how often a visit is begun before its round is given up.
+        text: content of the sweep's file, with the reference.
+        folder: folder for the stores.
+        rounds: visits of each node.
+        tries: how often a visit is tried before it has failed.
         limit_s: seconds that a visit may take.
-        patience_s: seconds that a node may be gone before its round is given up, and that the
+        patience_s: seconds that a node may be unavailable before its visit has failed, and that the
             first one may take to appear.
-        seed: of the order of nodes.
-        program: what a visit calls; ``pydlbench`` by default.
+        seed: seed of the order of nodes.
+        program: program that a visit calls; ``pydlbench`` by default.
     """
 
     fleet: str
@@ -71,7 +71,7 @@ def with_reference(text: str) -> str:
 
 @dataclass(slots=True)
 class _Round:
-    """What is left to do of a round."""
+    """State of a round."""
 
     number: int
     waiting: list[str]
@@ -84,22 +84,22 @@ class _Round:
 def run_rounds(
     engine: Engine, store: Store, plan: Plan, tell: Callable[[str], None]
 ) -> tuple[int, int]:
-    """Visit every node in every round; each visit is kept when it has ended.
+    """Visit every node in every round; each visit is stored when it has ended.
 
-    Visits that are kept already and whole are not made again.
+    Visits that are stored already and complete are skipped.
 
     Args:
-        engine: where nodes are.
-        store: with the run in it.
+        engine: engine with the nodes.
+        store: store with the run in it.
         plan: what to do.
-        tell: called with a line for whatever goes wrong, and for each round.
+        tell: called with a line for each error and each round.
 
     Returns:
-        How many visits are whole, and how many are not.
+        The numbers of complete and of incomplete visits.
 
     Raises:
-        UsageError: there is no node at all, or all of them call the file bad.
-        PydlbenchError: the engine is gone, or nothing can be kept; what was finished is.
+        UsageError: there is no node, or all of them refuse the file.
+        PydlbenchError: the engine is gone, or nothing can be stored; finished visits are.
     """
     nodes = dict.fromkeys(_first(engine, plan))
     done: dict[tuple[str, int], bool] = {}
@@ -112,23 +112,23 @@ def run_rounds(
         nodes |= dict.fromkeys(engine.slots())
         order = [name for name in nodes if not done.get((name, number))]
         random.Random(f"{plan.seed} {number}").shuffle(order)  # noqa: S311 - an order, not a secret
-        left = _Round(number, list(order))
+        state = _Round(number, list(order))
         began = time.monotonic()
-        while left.waiting or left.running:
-            _begin(engine, plan, left, seen)
+        while state.waiting or state.running:
+            _begin(engine, plan, state, seen)
             # What waits now was not there a moment ago, however long visits take to be kept.
-            for gone in _given_up(plan, left, seen):
+            for gone in _given_up(plan, state, seen):
                 _keep(store, plan, gone)
                 done[gone.node, number] = False
-            for one in engine.finished(_LOOK_S):
-                seen[one.node] = time.monotonic()
-                visit = _kept(store, plan, left, one)
+            for ended in engine.finished(_LOOK_S):
+                seen[ended.node] = time.monotonic()
+                visit = _kept(store, plan, state, ended)
                 if visit is not None:
-                    done[one.node, number] = visit.status == "ok"
-            _check_file(left, order, done)
+                    done[ended.node, number] = visit.status == "ok"
+            _check_file(state, order, done)
         names = [name for name in order if not done.get((name, number))]
         for name in names:
-            tell(f"round {number + 1}: {name}: not whole: {left.reasons.get(name, 'not there')}")
+            tell(f"round {number + 1}: {name}: not whole: {state.reasons.get(name, 'not there')}")
         spent = format_seconds(time.monotonic() - began)
         if order:
             tell(f"round {number + 1} of {plan.rounds}: {len(order) - len(names)} visits, {spent}")
@@ -136,51 +136,51 @@ def run_rounds(
 
 
 def _first(engine: Engine, plan: Plan) -> Mapping[str, Slot]:
-    """Return the nodes, once there is one."""
+    """Return the nodes, as soon as there is one."""
     end = time.monotonic() + plan.patience_s
-    while not (found := engine.slots()):
+    while not (slots := engine.slots()):
         if time.monotonic() > end:
             raise UsageError(
                 f"--on: no worker has come within {plan.patience_s:g} s; nearest: start one per "
                 "slot with dask worker HOST:PORT --nthreads 1 --no-nanny"
             )
         time.sleep(min(_LOOK_S, plan.patience_s))
-    return found
+    return slots
 
 
-def _begin(engine: Engine, plan: Plan, left: _Round, seen: dict[str, float]) -> None:
-    """Begin the visits of all nodes that are there and wait."""
+def _begin(engine: Engine, plan: Plan, state: _Round, seen: dict[str, float]) -> None:
+    """Begin the visits of all waiting nodes that are available."""
     there = engine.slots()
     seen.update(dict.fromkeys(there, time.monotonic()))
-    for name in [name for name in left.waiting if name in there]:
+    for name in [name for name in state.waiting if name in there]:
         order = Order(
             fleet=plan.fleet,
-            round=left.number,
+            round=state.number,
             text=plan.text,
             folder=str(plan.folder) if engine.shares_files else None,
             limit_s=plan.limit_s,
             program=plan.program,
         )
-        left.waiting.remove(name)
-        left.tries[name] = left.tries.get(name, 0) + 1
-        left.running[name] = time.time()
+        state.waiting.remove(name)
+        state.tries[name] = state.tries.get(name, 0) + 1
+        state.running[name] = time.time()
         engine.start(there[name], order)
 
 
-def _kept(store: Store, plan: Plan, left: _Round, one: Finished) -> FleetVisit | None:
-    """Keep what a visit has brought; None where it is to be tried again."""
-    sent = left.running.pop(one.node)
-    brought = one.brought
-    reason = one.reason if brought is None else brought.reason
+def _kept(store: Store, plan: Plan, state: _Round, ended: Finished) -> FleetVisit | None:
+    """Store the result of a visit; return None if it is to be tried again."""
+    sent = state.running.pop(ended.node)
+    brought = ended.brought
+    reason = ended.reason if brought is None else brought.reason
     refused = brought is not None and brought.refused
-    again = left.tries[one.node] < plan.tries and not refused and not one.last
-    path = plan.folder / store_name(one.node, left.number)
+    again = state.tries[ended.node] < plan.tries and not refused and not ended.last
+    path = plan.folder / store_name(ended.node, state.number)
     facts: dict[str, Any] = {}
     if brought is not None:
         if brought.data is not None:
             _write(path, brought.data)
         # Sent before it began and received after it ended: what lies outside is the clock's.
-        ahead, behind = brought.ended - one.received, brought.began - sent
+        ahead, behind = brought.ended - ended.received, brought.began - sent
         facts = {
             "seconds": brought.ended - brought.began,
             "clock_offset_s": max(ahead, 0.0) + min(behind, 0.0),
@@ -192,16 +192,16 @@ def _kept(store: Store, plan: Plan, left: _Round, one: Finished) -> FleetVisit |
         except PydlbenchError as error:
             reason = f"its store cannot be read: {error}"
     if reason is not None:
-        left.reasons[one.node] = reason
+        state.reasons[ended.node] = reason
         if refused:
-            left.refused.add(one.node)
+            state.refused.add(ended.node)
         if again:
-            left.waiting.append(one.node)
+            state.waiting.append(ended.node)
             return None
     visit = FleetVisit(
-        node=one.node,
-        round=left.number,
-        tries=left.tries[one.node],
+        node=ended.node,
+        round=state.number,
+        tries=state.tries[ended.node],
         status="ok" if reason is None else "failed",
         reason=reason,
         store=path.name if path.exists() else None,
@@ -211,31 +211,31 @@ def _kept(store: Store, plan: Plan, left: _Round, one: Finished) -> FleetVisit |
     return visit
 
 
-def _given_up(plan: Plan, left: _Round, seen: Mapping[str, float]) -> list[FleetVisit]:
-    """Return failed visits of the nodes that have been gone for too long."""
+def _given_up(plan: Plan, state: _Round, seen: Mapping[str, float]) -> list[FleetVisit]:
+    """Return failed visits of the nodes that were unavailable for too long."""
     now = time.monotonic()
-    gone = [name for name in left.waiting if now - seen.get(name, 0.0) > plan.patience_s]
-    found = []
+    gone = [name for name in state.waiting if now - seen.get(name, 0.0) > plan.patience_s]
+    visits = []
     for name in gone:
-        left.waiting.remove(name)
-        reason = f"{left.reasons.get(name, 'not there')}; gone for {plan.patience_s:g} s"
-        left.reasons[name] = reason
-        found.append(
+        state.waiting.remove(name)
+        reason = f"{state.reasons.get(name, 'not there')}; gone for {plan.patience_s:g} s"
+        state.reasons[name] = reason
+        visits.append(
             FleetVisit(
                 node=name,
-                round=left.number,
-                tries=left.tries.get(name, 0),
+                round=state.number,
+                tries=state.tries.get(name, 0),
                 status="failed",
                 reason=reason,
             )
         )
-    return found
+    return visits
 
 
-def _check_file(left: _Round, order: Sequence[str], done: Mapping[tuple[str, int], bool]) -> None:
-    """Give up where all nodes of the first round call the file itself bad."""
-    if left.refused == {*order} and not any(done.values()):
-        raise UsageError(f"{order[0]}: {left.reasons[order[0]]}")
+def _check_file(state: _Round, order: Sequence[str], done: Mapping[tuple[str, int], bool]) -> None:
+    """Raise an error if all nodes of the first round refuse the file."""
+    if state.refused == {*order} and not any(done.values()):
+        raise UsageError(f"{order[0]}: {state.reasons[order[0]]}")
 
 
 def _keep(store: Store, plan: Plan, visit: FleetVisit) -> None:
@@ -244,7 +244,7 @@ def _keep(store: Store, plan: Plan, visit: FleetVisit) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all.
+    """Write a file completely or not at all.
 
     Raises:
         PydlbenchError: it cannot be written.

@@ -1,4 +1,4 @@
-"""Which nodes are slow, why as far as their own rows tell, and what that costs a step."""
+"""Which nodes are slow, why as far as their own rows show, and what that costs a step."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _NAMED: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Visits as arrays, rounds x nodes x metrics; NaN is what is not there."""
+    """Visits as arrays, rounds x nodes x metrics; NaN for missing values."""
 
     nodes: list[str]
     metrics: list[str]
@@ -87,21 +87,21 @@ def judge_visits(
 
     Args:
         visits: JSON objects of :class:`~pydlbench.records.fleet.FleetVisit`.
-        beyond: what counts as slow, as a fraction.
-        model: of the steps that are told of; all by default.
+        beyond: least slowdown, as a fraction.
+        model: model whose steps are listed; None for all.
 
     Raises:
-        UsageError: no visit is whole, or no metric is a step of the model.
+        UsageError: no visit is complete, or no metric is a step of the model.
     """
     fleet = tabled(visits, beyond)
     table, groups, effects, latest = fleet.table, fleet.groups, fleet.effects, fleet.latest
     kinds, names = fleet.kinds, fleet.names
-    found = _effects(table, names, groups, effects, latest)
+    rows = _effects(table, names, groups, effects, latest)
     return FleetVerdict(
         beyond=beyond,
-        nodes=tuple(_nodes(visits, latest, kinds, found)),
+        nodes=tuple(_nodes(visits, latest, kinds, rows)),
         metrics=tuple(_metrics(table, names, groups, effects, beyond)),
-        effects=tuple(found),
+        effects=tuple(rows),
         steps=tuple(_steps(table, groups, effects, model)),
         notes=tuple(_notes(latest, kinds, fleet.mixed)),
     )
@@ -109,15 +109,15 @@ def judge_visits(
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """A fleet's whole visits as arrays, and what is known of each node.
+    """The complete visits of a fleet as arrays, with the effects of its nodes.
 
     Attributes:
-        table: of the visits.
-        names: of the metrics, all of them together as the last where there are several.
-        groups: of each node the number of its kind.
-        kinds: their digests.
-        effects: of each node in each metric.
-        latest: each node's last visit.
+        table: visits as arrays.
+        names: names of the metrics; if there are several, the last one is all of them together.
+        groups: number of each node's kind.
+        kinds: digests of the kinds.
+        effects: effects of the nodes in each metric.
+        latest: the last visit of each node.
         mixed: nodes that were changed between rounds.
     """
 
@@ -131,19 +131,23 @@ class Fleet:
 
 
 def tabled(visits: Sequence[Mapping[str, Any]], beyond: float) -> Fleet:
-    """Return a fleet's visits as arrays, judged.
+    """Return a fleet's visits as arrays, with the effects of its nodes.
 
     Raises:
-        UsageError: no visit is whole.
+        UsageError: no visit is complete.
     """
-    whole = [one for one in visits if one["status"] == "ok" and one["values"]]
+    whole = [visit for visit in visits if visit["status"] == "ok" and visit["values"]]
     if not whole:
         raise UsageError("RUN: none of its visits is whole; see: pydlbench runs")
     # A node that was changed between rounds counts as what it is now.
-    latest = {one["node"]: one for one in sorted(whole, key=lambda one: int(one["round"]))}
-    mixed = sorted({one["node"] for one in whole if one["kind"] != latest[one["node"]]["kind"]})
-    whole = [one for one in whole if one["kind"] == latest[one["node"]]["kind"]]
-    kinds = list(dict.fromkeys(one["kind"] for one in latest.values()))
+    latest = {
+        visit["node"]: visit for visit in sorted(whole, key=lambda visit: int(visit["round"]))
+    }
+    mixed = sorted(
+        {visit["node"] for visit in whole if visit["kind"] != latest[visit["node"]]["kind"]}
+    )
+    whole = [visit for visit in whole if visit["kind"] == latest[visit["node"]]["kind"]]
+    kinds = list(dict.fromkeys(visit["kind"] for visit in latest.values()))
     table = _table(whole)
     groups = np.array([kinds.index(latest[name]["kind"]) for name in table.nodes])
     return Fleet(
@@ -158,9 +162,9 @@ def tabled(visits: Sequence[Mapping[str, Any]], beyond: float) -> Fleet:
 
 
 def _table(visits: Sequence[Mapping[str, Any]]) -> Table:
-    nodes = list(dict.fromkeys(one["node"] for one in visits))
-    metrics = list(dict.fromkeys(name for one in visits for name in one["values"]))
-    rounds = sorted({int(one["round"]) for one in visits})
+    nodes = list(dict.fromkeys(visit["node"] for visit in visits))
+    metrics = list(dict.fromkeys(name for visit in visits for name in visit["values"]))
+    rounds = sorted({int(visit["round"]) for visit in visits})
     of_node = {name: at for at, name in enumerate(nodes)}
     of_metric = {name: at for at, name in enumerate(metrics)}
     of_round = {number: at for at, number in enumerate(rounds)}
@@ -176,9 +180,9 @@ def _table(visits: Sequence[Mapping[str, Any]]) -> Table:
         "temperature_c": heat,
     }
     steps = set()
-    for one in visits:
-        row, node = of_round[int(one["round"])], of_node[one["node"]]
-        for name, value in one["values"].items():
+    for visit in visits:
+        row, node = of_round[int(visit["round"])], of_node[visit["node"]]
+        for name, value in visit["values"].items():
             at = (row, node, of_metric[name])
             for what, array in read.items():
                 if what in value:
@@ -196,7 +200,7 @@ def _table(visits: Sequence[Mapping[str, Any]]) -> Table:
     for flags in (contended, *held.values()):
         flags[left_out] = False
     with np.errstate(divide="ignore", invalid="ignore"):
-        logs = [np.log(one) for one in (seconds, clock, bandwidth)]
+        logs = [np.log(values) for values in (seconds, clock, bandwidth)]
     log_s, log_clock, log_bandwidth = logs
     return Table(
         nodes=nodes,
@@ -218,19 +222,19 @@ def _effects(
     effects: Effects,
     latest: Mapping[str, Mapping[str, Any]],
 ) -> list[FleetEffect]:
-    """Return what is known of each node in each metric, node by node."""
+    """Return the effects of each node in each metric."""
     slow = np.argwhere(effects.verdict == SLOW)
     reasons = _evidence(table, groups, effects, slow) if len(slow) else {}
-    log, low, high = (fractions(one) for one in (effects.log, effects.low, effects.high))
+    log, low, high = (fractions(logs) for logs in (effects.log, effects.low, effects.high))
     q = or_none(effects.q)
     rounds, verdicts = effects.rounds.tolist(), effects.verdict.tolist()
-    found = []
+    rows = []
     for node, name in enumerate(table.nodes):
         for metric, title in enumerate(names):
             if not rounds[node][metric]:
                 continue
             is_slow = verdicts[node][metric] == SLOW
-            found.append(
+            rows.append(
                 FleetEffect(
                     node=name,
                     metric=title,
@@ -244,11 +248,11 @@ def _effects(
                     command=_again(table, latest[name], effects, node, metric) if is_slow else "",
                 )
             )
-    return found
+    return rows
 
 
 def _again(table: Table, visit: Mapping[str, Any], effects: Effects, node: int, metric: int) -> str:
-    """Return the command that shows a slowness again; of all metrics that of the slowest one."""
+    """Return the command that shows a slowdown again; for all metrics that of the slowest one."""
     if metric == len(table.metrics):
         metric = int(np.nanargmax(effects.log[node, :metric]))
     value = visit["values"].get(table.metrics[metric], {})
@@ -259,42 +263,48 @@ def _again(table: Table, visit: Mapping[str, Any], effects: Effects, node: int, 
 def _evidence(
     table: Table, groups: NDArray[Any], effects: Effects, slow: NDArray[Any]
 ) -> dict[tuple[int, int], tuple[FleetEvidence, ...]]:
-    """Return why nodes are slow, as far as what was read beside their rows tells."""
+    """Return why nodes are slow, as far as the readings taken with their rows show."""
     count = len(table.metrics)
-    clocks, widths = (against_others(one, groups) for one in (table.log_clock, table.log_bandwidth))
-    found = {}
+    clocks, widths = (
+        against_others(logs, groups) for logs in (table.log_clock, table.log_bandwidth)
+    )
+    reasons = {}
     for node, metric in slow.tolist():
         here = slice(0, count) if metric == count else slice(metric, metric + 1)
         effect = float(effects.log[node, metric])
         others = np.flatnonzero((groups == groups[node]) & (np.arange(len(groups)) != node))
-        said: list[FleetEvidence] = []
+        evidence: list[FleetEvidence] = []
         held = _held(table, node, others, here)
         clock = _mean(clocks[:, node, here])
         if -clock / effect >= _SHARE:
             hertz = math.exp(_mean(table.log_clock[:, node, here]))
             what, why = held or ("clock", "")
             text = f"clock {percent(math.expm1(clock), signed=True)} ({format_hz(hertz)}){why}"
-            said.append(FleetEvidence(what=what, share=-clock / effect, text=text))
+            evidence.append(FleetEvidence(what=what, share=-clock / effect, text=text))
         elif held:
-            said.append(FleetEvidence(what=held[0], share=None, text=held[1].removeprefix(", ")))
+            evidence.append(
+                FleetEvidence(what=held[0], share=None, text=held[1].removeprefix(", "))
+            )
         width = _mean(widths[:, node, here])
         if -width / effect >= _SHARE:
             text = f"memory bandwidth {percent(math.expm1(width), signed=True)}"
-            said.append(FleetEvidence(what="memory bandwidth", share=-width / effect, text=text))
+            evidence.append(
+                FleetEvidence(what="memory bandwidth", share=-width / effect, text=text)
+            )
         busy = _share(table.contended, [node], here)
         if busy > 2 * _share(table.contended, others, here):
             text = f"other work in {percent(busy)} of its rows"
-            said.append(FleetEvidence(what="other work", share=None, text=text))
-        if not said:
+            evidence.append(FleetEvidence(what="other work", share=None, text=text))
+        if not evidence:
             known = "" if math.isnan(clock) else f"clock {percent(math.expm1(clock), signed=True)}"
             text = f"nothing that was read accounts for it{f' ({known})' if known else ''}"
-            said.append(FleetEvidence(what="unexplained", share=None, text=text))
-        found[node, metric] = tuple(said)
-    return found
+            evidence.append(FleetEvidence(what="unexplained", share=None, text=text))
+        reasons[node, metric] = tuple(evidence)
+    return reasons
 
 
 def _held(table: Table, node: int, others: NDArray[Any], here: slice) -> tuple[str, str] | None:
-    """Return what a GPU's driver says held its clock down, where it says so less of others."""
+    """Return what held a GPU's clock down, if its driver reports that less often for the others."""
     for what, reported in table.held.items():
         mine = _share(reported, [node], here)
         if mine > 2 * _share(reported, others, here):
@@ -306,8 +316,8 @@ def _held(table: Table, node: int, others: NDArray[Any], here: slice) -> tuple[s
 
 
 def _share(flags: NDArray[Any], nodes: Any, here: slice) -> float:
-    found = flags[:, nodes, here]
-    return float(found.mean()) if found.size else 0.0
+    chosen = flags[:, nodes, here]
+    return float(chosen.mean()) if chosen.size else 0.0
 
 
 def _mean(values: NDArray[Any]) -> float:
@@ -322,17 +332,17 @@ def _nodes(
     effects: Sequence[FleetEffect],
 ) -> list[FleetNode]:
     verdicts: dict[str, set[str]] = {}
-    for one in effects:
-        verdicts.setdefault(one.node, set()).add(one.verdict)
+    for effect in effects:
+        verdicts.setdefault(effect.node, set()).add(effect.verdict)
     by_node: dict[str, list[Mapping[str, Any]]] = {}
     for visit in visits:
         by_node.setdefault(visit["node"], []).append(visit)
-    found = []
+    nodes = []
     for name, own in by_node.items():
-        failed = [one for one in own if one["status"] != "ok"]
+        failed = [visit for visit in own if visit["status"] != "ok"]
         last = latest.get(name)
-        said = verdicts.get(name, {UNCLEAR})
-        found.append(
+        known = verdicts.get(name, {UNCLEAR})
+        nodes.append(
             FleetNode(
                 node=name,
                 machine=own[-1].get("machine", "") if last is None else last["machine"],
@@ -341,10 +351,12 @@ def _nodes(
                 failed=len(failed),
                 reason=failed[-1]["reason"] if failed else None,
                 versions={} if last is None else last["versions"],
-                verdict=next((one for one in (SLOW, FAST, UNCLEAR) if one in said), SAME),
+                verdict=next(
+                    (verdict for verdict in (SLOW, FAST, UNCLEAR) if verdict in known), SAME
+                ),
             )
         )
-    return found
+    return nodes
 
 
 def _metrics(
@@ -355,7 +367,7 @@ def _metrics(
     beyond: float,
 ) -> list[FleetMetric]:
     resolutions = or_none(detectable(effects, beyond))
-    found = []
+    summaries = []
     for group in np.unique(groups):
         rows = np.flatnonzero(groups == group)
         for metric, name in enumerate(names):
@@ -369,7 +381,7 @@ def _metrics(
                 known = each[~np.isnan(each)]
                 seconds = math.exp(float(np.median(known))) if known.size else None
             deviation = np.abs(values - np.median(values))
-            found.append(
+            summaries.append(
                 FleetMetric(
                     metric=name,
                     group=int(group),
@@ -381,25 +393,25 @@ def _metrics(
                     resolution=resolutions[metric],
                 )
             )
-    return found
+    return summaries
 
 
 def node_means(log_s: NDArray[Any]) -> NDArray[Any]:
-    """Return each node's mean over its rounds; NaN where it has none."""
+    """Return each node's mean over its rounds; NaN if it has none."""
     known = ~np.isnan(log_s)
     count = known.sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        found: NDArray[Any] = np.where(known, log_s, 0).sum(axis=0) / np.where(count, count, np.nan)
-    return found
+        means: NDArray[Any] = np.where(known, log_s, 0).sum(axis=0) / np.where(count, count, np.nan)
+    return means
 
 
 def _steps(
     table: Table, groups: NDArray[Any], effects: Effects, model: str | None
 ) -> list[FleetStep]:
-    """Return what synchronous steps lose, for the largest kind of nodes; nodes' effects are used.
+    """Return what synchronous steps lose by the slowest node, for the largest kind of nodes.
 
     Raises:
-        UsageError: none is of the model.
+        UsageError: the model has no step.
     """
     steps = [
         metric
@@ -412,7 +424,7 @@ def _steps(
             f'[[step]] or [[estimate]] and model = "{model}"'
         )
     rows = np.flatnonzero(groups == np.bincount(groups).argmax())
-    found = []
+    losses = []
     for metric in steps:
         own = effects.log[rows, metric]
         known = rows[~np.isnan(own)]
@@ -421,13 +433,13 @@ def _steps(
         seconds = node_means(table.log_s[:, rows, metric])
         slowest = int(known[np.argmax(effects.log[known, metric])])
         slowest_s = math.exp(float(seconds[rows == slowest][0]))
-        others = [one for one in known.tolist() if effects.verdict[one, metric] != SLOW]
+        others = [row for row in known.tolist() if effects.verdict[row, metric] != SLOW]
         loss, low, high = (
-            math.expm1(float(one[slowest, metric]))
-            for one in (effects.log, effects.low, effects.high)
+            math.expm1(float(logs[slowest, metric]))
+            for logs in (effects.log, effects.low, effects.high)
         )
         rest = math.expm1(float(effects.log[others, metric].max())) if others else None
-        found.append(
+        losses.append(
             FleetStep(
                 metric=table.metrics[metric],
                 nodes=int(known.size),
@@ -440,46 +452,46 @@ def _steps(
                 without_slow=rest if len(others) < known.size else None,
             )
         )
-    return found
+    return losses
 
 
 def _notes(
     latest: Mapping[str, Mapping[str, Any]], kinds: Sequence[str], mixed: Sequence[str]
 ) -> list[str]:
-    """Return what a reader has to know: kinds that are not mixed, clocks that disagree."""
-    found = []
+    """Return notes for the reader: kinds that are not mixed, clocks that disagree."""
+    notes = []
     members: dict[str, list[str]] = {}
-    for name, one in latest.items():
-        members.setdefault(one["kind"], []).append(name)
+    for name, visit in latest.items():
+        members.setdefault(visit["kind"], []).append(name)
     if len(kinds) > 1:
-        found.append(f"{len(kinds)} kinds of nodes, each compared with its own only")
+        notes.append(f"{len(kinds)} kinds of nodes, each compared with its own only")
         usual = latest[max(members.values(), key=len)[0]]
         for kind in kinds:
-            one = latest[members[kind][0]]
-            if one is usual or one["kind"] == usual["kind"]:
+            visit = latest[members[kind][0]]
+            if visit is usual or visit["kind"] == usual["kind"]:
                 continue
             differs = [
-                f"{name} {one['versions'].get(name, 'none')} (the others: {value})"
+                f"{name} {visit['versions'].get(name, 'none')} (the others: {value})"
                 for name, value in usual["versions"].items()
-                if one["versions"].get(name) != value
+                if visit["versions"].get(name) != value
             ]
-            what = ", ".join(differs) or one["machine"] or "other hardware"
-            found.append(f"{few(members[kind])}: {what}")
+            what = ", ".join(differs) or visit["machine"] or "other hardware"
+            notes.append(f"{few(members[kind])}: {what}")
     alone = [names[0] for names in members.values() if len(names) == 1]
     if alone:
-        found.append(f"{few(alone)}: the only node of its kind, there is nothing to compare with")
+        notes.append(f"{few(alone)}: the only node of its kind, there is nothing to compare with")
     for names in members.values():
-        found += _hosts({name: latest[name].get("host", "") for name in names})
+        notes += _hosts({name: latest[name].get("host", "") for name in names})
     if mixed:
-        found.append(f"{few(mixed)}: changed between rounds; only its latest rounds count")
-    late = [n for n, one in latest.items() if abs(one.get("clock_offset_s", 0.0)) > _CLOCK_S]
+        notes.append(f"{few(mixed)}: changed between rounds; only its latest rounds count")
+    late = [n for n, visit in latest.items() if abs(visit.get("clock_offset_s", 0.0)) > _CLOCK_S]
     if late:
-        found.append(f"{few(late)}: clock differs by more than {_CLOCK_S:g} s; set it by NTP")
-    return found
+        notes.append(f"{few(late)}: clock differs by more than {_CLOCK_S:g} s; set it by NTP")
+    return notes
 
 
 def _hosts(hosts: Mapping[str, str]) -> list[str]:
-    """Return whose cards are in other hosts: what a host does counts to its card's rows, too."""
+    """Return a note on cards in other hosts, which affect their rows, too."""
     usual = Counter(hosts.values()).most_common(1)[0][0]
     return [
         f"{few([name for name, own in hosts.items() if own == host])}: the card is in another "
@@ -496,13 +508,13 @@ def few(names: Sequence[str]) -> str:
 
 
 def fractions(logs: NDArray[Any]) -> list[Any]:
-    """Return logarithms of ratios as fractions; None where they are not known."""
+    """Return logarithms of ratios as fractions; None for NaN."""
     return or_none(np.expm1(np.minimum(logs, 700.0)))
 
 
 def or_none(values: NDArray[Any]) -> list[Any]:
-    """Return numbers as lists, with None for those that are not known."""
-    found = values.astype(object)
-    found[np.isnan(values)] = None
-    every: list[Any] = found.tolist()
+    """Return numbers as lists, with None for NaN."""
+    objects = values.astype(object)
+    objects[np.isnan(values)] = None
+    every: list[Any] = objects.tolist()
     return every

@@ -33,18 +33,15 @@ _FIRST: Final = (
 _OWN: Final = "pydlbench.models.families."
 # Registered functions by module and model.
 _REGISTERED: Final[dict[str, dict[str, Callable[..., Model]]]] = {}
-# Models that can be built but are not listed.
-_UNLISTED: Final[set[str]] = set()
 
 
-def family(*models: str, listed: bool = True) -> Callable[[Build], Build]:
+def family(*models: str) -> Callable[[Build], Build]:
     """Register the models that the decorated ``build(name, batch, ...)`` builds.
 
     Its keywords are the options of these models, with the defaults of the publication.
 
     Args:
         models: Names as typed on the command line: ``resnet50``.
-        listed: Whether they are in the catalogue; else they can be built but are not listed.
 
     Raises:
         UsageError: Another module has a model of that name.
@@ -57,7 +54,6 @@ def family(*models: str, listed: bool = True) -> Callable[[Build], Build]:
             if any(name in known for known in others):
                 raise UsageError(f"{name}: there is a model of that name already")
         own.update(dict.fromkeys(models, build))
-        _UNLISTED.update(() if listed else models)
         return build
 
     return register
@@ -66,7 +62,7 @@ def family(*models: str, listed: bool = True) -> Callable[[Build], Build]:
 def model_names() -> tuple[str, ...]:
     """Return the names of all models; AlexNet, the default, comes first."""
     own = [name for family in _families() for name in _models(family)]
-    return tuple(name for name in (*own, *_of_others()) if name not in _UNLISTED)
+    return (*own, *_of_others())
 
 
 def is_model(name: str) -> bool:

@@ -201,10 +201,10 @@ class BreakdownRecord(Breakdown, frozen=True, kw_only=True, rename={"measured": 
         precision: of the products.
         framework: its name.
         mode: of the framework.
-        device: ``cpu``.
+        device: ``cpu`` or ``cuda:N``.
         layout: of images: ``nhwc`` or ``nchw``.
         library: name and version of the framework.
-        threads: that computed.
+        threads: that computed; on a GPU the host's.
         processes: fresh ones in which the step was timed.
         program: a hash of its calls.
         trace: how calls were timed in their step.

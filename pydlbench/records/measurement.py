@@ -283,6 +283,9 @@ class Measurement(
             ``registers`` of a thread; native rows only.
         energy_j: Energy of one execution in joules, with ``--energy``.
         power_w: Mean power during that measurement, in watts.
+        sustained_s: Seconds of an execution among a second of them in a row, with ``--energy``:
+            what power and heat leave of a burst.
+        sustained_hz: The multiprocessors' clock meanwhile.
         gpu: What was read from the GPU beside the samples: clocks in Hz, power in W, temperature in
             degrees Celsius, what held the clock down.
         ratio: Beside other backends, this one's time over the fastest one's, from rounds that both
@@ -348,6 +351,8 @@ class Measurement(
     kernels: tuple[Mapping[str, Any], ...] = ()
     energy_j: Annotated[float | None, shown("energy", _joules, unit="J")] = None
     power_w: Annotated[float | None, shown(unit="W")] = None
+    sustained_s: float | None = None
+    sustained_hz: float | None = None
     gpu: Annotated[Mapping[str, Any] | None, shown(keys=_GPU)] = None
     ratio: Annotated[Mapping[str, Any] | None, shown(keys="to median ci_low ci_high rounds")] = None
     warm_s: Annotated[float | None, shown("pages kept", format_seconds, unit="s")] = None
@@ -363,7 +368,7 @@ class Measurement(
         "roofline.bound energy_j gflops_per_watt to_best warm_s checked note"
     )
     derived = ("gflops_per_watt", "of_bandwidth", "fewer_flops")
-    omitted = ("candidates", "samples_s")
+    omitted = ("candidates", "samples_s", "sustained_s", "sustained_hz")
     promised = ("device", "backend", "cache", "reason", "time", "correct")
 
     def __repr__(self) -> str:
@@ -511,7 +516,7 @@ def disturbed_share(parts: Iterable[tuple[float, bool]]) -> float:
     return disturbed / total if total > 0 else 0.0
 
 
-def time_summary(seconds: Sequence[float], confidence: float) -> TimeSummary:
+def time_summary(seconds: Sequence[float], confidence: float = 0.95) -> TimeSummary:
     """Summarise samples (seconds per execution); the interval is None where there are too few."""
     interval = median_interval(seconds, confidence)
     return TimeSummary(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import msgspec
 
 from pydlbench.errors import UsageError
-from pydlbench.models import model_names
 from pydlbench.models.own import is_onnx, is_own
 from pydlbench.records.fields import shown
 from pydlbench.records.measurement import Status, TimeSummary
@@ -130,10 +129,7 @@ class StepSpec(Record, frozen=True, kw_only=True):
                 "--optimizer none: training needs one; nearest: --optimizer sgd, or "
                 "--phase forward-backward"
             )
-        if is_onnx(self.model) or (
-            # Networks of ours that are in no list calibrate forecasts.
-            self.framework == ONNX_FRAMEWORK and (self.own or self.model in model_names())
-        ):
+        if is_onnx(self.model) or self.framework == ONNX_FRAMEWORK:
             self._check_onnx()
 
     def _check_onnx(self) -> None:

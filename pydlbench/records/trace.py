@@ -45,10 +45,13 @@ class TraceFacts(Record, frozen=True, kw_only=True):
     Attributes:
         calls: of the step, in their order.
         sources: by the ways in which it can be traced (:data:`TRACES`), whose times they are.
+        gaps: on a GPU, what a step has besides the kernels of its calls, in words; the host's
+            seconds of each call are known, too.
     """
 
     calls: tuple[ProgramCall, ...]
     sources: dict[str, str]
+    gaps: tuple[str, ...] = ()
 
 
 def program_hash(calls: Iterable[tuple[str, str]]) -> str:
@@ -79,7 +82,9 @@ class CallInContext(Record, frozen=True, kw_only=True):
         module: likewise.
         direction: likewise.
         count: how many there are in a step.
-        in_context_s: of all of them together, in the traced step itself.
+        in_context_s: of all of them together, in the traced step itself; on a GPU of its kernels.
+        host_s: on a GPU, of the host in all of them together, which enqueues them meanwhile; None
+            on a CPU.
         share: of the step.
         limit_s: their roofline: the higher of FLOPs over the measured peak and least bytes over the
             measured bandwidths; None where what they compute or what the machine can is not known.
@@ -91,9 +96,12 @@ class CallInContext(Record, frozen=True, kw_only=True):
     direction: Annotated[str, one_of(*DIRECTIONS)]
     count: int
     in_context_s: float
+    host_s: float | None = None
     share: float
     limit_s: float | None = None
     flops: int | None = None
+
+    omitted = ("host_s",)
 
 
 class ModuleInContext(Record, frozen=True, kw_only=True):

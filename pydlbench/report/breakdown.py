@@ -67,7 +67,8 @@ def breakdown_report(
 def _blocks(run: RunRecord, record: BreakdownRecord, *, explain: bool) -> list[Block]:
     scale = Scale.fit(record.measured.median)
     threads = f"{record.threads} thread{'' if record.threads == 1 else 's'}"
-    where = f"{device_name(run.device)}  {threads}  measured in {record.seconds:.0f} s"
+    place = record.device if record.device != "cpu" else threads
+    where = f"{device_name(run.device)}  {place}  measured in {record.seconds:.0f} s"
     modules = record.modules if explain else record.modules[:_SHOWN]
     blocks: list[Block] = [
         Heading([*summary_parts(record), where], bold=2),

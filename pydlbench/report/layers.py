@@ -80,6 +80,7 @@ def layers_report(
         *_refused(rows, name),
         Lines([*_footnotes(timed, name), *gpu_notes(timed, name), *explanations(timed, name)]),
         *_clocks_table(timed, name),
+        *_sustained_table(timed, name),
     ]
     if algorithms:
         for row in rows:
@@ -352,11 +353,55 @@ def gpu_notes(rows: Sequence[Measurement], name_of: Callable[[Measurement], str]
         yield f"{remark}: {_some(names, len(rows))}"
     for reason, names in _held_down(rows, name_of).items():
         yield f"clock held down by {reason}: {_some(names, len(rows))}"
-    powers = [row.power_w for row in rows if row.power_w]
-    if powers:
-        low, high = (number(value) for value in (min(powers), max(powers)))
-        watts = low if low == high else f"{low} to {high}"
-        yield f"energy of executions back to back, at {watts} W"
+    slower = [row for row in rows if _slowed(row)]
+    if slower:
+        hz = min(row.sustained_hz for row in slower if row.sustained_hz)
+        yield (
+            "sustained clocks are lower than those of bursts, by power and heat: "
+            f"{_some([name_of(row) for row in slower], len(rows))}. For runs that can be compared "
+            "an administrator may lock the clock below both: nvidia-smi "
+            f"--lock-gpu-clocks={hz / 1e6:.0f} (undone by --reset-gpu-clocks); nothing is set here"
+        )
+
+
+# A clock that is so much lower than that of a burst is no noise of its readings.
+_SLOWED: Final = 0.03
+
+
+def _slowed(row: Measurement) -> bool:
+    """Whether executions for a second run at a lower clock than a burst of them."""
+    if row.sustained_hz is None or row.clock_hz is None:
+        return False
+    return row.sustained_hz < (1 - _SLOWED) * row.clock_hz
+
+
+def _sustained_table(
+    rows: Sequence[Measurement], name_of: Callable[[Measurement], str]
+) -> Iterator[Table]:
+    """Yield what rows reach in a burst and for a second, with the clock, power and energy of it."""
+
+    def rate(row: Measurement, seconds: float | None) -> str:
+        return number(row.flops / seconds / 1e12) if seconds and row.flops else "-"
+
+    def clock(hz: float | None) -> str:
+        return "-" if hz is None else f"{hz / 1e6:.0f}"
+
+    def per_flop(row: Measurement) -> str:
+        picojoules = 1e12 * row.energy_j / row.flops if row.energy_j and row.flops else None
+        return "-" if picojoules is None else number(picojoules)
+
+    sustained = [row for row in rows if row.sustained_s]
+    if sustained:
+        found = [
+            Column("row", name_of, right=False),
+            Column("burst TFLOP/s", lambda row: rate(row, row.time.median if row.time else None)),
+            Column("MHz", lambda row: clock(row.clock_hz)),
+            Column("sustained TFLOP/s", lambda row: rate(row, row.sustained_s)),
+            Column("MHz", lambda row: clock(row.sustained_hz)),
+            Column("W", lambda row: number(row.power_w) if row.power_w else "-"),
+            Column("pJ/FLOP", per_flop),
+        ]
+        yield Table.of(found, sustained)
 
 
 def _clocks_table(

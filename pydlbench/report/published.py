@@ -12,7 +12,7 @@ from pydlbench.units import number
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from pydlbench.compare.published import Beside, Figure
+    from pydlbench.compare.published import Figure, MatchedFigure
     from pydlbench.report.blocks import Block
 
 Row = TypeVar("Row")
@@ -20,7 +20,9 @@ Row = TypeVar("Row")
 _PLAIN: Final = "plain step: our step, which need not include all that the published one does"
 
 
-def published_report(found: Sequence[tuple[Figure, Sequence[Beside]]], *, own: bool) -> list[Block]:
+def published_report(
+    found: Sequence[tuple[Figure, Sequence[MatchedFigure]]], *, own: bool
+) -> list[Block]:
     """Return the report.
 
     Args:
@@ -43,7 +45,9 @@ def published_report(found: Sequence[tuple[Figure, Sequence[Beside]]], *, own: b
     ]
 
 
-def published_conclusion(found: Sequence[tuple[Figure, Sequence[Beside]]], *, own: bool) -> str:
+def published_conclusion(
+    found: Sequence[tuple[Figure, Sequence[MatchedFigure]]], *, own: bool
+) -> str:
     """Say in a sentence what is there."""
     models = list(dict.fromkeys(figure.model for figure, _ in found))
     if not own:
@@ -66,7 +70,7 @@ def published_conclusion(found: Sequence[tuple[Figure, Sequence[Beside]]], *, ow
     return f"{text}; {_faster(least)}." if len(pairs) > 1 else f"{text}."
 
 
-def _faster(one: Beside) -> str:
+def _faster(one: MatchedFigure) -> str:
     figure = one.figure
     place = f"{figure.hardware} of {figure.year} ({figure.framework})"
     speed = (
@@ -92,13 +96,13 @@ def _figure_columns(figure_of: Callable[[Row], Figure]) -> list[Column[Row]]:
     ]
 
 
-_OURS: Final[tuple[Column[Beside], ...]] = (
+_OURS: Final[tuple[Column[MatchedFigure], ...]] = (
     Column("ours", lambda one: number(one.value)),
     Column("by", lambda one: one.own.who, right=False),
     Column("speed", lambda one: f"{number(one.speedup, 2)}x"),
     Column("note", lambda one: ", ".join(one.marks), right=False),
 )
-_NOTE: Final[Column[tuple[Figure, Sequence[Beside]]]] = Column(
+_NOTE: Final[Column[tuple[Figure, Sequence[MatchedFigure]]]] = Column(
     "note", lambda pair: pair[0].note, right=False
 )
 
@@ -108,13 +112,13 @@ def _published(figure: Figure) -> str:
     return text if figure.spread is None else f"{text} +- {figure.spread:g}"
 
 
-def _includes(found: Sequence[tuple[Figure, Sequence[Beside]]], own: bool) -> list[str]:
+def _includes(found: Sequence[tuple[Figure, Sequence[MatchedFigure]]], own: bool) -> list[str]:
     shown = [figure for figure, ours in found if ours or not own]
     every = dict.fromkeys((one.protocol, one.stage, one.includes) for one in shown)
     return [f"{protocol}, {stage}: {text}" for protocol, stage, text in every]
 
 
-def _notes(found: Sequence[tuple[Figure, Sequence[Beside]]], own: bool) -> list[str]:
+def _notes(found: Sequence[tuple[Figure, Sequence[MatchedFigure]]], own: bool) -> list[str]:
     shown = [(figure, ours) for figure, ours in found if ours or not own]
     lines = []
     if own and any("plain step" in one.marks for _, ours in shown for one in ours):

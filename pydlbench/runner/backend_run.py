@@ -15,56 +15,65 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, eq=False)
+class Arm:
+    """One kernel of a backend: a subject of the study, prepared anew in each repetition.
+
+    Attributes:
+        variant: the name by which it is prepared again; None before a search has chosen one.
+        kernel: as it is prepared now; None where it is not.
+        facts: of the kernel, from the first preparation.
+        size: how long it runs, as far as that is known.
+        samples: its visits, once its row is to be made.
+    """
+
+    variant: str | None = None
+    kernel: RemoteKernel[KernelFacts] | None = None
+    facts: KernelFacts | None = None
+    size: Size | None = None
+    samples: Series | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is prepared, in a process that is still running."""
+        return self.kernel is not None and self.kernel.alive
+
+
+@dataclass(slots=True, eq=False)
 class BackendRun:
     """One backend's way through a problem that several backends solve.
 
     Attributes:
-        case: what it computes.
-        kernel: as users run it.
+        spec: what it computes.
+        patience: how often the death of its worker is followed by another repetition all the same.
+        usual: the kernel as users run it.
         warm: the same in a process whose allocator keeps the pages that were freed.
-        row: what came of it, once no more visits are wanted.
-        variant: what the first preparation has found the fastest; the others time the same.
-        facts: of the kernel, from the first preparation.
-        warm_facts: likewise, with kept pages.
-        rival: the kernel that was nearly as fast in the search, visited beside this one until it is
-            known which of the two is faster.
+        rival: the kernel that was nearly as fast in the search, sampled beside the usual one until
+            it is known which of the two is faster.
+        row: its result, once no more repetitions are wanted.
         second: the variant that was nearly as fast; None where there is none, or it is not yet
             known which of the two it is.
-        samples: its visits, once its row is to be made.
-        warm_samples: likewise, with kept pages.
         log: what the library itself reports of a call, from a process that does nothing else.
-        size: how long ``kernel`` (False) and ``warm`` (True) run.
-        patience: how often the death of its worker is followed by another visit all the same.
-        lost: why visits have no samples, one reason each.
-        visited: whether there are samples of it.
-        ended: why no visit follows, the ones there are make the row; empty where they do.
+        lost: why repetitions have no samples, one reason each.
+        ended: why no repetition follows and those there are make the row; empty where one does.
     """
 
-    case: KernelSpec
-    kernel: RemoteKernel[KernelFacts] | None = None
-    warm: RemoteKernel[KernelFacts] | None = None
-    row: Measurement | None = None
-    variant: str | None = None
-    facts: KernelFacts | None = None
-    warm_facts: KernelFacts | None = None
-    rival: BackendRun | None = None
-    second: str | None = None
-    samples: Series | None = None
-    warm_samples: Series | None = None
-    log: dict[str, Any] = field(default_factory=dict)
-    size: dict[bool, Size] = field(default_factory=dict)
+    spec: KernelSpec
     patience: int = 0
+    usual: Arm = field(default_factory=Arm)
+    warm: Arm = field(default_factory=Arm)
+    rival: Arm | None = None
+    row: Measurement | None = None
+    second: str | None = None
+    log: dict[str, Any] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
-    visited: bool = False
     ended: str = ""
 
     @property
     def name(self) -> str:
         """The backend with its mode: ``torch compiled``."""
-        return " ".join(filter(None, (self.case.backend, self.case.mode)))
+        return " ".join(filter(None, (self.spec.backend, self.spec.mode)))
 
     @property
-    def kernels(self) -> list[RemoteKernel[KernelFacts]]:
-        """What is prepared of it, its rival's included."""
-        own = [one for one in (self.kernel, self.warm) if one is not None]
-        return own if self.rival is None else [*own, *self.rival.kernels]
+    def arms(self) -> list[Arm]:
+        """All its kernels."""
+        return [arm for arm in (self.usual, self.warm, self.rival) if arm is not None]

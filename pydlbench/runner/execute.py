@@ -1,8 +1,8 @@
-"""One loop under every command that measures.
+"""The loop of every command that measures.
 
-A command makes tasks and hands them to :func:`execute`, which opens the sessions that they need,
-measures what is not there yet, keeps each result in the store as soon as it is finished, and
-returns everything in :class:`Results`, however the run has ended.
+A command makes tasks and passes them to :func:`execute`, which opens the sessions that they need,
+measures what is missing, stores each result as soon as it is finished, and returns everything in
+:class:`Results`, also after an interruption.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.records.record import Record
-from pydlbench.runner.tasks import Result, View
+from pydlbench.runner.tasks import Result
 from pydlbench.store.entry import ANSWERED, Entry
 from pydlbench.store.resume import continued
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
     from pydlbench.records.specs import KernelSpec
-    from pydlbench.runner.laps import Effort
     from pydlbench.runner.recorder import Recorder
+    from pydlbench.runner.repetitions import Effort
     from pydlbench.runner.tasks import Row, Task
     from pydlbench.store.store import Store
 
@@ -42,28 +42,28 @@ _Record = TypeVar("_Record", bound=Record)
 
 
 def row_key(task: Task, row: Row) -> str:
-    """Return what a row's entry is found by: its table and everything that was asked for.
+    """Return the key of a row's entry: its table and a digest of its fields and its spec.
 
-    The case is in it: two layers of one name may differ in what pooling does.
+    The spec is included as two layers of one name may differ in how they pool.
     """
-    case = row.case.to_dict() if hasattr(row.case, "to_dict") else row.case
-    return f"{task.kind}/{task.table}/{_digest([dict(row.fields), case])}"
+    spec = row.spec.to_dict() if hasattr(row.spec, "to_dict") else row.spec
+    return f"{task.kind}/{task.table}/{_digest([dict(row.fields), spec])}"
 
 
 def kernel_of(key: str | None) -> str | None:
-    """Return the key of the row that a kernel's entry was measured for.
+    """Return the key of the row that a kernel was measured for.
 
-    None if the entry answers a row itself, or has no key, as in a file.
+    None if the entry is that of a row itself, or has no key, as in a file.
     """
     return key.rpartition("/")[0] if key is not None and key.count("/") > 2 else None
 
 
-def _same_kernel(case: KernelSpec, options: Mapping[str, Any], *, briefly: bool = False) -> str:
-    """Return what two measurements of the same kernel have in common, whatever asked for it.
+def _same_kernel(spec: KernelSpec, options: Mapping[str, Any], *, briefly: bool = False) -> str:
+    """Return a digest that is equal for all measurements of the same kernel.
 
-    A first visit whose others somebody else makes is not all that the others ask for.
+    A first repetition alone has another digest: it is less than other tasks need.
     """
-    nameless = msgspec.structs.replace(case, layer=dataclasses.replace(case.layer, name=None))
+    nameless = msgspec.structs.replace(spec, layer=dataclasses.replace(spec.layer, name=None))
     brief = ["first visit"] if briefly else []
     return _digest([nameless.to_dict(), options.get("threads"), *brief])
 
@@ -75,81 +75,81 @@ def _digest(value: object) -> str:
 
 def kernels(
     task: Task,
-    cases: Sequence[KernelSpec],
+    specs: Sequence[KernelSpec],
     session: Any,
     view: View,
     more: int = 0,
     effort: Effort | None = None,
     first_of: int | None = None,
 ) -> Generator[Result, None, dict[KernelSpec, Measurement]]:
-    """Measure the kernels that go into a task's rows, or take them from where they are.
+    """Measure the kernels behind a task's rows, or take them from earlier results.
 
     Args:
-        task: by whose first row they are called.
-        cases: what to measure.
-        session: measures.
-        view: of the task.
-        more: stages of the task that come after them, for its progress.
-        effort: tells which of them need no more visits, see :class:`pydlbench.runner.laps.Laps`.
+        task: the task; the keys of kernels start with that of its first row.
+        specs: what to measure.
+        session: the session.
+        view: the view of the task.
+        more: number of later stages of the task, for its progress.
+        effort: see :class:`pydlbench.runner.repetitions.Repetitions`.
         first_of: see :meth:`pydlbench.runner.session.Session.measure`.
 
     Returns:
-        A measurement for each case.
+        A measurement for each spec.
 
     Raises:
-        PydlbenchError: one could not be measured at all, and other tasks do not go on without it.
+        PydlbenchError: a kernel could not be measured at all, and the run is not tolerant.
     """
     from pydlbench.records.measurement import Measurement
 
     rows: dict[KernelSpec, Measurement] = {}
-    for case in cases:
-        if known := view.kernel(case, briefly=first_of is not None):
-            rows[case] = there = Measurement.from_dict(known)
+    for spec in specs:
+        if known := view.kernel(spec, briefly=first_of is not None):
+            rows[spec] = there = Measurement.from_dict(known)
             if there.ok and there.cache == "hot":
-                session.remember(case, there.algorithm, there.layout)
-    left = [case for case in cases if case not in rows]
+                session.remember(spec, there.algorithm, there.layout)
+    missing = [spec for spec in specs if spec not in rows]
     there_already = len(rows)
 
     def advance(done: float, _total: int, label: str) -> None:
-        view.advance(there_already + done, len(cases) + more, label)
+        view.advance(there_already + done, len(specs) + more, label)
 
     threads = task.options.get("threads")
     how = {"effort": effort, "first_of": first_of}
-    for case, row in _visited(session, left, advance, view.tolerant, threads, how):
-        kernel = _same_kernel(case, task.options, briefly=first_of is not None)
+    for spec, row in _repeated(session, missing, advance, view.tolerant, threads, how):
+        kernel = _same_kernel(spec, task.options, briefly=first_of is not None)
         key = f"{row_key(task, task.rows[0])}/{kernel}"
         yield Result("layer", row.to_dict(), key=key)
-        rows[case] = msgspec.structs.replace(row, samples_s=None)
+        rows[spec] = msgspec.structs.replace(row, samples_s=None)
     return rows
 
 
-def _visited(
+def _repeated(
     session: Any,
-    cases: Sequence[KernelSpec],
+    specs: Sequence[KernelSpec],
     advance: Callable[[float, int, str], None],
     tolerant: bool,
     threads: int | None,
     how: Mapping[str, Any],
 ) -> Iterator[tuple[KernelSpec, Measurement]]:
-    """Yield rows after each of their visits; if tolerant, what goes wrong is a row as well."""
+    """Yield rows after each of their repetitions; in tolerant runs errors become rows too."""
     from pydlbench.runner.rows import empty_row
 
     tolerated = PydlbenchError if tolerant else ()
-    left: dict[KernelSpec, None] = {}
-    for case in cases:
+    unmeasured: dict[KernelSpec, None] = {}
+    for spec in specs:
         try:
             if tolerant:  # else it was checked before anything was measured
-                session.check_room([case])
-            left[case] = None
+                session.check_room([spec])
+            unmeasured[spec] = None
         except tolerated as error:
-            yield case, empty_row(case, threads, *_verdict(error))
+            yield spec, empty_row(spec, threads, *_verdict(error))
     try:
-        for case, row in session.measure(list(left), advance, so_far=True, **how):
-            left.pop(case, None)
-            yield case, row
+        for spec, row in session.measure(list(unmeasured), advance, so_far=True, **how):
+            unmeasured.pop(spec, None)
+            yield spec, row
     except tolerated as error:
-        for case in left:
-            yield case, empty_row(case, threads, *_verdict(error))
+        for spec in unmeasured:
+            yield spec, empty_row(spec, threads, *_verdict(error))
 
 
 # -----------------------------------------------------------------------------
@@ -158,12 +158,12 @@ def _visited(
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a row.
+    """The result of a row.
 
     Attributes:
-        task: that it belongs to.
-        row: what was wanted.
-        result: what was found.
+        task: task of the row.
+        row: the row.
+        result: its result.
     """
 
     task: Task
@@ -182,30 +182,29 @@ class Outcome:
 
     @property
     def reason(self) -> str | None:
-        """Why it is not ok."""
+        """Why the status is not ``ok``."""
         return self.document.get("reason")
 
     def record(self, kind: type[_Record]) -> _Record:
-        """Return its record: as it was measured, or read from what an earlier attempt has kept."""
+        """Return the record, as it was measured or as read from an earlier attempt."""
         detail = self.result.detail
         return detail if isinstance(detail, kind) else kind.from_dict(self.document)
 
 
 @dataclass(slots=True)
 class Results:
-    """What came of a run.
+    """The results of a run.
 
     Attributes:
-        total: how many rows were wanted.
-        outcomes: of the rows that are finished, those of the run that was resumed among them; after
-            an interrupt also of those that have had some of their visits. In the order of the
-            tasks.
-        parts: what went into rows: kernels, agreements.
-        run: when, where and with what.
-        interrupted: Ctrl-C or SIGTERM came before all were finished.
-        trouble: what ended the run although something was finished.
-        where: what other commands need to find the run: `` --store FILE``, where that was named;
-            None where it is not kept.
+        total: number of rows.
+        outcomes: outcomes of finished rows, including those of the resumed run; after an
+            interruption also of rows with some of their repetitions. In the order of the tasks.
+        parts: results behind rows: kernels, agreements.
+        run: time, command, device and environment.
+        interrupted: whether Ctrl-C or SIGTERM ended the run.
+        trouble: the error that ended the run after something was finished.
+        where: how other commands find the run: `` --store FILE`` if that was given; None if it is
+            not stored.
     """
 
     total: int
@@ -218,35 +217,39 @@ class Results:
 
     @property
     def early(self) -> bool:
-        """Whether more was asked for."""
+        """Whether the run ended before all rows were measured."""
         return self.interrupted or self.trouble is not None
 
     @property
     def finished(self) -> int:
-        """How many rows have all that they were to have."""
-        return sum(not _is_partial(one.document) for one in self.outcomes)
+        """The number of rows that have all their repetitions."""
+        return sum(not _is_partial(outcome.document) for outcome in self.outcomes)
 
     @property
     def ok(self) -> bool:
-        """Whether anything that was wanted has been measured."""
-        return any(one.status == "ok" for one in self.outcomes)
+        """Whether any row has been measured."""
+        return any(outcome.status == "ok" for outcome in self.outcomes)
 
     @property
     def status(self) -> str:
-        """What becomes of the run in the store: ``done`` once it took all of its tasks."""
+        """The status of the run in the store: ``done`` if all tasks were measured."""
         if self.interrupted:
             return "interrupted"
         return "done" if self.trouble is None else "failed"
 
     def entries(self) -> list[Entry]:
-        """Return all that is to be kept, without raw samples."""
-        found = [*self.parts.values(), *(one.result for one in self.outcomes)]
-        return [Entry.from_document(one.table, one.document, one.key) for one in found if one.table]
+        """Return all entries of the run, without raw samples."""
+        results = [*self.parts.values(), *(outcome.result for outcome in self.outcomes)]
+        return [
+            Entry.from_document(result.table, result.document, result.key)
+            for result in results
+            if result.table
+        ]
 
 
 def _without_samples(result: Result) -> Result:
-    """Return a layer's result without its raw samples, which are thousands."""
-    plain = {name: one for name, one in result.document.items() if name != "samples_s"}
+    """Return a layer's result without its raw samples, which are many."""
+    plain = {name: value for name, value in result.document.items() if name != "samples_s"}
     record = result.detail and msgspec.structs.replace(result.detail, samples_s=None)
     return dataclasses.replace(result, document=plain, detail=record)
 
@@ -256,12 +259,12 @@ def _status(document: Mapping[str, Any]) -> str:
 
 
 def _is_partial(document: Mapping[str, Any]) -> bool:
-    """Whether a row has had fewer visits than it was to have."""
+    """Whether a row lacks some of its repetitions."""
     return document.get("stop_rule") == "interrupted"
 
 
 def _verdict(error: PydlbenchError) -> tuple[str, str]:
-    """Return status and reason of what an error has stopped."""
+    """Return status and reason of rows that an error has stopped."""
     status = "skipped" if isinstance(error, UnsupportedError) else "failed"
     return status, " ".join(str(error).split())
 
@@ -271,13 +274,13 @@ def _verdict(error: PydlbenchError) -> tuple[str, str]:
 
 
 class Progress(Protocol):
-    """What shows how far a run is."""
+    """Shows the progress of a run."""
 
     def __call__(self, done: int, total: int, label: str) -> None:
-        """Show rows done, rows in all and what is done next."""
+        """Show the number of finished rows, that of all rows, and what comes next."""
 
     def close(self) -> None:
-        """Leave the place to the results."""
+        """Remove the progress line."""
 
 
 def execute(
@@ -290,22 +293,22 @@ def execute(
     tolerant: bool = False,
     samples: bool = False,
 ) -> Results:
-    """Measure what is not there yet and keep each result at once.
+    """Measure what is missing, and store each result at once.
 
     Args:
-        tasks: what is wanted; their sessions are open one at a time.
-        open_session: takes the place of :meth:`Task.open`.
-        recorder: inside its context; may go on with an earlier run.
-        progress: is closed at the end.
-        request: what is asked for, kept with the run so that it can be resumed.
-        tolerant: what goes wrong with a task as a whole costs its rows only; else it ends the run.
+        tasks: the tasks; one session is open at a time.
+        open_session: replaces :meth:`Task.open`.
+        recorder: a recorder whose context was entered; it may resume an earlier run.
+        progress: shows progress; closed at the end.
+        request: the request as a JSON object, stored so that the run can be resumed.
+        tolerant: whether an error of a task costs only its rows; otherwise it ends the run.
         samples: leave the raw samples in the documents.
 
     Returns:
-        What is finished, after Ctrl-C and SIGTERM, too.
+        What is finished, also after Ctrl-C and SIGTERM.
 
     Raises:
-        PydlbenchError: what ended the run before anything was finished.
+        PydlbenchError: the error that ended the run before anything was finished.
     """
     own = operator.methodcaller("open")  # not Task.open: kinds of tasks have sessions of their own
     loop = _Loop(tasks, open_session or own, recorder, progress, request, tolerant, samples)
@@ -332,36 +335,54 @@ def execute(
     return results
 
 
-class _View(View):
-    """What a task sees of a loop, while it measures with a session."""
+class View:
+    """What a task sees of the run while it measures with a session.
+
+    Attributes:
+        tolerant: see :func:`execute`.
+    """
 
     def __init__(self, loop: _Loop, task: Task, session: Any) -> None:
-        super().__init__(tolerant=loop.tolerant)
+        self.tolerant = loop.tolerant
         self._loop, self._task, self._session = loop, task, session
         self._before = loop.finished
 
     @property
     def store(self) -> Store | None:
+        """The store of the run; None without one."""
         return self._loop.store
 
     def advance(self, done: float, total: int, label: str) -> None:
+        """Show progress: a fraction of this task, and what comes next."""
         # Not earlier: only now a GPU has told its name.
         self._loop.start(self._session)
         here = len(self._task.rows) * min(done / max(total, 1), 1.0)
         self._loop.show(self._before, here, label)
 
     def keep(self, result: Result) -> None:
+        """Store a result that belongs to no row, before the task goes on.
+
+        Args:
+            result: the result, with its key.
+        """
         self._loop.start(self._session)
         self._loop.take(self._task, result)
 
     def earlier(self, row: Row) -> bool:
+        """Whether an earlier attempt has finished a row of this task."""
         return self._loop.earlier(self._task, row) is not None
 
-    def kernel(self, case: KernelSpec, *, briefly: bool = False) -> dict[str, Any] | None:
+    def kernel(self, spec: KernelSpec, *, briefly: bool = False) -> dict[str, Any] | None:
+        """Return the document of a kernel that this run has measured already, if it is ok.
+
+        Args:
+            spec: spec of the kernel.
+            briefly: whether a first repetition is enough.
+        """
         options = self._task.options
-        known = self._loop.kernels.get(_same_kernel(case, options))
+        known = self._loop.kernels.get(_same_kernel(spec, options))
         if known is None and briefly:
-            return self._loop.kernels.get(_same_kernel(case, options, briefly=True))
+            return self._loop.kernels.get(_same_kernel(spec, options, briefly=True))
         return known
 
 
@@ -401,11 +422,11 @@ class _Loop:
         self._read_earlier()
 
     def run(self) -> None:
-        """Take all tasks in their order.
+        """Measure all tasks in their order.
 
         Raises:
             KeyboardInterrupt: Ctrl-C or SIGTERM.
-            PydlbenchError: a task cannot be measured, and the run does not go on without it.
+            PydlbenchError: a task cannot be measured, and the run is not tolerant.
         """
         try:
             for task in self._tasks:
@@ -420,52 +441,52 @@ class _Loop:
 
     @property
     def store(self) -> Store | None:
-        """The store that the run is kept in."""
+        """The store of the run."""
         return self._recorder.store
 
     def start(self, session: Any) -> None:
-        """Begin the run in the store, once a session has something to say of the machine."""
+        """Begin the run in the store, once a session can describe the machine."""
         if not self._recorder.started:
             self._recorder.start(session.run, self._request)
 
     @property
     def finished(self) -> int:
-        """How many rows are finished."""
+        """The number of finished rows."""
         return len(self._listed)
 
     @property
     def outcomes(self) -> list[Outcome]:
-        """What came of the rows so far, in the order of the tasks."""
+        """The outcomes so far, in the order of the tasks."""
         rows = [id(row) for task in self._tasks for row in task.rows]
-        return [self._outcomes[one] for one in rows if one in self._outcomes]
+        return [self._outcomes[row] for row in rows if row in self._outcomes]
 
     def show(self, before: int, here: float, label: str) -> None:
-        """Show progress: rows that were finished before a task, and those of it, parts of one too.
+        """Show progress: rows finished before a task, and those of it, fractions included.
 
-        What is finished counts even where the task does not say so.
+        Finished rows count even if the task does not report them.
         """
         self._progress(max(int(before + here), self.finished), self.total, label)
 
     def take_the_rest(self) -> None:
-        """List what an earlier attempt has finished and this one has not come to."""
+        """List rows that an earlier attempt has finished and this one has not reached."""
         for task in self._tasks:
             for row in task.rows:
-                if id(row) not in self._listed and (found := self.earlier(task, row)):
-                    self._list(task, row, found)
+                if id(row) not in self._listed and (result := self.earlier(task, row)):
+                    self._list(task, row, result)
 
     def described(self) -> RunRecord:
-        """Return the run's record, with all that was found on the devices that were used.
+        """Return the run's record, with what all its sessions have found on the devices.
 
-        Sessions come one after another, and each probes only what its own rows need.
+        Sessions follow one another, and each probes only what its own rows need.
         """
         now = None if self._session is None else self._session.run
-        known = [one for one in (self._known, now) if one is not None]
+        known = [record for record in (self._known, now) if record is not None]
         if len(known) > 1:
             return continued(*known)
         if known:
             return known[0]
-        if self._recorder.resumed is not None:
-            return self._recorder.resumed.record
+        if self._recorder.before is not None:
+            return self._recorder.before
         from pydlbench.runner.session import Session
 
         # Once: the run keeps the name under which it begins, whatever session opens later. No
@@ -476,7 +497,7 @@ class _Loop:
     # --- sessions ---------------------------------------------------------------------------
 
     def _session_for(self, task: Task) -> Any:
-        """Return a session for a task: the one that is open, or a new one."""
+        """Return the session of a task: the open one, or a new one."""
         key = _session_key(task)
         if key != self._key:
             self._close()
@@ -484,13 +505,13 @@ class _Loop:
             self._session = manager.__enter__()
             self._manager, self._key = manager, key
             if not self.tolerant:
-                for one in self._tasks:
-                    if _session_key(one) == key and not self._is_done(one):
-                        one.check(self._session)
+                for other in self._tasks:
+                    if _session_key(other) == key and not self._is_done(other):
+                        other.check(self._session)
         return self._session
 
     def _close(self) -> None:
-        """Close the session that is open, its device noted down before."""
+        """Close the open session after its device was noted."""
         manager, self._manager, self._key = self._manager, None, None
         if manager is None:
             return
@@ -506,7 +527,7 @@ class _Loop:
     def _measure(self, task: Task) -> None:
         try:
             session = self._session_for(task)
-            for result in task.measure(session, _View(self, task, session)):
+            for result in task.measure(session, View(self, task, session)):
                 self.start(session)
                 self.take(task, result)
         except PydlbenchError as error:
@@ -520,7 +541,7 @@ class _Loop:
                     self.take(task, task.refused(row, *_verdict(error)))
 
     def take(self, task: Task, result: Result) -> None:
-        """Keep a result and list it, whole or not at all."""
+        """Store and list a result, completely or not at all."""
         with self._recorder.interrupts.held():
             row = result.row
             before = None if row is None else self.earlier(task, row)
@@ -550,22 +571,20 @@ class _Loop:
         self._outcomes[id(row)] = Outcome(task, row, result)
 
     def _remember(self, task: Task, row: Row | None, result: Result) -> None:
-        """Remember a kernel: estimates share them with each other and with layers."""
+        """Remember a kernel for other tasks: estimates and layers share kernels."""
         name = (
             str(result.key).rpartition("/")[2]
             if row is None
-            else _same_kernel(row.case, task.options)
+            else _same_kernel(row.spec, task.options)
         )
         self.kernels.setdefault(name, _without_samples(result).document)
 
     # --- what an earlier attempt has finished -------------------------------------------------
 
     def _read_earlier(self) -> None:
-        """Read what the run that is resumed has finished."""
-        if self._recorder.resumed is None:
-            return
+        """Read what the resumed run has finished."""
         incomplete: set[str] = set()
-        for entry in self._recorder.resumed.entries(samples=self._samples):
+        for entry in self._recorder.earlier(samples=self._samples):
             document = dict(entry.document)
             if entry.samples is not None:
                 document["samples_s"] = entry.samples
@@ -575,26 +594,26 @@ class _Loop:
                 continue  # a diagnosis that Ctrl-C ended in the middle answers nothing yet
             elif entry.key is not None:
                 self._done[entry.key] = result = Result(entry.table, document, key=entry.key)
-                if of := kernel_of(entry.key):
-                    self._behind.setdefault(of, []).append(result)
+                if row := kernel_of(entry.key):
+                    self._behind.setdefault(row, []).append(result)
         # An estimate without a kernel that failed is not what was asked for.
         for key in incomplete & set(self._done):
             del self._done[key]
 
     def earlier(self, task: Task, row: Row) -> Result | None:
-        """Return what an earlier attempt has finished of a row."""
+        """Return the result of a row in an earlier attempt."""
         return self._done.get(row_key(task, row)) if self._done else None
 
     def _is_done(self, task: Task) -> bool:
         return bool(self._done) and all(self.earlier(task, row) for row in task.rows)
 
     def _take_earlier(self, task: Task) -> None:
-        """List a task that an earlier attempt has finished, and remember the kernels behind it."""
+        """List a task that an earlier attempt has finished, and remember its kernels."""
         for row in task.rows:
             for result in self._behind.get(row_key(task, row), ()) if self._behind else ():
                 self._list(task, None, result)
-            if self._is_done(task) and (found := self.earlier(task, row)):
-                self._list(task, row, found)
+            if self._is_done(task) and (earlier := self.earlier(task, row)):
+                self._list(task, row, earlier)
 
 
 def _session_key(task: Task) -> tuple[str, dict[str, Any]]:

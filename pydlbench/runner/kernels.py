@@ -1,4 +1,4 @@
-"""Kernels made ready in the workers of a session, and the memory that they take there."""
+"""Prepares kernels in the workers of a session, and computes the memory that they need."""
 
 from __future__ import annotations
 
@@ -40,55 +40,55 @@ if TYPE_CHECKING:
     from pydlbench.study.table import Interference, Series
     from pydlbench.workers.host import RemoteKernel, Worker
 
-# Rotating copies of a cold cache state span this many last-level caches.
+# Size of the rotating copies for cold caches, in last-level caches.
 _COLD_FACTOR = 3
-# Rotating copies on a GPU span this many L2 caches: its replacement is not strictly the oldest
-# line's, so that after twice its size one line in eight is still there.
+# The same on a GPU, in L2 caches. It does not always replace the oldest line: after twice its size
+# one line in eight is still there.
 _COLD_L2 = 4
-# The second kernel of a search is visited beside the first where it is this factor slower at most:
-# probes on a busy virtual machine differ by several per cent. Of hundreds of summands fewer are
-# worth it.
+# The second kernel of a search is sampled beside the first if it is slower by this factor at most:
+# probes on a busy virtual machine differ by several per cent. An estimate has hundreds of summands,
+# for which fewer are worth the time.
 _RIVAL, _RIVAL_OF_SUMMAND = 1.08, 1.04
-#: In visits, which know better, a second kernel is near from here on.
+#: Factor up to which a second kernel counts as nearly as fast, after interleaved repetitions.
 NEAR = 1.04
-# A kept kernel that takes so many times as long as when it was found is not believed any more:
-# what the machine does from one hour to another is less.
+# A stored kernel that has become slower by this factor is deleted: machines differ by less from one
+# hour to another.
 _SLOWER = 1.15
 _LOGGED_TURNS = 7
 _LONG_S, _FEW_TURNS = 0.01, 3
-# Of calls that do nothing, beside each row: at most a tenth of a second.
+# Empty calls for each row, a tenth of a second at most.
 _FEW_CALLS = {"samples": 11, "inner": 30}
 
 
 class _Plan(NamedTuple):
-    """How a case is made ready, and what is known of its kernel.
+    """How a spec is prepared, and what is known of its kernel.
 
     Attributes:
-        preparation: for its worker.
+        preparation: arguments for the worker.
         summand: whether it is one of an estimate's native rows on a CPU.
-        problem: the case whatever its layer is called and whatever the cache state.
-        found: what a search for the same has found; None where it was not searched for.
-        known: the facts of a kernel that was verified; likewise.
-        seen: what was seen of a framework's call; likewise.
+        problem: the spec without the name of its layer, with hot caches.
+        searched: result of a search for the same; None if there was none.
+        known: facts of a verified kernel; None if there is none.
+        seen: facts of a framework's call; None if there are none.
     """
 
     preparation: Preparation
     summand: bool
     problem: KernelSpec
-    found: KernelFacts | None
+    searched: KernelFacts | None
     known: KernelFacts | None
     seen: KernelFacts | None
 
 
 class Kernels:
-    """The kernels of a session: made ready in its workers, with what is asked of these besides.
+    """The kernels of a session: prepares them in its workers and asks these for other facts.
 
     Args:
-        options: of the session.
-        facts: of the CPU.
+        options: settings of the session.
+        facts: facts about the CPU.
         cpus: logical CPUs that kernels are pinned to.
-        workers: of the session.
-        devices: of the session.
+        workers: workers of the session.
+        devices: devices of the session.
     """
 
     def __init__(
@@ -104,102 +104,105 @@ class Kernels:
         self._cpus = cpus
         self._workers = workers
         self._devices = devices
-        self._policy = Policy(confidence=options.confidence, budget_s=options.budget_s)
-        # Of hot cases, the name of the fastest kernel.
+        self._policy = Policy(budget_s=options.budget_s)
+        # Variant of the fastest kernel by hot spec.
         self._fastest: dict[KernelSpec, str] = {}
-        # What searches have found, whatever layer of that shape it was for.
-        self._found: dict[tuple[KernelSpec, bool], KernelFacts] = {}
-        # By problem, whatever the cache state, and variant; whether found by a brief search.
+        # Results of searches, by nameless spec and whether the search was a short one.
+        self._searched: dict[tuple[KernelSpec, bool], KernelFacts] = {}
+        # Verified kernels by nameless hot spec and variant, and whether the search was a short one.
         self._verified: dict[tuple[KernelSpec, str], tuple[KernelFacts, bool]] = {}
-        # Likewise what was seen of a framework's call, in a usual process or one that keeps pages.
+        # Facts of frameworks' calls by nameless hot spec, variant and whether pages are kept.
         self._described: dict[tuple[KernelSpec, str, bool], KernelFacts] = {}
-        # By worker, what it was told to make ready.
+        # Kernels that earlier runs have stored, by nameless spec.
         self._kept: dict[KernelSpec, KeptKernel | None] = {}
-        # By problem and variant, the seconds of what searches have tried.
+        # Seconds of the candidates of searches, by nameless spec and variant.
         self._tried_s: dict[tuple[KernelSpec, str], float] = {}
         self._begun: dict[Worker, tuple[KernelSpec, Preparation]] = {}
         self._without_empty_call: set[tuple[str, str, str | None]] = set()
 
     @property
     def seed(self) -> int:
-        """Of the inputs and of the order of rounds."""
+        """Seed of the inputs and of the order in rounds."""
         return self._options.seed
 
-    def threads(self, case: KernelSpec) -> int | None:
-        """Return the threads of a row; None on a GPU."""
-        return None if case.on_gpu else len(self._cpus)
+    def threads(self, spec: KernelSpec) -> int | None:
+        """Return the number of threads of a row; None on a GPU."""
+        return None if spec.on_gpu else len(self._cpus)
 
     def interference(self) -> Interference:
-        """Read bursts; see :meth:`pydlbench.runner.machine.Workers.interference`."""
+        """Measure interference; see :meth:`pydlbench.runner.machine.Workers.interference`."""
         return self._workers.interference()
 
-    def guarded(self, case: KernelSpec) -> bool:
-        """Whether visits of a case need bursts around them.
+    def guarded(self, spec: KernelSpec) -> bool:
+        """Whether bursts are needed around the samples of a spec.
 
-        The native backend's have one inside; to a GPU's kernels the cores do not matter.
+        The native backend takes its own; kernels of a GPU do not depend on the cores.
         """
-        return case.backend != "native" and not case.on_gpu
+        return spec.backend != "native" and not spec.on_gpu
 
-    def allocates(self, case: KernelSpec) -> bool:
+    def allocates(self, spec: KernelSpec) -> bool:
         """Whether a backend allocates its outputs in each call, from the C library."""
-        return not case.on_gpu and capabilities.of(case.backend).fresh_results
+        return not spec.on_gpu and capabilities.of(spec.backend).fresh_results
 
     def processes(self, group: Sequence[KernelSpec]) -> list[KernelSpec]:
-        """Return the case of each process that holds operands of a group's problem.
+        """Return the spec of each process that holds operands of a problem.
 
         Args:
-            group: cases that differ in backend and mode only.
+            group: specs that differ only in backend and mode.
         """
         if len(group) == 1:
             return list(group)
-        # With cold caches frameworks are not timed: they refuse before they hold anything.
-        holding = [one for one in group if one.backend == "native" or one.cache == "hot"]
-        warm = [one for one in holding if self.allocates(one)]
+        # With cold caches frameworks are not timed, and hold nothing.
+        holding = [spec for spec in group if spec.backend == "native" or spec.cache == "hot"]
+        warm = [spec for spec in holding if self.allocates(spec)]
         # One log is read at a time.
-        log = [one for one in warm if capabilities.of(one.backend).log_environment][:1]
+        log = [spec for spec in warm if capabilities.of(spec.backend).log_environment][:1]
         return [*holding, *warm, *log]
 
-    def empty_call_s(self, case: KernelSpec) -> float | None:
-        """Return the seconds of a call that does nothing, made as this case's backend calls.
+    def empty_call_s(self, spec: KernelSpec) -> float | None:
+        """Return the seconds of a call that does nothing, in the backend and mode of a spec.
 
-        Measured now: in the course of a run it changes by more than a third.
+        It is measured each time, as it changes by more than a third during a run.
         """
-        key = (case.backend, case.device, case.mode)
+        key = (spec.backend, spec.device, spec.mode)
         if key in self._without_empty_call:
             return None
         try:
-            worker = self._workers.get(case.backend, case.device)
-            found = worker.probe("empty_call", mode=case.mode, **_FEW_CALLS)["seconds"]
+            worker = self._workers.get(spec.backend, spec.device)
+            seconds = worker.probe("empty_call", mode=spec.mode, **_FEW_CALLS)["seconds"]
         except PydlbenchError:
             self._without_empty_call.add(key)
             return None
-        return float(found)
+        return float(seconds)
 
     def logged(
-        self, case: KernelSpec, variant: str | None, beside: RemoteKernel[KernelFacts] | None = None
+        self,
+        spec: KernelSpec,
+        variant: str | None,
+        unlogged: RemoteKernel[KernelFacts] | None = None,
     ) -> dict[str, Any]:
         """Return what the library itself logs of a call, see ``KernelFacts.evidence``.
 
-        Asked in a process of its own, whose pages are kept: of frameworks that cannot switch the
-        log on and off. Empty where there is no such log.
+        Frameworks that cannot switch the log on and off run in a separate process that keeps pages.
+        The result is empty if there is no such log.
 
         Args:
-            case: what is computed.
+            spec: what is computed.
             variant: the variant that was timed.
-            beside: the same where pages are kept as well, without a log: its calls take turns with
-                the logged ones, to tell what writing a log costs.
+            unlogged: the same kernel with kept pages and without a log; its calls alternate with
+                the logged ones, which gives the cost of the log.
         """
         from pydlbench.backends.frameworks.verbose import evidence, middle_turn
 
-        if case.on_gpu or not capabilities.of(case.backend).log_environment:
+        if spec.on_gpu or not capabilities.of(spec.backend).log_environment:
             return {}
-        worker = self._workers.get(case.backend, case.device, warm=True, logging=True)
+        worker = self._workers.get(spec.backend, spec.device, warm=True, logging=True)
         try:
-            kernel = worker.prepare(case, self._preparation(case, variant))
+            kernel = worker.prepare(spec, self._preparation(spec, variant))
             try:
-                turns = [_turn(worker, kernel, beside)]
+                turns = [_turn(worker, kernel, unlogged)]
                 wanted = _LOGGED_TURNS if turns[0].logged_s < _LONG_S else _FEW_TURNS
-                turns += [_turn(worker, kernel, beside) for _ in range(wanted - 1)]
+                turns += [_turn(worker, kernel, unlogged) for _ in range(wanted - 1)]
                 return evidence(*middle_turn(turns))
             finally:
                 kernel.release()
@@ -208,7 +211,7 @@ class Kernels:
 
     def prepare(
         self,
-        case: KernelSpec,
+        spec: KernelSpec,
         *,
         warm: bool = False,
         variant: str | None = None,
@@ -216,31 +219,31 @@ class Kernels:
         finals: bool = True,
         unchecked: bool = False,
     ) -> RemoteKernel[KernelFacts]:
-        """Have a case made ready in its worker; raises what the backend raises.
+        """Prepare a spec in its worker; raises what the backend raises.
 
         Args:
-            case: what is to be computed.
-            warm: in a process of its own whose allocator keeps the pages that were freed.
+            spec: what to compute.
+            warm: use a process of its own whose allocator keeps freed pages.
             variant: see ``Preparation``.
-            alone: it competes with nobody: for an estimate's sum a short search will do, and with
-                cold caches the kernel of the hot row, where that was measured before.
+            alone: whether no other backend computes the same. An estimate then takes a short
+                search, and with cold caches the kernel of the hot row if that is known.
             finals: see ``Preparation``.
-            unchecked: take a variant that was not verified yet as it is: whoever asks has it
-                verified before its time is shown.
+            unchecked: whether an unverified variant is not verified; the caller verifies it before
+                its time is shown.
         """
-        worker = self._workers.get(case.backend, case.device, warm=warm)
-        plan = self._plan(case, variant, warm=warm, alone=alone, finals=finals)
+        worker = self._workers.get(spec.backend, spec.device, warm=warm)
+        plan = self._plan(spec, variant, warm=warm, alone=alone, finals=finals)
         if unchecked:
             plan = plan._replace(preparation=dataclasses.replace(plan.preparation, verified=True))
-        if self._begun.get(worker) == (case, plan.preparation):
+        if self._begun.get(worker) == (spec, plan.preparation):
             del self._begun[worker]
             kernel = worker.prepared()
         else:
-            kernel = worker.prepare(case, plan.preparation)
+            kernel = worker.prepare(spec, plan.preparation)
         known = plan.known
-        self._keep_tried(case, kernel.facts)
-        if plan.found is not None:
-            kernel.facts = plan.found
+        self._keep_tried(spec, kernel.facts)
+        if plan.searched is not None:
+            kernel.facts = plan.searched
         elif plan.seen is not None:
             kernel.facts = plan.seen
         elif known is not None and kernel.facts.correct.status == "unchecked":
@@ -248,27 +251,27 @@ class Kernels:
                 kernel.facts, correct=known.correct, reorder_s=known.reorder_s
             )
         if plan.preparation.variant is None or plan.preparation.kept:
-            self._found[_nameless(case), plan.summand] = kernel.facts
-        name = variant_of(case, kernel.facts)
+            self._searched[_nameless(spec), plan.summand] = kernel.facts
+        name = variant_of(spec, kernel.facts)
         if name is not None and known is None and kernel.facts.correct.status == "ok":
             self._verified[plan.problem, name] = (kernel.facts, plan.summand)
-        if name is not None and case.backend != "native" and not case.on_gpu:
+        if name is not None and spec.backend != "native" and not spec.on_gpu:
             self._described.setdefault((plan.problem, name, warm), kernel.facts)
-        if plan.summand and case.cache == "hot":
-            self.remember(case, kernel.facts.algorithm, kernel.facts.layout)
+        if plan.summand and spec.cache == "hot":
+            self.remember(spec, kernel.facts.algorithm, kernel.facts.layout)
         return kernel
 
     def _plan(
-        self, case: KernelSpec, variant: str | None, *, warm: bool, alone: bool, finals: bool
+        self, spec: KernelSpec, variant: str | None, *, warm: bool, alone: bool, finals: bool
     ) -> _Plan:
-        """Return how a case is to be made ready, see :meth:`prepare`, and what is known of it."""
-        summand = alone and self._is_summand(case)
-        hot = msgspec.structs.replace(case, cache="hot")
-        if variant is None and summand and case != hot:
+        """Return how to prepare a spec, see :meth:`prepare`, and what is known of its kernel."""
+        summand = alone and self._is_summand(spec)
+        hot = msgspec.structs.replace(spec, cache="hot")
+        if variant is None and summand and spec != hot:
             variant = self._fastest.get(hot)
-        found = self._found.get((_nameless(case), summand)) if variant is None else None
-        variant = variant if found is None else variant_of(case, found)
-        kept = None if variant is not None else self.kept(case)
+        searched = self._searched.get((_nameless(spec), summand)) if variant is None else None
+        variant = variant if searched is None else variant_of(spec, searched)
+        kept = None if variant is not None else self.kept(spec)
         variant = variant if kept is None else kept.variant
         problem = _nameless(hot)
         known, brief = self._verified.get((problem, variant or ""), (None, False))
@@ -276,7 +279,7 @@ class Kernels:
             known = None  # its reorders have not been timed
         seen = None if known is None else self._described.get((problem, variant or "", warm))
         preparation = self._preparation(
-            case,
+            spec,
             variant,
             brief=summand,
             verified=known is not None,
@@ -284,28 +287,29 @@ class Kernels:
             finals=finals,
             kept=kept is not None,
         )
-        found = None if variant is None else found
-        return _Plan(preparation, summand, problem, found, known, seen)
+        searched = None if variant is None else searched
+        return _Plan(preparation, summand, problem, searched, known, seen)
 
-    def _keep_tried(self, case: KernelSpec, facts: KernelFacts) -> None:
-        """Keep what a search has timed; of one kernel alone it is a first execution."""
-        if case.backend == "native" and len(facts.candidates) > 1:
+    def _keep_tried(self, spec: KernelSpec, facts: KernelFacts) -> None:
+        """Remember the times of a search; that of a single kernel is only a first execution."""
+        if spec.backend == "native" and len(facts.candidates) > 1:
             times = _times(facts.candidates)
-            self._tried_s |= {(_nameless(case), name): times[name] for name in times}
+            self._tried_s |= {(_nameless(spec), name): times[name] for name in times}
 
-    def known_size(self, case: KernelSpec, variant: str | None, process: int) -> Size | None:
-        """Return how long a native kernel runs, as its search or an earlier run has found.
+    def known_size(self, spec: KernelSpec, variant: str | None, process: int) -> Size | None:
+        """Return how long a native kernel runs, from its search or from an earlier run.
 
         Args:
-            case: what it computes.
+            spec: what it computes.
             variant: its name.
-            process: that holds it, in which what is short and was not searched for is warmed up.
+            process: number of its process. Short kernels that were not searched for here are warmed
+                up in it.
         """
-        if variant is None or case.backend != "native":
+        if variant is None or spec.backend != "native":
             return None
-        seconds = self._tried_s.get((_nameless(case), variant))
+        seconds = self._tried_s.get((_nameless(spec), variant))
         warm = seconds is not None
-        kept = self.kept(case)
+        kept = self.kept(spec)
         if seconds is None and kept is not None and variant in (kept.variant, kept.rival):
             seconds = kept.seconds
         if seconds is None:
@@ -313,11 +317,11 @@ class Kernels:
         warm = warm or seconds >= self._policy.warm_limit_s
         return Size(execution_s=seconds, wall_s=seconds, process=process if warm else 0)
 
-    def kept(self, case: KernelSpec) -> KeptKernel | None:
-        """Return the kernel that an earlier run has found for a native case on a CPU, if any."""
-        if case.backend != "native" or case.on_gpu or self._options.algorithms:
+    def kept(self, spec: KernelSpec) -> KeptKernel | None:
+        """Return the kernel that an earlier run chose for a native spec on a CPU, if any."""
+        if spec.backend != "native" or spec.on_gpu or self._options.algorithms:
             return None
-        nameless = _nameless(case)
+        nameless = _nameless(spec)
         if nameless not in self._kept:
             fresh = not self._options.keep_probes
             kept = None if fresh else self._devices.kept().read_kernel(_kept_key(nameless))
@@ -325,25 +329,25 @@ class Kernels:
         return self._kept[nameless]
 
     def keep(
-        self, case: KernelSpec, variant: str | None, rival: str | None, samples: Series
+        self, spec: KernelSpec, variant: str | None, rival: str | None, samples: Series
     ) -> str | None:
-        """Keep which kernel was the fastest for later runs, and return a warning, or None.
+        """Store the fastest kernel for later runs; return a warning, or None.
 
-        One that was kept and takes longer than it did may not be the fastest any more: it is
-        forgotten, so that the next run searches anew. A run that somebody else disturbed keeps
-        nothing: neither its choice nor its scatter is the machine's.
+        A stored kernel that has become slower may not be the fastest any more: it is deleted, so
+        that the next run searches again. A disturbed run stores nothing, neither its choice nor its
+        scatter.
 
         Args:
-            case: what was computed.
-            variant: the kernel's name.
-            rival: that of one nearly as fast; None without one.
-            samples: its visits.
+            spec: what was computed.
+            variant: name of the kernel.
+            rival: name of a kernel that is nearly as fast; None without one.
+            samples: samples of the kernel.
         """
-        if variant is None or case.backend != "native" or case.on_gpu or self._options.algorithms:
+        if variant is None or spec.backend != "native" or spec.on_gpu or self._options.algorithms:
             return None
         if estimate(samples).disturbed:
             return None
-        nameless, seconds = _nameless(case), samples.median
+        nameless, seconds = _nameless(spec), samples.median
         known = self._kept.get(nameless)
         there = self._devices.kept()
         if known is not None and known.variant == variant and seconds > _SLOWER * known.seconds:
@@ -359,44 +363,43 @@ class Kernels:
         )
         return None
 
-    def repetitions(self, cases: Sequence[KernelSpec]) -> int:
-        """Return how many repetitions cases need, as far as earlier runs tell.
+    def repetitions(self, specs: Sequence[KernelSpec]) -> int:
+        """Return the number of repetitions that specs need, from the scatter in earlier runs.
 
         Args:
-            cases: that are visited in the same laps.
+            specs: specs that are repeated together.
         """
-        scatters = [kept.scatter for case in cases if (kept := self.kept(case)) is not None]
+        scatters = [kept.scatter for spec in specs if (kept := self.kept(spec)) is not None]
         return planned(scatters, self._options.width)
 
     def prepare_at_once(self, wanted: Sequence[tuple[KernelSpec, str | None]]) -> None:
-        """Have the first case of each worker made ready while the others are at theirs.
+        """Begin to prepare the first spec of each worker, so that workers do so at the same time.
 
-        :meth:`prepare` returns each, or raises what went wrong with it. Nobody may be timed until
-        then.
+        :meth:`prepare` then returns each kernel, or raises its error. Nothing may be timed before.
 
         Args:
-            wanted: cases with the variant of each, in the order in which they will be prepared.
+            wanted: specs and their variants, in the order in which they will be prepared.
         """
-        for case, variant in wanted:
-            worker = self._workers.get(case.backend, case.device)
+        for spec, variant in wanted:
+            worker = self._workers.get(spec.backend, spec.device)
             if worker in self._begun:
                 continue
-            plan = self._plan(case, variant, warm=False, alone=False, finals=False)
+            plan = self._plan(spec, variant, warm=False, alone=False, finals=False)
             with contextlib.suppress(PydlbenchError):  # it comes again when it is waited for
-                worker.begin(case, plan.preparation)
-                self._begun[worker] = (case, plan.preparation)
+                worker.begin(spec, plan.preparation)
+                self._begun[worker] = (spec, plan.preparation)
 
-    def rival_of(self, case: KernelSpec, facts: KernelFacts) -> str | None:
-        """Return the variant that was nearly as fast in the search; None where there is none.
+    def rival_of(self, spec: KernelSpec, facts: KernelFacts) -> str | None:
+        """Return the variant that was nearly as fast in the search; None if there is none.
 
         Args:
-            case: what was searched for.
-            facts: of the kernel that was found.
+            spec: what was searched for.
+            facts: facts of the kernel that was chosen.
         """
-        if case.backend != "native" or case.on_gpu or self._options.algorithms:
+        if spec.backend != "native" or spec.on_gpu or self._options.algorithms:
             return None
-        kept = self.kept(case)
-        if kept is not None and kept.variant == variant_of(case, facts):
+        kept = self.kept(spec)
+        if kept is not None and kept.variant == variant_of(spec, facts):
             return kept.rival
         margin = _RIVAL_OF_SUMMAND if self._options.estimate else _RIVAL
         times = _times(facts.candidates)
@@ -406,21 +409,21 @@ class Kernels:
         second = min(times, key=times.__getitem__)
         return second if times[second] <= margin * own else None
 
-    def sampling_policy(self, case: KernelSpec, facts: KernelFacts) -> Policy:
-        """Return the constants of sampling for a prepared kernel."""
-        return gpu_policy(self._policy, facts.timing, case.cache) if case.on_gpu else self._policy
+    def sampling_policy(self, spec: KernelSpec, facts: KernelFacts) -> Policy:
+        """Return the sampling constants for a prepared kernel."""
+        return gpu_policy(self._policy, facts.timing, spec.cache) if spec.on_gpu else self._policy
 
-    def _is_summand(self, case: KernelSpec) -> bool:
-        """Whether a case's row is one of an estimate's native ones on a CPU."""
-        return self._options.estimate and case.backend == "native" and not case.on_gpu
+    def _is_summand(self, spec: KernelSpec) -> bool:
+        """Whether the row of a spec is one of an estimate's native rows on a CPU."""
+        return self._options.estimate and spec.backend == "native" and not spec.on_gpu
 
-    def remember(self, case: KernelSpec, algorithm: str, layout: str) -> None:
-        """Keep the kernel of a hot row for the cold one of an estimate."""
-        self._fastest[case] = f"{algorithm} {layout}"
+    def remember(self, spec: KernelSpec, algorithm: str, layout: str) -> None:
+        """Set the kernel of a hot row, which an estimate uses for the cold row too."""
+        self._fastest[spec] = f"{algorithm} {layout}"
 
     def _preparation(
         self,
-        case: KernelSpec,
+        spec: KernelSpec,
         variant: str | None,
         *,
         brief: bool = False,
@@ -431,7 +434,7 @@ class Kernels:
     ) -> Preparation:
         return Preparation(
             seed=self._options.seed,
-            cold_bytes=self.cold_bytes(case.device),
+            cold_bytes=self.cold_bytes(spec.device),
             memory_bytes=self._facts.memory_available_bytes or (1 << 62),
             all_candidates=self._options.algorithms,
             brief=brief,
@@ -445,109 +448,115 @@ class Kernels:
         )
 
     def cold_bytes(self, device: str) -> int:
-        """Return the bytes that the rotating copies of a cold cache state span on a device."""
+        """Return the bytes that rotating copies need for cold caches on a device."""
         factor = _COLD_FACTOR if device == "cpu" else _COLD_L2
         return factor * self._devices.cache_bytes(device)
 
     def row(
         self,
-        case: KernelSpec,
+        spec: KernelSpec,
         facts: KernelFacts,
         samples: Series,
         clock_hz: float | None = None,
     ) -> Measurement:
-        """Return the row of a timed case, held against the limits of its device.
+        """Return the row of a timed spec, compared with the limits of its device.
 
         Args:
-            case: what was timed.
-            facts: what its backend says of the kernel.
-            samples: its visits.
-            clock_hz: of somebody else on the same cores, where its own is not known.
+            spec: what was timed.
+            facts: facts of the kernel.
+            samples: samples of the kernel.
+            clock_hz: clock read by another backend on the same cores, if this one reads none.
         """
         row = measured_row(
-            case,
-            self.threads(case),
+            spec,
+            self.threads(spec),
             facts,
             samples,
-            confidence=self._options.confidence,
             clock_hz=clock_hz,
             keep_samples=self._options.keep_samples,
             keep_candidates=self._options.algorithms,
         )
-        return self._devices.limited(row, case)
+        return self._devices.limited(row, spec)
 
 
 def _times(candidates: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Return the seconds of candidates that ran, by the names that they are asked for by."""
-    tried = [one for one in candidates if one["status"] == "ok" and one["seconds"]]
-    return {f"{one['algorithm']} {one['layout']}": min(one["seconds"]) for one in tried}
+    """Return the seconds of the candidates that ran, by variant."""
+    tried = [
+        candidate
+        for candidate in candidates
+        if candidate["status"] == "ok" and candidate["seconds"]
+    ]
+    return {
+        f"{candidate['algorithm']} {candidate['layout']}": min(candidate["seconds"])
+        for candidate in tried
+    }
 
 
-def variant_of(case: KernelSpec, facts: KernelFacts) -> str | None:
-    """Return the name by which the same kernel is asked for again, see ``Preparation.variant``."""
-    if case.backend == "native":
+def variant_of(spec: KernelSpec, facts: KernelFacts) -> str | None:
+    """Return the name by which the same kernel is prepared again, see ``Preparation.variant``."""
+    if spec.backend == "native":
         return f"{facts.algorithm} {facts.layout}"
     return facts.evidence.get("variant")
 
 
-def _kept_key(case: KernelSpec) -> str:
-    """Return what a kept kernel depends on besides the machine: the case, and our native code."""
+def _kept_key(spec: KernelSpec) -> str:
+    """Return a digest of what a stored kernel depends on: its spec and the native module."""
     module = importlib.util.find_spec("pydlbench._cpu")
     there = Path(module.origin).stat() if module is not None and module.origin else None
     build = None if there is None else [there.st_size, there.st_mtime_ns]
-    text = json.dumps([case.to_dict(), build], sort_keys=True, default=str)
+    text = json.dumps([spec.to_dict(), build], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
-def _nameless(case: KernelSpec) -> KernelSpec:
-    """Return what two rows of the same kernel have in common."""
-    return msgspec.structs.replace(case, layer=dataclasses.replace(case.layer, name=None))
+def _nameless(spec: KernelSpec) -> KernelSpec:
+    """Return the spec without the name of its layer: equal for two rows of the same kernel."""
+    return msgspec.structs.replace(spec, layer=dataclasses.replace(spec.layer, name=None))
 
 
 def _turn(
     worker: Worker,
     kernel: RemoteKernel[KernelFacts],
-    beside: RemoteKernel[KernelFacts] | None,
+    unlogged: RemoteKernel[KernelFacts] | None,
 ) -> Turn:
-    """Have a call logged, and the same made without a log right before it."""
+    """Run a logged call, and right before it the same call without a log."""
     from pydlbench.backends.frameworks.verbose import Turn, last_call, parse
 
     # The first call wakes the threads; of two equal calls, the log of the second counts.
     request = Request(samples=1, untimed=1)
-    plain = None if beside is None else beside.sample(request)
+    plain = None if unlogged is None else unlogged.sample(request)
     logged = kernel.sample(request)
     return Turn(
-        executions=last_call(parse(worker.said()), 2),
+        executions=last_call(parse(worker.stderr()), 2),
         logged_s=logged.seconds[0],
         plain_s=None if plain is None else plain.seconds[0],
     )
 
 
 # -----------------------------------------------------------------------------
-# Whether what is to be measured fits into memory: asked before anything is measured.
+# Memory that measurements need; checked before anything is measured.
 
-# What a search holds at once: layouts of every operand, and pools of two finalists.
+# Layouts of every operand and pools of finalists that a search holds at the same time.
 _LAYOUTS = 3
 _POOLS = 2
 
 
 def check_memory(processes: Sequence[KernelSpec], available: int, cold_bytes: int) -> None:
-    """Make sure that processes of one problem have room beside each other.
+    """Check that the processes of one problem fit into memory together.
 
-    Rows of a GPU are not refused: what is available where a virtual machine's memory grows on
-    demand says little. Where there is too little, the row fails alone.
+    Rows on a GPU are not refused: on virtual machines whose memory grows on demand the available
+    memory says little. Such a row fails by itself if there is too little.
 
     Args:
-        processes: the case of each; those of one problem are prepared one after another, and all
-            of them hold their operands until the last one is timed.
+        processes: spec of each process. Those of one problem are prepared one after another, and
+            all hold their operands until the last one is timed.
         available: bytes of memory.
-        cold_bytes: what the rotating copies of a cold cache state span.
+        cold_bytes: bytes of the rotating copies for cold caches.
 
     Raises:
         UsageError: there is too little memory.
     """
-    processes = [case for case in processes if case.pass_ in case.layer.passes]
-    if all(case.on_gpu for case in processes):
+    processes = [spec for spec in processes if spec.pass_ in spec.layer.passes]
+    if all(spec.on_gpu for spec in processes):
         return
     layer = processes[0].layer
 
@@ -568,58 +577,59 @@ def check_memory(processes: Sequence[KernelSpec], available: int, cold_bytes: in
 
 
 def group_memory(processes: Sequence[KernelSpec], layer: Layer, cold_bytes: int) -> int:
-    """Return the most bytes that processes of one problem hold at a time.
+    """Return the largest number of bytes that the processes of one problem hold at a time.
 
-    Each is prepared while all others hold theirs: whichever dies is prepared once more at the end.
+    Each is prepared while all others hold their operands, as a process that dies is prepared again
+    at the end.
 
     Args:
-        processes: the case of each.
-        layer: their layer, or the same with another batch.
+        processes: spec of each process.
+        layer: their layer, possibly with another batch.
         cold_bytes: see :func:`check_memory`.
     """
     total, most = 0, 0
-    for case in processes:
-        held = memory_held(case, layer, cold_bytes)
+    for spec in processes:
+        held = memory_held(spec, layer, cold_bytes)
         total += held
-        most = max(most, memory_needed(case, layer, cold_bytes) - held)
+        most = max(most, memory_needed(spec, layer, cold_bytes) - held)
     return total + most
 
 
-def memory_needed(case: KernelSpec, layer: Layer, cold_bytes: int) -> int:
-    """Return the bytes of memory that measuring a case takes, verification and finals included.
+def memory_needed(spec: KernelSpec, layer: Layer, cold_bytes: int) -> int:
+    """Return the bytes of memory that measuring a spec needs, verification and finals included.
 
-    The float32 originals; every operand in up to three layouts in the storage type; a float32 copy
-    of the output; where caches are cold, two pools of rotating copies, each of which spans
-    ``cold_bytes`` and ends with whole copies. Of a GPU's row the host holds the inputs and the
-    output in float32 only.
+    These are the float32 originals; every operand in up to three layouts in the storage type; a
+    float32 copy of the output; and for cold caches two pools of rotating copies, each of
+    ``cold_bytes`` and one more whole copy. For a row on a GPU the host holds only the inputs and
+    the output in float32.
 
     Args:
-        case: what is to be measured.
-        layer: its layer, or the same with another batch.
-        cold_bytes: what the rotating copies of a cold cache state span at least.
+        spec: what to measure.
+        layer: its layer, possibly with another batch.
+        cold_bytes: least bytes of the rotating copies for cold caches.
     """
-    operands = layer.operands(case.pass_)
-    output = layer.result(case.pass_)
+    operands = layer.operands(spec.pass_)
+    output = layer.result(spec.pass_)
     elements = sum(operands.values())
-    if case.on_gpu:
+    if spec.on_gpu:
         return 4 * elements
-    stored = elements * ITEM_BYTES[case.precision]
+    stored = elements * ITEM_BYTES[spec.precision]
     needed = 4 * elements + _LAYOUTS * stored + 4 * operands[output]
-    return needed if case.cache == "hot" else needed + _POOLS * (cold_bytes + 2 * stored)
+    return needed if spec.cache == "hot" else needed + _POOLS * (cold_bytes + 2 * stored)
 
 
-def memory_held(case: KernelSpec, layer: Layer, cold_bytes: int) -> int:
-    """Return the bytes of memory that a prepared case keeps until it is released.
+def memory_held(spec: KernelSpec, layer: Layer, cold_bytes: int) -> int:
+    """Return the bytes of memory that a prepared spec holds until it is released.
 
-    Every operand once, in the storage type; where caches are cold, one pool of rotating copies
-    instead, which ends with a whole copy. A GPU's row holds nothing on the host.
+    Every operand once, in the storage type; for cold caches instead one pool of rotating copies and
+    one more whole copy. A row on a GPU holds nothing on the host.
 
     Args:
-        case: what is to be measured.
-        layer: its layer, or the same with another batch.
+        spec: what to measure.
+        layer: its layer, possibly with another batch.
         cold_bytes: see :func:`memory_needed`.
     """
-    if case.on_gpu:
+    if spec.on_gpu:
         return 0
-    stored = sum(layer.operands(case.pass_).values()) * ITEM_BYTES[case.precision]
-    return stored if case.cache == "hot" else cold_bytes + 2 * stored
+    stored = sum(layer.operands(spec.pass_).values()) * ITEM_BYTES[spec.precision]
+    return stored if spec.cache == "hot" else cold_bytes + 2 * stored

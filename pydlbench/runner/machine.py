@@ -1,4 +1,4 @@
-"""The processes and devices of a session: workers by backend, and what was probed of a device."""
+"""Workers and devices of a session: processes by backend, and what was probed of each device."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Workers:
     """One process per backend, device and environment.
 
     Args:
-        cpus: logical CPUs that each of them is pinned to.
+        cpus: logical CPUs that each process is pinned to.
         timeout_s: see ``Options``.
-        code_limit_s: likewise.
-        python: likewise.
+        code_limit_s: see ``Options``.
+        python: see ``Options``.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Workers:
             start = {"start_timeout": timeout_s or DEFAULT_TIMEOUT}
             self._code_limits = {**_limits(code_limit_s), **start, "allows": "--time-limit"}
         self._python = python
-        self._found: dict[tuple[str, str, str, bool], Worker] = {}
+        self._workers: dict[tuple[str, str, str, bool], Worker] = {}
         self._canary = True
 
     def get(
@@ -63,19 +63,19 @@ class Workers:
         logging: bool = False,
         allocator: str | None = None,
     ) -> Worker:
-        """Return the worker of a backend; its process starts when it is first asked.
+        """Return the worker of a backend; its process starts with its first request.
 
         Args:
-            backend: its name.
+            backend: name of the backend.
             device: ``cpu`` or ``cuda:N``.
-            warm: one whose C library keeps the pages that were freed.
-            logging: one whose oneDNN reports its kernels; never timed by our clock.
+            warm: a process whose C library keeps freed pages.
+            logging: a process whose oneDNN logs its kernels; our clock does not time it.
             allocator: one of ``workers.environment.ALLOCATORS``; None is ``kept pages`` for a warm
-                one, else ``default``.
+                process, else ``default``.
 
         Raises:
             UsageError: no such allocator.
-            UnsupportedError: an allocator that this machine has not.
+            UnsupportedError: this machine does not have the allocator.
         """
         from pydlbench.backends import capabilities
         from pydlbench.workers.environment import allocator_environment
@@ -83,7 +83,7 @@ class Workers:
 
         allocator = allocator or ("kept pages" if warm else "default")
         key = (backend, device, allocator, logging)
-        if key not in self._found:
+        if key not in self._workers:
             log = capabilities.of(backend).log_environment if logging else {}
             extra = {**allocator_environment(allocator), **log}
             limits = self._limits if backend == "native" else self._code_limits
@@ -95,14 +95,14 @@ class Workers:
                 )
             for name, limit in limits.items():
                 setattr(worker, name, limit)
-            self._found[key] = worker
-        return self._found[key]
+            self._workers[key] = worker
+        return self._workers[key]
 
     def canary(self) -> float | None:
-        """Return what the cores' FMA units do now, as a share of what they do undisturbed.
+        """Return the rate of the cores' FMA units now, relative to that of undisturbed cores.
 
-        Asked of the native worker while all others are asleep; None where there is no canary, and
-        where the worker died of it: the next time is another process's.
+        The native worker runs the burst while all others are stopped. None if there is no burst, or
+        if the worker died of it; the next call asks a new process.
         """
         if not self._canary:
             return None
@@ -116,9 +116,9 @@ class Workers:
         return share
 
     def interference(self) -> Interference:
-        """Read bursts on all cores, in the last-level cache and in memory, in the native worker.
+        """Run bursts in the native worker: FMAs on all cores, reads from cache and from memory.
 
-        A column that cannot be read is None.
+        A rate that cannot be measured is None.
         """
         fma = self.canary()
         if fma is None:
@@ -130,36 +130,37 @@ class Workers:
         return Interference(fma=fma, **rates)
 
     def start(self, wanted: Iterable[tuple[str, str]], *, warm: Sequence[bool] = (False,)) -> None:
-        """Start what is not running, side by side, and wait until all are ready.
+        """Start the processes that are not running, at the same time, and wait until all are ready.
 
-        Nobody is timed meanwhile. What cannot be started says so when it is first needed.
+        Nothing is timed meanwhile. A process that cannot be started raises its error when it is
+        needed.
 
         Args:
             wanted: backend and device of each.
-            warm: of each such a process; see :meth:`get`.
+            warm: kinds of process for each; see :meth:`get`.
         """
         from pydlbench.workers.host import start_together
 
         start_together(
-            [self.get(*one, warm=each) for one in dict.fromkeys(wanted) for each in warm]
+            [self.get(*place, warm=each) for place in dict.fromkeys(wanted) for each in warm]
         )
 
     def renew(self, *, native: bool = True, others: bool = True) -> None:
         """End processes; the next request to each starts a new one, with other addresses.
 
         Args:
-            native: those of native kernels on a CPU.
-            others: those of frameworks and GPUs, which take seconds to start.
+            native: end those of native kernels on a CPU.
+            others: end those of frameworks and GPUs, which take seconds to start.
         """
-        for (backend, device, *_), worker in self._found.items():
+        for (backend, device, *_), worker in self._workers.items():
             if native if (backend, device) == ("native", "cpu") else others:
                 worker.close(kill=True)
 
     def close(self) -> None:
-        """End them all."""
-        for worker in self._found.values():
+        """End all processes."""
+        for worker in self._workers.values():
             worker.discard()
-        self._found.clear()
+        self._workers.clear()
 
 
 def _limits(seconds: float | None) -> dict[str, Any]:
@@ -179,13 +180,13 @@ _ROUGH_PATTERN = "triad"
 
 
 class Devices:
-    """The CPU and the GPUs of a session, probed as far as its rows have needed it.
+    """The CPU and the GPUs of a session, probed as far as its rows need.
 
     Args:
-        facts: of the CPU.
+        facts: facts about the CPU.
         cpus: logical CPUs that kernels are pinned to.
-        workers: of the session; the native one of a device probes it.
-        keep_probes: take over what earlier runs have probed, where a reading agrees with it.
+        workers: workers of the session; a device is probed by its native one.
+        keep_probes: use the stored probes of earlier runs if a reading confirms them.
     """
 
     def __init__(
@@ -211,7 +212,7 @@ class Devices:
         self._probed_at: dict[str, float] = {}
 
     def described(self) -> dict[str, Any]:
-        """Return the device that was measured, with the host beside a GPU."""
+        """Return the device that was measured; a GPU with its host."""
         record = self._gpus.get(self._main)
         if record is None:
             return self._cpu.to_dict()
@@ -257,9 +258,9 @@ class Devices:
 
         Args:
             device: ``cuda:N``.
-            precisions: as for the CPU; so are patterns and levels.
-            patterns: see there.
-            levels: see there.
+            precisions: which compute peaks are needed.
+            patterns: which bandwidths are needed; None is all of them.
+            levels: of which levels of the memory; None is all of them.
 
         Raises:
             BackendMissingError: the CUDA module or a library is missing.
@@ -269,14 +270,16 @@ class Devices:
         from pydlbench.devices.gpu.record import LEVELS, PATTERNS, extend_record, start_record
 
         worker = self._workers.get("native", device)
-        told = worker.describe()
+        described = worker.describe()
         self._main = device
         if device not in self._gpus:
-            self._gpus[device] = start_record(GpuFacts.from_driver(told["device"]), told["nvml"])
+            self._gpus[device] = start_record(
+                GpuFacts.from_driver(described["device"]), described["nvml"]
+            )
         self._gpus[device] = extend_record(
             self._gpus[device],
             tuple(precisions),
-            told["libraries"],
+            described["libraries"],
             worker.probe,
             PATTERNS if patterns is None else patterns,
             LEVELS if levels is None else levels,
@@ -284,7 +287,7 @@ class Devices:
         return self._gpus[device]
 
     def cache_bytes(self, device: str) -> int:
-        """Return the size of the last cache before memory, as far as the session's threads see it.
+        """Return the size of the last-level cache that the session's threads share.
 
         Args:
             device: ``cpu`` or ``cuda:N``.
@@ -296,76 +299,76 @@ class Devices:
         return last_level_bytes(self._facts, self._cpus)
 
     def unprobed(self, reason: str) -> DeviceRecord:
-        """Return the CPU with what is known, and the reason why nothing more was probed."""
+        """Return the CPU with a warning that says why nothing was probed."""
         from pydlbench.devices.cpu.advice import unprobed_advice
 
         warnings = (*self._cpu.warnings, unprobed_advice(reason))
         self._cpu = dataclasses.replace(self._cpu, warnings=warnings)
         return self._cpu
 
-    def limited(self, row: Measurement, case: KernelSpec) -> Measurement:
-        """Return a row held against the limits of its device, or with the reason why not.
+    def limited(self, row: Measurement, spec: KernelSpec) -> Measurement:
+        """Return a row with the limits of its device, or with a warning that says why not.
 
         Args:
-            row: a timed one.
-            case: what was timed.
+            row: a timed row.
+            spec: what was timed.
         """
         from pydlbench.devices.cpu.working_set import private_level_bytes
 
-        if case.on_gpu:
-            precisions = dict.fromkeys((case.precision, *self._advisable(case)))
+        if spec.on_gpu:
+            precisions = dict.fromkeys((spec.precision, *self._advisable(spec)))
             levels: tuple[str, ...] = ("memory", "l2")
         else:
-            precisions = dict.fromkeys((case.precision,))
+            precisions = dict.fromkeys((spec.precision,))
             private = private_level_bytes(self._facts, self._cpus) or 0
             # A large kernel's time hardly depends on what its operands' first megabytes do.
-            near = cached_bytes(case) <= 2 * private
+            near = cached_bytes(spec) <= 2 * private
             levels = ("memory", "llc", "l2") if near else ("memory", "llc")
         try:
-            believed = not case.on_gpu and self._believe(row, case, levels)
+            believed = not spec.on_gpu and self._believe(row, spec, levels)
             lacking = () if believed else levels
-            held = with_limits(row, case, self._probed(case, precisions, lacking), levels)
+            held = with_limits(row, spec, self._probed(spec, precisions, lacking), levels)
             over = held.roofline
             # Only a kernel that is near its roof is told what another precision would bring.
             near_roof = over and (over.bound == "memory" or over.efficiency >= NEAR_ROOF)
-            if near_roof and not case.on_gpu:
-                self._probed(case, ("fp32", "bf16"), lacking)
+            if near_roof and not spec.on_gpu:
+                self._probed(spec, ("fp32", "bf16"), lacking)
             return held
         except PydlbenchError as error:  # the time stands without a peak beside it
             return msgspec.structs.replace(row, warnings=(*row.warnings, str(error)))
 
-    def _believe(self, row: Measurement, case: KernelSpec, levels: Sequence[str]) -> bool:
-        """Take bandwidths as they are where they cannot matter to a row's roof.
+    def _believe(self, row: Measurement, spec: KernelSpec, levels: Sequence[str]) -> bool:
+        """Use stored bandwidths without confirming them if they cannot affect a row's roof.
 
-        A window of memory maps and fills three times the last-level cache. Where arithmetic takes
-        more than twice what the kept bandwidth says, no window would make memory the limit. Who
-        is nearer to it has them confirmed. Where nothing is kept, and even slow memory would not be
-        the limit, one window of each level will do.
+        A window in memory maps and fills three times the last-level cache. If the arithmetic takes
+        more than twice the time that the stored bandwidth gives, memory cannot be the limit.
+        Otherwise the bandwidths are confirmed. If nothing is stored, and even slow memory would not
+        be the limit, one window of each level is enough.
 
         Returns:
-            Whether they are there, and no more is to be probed for this row.
+            Whether the bandwidths are known, so that nothing is probed for this row.
         """
         from pydlbench.devices.bandwidths import extend_bandwidths
         from pydlbench.devices.cpu.record import probe_bandwidths, probed_sizes
 
         if not self._keep_probes or self._cpu.bandwidth_reason is not None:
             return False
-        known = {one.level for one in self._cpu.bandwidths} - self._unconfirmed
+        known = {row.level for row in self._cpu.bandwidths} - self._unconfirmed
         if known >= set(levels):
             return False
-        kept = [one for one in self.kept().read() if one.pattern in _ROOF_PATTERNS]
-        self._probed(case, (case.precision,), ())
+        kept = [row for row in self.kept().read() if row.pattern in _ROOF_PATTERNS]
+        self._probed(spec, (spec.precision,), ())
         record = self._cpu
         sizes = probed_sizes(record)
-        kept = [one for one in kept if one.working_set_bytes == sizes[one.level]]
+        kept = [row for row in kept if row.working_set_bytes == sizes[row.level]]
         wanted = [level for level in levels if sizes[level] is not None]
-        whole = {one.level for one in kept} >= set(wanted)
-        compute_s = row.flops_executed / record.limits(case.precision, row.clock_hz).measured
-        memory = [one.bytes_per_s for one in kept if one.level == "memory"]
+        whole = {row.level for row in kept} >= set(wanted)
+        compute_s = row.flops_executed / record.limits(spec.precision, row.clock_hz).measured
+        memory = [row.bytes_per_s for row in kept if row.level == "memory"]
         rate = max(memory) if whole and memory else _ANY_MEMORY
         if compute_s > _FAR_FROM_MEMORY * row.bytes / rate:
-            lacking = [one for one in wanted if one not in known | self._unconfirmed]
-            new = tuple(one for one in kept if one.level in lacking)
+            lacking = [level for level in wanted if level not in known | self._unconfirmed]
+            new = tuple(row for row in kept if row.level in lacking)
             if not whole:
                 probe = self._workers.get("native", "cpu").probe
                 bare = dataclasses.replace(record, bandwidths=())
@@ -374,17 +377,17 @@ class Devices:
                     lambda: probe_bandwidths(bare, (_ROUGH_PATTERN,), lacking, probe, windows=1),
                 )
                 new = rough.bandwidths
-                self.kept().write([one for one in new if one.disturbance is None])
+                self.kept().write([row for row in new if row.disturbance is None])
             self._cpu = dataclasses.replace(record, bandwidths=(*record.bandwidths, *new))
-            self._unconfirmed |= {one.level for one in new}
-            return {one.level for one in self._cpu.bandwidths} >= set(wanted)
-        old = [one for one in record.bandwidths if one.level not in self._unconfirmed]
+            self._unconfirmed |= {row.level for row in new}
+            return {row.level for row in self._cpu.bandwidths} >= set(wanted)
+        old = [row for row in record.bandwidths if row.level not in self._unconfirmed]
         self._cpu = dataclasses.replace(record, bandwidths=tuple(old))
         self._unconfirmed.clear()
         return False
 
     def _revisited(self, device: str, record: DeviceRecord | GpuRecord) -> DeviceRecord | GpuRecord:
-        """The device, with further windows of its roofs where the last ones are some time ago."""
+        """Return the device, with new windows of its roofs if the last ones are old."""
         from pydlbench.devices.cpu.record import DeviceRecord
         from pydlbench.devices.cpu.record import revisit as revisit_cpu
         from pydlbench.devices.gpu.record import revisit as revisit_gpu
@@ -405,32 +408,32 @@ class Devices:
             return record
 
     def kept(self) -> Kept:
-        """Return the file of what earlier runs have found on this machine."""
+        """Return the file of what earlier runs have stored for this machine."""
         from pydlbench.devices.kept import Kept, kept_path, machine_key
 
-        told = self._workers.get("native", "cpu").describe()
-        return Kept(kept_path(), machine_key(self._facts, self._cpus, told))
+        described = self._workers.get("native", "cpu").describe()
+        return Kept(kept_path(), machine_key(self._facts, self._cpus, described))
 
-    def _advisable(self, case: KernelSpec) -> tuple[str, ...]:
-        """The precisions of a GPU that the advice to change the precision can name."""
+    def _advisable(self, spec: KernelSpec) -> tuple[str, ...]:
+        """Return the precisions of a GPU that advice to change the precision can name."""
         from pydlbench.devices.gpu.peaks import lacks
 
-        half = "fp16-tc" if lacks(self._gpus[case.device].facts, "bf16-tc") else "bf16-tc"
-        products = case.layer.kind == "gemm" and case.precision in ("fp16-tc", "bf16-tc")
+        half = "fp16-tc" if lacks(self._gpus[spec.device].facts, "bf16-tc") else "bf16-tc"
+        products = spec.layer.kind == "gemm" and spec.precision in ("fp16-tc", "bf16-tc")
         return ("fp32", half, "fp8-tc") if products else ("fp32", half)
 
     def _probed(
-        self, case: KernelSpec, precisions: Iterable[str], levels: Sequence[str]
+        self, spec: KernelSpec, precisions: Iterable[str], levels: Sequence[str]
     ) -> DeviceRecord | GpuRecord:
-        """The device for a row's roof; after a failure not every further row probes again."""
-        if case.device in self._unprobed:
-            raise PydlbenchError(self._unprobed[case.device])
+        """Return the device for a row's roof; after a failure it is not probed again."""
+        if spec.device in self._unprobed:
+            raise PydlbenchError(self._unprobed[spec.device])
         try:
-            if case.on_gpu:
-                found: DeviceRecord | GpuRecord = self.gpu(case.device, precisions, levels=levels)
+            if spec.on_gpu:
+                record: DeviceRecord | GpuRecord = self.gpu(spec.device, precisions, levels=levels)
             else:
-                found = self.cpu(precisions, _ROOF_PATTERNS, levels)
-            return self._revisited(case.device, found)
+                record = self.cpu(precisions, _ROOF_PATTERNS, levels)
+            return self._revisited(spec.device, record)
         except PydlbenchError as error:
-            self._unprobed[case.device] = str(error)
+            self._unprobed[spec.device] = str(error)
             raise

@@ -1,4 +1,4 @@
-"""A case in, a measurement out: the one place where layer, device, backend and timing meet."""
+"""Measures a single layer, and the limits of a device, for the Python API."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ def measure(
         propagation: ``inference`` or ``training``, for the forward pass.
         cache: ``hot``, ``weights-cold`` or ``all-cold``.
         layout: ``best`` or one of ``any``, ``nchw``, ``nhwc``, ``blocked``.
-        backend: who computes it.
+        backend: name of the backend.
         device: ``cpu`` or ``cuda:N``; None is the GPU if there is one, as on the command line.
-        timing: ``events`` or ``cuda-graph`` on a GPU; ``auto`` is what suits the cache state.
+        timing: ``events`` or ``cuda-graph`` on a GPU; ``auto`` chooses by cache state.
         fuse: ``bias-relu`` computes conv + bias + ReLU in one kernel on a GPU.
-        options: threads, seed, budget, confidence, what to keep; None is as on the command line:
-            six visits in a second of sampling.
+        options: settings of the session; None for those of the command line: six repetitions in a
+            second of sampling.
 
     Returns:
-        The record; its ``status`` is ``skipped`` or ``failed``, with a ``reason``, where the case
-        cannot be measured. Times in seconds, rates in TFLOP/s and GB/s.
+        The record. If the layer cannot be measured, its ``status`` is ``skipped`` or ``failed``,
+        with a ``reason``. Times in seconds, rates in TFLOP/s and GB/s.
 
     Raises:
         UsageError: an unknown word, or a layer that does not fit into memory.
@@ -68,7 +68,7 @@ def measure(
         layer, *others = find_layers([layer], option="layer")
         if others:
             raise UsageError(f"layer {layer}: several layers; nearest: {layer.name}")
-    case = KernelSpec(
+    spec = KernelSpec(
         layer=layer,
         pass_=pass_,
         precision=precision,
@@ -80,9 +80,9 @@ def measure(
         timing=timing,
         fuse=fuse,
     )
-    usual = Options(budget_s=LAYER_BUDGET_S, visits=None)
+    usual = Options(budget_s=LAYER_BUDGET_S, repetitions=None)
     with Session(options or usual) as session:
-        return next(row for _, row in session.measure([case]))
+        return next(row for _, row in session.measure([spec]))
 
 
 def peaks(
@@ -92,12 +92,12 @@ def peaks(
 
     Args:
         device: ``cpu`` or ``cuda:N``.
-        precision: ``fp32``, ``bf16`` or ``fp16`` on a CPU; a GPU knows more.
-        threads: of a CPU's probe, one pinned per core; None is one per physical core.
+        precision: ``fp32``, ``bf16`` or ``fp16`` on a CPU; also others on a GPU.
+        threads: threads of a CPU's probe, one pinned per core; None for one per physical core.
 
     Returns:
-        The record, in FLOP/s: what the units can do at the clock of the probe, and what the probe
-        has reached. A CPU's is kept for a day and only confirmed.
+        The record, in FLOP/s: theoretical peak at the clock of the probe, and measured peak. That
+        of a CPU is stored for a day and only confirmed.
 
     Raises:
         UsageError: no such device or precision, or more threads than CPUs.

@@ -1,4 +1,4 @@
-"""How a session measures."""
+"""Settings of a session."""
 
 from __future__ import annotations
 
@@ -9,48 +9,45 @@ from pydlbench.backends.base import DEFAULT_WORKSPACE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a session measures.
+    """Settings of a session.
 
     Attributes:
-        threads: threads, one pinned per CPU; None is one per physical core.
-        seed: of the inputs and of the order in interleaved measurements.
+        threads: threads, one pinned per CPU; None for one per physical core.
+        seed: seed of the inputs and of the order in interleaved measurements.
         budget_s: sampling time per kernel, in seconds.
-        visits: how often each row is made ready anew, in new processes and in random order over the
-            rows; the repetitions share the budget of their row. None is as many as the scatter that
-            is known asks for, six where none is; of a single row in one process, with new memory
-            for each. Commands, and functions that are given no options, take six.
-        width: half of the interval that is wanted, relative to the median, where the scatter plans
-            the repetitions; see :func:`pydlbench.study.plan.repetitions`.
-        renew: take new processes for each repetition, also of a single row.
-        confidence: level of the median's interval.
+        repetitions: how often each row is prepared anew, in new processes and in random order over
+            the rows; they share the budget of their row. None plans them from the known scatter
+            (six if there is none); a single row is then repeated in one process, with new memory
+            each time. Commands, and functions without options, take six.
+        width: wanted half-width of the interval, relative to the median, if the scatter plans the
+            repetitions; see :func:`pydlbench.study.plan.repetitions`.
+        renew: start new processes for each repetition, also of a single row.
         keep_samples: keep the raw samples in the record.
         algorithms: time, verify and list every candidate.
-        estimate: native rows on a CPU are summands, whose sum has to be good rather than each of
-            them. Kernels are found by a shorter search, and cold caches are timed with the kernel
-            that was fastest with hot ones, where those were measured before: the interval of an
-            estimate is one kernel's. Kernels that compete side by side are searched and timed in
-            full.
-        workspace_bytes: scratch memory that a GPU's kernel may ask for at most.
-        energy: measure the energy of an execution, where a GPU can tell.
-        keep_probes: take over what earlier runs have found on this machine
-            (:mod:`pydlbench.devices.kept`): bandwidths and peaks where a short reading agrees with
-            them, the fastest kernels, which are verified again; else all of it is found anew, and
-            kept for later runs.
-        timeout_s: after so many seconds without an answer a worker counts as hung and is killed;
-            None is 15 minutes, and an hour while it prepares a case.
-        code_limit_s: the same of the frameworks' workers, where the user's own code runs in them;
-            None is as of the others.
-        python: interpreter of another installation, whose workers measure; None is this one.
-            What is kept for later runs is this one's: without ``keep_probes``.
+        estimate: native rows on a CPU are summands of an estimate. The search for their kernels is
+            shorter, and cold caches are timed with the kernel that was fastest with hot ones, if
+            those were measured before: the interval of an estimate is that of one kernel. Kernels
+            of interleaved backends are searched and timed in full.
+        workspace_bytes: largest scratch memory of a GPU's kernel.
+        energy: measure the energy of an execution, if the GPU can.
+        keep_probes: use what earlier runs have stored for this machine
+            (:mod:`pydlbench.devices.kept`): bandwidths and peaks that a short reading confirms, and
+            the fastest kernels, which are verified again. Otherwise everything is measured anew and
+            stored.
+        timeout_s: seconds without an answer after which a worker is killed; None for 15 minutes,
+            and for an hour while it prepares a kernel.
+        code_limit_s: the same for frameworks' workers, in which the user's own code runs; None for
+            the same limit as for other workers.
+        python: interpreter of another installation, whose workers measure; None for this one. What
+            is stored for later runs belongs to this one: use it without ``keep_probes``.
     """
 
     threads: int | None = None
     seed: int = 0
     budget_s: float = 2.0
-    visits: int | None = 1
+    repetitions: int | None = 1
     width: float | None = None
     renew: bool = False
-    confidence: float = 0.95
     keep_samples: bool = False
     algorithms: bool = False
     estimate: bool = False

@@ -1,4 +1,4 @@
-"""Keeps what a command measures in the store, while it measures, whatever ends it."""
+"""Stores the results of a command while it measures, however it ends."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _EVERY_S = 5.0
 class OneInterrupt:
     """Context in which the first SIGINT or SIGTERM raises ``KeyboardInterrupt``; others do nothing.
 
-    Impatient people press Ctrl-C twice, and batch systems send SIGTERM before they kill: what is
-    finished is then saved and shown undisturbed. Does nothing outside of the main thread; a signal
-    that is ignored or that somebody else handles stays as it is.
+    Users press Ctrl-C twice, and batch systems send SIGTERM before SIGKILL; finished results are
+    stored and shown all the same. Does nothing outside of the main thread; signals that are ignored
+    or handled by others are left alone.
     """
 
     def __init__(self) -> None:
@@ -57,12 +57,12 @@ class OneInterrupt:
         self._before.clear()
 
     def ignore(self) -> None:
-        """Do nothing on any signal from now on."""
+        """Ignore all signals from now on."""
         self._listening = False
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Put a signal off until the block has ended: what it does is done whole."""
+        """Delay a signal until the end of the block, which is completed."""
         outermost, self._held = not self._held, True
         try:
             yield
@@ -82,46 +82,11 @@ class OneInterrupt:
             raise KeyboardInterrupt
 
 
-class Resumed:
-    """A run of a store that more rows are added to.
-
-    Args:
-        store: that holds it.
-        info: which one.
-
-    Attributes:
-        info: as given.
-        record: as it was kept.
-    """
-
-    def __init__(self, store: Store, info: RunInfo) -> None:
-        self._store = store
-        self.info = info
-        self.record = store.record(info.id)
-
-    def own(self, run: RunRecord) -> RunRecord:
-        """Return a session's record as this run's, with all that was found on the device before."""
-        return continued(self.record, run)
-
-    def entries(self, *, samples: bool = False) -> Sequence[Entry]:
-        """Return all that is kept of it, with raw samples where they are asked for."""
-        return self._store.entries(self.info.id, samples=samples)
-
-    def refuse_differences(self, run: RunRecord, request: Mapping[str, Any]) -> None:
-        """Make sure that a session's rows may stand beside those that are there.
-
-        Raises:
-            UsageError: machine, libraries or request are not the same.
-        """
-        asked = self._store.request(self.info.id)
-        refuse_differences(self.record, run, asked, request)
-
-
 class Waiting:
-    """Results on their way into the store: what it refuses waits for the next attempt.
+    """Results that are not stored yet; what the store refuses waits for the next attempt.
 
     Attributes:
-        written: how often one was written.
+        written: number of results that were stored.
     """
 
     def __init__(self) -> None:
@@ -134,19 +99,23 @@ class Waiting:
         return len(self._entries)
 
     def put(self, entry: Entry) -> None:
-        """Take an entry; of a row that waits already, with fewer visits, it takes the place."""
+        """Add an entry; it replaces a waiting one of the same row with fewer repetitions."""
         # The first one may have been written when Ctrl-C came.
-        for number, one in enumerate(self._entries):
-            if one.key is not None and one.key == entry.key and (number or not self._uncertain):
+        for number, waiting in enumerate(self._entries):
+            if (
+                waiting.key is not None
+                and waiting.key == entry.key
+                and (number or not self._uncertain)
+            ):
                 self._entries[number] = entry
                 return
         self._entries.append(entry)
 
     def write(self, store: Store, run_id: str) -> None:
-        """Write all that waits; Ctrl-C in the middle leaves nothing out and nothing twice.
+        """Store all waiting entries; after Ctrl-C nothing is missing and nothing is stored twice.
 
         Raises:
-            StoreError: one cannot be written; it waits, with those behind it.
+            StoreError: an entry cannot be written; it waits, as do those behind it.
         """
         try:
             while self._entries:
@@ -163,33 +132,33 @@ class Waiting:
 
 
 class Recorder:
-    """Puts one run into the store; a context manager, in which Ctrl-C ends the measuring once.
+    """Stores one run; a context manager in which the first Ctrl-C ends the measuring.
 
-    Usage: ``start`` once something is known of the machine, ``add`` for all that is finished, at
-    once, ``finish`` at the end. Leaving the context without ``finish`` ends the run as
-    ``interrupted`` after Ctrl-C, else as ``failed``; a run in which nothing was finished is not
-    kept.
+    Call ``start`` when the machine is known, ``add`` for each finished result, and ``finish`` at
+    the end. Leaving the context without ``finish`` ends the run as ``interrupted`` after Ctrl-C,
+    else as ``failed``. A run without a finished result is not kept.
 
-    A store that cannot be used costs a warning, never a measurement: what could not be written
-    waits, and is tried again with the next row and at the end. Only a file that was named with
-    ``--store`` is checked like any other option, before anything is measured.
+    A store that cannot be used causes a warning and does not stop the measurement: results wait,
+    and are written with the next row or at the end. Only a file that was named with ``--store`` is
+    checked before anything is measured, like any other option.
 
     Args:
-        store: open for writing; None keeps nothing, unless ``make`` is given.
+        store: store open for writing; None stores nothing, unless ``make`` is given.
         kind: the command.
-        make: opens a store that is not there yet, when the run begins: a command that ends before
-            leaves no empty file.
-        tell: called with lines for whoever waits: warnings, and where the run is kept.
-        quiet: do not say where the run is kept.
-        named: the store was named with ``--store``.
-        resumed: the run to go on with, instead of a new one.
+        make: opens a missing store when the run begins, so that a command that ends before leaves
+            no empty file.
+        tell: called with warnings, and with a line that says where the run is stored.
+        quiet: do not say where the run is stored.
+        named: whether the store was named with ``--store``.
+        resumed: the run to resume; None for a new one.
 
     Attributes:
-        store: as given, or as made.
-        resumed: as given.
-        interrupts: what answers Ctrl-C while the context lasts.
+        store: the store.
+        resumed: the resumed run.
+        before: its stored record.
+        interrupts: handles Ctrl-C while the context lasts.
         begun: whether the run is in the store.
-        given: how often anything was handed over to be kept.
+        given: number of results passed to ``add``.
     """
 
     def __init__(
@@ -201,10 +170,11 @@ class Recorder:
         tell: Callable[[str], None] = lambda _: None,
         quiet: bool = False,
         named: bool = False,
-        resumed: Resumed | None = None,
+        resumed: RunInfo | None = None,
     ) -> None:
         self.store = store
         self.resumed = resumed
+        self.before = store.record(resumed.id) if store is not None and resumed else None
         self.interrupts = OneInterrupt()
         self.given = 0
         self._make = make
@@ -242,33 +212,34 @@ class Recorder:
 
     @property
     def where(self) -> str:
-        """What other commands need to find the run: `` --store FILE``, where it was named."""
+        """How other commands find the run: `` --store FILE`` if that was given."""
         if self.store is None or not self._named:
             return ""
         return f" --store {shlex.quote(str(self.store.path))}"
 
     @property
     def started(self) -> bool:
-        """Whether ``start`` has been called, with success."""
+        """Whether ``start`` has succeeded."""
         return self._run is not None
 
     def start(self, run: RunRecord, request: Mapping[str, Any] | None = None) -> RunRecord:
-        """Begin the run, or go on with the resumed one; later calls do nothing.
+        """Begin the run, or resume one; later calls do nothing.
 
         Args:
             run: the session's record.
-            request: what was asked for, a JSON object; needed where a run can be resumed.
+            request: the request as a JSON object; needed to resume the run later.
 
         Returns:
             The record that outputs show; see :meth:`own`.
 
         Raises:
-            UsageError: the file that was named cannot be written; or machine, libraries or request
-                are not those of the run that is resumed.
+            UsageError: the named file cannot be written, or machine, libraries or request differ
+                from those of the resumed run.
         """
         if self._run is None:
-            if self.resumed is not None:
-                self.resumed.refuse_differences(run, request or {})
+            if self.before is not None and self.store is not None:
+                request_before = self.store.request(self.before.id)
+                refuse_differences(self.before, run, request_before, request or {})
             # Whole or not at all: a run that Ctrl-C left half begun could not be ended any more.
             with self.interrupts.held():
                 self._run, self._request = self.own(run), request
@@ -282,16 +253,26 @@ class Recorder:
         return self.own(run)
 
     def own(self, run: RunRecord) -> RunRecord:
-        """Return a record under the resumed run's id, time and command; of a new run itself."""
-        return run if self.resumed is None else self.resumed.own(run)
+        """Return a record under the resumed run's id, time and command; a new run's unchanged."""
+        return run if self.before is None else continued(self.before, run)
 
-    def add(self, table: str, document: Mapping[str, Any], key: str | None = None) -> None:
-        """Keep something that is finished.
+    def earlier(self, *, samples: bool = False) -> Sequence[Entry]:
+        """Return the entries of the resumed run; none of a new one.
 
         Args:
-            table: what it is: ``layer``, ``estimate``, ``step``...
-            document: its JSON object; ``samples_s`` in it are kept apart.
-            key: what it answers; a later one with the same key takes its place.
+            samples: include raw samples.
+        """
+        if self.store is None or self.resumed is None:
+            return ()
+        return self.store.entries(self.resumed.id, samples=samples)
+
+    def add(self, table: str, document: Mapping[str, Any], key: str | None = None) -> None:
+        """Store a finished result.
+
+        Args:
+            table: table of the store: ``layer``, ``estimate``, ``step``...
+            document: JSON object; its ``samples_s`` are stored separately.
+            key: key of the entry; a later one with the same key replaces it.
         """
         self.given += 1
         if self.store is not None or self._make is not None:
@@ -299,10 +280,10 @@ class Recorder:
             self._write()
 
     def describe(self, read: Callable[[], RunRecord]) -> None:
-        """Keep what is known of device and environment by now, every few seconds at the most.
+        """Store device and environment as known so far, every few seconds at most.
 
         Args:
-            read: gives the session's record; not called where it is too early.
+            read: returns the session's record; not called if it is too early.
         """
         if self.store is None or not self.begun or time.monotonic() < self._next_description:
             return
@@ -313,10 +294,10 @@ class Recorder:
             self._warn(error)
 
     def finish(self, run: RunRecord, status: str) -> None:
-        """End the run; where it is kept is said when the context is left, below the results.
+        """End the run; leaving the context prints where it is stored, below the results.
 
         Args:
-            run: the session's record; device and environment are known only now.
+            run: the session's final record.
             status: ``done``, ``interrupted`` or ``failed``.
         """
         if self._run is None or self._ended:
@@ -347,13 +328,13 @@ class Recorder:
                 return
             self.store = self._make()
         if self.resumed is not None:
-            self.store.resume(self.resumed.info.id)
+            self.store.resume(self.resumed.id)
         else:
             self.store.begin(self._run, self._kind, request=self._request)
         self.begun = True
 
     def _write(self) -> None:
-        """Write all that waits."""
+        """Store all waiting entries."""
         if self._run is None:
             return
         try:
@@ -364,13 +345,13 @@ class Recorder:
             self._warn(error)
 
     def _warn(self, error: StoreError) -> None:
-        """Say it once: the same trouble comes back with every row."""
+        """Print a warning once, as the same error returns with every row."""
         if not self._warned:
             self._tell(f"warning: not kept for now, the run goes on: {error}")
         self._warned = True
 
     def _say_kept(self, store: Store, run_id: str) -> None:
-        """Say under which name the run can be found, and how it is shown."""
+        """Print the name of the run, and how to show it."""
         try:
             short = short_id(run_id, store.ids())
         except StoreError:

@@ -1,4 +1,4 @@
-"""From a case, its kernel's facts and its samples to the row that every output shows."""
+"""Makes rows, which every output shows, from specs, kernels' facts and samples."""
 
 from __future__ import annotations
 
@@ -35,41 +35,39 @@ _GPU_DRIFT_TEXT = (
 )
 
 
-def empty_row(case: KernelSpec, threads: int | None, status: str, reason: str) -> Measurement:
-    """Return the row of a case that was not timed."""
+def empty_row(spec: KernelSpec, threads: int | None, status: str, reason: str) -> Measurement:
+    """Return the row of a spec that was not timed."""
     return Measurement(
-        **_base(case, threads), status=status, reason=reason, timing=_intended_timing(case)
+        **_base(spec, threads), status=status, reason=reason, timing=_intended_timing(spec)
     )
 
 
 def measured_row(
-    case: KernelSpec,
+    spec: KernelSpec,
     threads: int | None,
     facts: KernelFacts,
     samples: Series,
     *,
-    confidence: float = 0.95,
     clock_hz: float | None = None,
     keep_samples: bool = False,
     keep_candidates: bool = False,
 ) -> Measurement:
-    """Return the row of a timed case, still without the limits that it is held against.
+    """Return the row of a timed spec, without the limits of its device.
 
     Args:
-        case: what was timed.
-        threads: of the kernel; None on a GPU.
-        facts: what the backend says of the kernel.
-        samples: its visits.
-        confidence: level of the interval.
-        clock_hz: of somebody else on the same cores, where its own is not known.
+        spec: what was timed.
+        threads: threads of the kernel; None on a GPU.
+        facts: facts of the kernel.
+        samples: samples of the kernel.
+        clock_hz: clock read by another backend on the same cores, if this one reads none.
         keep_samples: keep the raw samples.
-        keep_candidates: keep what was tried.
+        keep_candidates: keep the candidates of the search.
     """
-    base = _base(case, threads)
-    found = estimate(samples, confidence)
-    time = summary_of(samples, confidence)
+    base = _base(spec, threads)
+    estimated = estimate(samples)
+    time = summary_of(samples)
     clock_hz = samples.clock_hz if clock_hz is None else clock_hz
-    candidates = _candidates(facts.candidates, confidence)
+    candidates = _candidates(facts.candidates)
     return Measurement(
         **base,
         status="ok",
@@ -83,8 +81,8 @@ def measured_row(
         gbps=base["bytes"] / time.median / 1e9,
         clock_hz=clock_hz,
         correct=facts.correct,
-        contended=found.contended,
-        contention_reason=found.reason if found.contended else None,
+        contended=estimated.contended,
+        contention_reason=estimated.reason if estimated.contended else None,
         stop_rule="rounds",
         stop_reason=f"{len(samples)} rounds, {samples.spent_s:.3g} s",
         inner=samples.inner,
@@ -100,45 +98,47 @@ def measured_row(
         kernels=tuple(facts.kernels),
         energy_j=facts.energy_j,
         power_w=facts.power_w,
+        sustained_s=facts.sustained_s,
+        sustained_hz=facts.sustained_hz,
         gpu=None if samples.gpu is None else plain(msgspec.structs.asdict(samples.gpu)),
         warnings=(
-            *_warnings(samples, found, case.on_gpu),
+            *_warnings(samples, estimated, spec.on_gpu),
             *_wrong_ones(facts.candidates, time.median),
         ),
     )
 
 
-def _intended_timing(case: KernelSpec) -> str:
-    """How a row without samples would have been sampled."""
-    if not case.on_gpu:
+def _intended_timing(spec: KernelSpec) -> str:
+    """Return how a row without samples would have been sampled."""
+    if not spec.on_gpu:
         return "steady"
-    if case.timing != "auto":
-        return case.timing
-    return "cuda-graph" if case.cache == "hot" else "events"
+    if spec.timing != "auto":
+        return spec.timing
+    return "cuda-graph" if spec.cache == "hot" else "events"
 
 
-def _base(case: KernelSpec, threads: int | None) -> dict[str, Any]:
-    """What a row says whatever happens to it."""
-    layer = case.layer
-    known = case.pass_ in layer.passes
-    flops = layer.flops(case.pass_) if known else 0
-    executed = layer.flops_executed(case.pass_) if known else 0
-    moved = layer.bytes(case.pass_, ITEM_BYTES[case.precision]) if known else 0
+def _base(spec: KernelSpec, threads: int | None) -> dict[str, Any]:
+    """Return the fields that every row has."""
+    layer = spec.layer
+    known = spec.pass_ in layer.passes
+    flops = layer.flops(spec.pass_) if known else 0
+    executed = layer.flops_executed(spec.pass_) if known else 0
+    moved = layer.bytes(spec.pass_, ITEM_BYTES[spec.precision]) if known else 0
     return {
         "layer": layer.name or layer.problem,
         "kind": layer.kind,
         "problem": layer.problem,
         "batch": layer.batch,
-        "pass_": case.pass_,
-        "precision": case.precision,
-        "propagation": case.propagation,
-        "device": case.device,
-        "backend": case.backend,
-        "mode": case.mode,
-        "cache": case.cache,
-        "layout_request": case.layout,
+        "pass_": spec.pass_,
+        "precision": spec.precision,
+        "propagation": spec.propagation,
+        "device": spec.device,
+        "backend": spec.backend,
+        "mode": spec.mode,
+        "cache": spec.cache,
+        "layout_request": spec.layout,
         "threads": threads,
-        "fuse": case.fuse,
+        "fuse": spec.fuse,
         "flops": flops,
         "flops_executed": executed,
         "bytes": moved,
@@ -146,23 +146,22 @@ def _base(case: KernelSpec, threads: int | None) -> dict[str, Any]:
     }
 
 
-def summary_of(samples: Series, confidence: float = 0.95) -> TimeSummary:
-    """Return the summary of a subject's visits: median and interval are those of its rounds.
+def summary_of(samples: Series) -> TimeSummary:
+    """Return the summary of a subject's samples; median and interval are those of its rounds.
 
     Args:
-        samples: its visits.
-        confidence: level of the interval.
+        samples: samples by round.
     """
-    found = estimate(samples, confidence)
-    interval = found.interval
+    estimated = estimate(samples)
+    interval = estimated.interval
     several = samples.preparations > 1
-    summary = time_summary(samples.seconds, confidence)
+    summary = time_summary(samples.seconds)
     return msgspec.structs.replace(
         summary,
-        median=found.median,
+        median=estimated.median,
         # Rounds count alike, however many samples each has.
-        q1=min(summary.q1, found.median),
-        q3=max(summary.q3, found.median),
+        q1=min(summary.q1, estimated.median),
+        q3=max(summary.q3, estimated.median),
         ci_low=None if interval is None else interval.low,
         ci_high=None if interval is None else interval.high,
         repetitions=samples.preparations,
@@ -172,27 +171,29 @@ def summary_of(samples: Series, confidence: float = 0.95) -> TimeSummary:
 
 
 def _drift(samples: Series) -> tuple[float, float]:
-    """The medians of the first third of the rounds and of the last."""
+    """Return the medians of the first and of the last third of the rounds."""
     seconds = list(samples.by_round().values())
     third = max(1, len(seconds) // 3)
     return median(seconds[:third]), median(seconds[-third:])
 
 
-def _warnings(samples: Series, found: Estimate, on_gpu: bool) -> tuple[str, ...]:
-    """What no counter of this system saw, but the samples show."""
+def _warnings(samples: Series, estimated: Estimate, on_gpu: bool) -> tuple[str, ...]:
+    """Return warnings on what the samples show and no counter of the system has seen."""
     words = []
     if samples.gate_timeouts:
         words.append(
             f"{samples.gate_timeouts} samples were taken again: enqueueing them waited for the GPU "
             "behind the closed launch gate"
         )
-    if found.disturbed and not found.contended:
-        words.append(f"{found.disturbed} of {found.rounds} rounds were disturbed: {found.reason}")
+    if estimated.disturbed and not estimated.contended:
+        words.append(
+            f"{estimated.disturbed} of {estimated.rounds} rounds were disturbed: {estimated.reason}"
+        )
     first, last = _drift(samples)
     moved = last / first - 1 if first > 0 else 0.0
     # What the row's own interval shows need not be said once more.
-    width = 0.0 if found.interval is None else found.interval.high - found.interval.low
-    if not found.contended and abs(moved) > _DRIFT and abs(last - first) > width:
+    width = 0.0 if estimated.interval is None else estimated.interval.high - estimated.interval.low
+    if not estimated.contended and abs(moved) > _DRIFT and abs(last - first) > width:
         text = _GPU_DRIFT_TEXT if on_gpu else _DRIFT_TEXT
         how = "rose" if moved > 0 else "fell"
         words.append(
@@ -202,7 +203,7 @@ def _warnings(samples: Series, found: Estimate, on_gpu: bool) -> tuple[str, ...]
 
 
 def _wrong_ones(candidates: Sequence[dict[str, Any]], median_s: float) -> tuple[str, ...]:
-    """Faster candidates whose results are not right: others may be using them."""
+    """Return warnings on faster candidates with wrong results, which others may be using."""
     return tuple(
         f"{entry['algorithm']} is faster but was left out: {entry['reason']}"
         for entry in candidates
@@ -210,12 +211,12 @@ def _wrong_ones(candidates: Sequence[dict[str, Any]], median_s: float) -> tuple[
     )
 
 
-def _candidates(listed: Sequence[dict[str, Any]], confidence: float) -> tuple[dict[str, Any], ...]:
+def _candidates(listed: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
     rows = []
     for entry in listed:
         row = dict(entry)
         seconds = row.pop("seconds")
-        row["time_s"] = time_summary(seconds, confidence).to_dict() if seconds else None
+        row["time_s"] = time_summary(seconds).to_dict() if seconds else None
         rows.append(row)
     return tuple(rows)
 
@@ -224,47 +225,48 @@ def _candidates(listed: Sequence[dict[str, Any]], confidence: float) -> tuple[di
 # A row held against the limits of its device.
 
 
-def cached_bytes(case: KernelSpec, timing: str | None = None) -> int:
-    """Return how many bytes of a case's operands may stay in the caches in its cache state.
+def cached_bytes(spec: KernelSpec, timing: str | None = None) -> int:
+    """Return how many bytes of a spec's operands may stay in the caches.
 
-    Where operands rotate, each execution pays for what an earlier one has written. Where the caches
-    are flushed before each instead (events on a GPU), what an execution writes may still be in the
-    L2 cache when its time is over, and the flush pays for it.
+    If operands rotate, each execution writes back what an earlier one has written. If the caches
+    are flushed before each execution instead (events on a GPU), its writes may still be in the L2
+    cache at its end; they are written back by the flush, outside its time.
 
     Args:
-        case: what is timed.
-        timing: how; None is as if operands rotated.
+        spec: what is timed.
+        timing: how it is timed; None for rotating operands.
     """
-    item = ITEM_BYTES[case.precision]
-    moved = case.layer.bytes(case.pass_, item)
-    if case.cache == "hot":
+    item = ITEM_BYTES[spec.precision]
+    moved = spec.layer.bytes(spec.pass_, item)
+    if spec.cache == "hot":
         return moved
-    written = case.layer.writes(case.pass_, case.propagation) if timing == "events" else ()
-    if case.cache == "all-cold":
-        operands = case.layer.operands(case.pass_)
+    written = spec.layer.writes(spec.pass_, spec.propagation) if timing == "events" else ()
+    if spec.cache == "all-cold":
+        operands = spec.layer.operands(spec.pass_)
         return min(moved, item * sum(operands.get(role, 0) for role in written))
-    weights = 0 if "weights" in written else case.layer.weight_elements * item
+    weights = 0 if "weights" in written else spec.layer.weight_elements * item
     return max(0, moved - weights)
 
 
 def with_limits(
     row: Measurement,
-    case: KernelSpec,
+    spec: KernelSpec,
     device: DeviceRecord | GpuRecord,
     levels: Collection[str] | None = None,
 ) -> Measurement:
-    """Return the row with the compute peaks at its clock and the roof over it.
+    """Return the row with the compute peaks at its clock and its roofline.
 
     Args:
-        row: of :func:`measured_row`.
-        case: what was timed.
-        device: with the case's precision and the bandwidths of memory and last-level cache probed;
-            that of the level before it counts where it was probed.
-        levels: those whose bandwidths count, whatever else was probed for other rows; None is all.
+        row: a row of :func:`measured_row`.
+        spec: what was timed.
+        device: device with the spec's precision and the bandwidths of memory and last-level cache
+            probed; that of the level before it is used if it was probed.
+        levels: levels whose bandwidths are used, although others may be probed for other rows; None
+            for all.
 
     Returns:
-        The row without a roof, and a warning, where that would be the bandwidth of a level of which
-        no probe was undisturbed.
+        The row. It has a warning and no roofline if the roof would be the bandwidth of a level
+        without an undisturbed probe.
 
     Raises:
         UnsupportedError: a peak or a bandwidth was not probed.
@@ -275,18 +277,18 @@ def with_limits(
     if row.time is None:
         return row
     if isinstance(device, GpuRecord):
-        limits = device.limits(case.precision, row.clock_hz, row.accumulate)
-        launch = device.launch_in(row.timing, alone=case.cache != "hot")
+        limits = device.limits(spec.precision, row.clock_hz, row.accumulate)
+        launch = device.launch_in(row.timing, alone=spec.cache != "hot")
     else:
-        limits = device.limits(case.precision, row.clock_hz)
+        limits = device.limits(spec.precision, row.clock_hz)
         launch = device.launch_s or 0.0
-    warm = cached_bytes(case, row.timing)
+    warm = cached_bytes(spec, row.timing)
     counted = device.levels(levels)
     move = memory_time(row.bytes - warm, warm, counted)
     over = roof(row.flops_executed, limits.measured, *move)
     over = with_launch(over, launch, row.time.median)
     theoretical = limits.theoretical
-    slowest = next(one for one in counted if one.name == over.bandwidth)
+    slowest = next(level for level in counted if level.name == over.bandwidth)
     low = slowest.low_bytes_per_s
     peak = Peaks(
         theoretical=None if theoretical is None else theoretical / 1e12,
@@ -295,8 +297,8 @@ def with_limits(
     # Of a disturbed level it is known that it is no slower. Where even so another limit is the
     # higher one, that is the roof.
     if over.bound == "memory" and slowest.disturbance is not None:
-        said = f"no roof: no probe of {slowest.name} was undisturbed ({slowest.disturbance})"
-        return msgspec.structs.replace(row, peak=peak, warnings=(*row.warnings, said))
+        warning = f"no roof: no probe of {slowest.name} was undisturbed ({slowest.disturbance})"
+        return msgspec.structs.replace(row, peak=peak, warnings=(*row.warnings, warning))
     return msgspec.structs.replace(
         row,
         peak=peak,

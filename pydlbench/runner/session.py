@@ -1,4 +1,4 @@
-"""One run: its settings, its workers and devices, and what is measured with them."""
+"""A session: settings, workers and devices of one run, and the measurements made with them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import uuid
 from typing import TYPE_CHECKING, Any, Self
 
 from pydlbench.runner.kernels import Kernels, check_memory
-from pydlbench.runner.laps import Laps
 from pydlbench.runner.machine import Devices, Workers
 from pydlbench.runner.options import Options
 from pydlbench.runner.problem import by_problem
+from pydlbench.runner.repetitions import Repetitions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
     from pydlbench.records.specs import KernelSpec
-    from pydlbench.runner.laps import Effort
+    from pydlbench.runner.repetitions import Effort
     from pydlbench.study.table import Interference
     from pydlbench.workers.host import RemoteKernel, Worker
 
@@ -30,12 +30,12 @@ class Session:
     """Workers, devices and settings of one run. Use as a context manager.
 
     Attributes:
-        options: as given.
-        facts: of the CPU.
+        options: settings.
+        facts: facts about the CPU.
         cpus: logical CPUs that kernels are pinned to.
-        devices: what is known of CPU and GPUs; asked for more, it probes.
-        recorded: what steps consist of, by the step: a model of the user's own is run to find that
-            out, once for all that ask in a session.
+        devices: CPU and GPUs with what was probed; probes more on request.
+        recorded: recorded calls by step. A user's model is run once to record them, for all
+            requests of the session.
     """
 
     def __init__(self, options: Options | None = None) -> None:
@@ -79,7 +79,7 @@ class Session:
     def renew(self) -> None:
         """End the processes of frameworks; the next request to each starts a new one.
 
-        The native one stays, which reads bursts beside them.
+        The native process stays: it reads the bursts.
         """
         self._workers.renew(native=False)
 
@@ -88,16 +88,16 @@ class Session:
         self._workers.start(wanted, warm=warm)
 
     def canary(self) -> float | None:
-        """Ask whether the cores are ours; see :meth:`pydlbench.runner.machine.Workers.canary`."""
+        """Run an FMA burst; see :meth:`pydlbench.runner.machine.Workers.canary`."""
         return self._workers.canary()
 
     def interference(self) -> Interference:
-        """Read bursts; see :meth:`pydlbench.runner.machine.Workers.interference`."""
+        """Measure interference; see :meth:`pydlbench.runner.machine.Workers.interference`."""
         return self._workers.interference()
 
     @property
     def run(self) -> RunRecord:
-        """The record of this run: when, where, with what; of devices what was probed by now."""
+        """The record of this run: time, command, environment, and devices as probed so far."""
         from pydlbench.backends import capabilities
         from pydlbench.records.run import RunRecord
 
@@ -111,82 +111,86 @@ class Session:
 
     def measure(
         self,
-        cases: Sequence[KernelSpec],
+        specs: Sequence[KernelSpec],
         progress: Callable[[float, int, str], None] | None = None,
         *,
         effort: Effort | None = None,
         so_far: bool = False,
         first_of: int | None = None,
     ) -> Iterator[tuple[KernelSpec, Measurement]]:
-        """Measure cases and yield each with its row; one that cannot be measured says why in it.
+        """Measure specs and yield each with its row, which says why if it could not be measured.
 
-        Cases that differ in backend and mode only are interleaved, and with several visits rows are
-        finished in the last lap, so that they need not come in the order of ``cases``.
+        Specs that differ only in backend and mode are interleaved. With several repetitions, rows
+        are finished in the last one, so they need not come in the order of ``specs``.
 
         Args:
-            cases: what to measure.
-            progress: called with rows done, parts of them too, rows in all and what comes next.
-            effort: see :class:`pydlbench.runner.laps.Laps`.
-            so_far: also yield rows after each of their visits, of what there is until then
+            specs: what to measure.
+            progress: called with the number of finished rows (fractions included), the number of
+                all rows, and what comes next.
+            effort: see :class:`pydlbench.runner.repetitions.Repetitions`.
+            so_far: also yield a row after each of its repetitions, from the samples so far
                 (:attr:`Measurement.complete <pydlbench.records.measurement.Measurement>`).
-            first_of: find each kernel, and make only the first of so many visits: whoever asks
-                makes the others.
+            first_of: search for each kernel and take only the first of this many repetitions; the
+                caller takes the others.
 
         Raises:
-            UsageError: a case needs more memory than there is; before anything is measured.
-            BackendMissingError: the CUDA module or a library is missing; no row could be measured.
+            UsageError: a spec needs more memory than available; raised before anything is measured.
+            BackendMissingError: the CUDA module or a library is missing, so that no row can be
+                measured.
             UnsupportedError: there is no driver or no such GPU; likewise.
         """
-        laps = self._laps(cases, effort, first_of)
+        repetitions = self._repetitions(specs, effort, first_of)
 
         def show(label: str) -> None:
             if progress:
-                progress(laps.share * len(cases), len(cases), label)
+                progress(repetitions.share * len(specs), len(specs), label)
 
         try:
-            while not laps.finished:
-                for problem in laps.lap(show):
+            while not repetitions.finished:
+                for problem in repetitions.repeat(show):
                     if first_of and problem.taken and not problem.finished:
                         problem.conclude()
                     if so_far or problem.finished:
                         yield from problem.results
         finally:
-            laps.close()
+            repetitions.close()
         if progress:
-            progress(len(cases), len(cases), "")
+            progress(len(specs), len(specs), "")
 
-    def _laps(self, cases: Sequence[KernelSpec], effort: Effort | None, visits: int | None) -> Laps:
-        groups = list(by_problem(cases))
+    def _repetitions(
+        self, specs: Sequence[KernelSpec], effort: Effort | None, count: int | None
+    ) -> Repetitions:
+        groups = list(by_problem(specs))
         self._check_room(groups)
-        for device in dict.fromkeys(case.device for case in cases if case.on_gpu):
+        for device in dict.fromkeys(spec.device for spec in specs if spec.on_gpu):
             self.devices.gpu(device, levels=())
-        asked = visits or self.options.visits
-        return Laps(
+        wanted = count or self.options.repetitions
+        return Repetitions(
             self._kernels,
             self._workers,
             groups,
-            asked or self._kernels.repetitions(cases),
-            renew=self.options.renew or asked is not None or len(cases) > 1,
+            wanted or self._kernels.repetitions(specs),
+            renew=self.options.renew or wanted is not None or len(specs) > 1,
             memory_bytes=self.facts.memory_available_bytes,
             effort=effort,
         )
 
-    def beside(self) -> Self:
-        """Return a session with the same options and processes of its own."""
+    def sibling(self) -> Self:
+        """Return a session with the same options and its own processes."""
         return type(self)(self.options)
 
     def room_bytes(self, device: str = "cpu") -> int | None:
-        """Return the memory that operands may lie in; None where nobody knows.
+        """Return the memory available for operands; None if unknown.
 
         Args:
-            device: ``cpu``, of which it is what is available now, or ``cuda:N``.
+            device: ``cpu`` (the memory available now) or ``cuda:N``.
         """
         if device == "cpu":
             return self.facts.memory_available_bytes
         return self.devices.gpu(device, levels=()).facts.memory_bytes
 
     def processor(self, device: str = "cpu") -> str:
-        """Return the name of what computes: the CPU, or a GPU with the CPU that launches.
+        """Return the name of the CPU, or of a GPU and the CPU that launches its kernels.
 
         Raises:
             BackendMissingError: the CUDA module or a library is missing.
@@ -197,42 +201,42 @@ class Session:
         return f"{self.devices.gpu(device, levels=()).facts.name}, {self.facts.name}"
 
     def cache_bytes(self, device: str = "cpu") -> int:
-        """Return the size of the last cache before memory, as far as the session's threads see it.
+        """Return the size of the last-level cache that the session's threads share.
 
         Args:
             device: ``cpu`` or ``cuda:N``.
         """
         return self.devices.cache_bytes(device)
 
-    def remember(self, case: KernelSpec, algorithm: str, layout: str) -> None:
-        """Take a hot row's kernel from elsewhere: an estimate's cold row is timed with the same.
+    def remember(self, spec: KernelSpec, algorithm: str, layout: str) -> None:
+        """Set the kernel of a hot row that was measured elsewhere, for the cold row of an estimate.
 
         Args:
-            case: of the hot row.
-            algorithm: the kernel's, by its library's name.
-            layout: the layouts that it works in.
+            spec: spec of the hot row.
+            algorithm: algorithm of the kernel.
+            layout: layouts of the kernel.
         """
-        self._kernels.remember(case, algorithm, layout)
+        self._kernels.remember(spec, algorithm, layout)
 
     def prepare(
-        self, case: KernelSpec, *, warm: bool = False, variant: str | None = None
+        self, spec: KernelSpec, *, warm: bool = False, variant: str | None = None
     ) -> RemoteKernel[KernelFacts]:
-        """Have a case made ready in its worker; raises what the backend raises.
+        """Prepare a spec in its worker; raises what the backend raises.
 
         Args:
-            case: what is to be computed.
-            warm: in a process of its own whose allocator keeps the pages that were freed.
+            spec: what to compute.
+            warm: use a process of its own whose allocator keeps freed pages.
             variant: see ``Preparation``.
         """
-        return self._kernels.prepare(case, warm=warm, variant=variant)
+        return self._kernels.prepare(spec, warm=warm, variant=variant)
 
-    def check_room(self, cases: Sequence[KernelSpec]) -> None:
-        """Make sure that cases fit into memory, those beside each other that are interleaved.
+    def check_room(self, specs: Sequence[KernelSpec]) -> None:
+        """Check that specs fit into memory; those of one problem are prepared at the same time.
 
         Raises:
-            UsageError: one needs more than there is; it names the largest batch that fits.
+            UsageError: a spec needs more memory than available; names the largest batch that fits.
         """
-        self._check_room(by_problem(cases))
+        self._check_room(by_problem(specs))
 
     def _check_room(self, groups: Iterable[Sequence[KernelSpec]]) -> None:
         available = self.facts.memory_available_bytes

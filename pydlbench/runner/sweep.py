@@ -119,11 +119,11 @@ def parse_sweep(path: str, text: str, keys: Mapping[str, Sequence[Key]]) -> Swee
     defaults = _defaults(path, document.get("defaults", {}), keys, kinds)
     tables: list[Table] = []
     for kind in kinds:
-        found = document[kind]
-        if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        listed = document[kind]
+        if not isinstance(listed, list) or not all(isinstance(table, dict) for table in listed):
             raise UsageError(f"{path}: {kind}: not a list of tables; nearest: [[{kind}]]")
-        for index, values in enumerate(found, start=1):
-            place = f"{path}: [[{kind}]]" + (f" {index}" if len(found) > 1 else "")
+        for index, values in enumerate(listed, start=1):
+            place = f"{path}: [[{kind}]]" + (f" {index}" if len(listed) > 1 else "")
             known = _taken(place, values, keys[kind])
             full = {name: value for name, value in defaults.items() if name in known} | values
             tables.append(_table(kind, len(tables) + 1, place, full, keys[kind]))
@@ -142,24 +142,24 @@ def _document(path: str, text: str) -> dict[str, Any]:
 
 
 def _defaults(
-    path: str, found: Any, keys: Mapping[str, Sequence[Key]], kinds: Sequence[str]
+    path: str, values: Any, keys: Mapping[str, Sequence[Key]], kinds: Sequence[str]
 ) -> dict[str, Any]:
     """Return the values for every table; each must be known to one of those that there are."""
     place = f"{path}: [defaults]"
-    if not isinstance(found, dict):
+    if not isinstance(values, dict):
         raise UsageError(f"{path}: defaults: not a table; nearest: [defaults]")
-    known = [one for kind in kinds for one in keys[kind]]
-    for name in found:
+    known = [key for kind in kinds for key in keys[kind]]
+    for name in values:
         _check_name(place, name, known)
-    return dict(found)
+    return dict(values)
 
 
 def _taken(place: str, values: Mapping[str, Any], keys: Sequence[Key]) -> set[str]:
     """Return the names of those defaults that a table takes: all, or those that it lists."""
     if "defaults" not in values:
-        return {one.name for one in keys}
+        return {key.name for key in keys}
     names = values["defaults"]
-    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UsageError(f'{place}: defaults: not a list of names; nearest: defaults = ["budget"]')
     for name in names:
         _check_name(f"{place}: defaults", name, keys)
@@ -167,12 +167,12 @@ def _taken(place: str, values: Mapping[str, Any], keys: Sequence[Key]) -> set[st
 
 
 def _check_name(place: str, name: str, known: Sequence[Key]) -> None:
-    found = [one for one in known if one.name == name]
-    if found and not found[0].refused:
+    same = [key for key in known if key.name == name]
+    if same and not same[0].refused:
         return
-    if found:
-        raise UsageError(f"{place}: {name}: {found[0].refused}")
-    names = sorted({one.name for one in known if not one.refused})
+    if same:
+        raise UsageError(f"{place}: {name}: {same[0].refused}")
+    names = sorted({key.name for key in known if not key.refused})
     # pass_ and no_checks are easily written with the wrong dash.
     near = nearest(name.replace("_", "-").strip("-"), names, 1)
     hint = f"nearest: {near[0]}" if near else f"choices: {', '.join(names)}"
@@ -183,11 +183,11 @@ def _table(
     kind: str, number: int, place: str, values: Mapping[str, Any], keys: Sequence[Key]
 ) -> Table:
     rules = values.get("exclude", [])
-    if not isinstance(rules, list) or not all(isinstance(one, dict) and one for one in rules):
+    if not isinstance(rules, list) or not all(isinstance(rule, dict) and rule for rule in rules):
         raise UsageError(
             f'{place}: exclude: not a list of rules; nearest: exclude = [{{ precision = "bf16" }}]'
         )
-    by_name = {one.name: one for one in keys}
+    by_name = {key.name: key for key in keys}
     axes: list[list[tuple[str, ...]]] = []
     for name, value in values.items():
         if name in ("exclude", "defaults"):
@@ -222,17 +222,17 @@ def key_words(place: str, key: Key, value: Any) -> list[tuple[str, ...]]:
             )
         return [(f"--{key.name}",) if value else ()]
     if isinstance(value, dict) and key.takes == "pairs":
-        value = [f"{name}={_plain(one)}" for name, one in value.items()]
+        value = [f"{name}={_plain(item)}" for name, item in value.items()]
     values = value if isinstance(value, list) else [value]
     if not values:
         raise UsageError(f"{place}: {key.name} = []: empty; nearest: leave it out")
-    if key.takes in ("many", "pairs") and all(isinstance(one, list) for one in values):
+    if key.takes in ("many", "pairs") and all(isinstance(item, list) for item in values):
         # An axis of alternatives, each with several values.
         return [
-            tuple(f"--{key.name}={_text(place, key, one)}" for one in alternative)
+            tuple(f"--{key.name}={_text(place, key, item)}" for item in alternative)
             for alternative in values
         ]
-    texts = [_text(place, key, one) for one in values]
+    texts = [_text(place, key, item) for item in values]
     if key.takes in ("many", "pairs"):
         return [tuple(f"--{key.name}={text}" for text in texts)]
     if key.positional:
@@ -273,36 +273,36 @@ class Rule:
     patterns: Mapping[str, tuple[str, ...]]
 
     @classmethod
-    def of(cls, place: str, written: Mapping[str, Any], rows: Sequence[Row]) -> Rule:
+    def checked(cls, place: str, written: Mapping[str, Any], rows: Sequence[Row]) -> Rule:
         """Check a rule against the rows that there are.
 
         Raises:
             UsageError: a key or a value that none of them has: a rule with a typing error would
                 take nothing out.
         """
-        found: dict[str, tuple[str, ...]] = {}
+        checked: dict[str, tuple[str, ...]] = {}
         for name, value in written.items():
-            values = tuple(str(one) for one in (value if isinstance(value, list) else [value]))
+            values = tuple(str(item) for item in (value if isinstance(value, list) else [value]))
             names = sorted({key for row in rows for key in row.fields})
             if name not in names:
                 near = nearest(name, names, 1)
                 hint = f"nearest: {near[0]}" if near else f"choices: {', '.join(names)}"
                 raise UsageError(f"{place}: exclude: {name}: no such key; {hint}")
             here = sorted({row.fields[name] for row in rows if name in row.fields})
-            for one in values:
-                if not any(_fits(text, one) for text in here):
-                    near = nearest(one, here, 1) or [text for text in here if text]
+            for pattern in values:
+                if not any(_fits(text, pattern) for text in here):
+                    near = nearest(pattern, here, 1) or [text for text in here if text]
                     raise UsageError(
-                        f"{place}: exclude: {name} = {one}: no row has it; nearest: "
+                        f"{place}: exclude: {name} = {pattern}: no row has it; nearest: "
                         f"{near[0] if near else 'leave it out'}"
                     )
-            found[name] = values
-        return cls(found)
+            checked[name] = values
+        return cls(checked)
 
     def matches(self, row: Row) -> bool:
         """Whether all keys match."""
         return all(
-            any(_fits(row.fields.get(name, ""), one) for one in patterns)
+            any(_fits(row.fields.get(name, ""), pattern) for pattern in patterns)
             for name, patterns in self.patterns.items()
         )
 
@@ -315,18 +315,18 @@ def apply_rules(
     Raises:
         UsageError: a rule that is wrong, that fits no row, or all of them together leave nothing.
     """
-    left = list(rows)
+    kept = list(rows)
     for rule in written:
-        checked = Rule.of(place, rule, rows)
+        checked = Rule.checked(place, rule, rows)
         if not any(checked.matches(row) for row in rows):
             shown = ", ".join(f"{name} = {value}" for name, value in rule.items())
             raise UsageError(
                 f"{place}: exclude: {shown}: no row has all of it; nearest: leave a key out"
             )
-        left = [row for row in left if not checked.matches(row)]
-    if rows and not left:
+        kept = [row for row in kept if not checked.matches(row)]
+    if rows and not kept:
         raise UsageError(f"{place}: exclude: leaves no row; nearest: remove the table")
-    return left, len(rows) - len(left)
+    return kept, len(rows) - len(kept)
 
 
 def _fits(text: str, pattern: str) -> bool:

@@ -1,7 +1,7 @@
-"""What a command asks for: tasks, each with the rows that it answers together.
+"""What a command measures: tasks, each with the rows that it measures together.
 
-Commands derive their own kinds of tasks, so their parsers load this module; what measures is
-loaded once something is measured.
+Commands derive their own tasks, so their parsers import this module. The modules that measure are
+imported when something is measured.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from pydlbench.records.specs import KernelSpec
-    from pydlbench.store.store import Store
+    from pydlbench.runner.execute import View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One measurement, estimate, step or check that is wanted.
+    """One wanted measurement, estimate, step or breakdown.
 
     Attributes:
-        fields: what tells it from others, by the names that a sweep's ``exclude`` uses; all text.
-        label: a short name for progress lines.
-        case: what is handed to whoever measures it.
+        fields: texts that distinguish it from other rows, by the names that a sweep's ``exclude``
+            uses.
+        label: short name for progress lines.
+        spec: what is measured.
     """
 
     fields: Mapping[str, str]
     label: str
-    case: Any = None
+    spec: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One finished thing on its way into the store.
+    """One finished result.
 
     Attributes:
-        table: of the store; empty where there is nothing to keep.
-        document: its JSON object; without ``status`` it counts as ``ok``.
-        row: that it answers; None where it only goes into a row.
-        key: of one that answers no row.
-        detail: what was found: the record that the document was made of, or whatever else a command
-            prints; never stored, so that a resumed run's earlier results have none.
+        table: table of the store; empty if nothing is stored.
+        document: JSON object; without ``status`` it is ``ok``.
+        row: its row; None if it only is a part of one.
+        key: key of a result without a row.
+        detail: record that the document was made of, or anything else that a command prints. It is
+            not stored, so earlier results of a resumed run have none.
     """
 
     table: str
@@ -55,61 +55,20 @@ class Result:
     detail: Any = None
 
 
-class View(ABC):
-    """What a task sees of the run.
-
-    Attributes:
-        tolerant: see :func:`pydlbench.runner.execute.execute`.
-    """
-
-    def __init__(self, *, tolerant: bool) -> None:
-        self.tolerant = tolerant
-
-    @property
-    @abstractmethod
-    def store(self) -> Store | None:
-        """The store that the run is kept in; None where nothing is kept."""
-
-    @abstractmethod
-    def advance(self, done: float, total: int, label: str) -> None:
-        """Show progress: a fraction of this task, and what is done next."""
-
-    @abstractmethod
-    def keep(self, result: Result) -> None:
-        """Keep what goes into a row before the task goes on, as what it yields is kept.
-
-        Args:
-            result: that answers no row, with its key.
-        """
-
-    @abstractmethod
-    def earlier(self, row: Row) -> bool:
-        """Whether an earlier attempt has finished a row of this task."""
-
-    @abstractmethod
-    def kernel(self, case: KernelSpec, *, briefly: bool = False) -> dict[str, Any] | None:
-        """Return the document of a kernel that this run has measured already, if it is ok.
-
-        Args:
-            case: of the kernel.
-            briefly: a first visit of it is enough.
-        """
-
-
 @dataclass(frozen=True, kw_only=True)
 class Task(ABC):
-    """Rows that are measured together: where one of them is missing, it is gone on with.
+    """Rows that are measured together: a resumed run measures all of them if one is missing.
 
-    A subclass says what they are and how they are measured; see :class:`KernelTask`.
+    Subclasses define the rows and how they are measured; see :class:`KernelTask`.
 
     Attributes:
-        kind: the command that asks for such rows.
-        opens: the kind of session; tasks with the same kind and the same options share one.
-        rows: what comes of it.
+        kind: command that asks for such rows.
+        opens: kind of session; tasks with the same kind and the same options share one.
+        rows: rows of the task.
         options: keywords of ``session.Options``.
-        table: number of the sweep's table that asked for it.
-        place: how messages call that table.
-        words: of the command line that asks for the same.
+        table: number of the sweep's table.
+        place: name of that table in messages.
+        words: command-line words that ask for the same.
     """
 
     kind: ClassVar[str]
@@ -128,62 +87,62 @@ class Task(ABC):
         return Session(Options(**self.options))
 
     def seconds(self) -> float:
-        """Return how many seconds of sampling it is allowed."""
+        """Return the sampling time of the task, in seconds."""
         return len(self.rows) * float(self.options.get("budget_s", 0.0))
 
     def check(self, session: Any) -> None:  # noqa: B027 - some kinds need no room of their own
-        """Make sure that there is room for it, before anything of a run is built.
+        """Check that the task has enough memory, before anything of a run is prepared.
 
         Raises:
-            UsageError: there is not.
+            UsageError: it has not.
         """
 
     @abstractmethod
     def measure(self, session: Any, view: View) -> Iterator[Result]:
-        """Yield each result as soon as it is finished, those of all rows among them.
+        """Yield each result as soon as it is finished, with those of all rows among them.
 
         Raises:
-            PydlbenchError: the rows that have no result yet will have none.
+            PydlbenchError: the rows without a result will have none.
         """
 
     def refused(self, row: Row, status: str, reason: str) -> Result:
-        """Return what stands in the place of a row that could not be measured."""
+        """Return the result of a row that could not be measured."""
         return Result("", {**row.fields, "status": status, "reason": reason}, row)
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelTask(Task):
-    """Layers alone, visited in laps; interleaved where they differ in backend and mode only."""
+    """Layers; those that differ only in backend and mode are interleaved."""
 
     kind: ClassVar[str] = "layers"
 
     def check(self, session: Any) -> None:
-        """Make sure that the operands of each problem fit into memory together."""
-        session.check_room([row.case for row in self.rows])
+        """Check that the operands of each problem fit into memory together."""
+        session.check_room([row.spec for row in self.rows])
 
     def measure(self, session: Any, view: View) -> Iterator[Result]:
-        """Measure what is not there yet; of a problem that lacks a row all of them."""
+        """Measure what is missing; if one row of a problem is missing, all of its rows."""
         from pydlbench.runner.problem import by_problem
 
-        rows = {row.case: row for row in self.rows}
+        rows = {row.spec: row for row in self.rows}
         wanted = []
         for group in by_problem(list(rows)):
-            if all(view.earlier(rows[case]) for case in group):
+            if all(view.earlier(rows[spec]) for spec in group):
                 continue
             try:
                 if view.tolerant:  # else it was checked before anything was measured
                     session.check_room(group)
             except PydlbenchError as error:
-                for case in group:
-                    yield self.refused(rows[case], "failed", str(error))
+                for spec in group:
+                    yield self.refused(rows[spec], "failed", str(error))
             else:
                 wanted += group
-        for case, measured in session.measure(wanted, progress=view.advance, so_far=True):
-            yield Result("layer", measured.to_dict(), rows[case], detail=measured)
+        for spec, measured in session.measure(wanted, progress=view.advance, so_far=True):
+            yield Result("layer", measured.to_dict(), rows[spec], detail=measured)
 
     def refused(self, row: Row, status: str, reason: str) -> Result:
         """Return a layer's row without numbers."""
         from pydlbench.runner.rows import empty_row
 
-        empty = empty_row(row.case, self.options.get("threads"), status, reason)
+        empty = empty_row(row.spec, self.options.get("threads"), status, reason)
         return Result("layer", empty.to_dict(), row)

@@ -38,7 +38,7 @@ _READ: Final = 200
 
 def step_policy(case: StepSpec, session: Session, facts: StepFacts) -> Policy:
     """Return the constants of sampling for a step."""
-    policy = Policy(confidence=session.options.confidence, budget_s=session.options.budget_s)
+    policy = Policy(budget_s=session.options.budget_s)
     policy = policies.step_policy(policy)
     return gpu_policy(policy, facts.timing) if case.on_gpu else policy
 
@@ -85,7 +85,7 @@ def run_in_turn(
         A record for each, in the order given.
     """
     how = preparation or StepPreparation()
-    visits = visits or session.options.visits or LEAST_ROUNDS
+    visits = visits or session.options.repetitions or LEAST_ROUNDS
     turns = _Turns(cases, session, msgspec.structs.replace(how, trace=False), visits)
     try:
         while not turns.finished:
@@ -164,7 +164,7 @@ class _Turns:
         # stopped while anybody is timed.
         alone = len({(case.framework, case.device) for case in cases}) == 1
         pairs = alone and self._visits > 1 and not cases[0].on_gpu
-        self._sessions = [session, session.beside()] if pairs else [session]
+        self._sessions = [session, session.sibling()] if pairs else [session]
         self._lap = 0
         on_gpus = all(case.on_gpu for case in cases)
         order = random_order(session.options.seed)
@@ -275,7 +275,7 @@ class _Turns:
             series = self._study.table.of(index)
             record = record_of(case, self._session, self._facts[index], series)
             if why := self._ended.get(index):
-                words = f"a visit failed, {series.preparations} made the row: {why}"
+                words = f"a repetition failed, the row has {series.preparations}: {why}"
                 record = msgspec.structs.replace(record, warnings=(*record.warnings, words))
             found.append(record)
         return found
@@ -292,9 +292,8 @@ def record_of(case: StepSpec, session: Session, facts: StepFacts, samples: Serie
         facts: of its kernel.
         samples: its times.
     """
-    confidence = session.options.confidence
-    found = estimate(samples, confidence)
-    time = summary_of(samples, confidence)
+    found = estimate(samples)
+    time = summary_of(samples)
     wrong = [one for one in facts.checks if one.status != "ok"]
     warnings = []
     if found.disturbed:

@@ -58,19 +58,28 @@ class Rounds:
         traced_s: of the traced step.
         plain_s: of the step beside it.
         calls_s: of each call in the traced step.
+        gaps_s: on a GPU, of what else is in it.
+        host_s: on a GPU, of the host in each call.
     """
 
     traced_s: Sequence[float]
     plain_s: Sequence[float]
     calls_s: Sequence[Sequence[float]]
+    gaps_s: Sequence[Sequence[float]] = ()
+    host_s: Sequence[Sequence[float]] = ()
 
     @classmethod
-    def of_seconds(cls, seconds: Sequence[float], calls: int) -> Rounds:
+    def of_seconds(cls, seconds: Sequence[float], calls: int, gaps: int = 0) -> Rounds:
         """Return the rounds of chunks; see ``backends.steps.trace.TracedSteps``."""
-        width = calls + 2
+        width = 2 + calls + (gaps + calls if gaps else 0)
         rounds = [seconds[begin : begin + width] for begin in range(0, len(seconds), width)]
+        behind = 2 + calls
         return cls(
-            [one[0] for one in rounds], [one[1] for one in rounds], [one[2:] for one in rounds]
+            [one[0] for one in rounds],
+            [one[1] for one in rounds],
+            [one[2:behind] for one in rounds],
+            [one[behind : behind + gaps] for one in rounds] if gaps else (),
+            [one[behind + gaps :] for one in rounds] if gaps else (),
         )
 
     @property
@@ -95,6 +104,8 @@ class Rounds:
             [*self.traced_s, *other.traced_s],
             [*self.plain_s, *other.plain_s],
             [*self.calls_s, *other.calls_s],
+            [*self.gaps_s, *other.gaps_s],
+            [*self.host_s, *other.host_s],
         )
 
     @property
@@ -134,10 +145,12 @@ def trace_step(case: StepSpec, session: Session) -> dict[str, Any]:
         if isinstance(error, ValueError):
             raise
         return {"untraced": " ".join(str(error).split())}
+    # A GPU's kernels have no roofline of the CPU's.
+    limit_s = (lambda _: None) if case.on_gpu else limits_of(facts.calls, session)
     return {
         "trace": tracing,
         "program": program_hash((call.signature, call.direction) for call in facts.calls),
-        **in_context(facts.calls, rounds, limits_of(facts.calls, session)),
+        **in_context(facts.calls, rounds, limit_s),
     }
 
 
@@ -186,7 +199,8 @@ def _sampled(
     kernel: RemoteKernel[StepFacts], facts: TraceFacts, way: str, *, briefly: bool
 ) -> Rounds:
     first = kernel.sample(Request(samples=_FIRST, untimed=1, timing=way))
-    rounds = Rounds.of_seconds(first.seconds, len(facts.calls))
+    shape = len(facts.calls), len(facts.gaps)
+    rounds = Rounds.of_seconds(first.seconds, *shape)
     # Nobody compares time stamps with anything: they time a chain, and the step ran beside it.
     if briefly and (way == "stamps" or rounds.cheap):
         return rounds
@@ -194,7 +208,7 @@ def _sampled(
     more = rounds_wanted(round_s, most=_ROUNDS if briefly else _MOST) - _FIRST
     if more > 0:
         chunk = kernel.sample(Request(samples=more, timing=way))
-        rounds += Rounds.of_seconds(chunk.seconds, len(facts.calls))
+        rounds += Rounds.of_seconds(chunk.seconds, *shape)
     return rounds
 
 
@@ -218,11 +232,13 @@ def _of_steps(stamped: Rounds) -> Rounds:
 
 def _scaled(rounds: Rounds) -> Rounds:
     """Return rounds in which all is as much shorter as the step without a trace is."""
-    calls_s = [
-        [one / ratio for one in calls]
-        for calls, ratio in zip(rounds.calls_s, rounds.ratios, strict=True)
-    ]
-    return Rounds(rounds.plain_s, rounds.plain_s, calls_s)
+
+    def shorter(rows: Sequence[Sequence[float]]) -> list[list[float]]:
+        pairs = zip(rows, rounds.ratios, strict=bool(rows))
+        return [[one / ratio for one in row] for row, ratio in pairs]
+
+    parts = map(shorter, (rounds.calls_s, rounds.gaps_s, rounds.host_s))
+    return Rounds(rounds.plain_s, rounds.plain_s, *parts)
 
 
 def tracing_of(facts: TraceFacts, way: str, rounds: Rounds, notes: Sequence[str] = ()) -> Tracing:
@@ -297,6 +313,7 @@ def calls_in_context(
     """
     *seconds, between_s = rounds.middle(len(calls))
     step_s = sum(seconds) + between_s
+    host = list(zip(*rounds.host_s, strict=True))
     found = [
         CallInContext(
             operator=operator,
@@ -304,6 +321,7 @@ def calls_in_context(
             direction=direction,
             count=len(places),
             in_context_s=(taken := sum(seconds[one] for one in places)),
+            host_s=sum(median(host[one]) for one in places) if host else None,
             share=taken / step_s,
             limit_s=_sum_known([limit_s(calls[one]) for one in places]),
             flops=flops_of([calls[one] for one in places]),

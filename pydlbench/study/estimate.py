@@ -79,25 +79,23 @@ class Estimate:
         return Ratio(median=self.median, interval=self.interval, n=self.rounds)
 
 
-def estimate(series: Series, confidence: float = 0.95) -> Estimate:
+def estimate(series: Series) -> Estimate:
     """Return a subject's time, in seconds: the median over its repetitions.
 
     Args:
         series: its visits.
-        confidence: level of the interval.
     """
     disturbances = _Disturbances(series)
     values = series.by_round()
-    return _estimate(values, disturbances.shares, disturbances.words, confidence)
+    return _estimate(values, disturbances.shares, disturbances.words)
 
 
-def contrast(own: Series, other: Series, confidence: float = 0.95) -> Estimate | None:
+def contrast(own: Series, other: Series) -> Estimate | None:
     """Return the ratio of two subjects' times over the rounds that both were in; None without any.
 
     Args:
         own: one of them.
         other: whom it is compared with.
-        confidence: level of the interval.
     """
     first, second = own.by_round(), other.by_round()
     shared = first.keys() & second.keys()
@@ -105,7 +103,7 @@ def contrast(own: Series, other: Series, confidence: float = 0.95) -> Estimate |
         return None
     if own is other:
         disturbances = _Disturbances(own)
-        return _estimate(dict.fromkeys(sorted(shared), 1.0), {}, disturbances.words, confidence)
+        return _estimate(dict.fromkeys(sorted(shared), 1.0), {}, disturbances.words)
     mine, theirs = _Disturbances(own), _Disturbances(other)
     return _estimate(
         {number: first[number] / second[number] for number in sorted(shared)},
@@ -115,22 +113,18 @@ def contrast(own: Series, other: Series, confidence: float = 0.95) -> Estimate |
             for number in sorted(shared)
             if (words := mine.words.get(number) or theirs.words.get(number))
         },
-        confidence,
     )
 
 
-def estimate_values(
-    values: Mapping[int, float], subjects: Collection[Series], confidence: float = 0.95
-) -> Estimate:
+def estimate_values(values: Mapping[int, float], subjects: Collection[Series]) -> Estimate:
     """Return the median of values that were made of several subjects' visits, round by round.
 
     Args:
         values: by round; at least one.
         subjects: that they were made of: what disturbed one of them disturbed the value.
-        confidence: level of the interval.
     """
     words = {number: seen for number, seen in seen_in_rounds(subjects).items() if number in values}
-    return _estimate(values, {}, words, confidence)
+    return _estimate(values, {}, words)
 
 
 def seen_in_rounds(series: Collection[Series]) -> dict[int, str]:
@@ -146,10 +140,9 @@ def _estimate(
     values: Mapping[int, float],
     shares: Mapping[int, float],
     words: Mapping[int, str],
-    confidence: float,
 ) -> Estimate:
     middle = median(values.values())
-    interval = median_interval(values.values(), confidence)
+    interval = median_interval(values.values())
     disturbed = [number for number in values if number in words]
     if interval is not None and disturbed:
         undisturbed = [value for number, value in values.items() if number not in words]

@@ -9,7 +9,7 @@ one shares what another process tomorrow does not.
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pydlbench.timing.guards import combine, waited_s
@@ -274,16 +274,6 @@ class Table:
     def rounds(self, subject: Hashable) -> int:
         """Return how many visits a subject had."""
         return len(self._visits.get(subject, ()))
-
-    def replace(self, subject: Hashable, other: Hashable) -> None:
-        """Let another subject's visits stand for a subject's own, which are dropped.
-
-        Args:
-            subject: that has lost.
-            other: that has won.
-        """
-        visits = self._visits.pop(other)
-        self._visits[subject] = [replace(visit, subject=subject) for visit in visits]
 
     def forget(self, subject: Hashable) -> None:
         """Drop a subject's visits, once an answer is made of them."""

@@ -24,10 +24,6 @@ class Policy:
         UsageError: if a user-facing constant is outside its range.
     """
 
-    # --- intervals --------------------------------------------------------------------------
-    # The usual level. The interval of a median exists from 6 rounds on.
-    confidence: float = 0.95
-
     # --- the samples of a round -------------------------------------------------------------
     # Sampling time of a subject over all of its rounds, and the number of rounds.
     budget_s: float = 2.0
@@ -84,11 +80,6 @@ class Policy:
         return self.budget_s / self.visits
 
     def __post_init__(self) -> None:
-        if not 0.5 <= self.confidence < 1:
-            raise UsageError(
-                f"--confidence {self.confidence:g}: outside [0.5, 1); nearest: "
-                f"{0.5 if self.confidence < 0.5 else 0.999:g}"
-            )
         if not (math.isfinite(self.budget_s) and self.budget_s > 0):
             raise UsageError(
                 f"--budget {self.budget_s:g}: not a positive number of seconds; nearest: 0.1"

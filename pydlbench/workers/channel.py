@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 
 class _Operation(msgspec.Struct, frozen=True, tag_field="op", tag=str.lower):
-    """What all requests have in common: their name in lower case tells them apart."""
+    """Base of all requests; the lower-case name of the class is their tag."""
 
 
 class Describe(_Operation, frozen=True):
-    """Say what the backend says of itself."""
+    """Return the backend's description."""
 
 
 class Build(_Operation, frozen=True):
-    """Make a kernel ready and keep it under a number.
+    """Prepare a kernel and keep it under a number.
 
     Attributes:
-        builder: ``module:function``; it is called with the backend and the arguments.
-        arguments: by name, JSON-able.
+        builder: ``module:function``; called with the backend and the arguments.
+        arguments: arguments by name, as JSON.
     """
 
     builder: str
@@ -50,12 +50,12 @@ class Build(_Operation, frozen=True):
 
 
 class Call(_Operation, frozen=True):
-    """Call a function that may tell something before it returns.
+    """Call a function that may send messages before it returns.
 
     Attributes:
-        function: ``module:function``; it is called with the backend, a function that sends a
-            message to the host, and the arguments. What it returns is JSON-able.
-        arguments: by name, JSON-able.
+        function: ``module:function``; called with the backend, a function that sends a message to
+            the host, and the arguments. Its result is written as JSON.
+        arguments: arguments by name, as JSON.
     """
 
     function: str
@@ -106,13 +106,13 @@ def encode(message: Mapping[str, Any] | Operation) -> bytes:
 
 
 def _fields(value: object) -> dict[str, Any]:
-    """Return the fields of what JSON does not know by itself; of an operation with its name."""
+    """Return the fields of an object that JSON does not know; of an operation with its tag."""
     if isinstance(value, _Operation):
         return {"op": type(value).__name__.lower(), **msgspec.structs.asdict(value)}
     if isinstance(value, msgspec.Struct):
         return msgspec.structs.asdict(value)
     if dataclasses.is_dataclass(value):
-        return {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     raise TypeError(f"{type(value).__name__} cannot be sent")
 
 
@@ -138,12 +138,12 @@ def decode_request(line: bytes) -> Operation:
         WorkerError: it is not one.
     """
     try:
-        found: Operation = msgspec.convert(decode(line), Operation)
+        operation: Operation = msgspec.convert(decode(line), Operation)
     except msgspec.ValidationError as error:
         raise errors.WorkerError(
             f"unreadable message {line[:80]!r}: not an operation: {error}"
         ) from error
-    return found
+    return operation
 
 
 def error_reply(error: BaseException) -> dict[str, Any]:
@@ -203,15 +203,15 @@ class ReplyReader:
         silence: float,
         hear: Callable[[dict[str, Any]], None] | None = None,
     ) -> dict[str, Any]:
-        """Return the next message that is neither a heartbeat nor told before the reply.
+        """Return the next message that is neither a heartbeat nor sent before the reply.
 
-        What has come is read before any limit is held against it: it may have been this process
-        that was stopped.
+        Everything that has arrived is read before a limit is applied, as this process itself may
+        have been stopped.
 
         Args:
             total: seconds until the reply.
             silence: seconds until the next line of any kind.
-            hear: takes what is told before the reply; None where nothing is.
+            hear: called with messages before the reply; None if there are none.
 
         Raises:
             EndOfWorkerError: the worker has closed its end.
@@ -257,13 +257,13 @@ _JOIN_S = 1.0
 
 
 class ReplyWriter:
-    """Writes replies, and between request and reply the heartbeats.
+    """Writes replies, and heartbeats between request and reply.
 
-    Only requests that take longer than ``heartbeat_s`` have heartbeats, so the host is not woken by
-    the short ones of sampling. Without requests the thread sleeps for good.
+    Only requests that take longer than ``heartbeat_s`` have heartbeats, so that short ones of
+    sampling do not wake the host. Without requests the thread sleeps.
 
     Args:
-        stream: takes the lines; unbuffered, or flushed by nobody.
+        stream: stream for the lines; unbuffered.
         heartbeat_s: seconds between two heartbeats.
     """
 
@@ -280,7 +280,7 @@ class ReplyWriter:
         self._thread.start()
 
     def begin(self) -> None:
-        """A request has come: send heartbeats until it is answered."""
+        """Note that a request has come: send heartbeats until it is answered."""
         with self._lock:
             self._serving = True
             self._since = time.monotonic()
@@ -294,7 +294,7 @@ class ReplyWriter:
             self._write(line)
 
     def tell(self, message: dict[str, Any]) -> None:
-        """Send something before the reply to the present request."""
+        """Send a message before the reply to the present request."""
         line = encode({"told": message})
         with self._lock:
             self._write(line)

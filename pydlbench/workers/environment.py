@@ -1,4 +1,4 @@
-"""The environment of a worker: pinned threads, its allocator, nothing that changes numerics."""
+"""The environment of a worker: pinned threads, allocator, and no settings that change numerics."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def worker_environment(inherited: Mapping[str, str], cpus: Sequence[int]) -> dic
     """Return the environment for a worker that runs one thread on each of ``cpus``.
 
     The thread pool is bound before the library loads: OpenMP thread i to ``cpus[i]``. NumPy's BLAS
-    gets a single thread, because its pool would spin beside the kernels.
+    gets a single thread, as its pool would spin while kernels are timed.
     """
     every = capabilities.every()
-    dropped = (*_DROPPED, *(prefix for one in every for prefix in one.settings))
-    kept = tuple(prefix for one in every for prefix in one.kept_settings)
+    dropped = (*_DROPPED, *(prefix for backend in every for prefix in backend.settings))
+    kept = tuple(prefix for backend in every for prefix in backend.kept_settings)
     environment = {
         name: value
         for name, value in inherited.items()
@@ -65,10 +65,11 @@ _OF_PYTHON: Final = ("PYTHONPATH", "PYTHONHOME")
 
 
 def environment_of(python: str | None) -> dict[str, str]:
-    """Return this process's variables for an interpreter.
+    """Return this process's environment variables for an interpreter.
 
     Args:
-        python: another installation's, which finds its own packages; None is this process's.
+        python: interpreter of another installation, which finds its own packages; None for this
+            one.
     """
     dropped = () if python is None else _OF_PYTHON
     return {name: value for name, value in os.environ.items() if name not in dropped}
@@ -96,7 +97,7 @@ def allocator_environment(name: str) -> Mapping[str, str]:
 
     Raises:
         UsageError: no such allocator.
-        UnsupportedError: the C library or the kernel has no huge pages to give.
+        UnsupportedError: the C library or the kernel has no huge pages.
     """
     if name not in ALLOCATORS:
         near = nearest(name, ALLOCATORS, 1) or ALLOCATORS[:1]
@@ -110,7 +111,7 @@ def allocator_environment(name: str) -> Mapping[str, str]:
 
 
 def _check_huge_pages() -> None:
-    """Refuse what the C library would silently ignore."""
+    """Check that huge pages are available; the C library would silently ignore the setting."""
     library, version = platform.libc_ver()
     number = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if library != "glibc" or number < _FIRST_GLIBC:

@@ -1,4 +1,4 @@
-"""The host's side of a worker: start it lazily, ask it, survive its death."""
+"""The host's side of a worker: starts it when needed, sends requests, and survives its death."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ _ADVICE = {
 }
 
 
-def exit_status(code: int | None, said: str) -> str:
+def exit_status(code: int | None, stderr: str) -> str:
     """Return a clause: ``was killed by SIGSEGV: malloc(): corrupted``.
 
     Args:
-        code: exit code, negative after a signal; None where there is none.
-        said: its standard error since the request; the last line is quoted.
+        code: exit code, negative after a signal; None if there is none.
+        stderr: standard error since the request; its last line is quoted.
     """
     advice = None
     if code is not None and code < 0:
@@ -75,7 +75,7 @@ def exit_status(code: int | None, said: str) -> str:
         advice = _ADVICE.get(name)
     else:
         how = f"ended with exit code {code}"
-    lines = said.strip().splitlines()
+    lines = stderr.strip().splitlines()
     last = f": {lines[-1]}" if lines else ""
     return f"{how}{last}" + (f"; {advice}" if advice else "")
 
@@ -91,7 +91,7 @@ PREPARE_TIMEOUT = 3600.0
 SILENCE_TIMEOUT = 120.0
 # A process that is asked where it is answers at once, or not at all.
 _PLACE_S = 1.0
-_MOST_SAID = 1 << 16
+_MOST_STDERR = 1 << 16
 # Where a process cannot be stopped its threads fall asleep after so long: GNU OpenMP's spin for
 # some milliseconds.
 _REST_S = 0.012
@@ -110,7 +110,7 @@ _BOOTSTRAP = (
 
 
 class Worker:
-    """A process that serves one backend, started when first asked and again after it died.
+    """A process that serves one backend; started by the first request, and again after it died.
 
     Its limits are attributes and may be changed between requests.
 
@@ -118,14 +118,14 @@ class Worker:
         backend: name of the backend.
         device: ``cpu`` or ``cuda:N``.
         cpus: logical CPUs to pin its threads to, one each.
-        timeout: seconds after which a worker without an answer counts as hung and is killed.
-        prepare_timeout: the same while it prepares a case.
-        environment: variables that are set for it besides those that every worker gets.
+        timeout: seconds without an answer after which the worker is killed.
+        prepare_timeout: the same while it prepares a kernel.
+        environment: environment variables besides those of every worker.
         silence: seconds without a heartbeat after which a serving worker is killed.
-        heartbeat_s: seconds between its heartbeats.
-        allows: what a larger value of allows it more time, for messages.
-        start_timeout: seconds that it may take to start; None is ``timeout``.
-        python: interpreter of another installation, whose pydlbench it runs; None is this one.
+        heartbeat_s: seconds between two heartbeats.
+        allows: the option that allows more time, for messages.
+        start_timeout: seconds that the start may take; None for ``timeout``.
+        python: interpreter of another installation, whose pydlbench it runs; None for this one.
     """
 
     def __init__(
@@ -158,10 +158,10 @@ class Worker:
         self._ready = False
         self._folder = ""
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
-        self._said = 0  # bytes of standard error that belong to earlier requests
+        self._stderr_start = 0  # bytes of standard error that belong to earlier requests
         self._description: dict[str, Any] = {}
         self._stopped = False
-        self._asked: Operation | None = None
+        self._pending: Operation | None = None
         self.generation = 0
         _workers.add(self)
 
@@ -171,43 +171,43 @@ class Worker:
         return self._process.pid if self._process else None
 
     def describe(self) -> dict[str, Any]:
-        """Return what the backend says of itself, starting the process if need be."""
+        """Return the backend's description; starts the process if it is not running."""
         self._start()
         return self._description
 
-    def prepare(self, case: KernelSpec, preparation: Preparation) -> RemoteKernel[KernelFacts]:
-        """Have a case made ready in the worker; raises what the backend raises there."""
-        self.begin(case, preparation)
+    def prepare(self, spec: KernelSpec, preparation: Preparation) -> RemoteKernel[KernelFacts]:
+        """Prepare a spec in the worker; raises what the backend raises there."""
+        self.begin(spec, preparation)
         return self.prepared()
 
-    def begin(self, case: KernelSpec, preparation: Preparation) -> None:
-        """Have a case made ready while others work, see :meth:`prepared`.
+    def begin(self, spec: KernelSpec, preparation: Preparation) -> None:
+        """Begin to prepare a spec while other workers go on, see :meth:`prepared`.
 
         Raises:
             WorkerError: see :meth:`send`.
         """
         from pydlbench.workers import worker
 
-        arguments = {"case": case.to_dict(), "preparation": preparation}
+        arguments = {"spec": spec.to_dict(), "preparation": preparation}
         self.send(Build(_name_of(worker.prepare), arguments))
 
     def prepared(self) -> RemoteKernel[KernelFacts]:
-        """Return what was begun; raises what the backend raises there."""
+        """Return the kernel that was begun; raises what the backend raises there."""
         return self._built(self.receive(), KernelFacts)
 
     def build(
         self, builder: Callable[..., Any], facts: type[Facts], **arguments: Any
     ) -> RemoteKernel[Facts]:
-        """Have a function of a module make a kernel ready in the worker.
+        """Call a function in the worker that prepares a kernel.
 
         Args:
-            builder: called there with the backend and the arguments; imported there by its name, so
-                that what builds may stand above this package.
-            facts: what is known of such a kernel besides its time.
-            arguments: JSON-able, structs and dataclasses among them.
+            builder: called with the backend and the arguments; imported there by its name, so that
+                it may be defined in a package above this one.
+            facts: type of the kernel's facts.
+            arguments: arguments that can be written as JSON; structs and dataclasses are allowed.
 
         Raises:
-            PydlbenchError: whatever the function raised.
+            PydlbenchError: what the function raised.
         """
         return self._built(self.ask(Build(_name_of(builder), arguments)), facts)
 
@@ -221,19 +221,19 @@ class Worker:
         hear: Callable[[dict[str, Any]], None],
         **arguments: Any,
     ) -> Any:
-        """Have a function of a module run in the worker, and hear what it tells meanwhile.
+        """Call a function in the worker, and receive its messages meanwhile.
 
         Args:
-            function: called there with the backend, a function that sends a message to the host,
-                and the arguments; imported there by its name.
-            hear: takes each message; what it raises ends the worker.
-            arguments: JSON-able.
+            function: called with the backend, a function that sends a message to the host, and the
+                arguments; imported there by its name.
+            hear: called with each message; an exception in it ends the worker.
+            arguments: arguments that can be written as JSON.
 
         Returns:
-            What the function returns, as JSON has it.
+            The result of the function, read from JSON.
 
         Raises:
-            PydlbenchError: whatever the function raised.
+            PydlbenchError: what the function raised.
         """
 
         def heard(message: dict[str, Any]) -> None:
@@ -253,39 +253,39 @@ class Worker:
     def ask(
         self, operation: Operation, hear: Callable[[dict[str, Any]], None] | None = None
     ) -> Any:
-        """Send one request and return the result.
+        """Send one request and return its result.
 
-        Whoever takes samples or probes the machine has it for itself: all other workers that this
-        process has started are stopped until somebody asks them something.
+        While a worker takes samples or probes the machine, all other workers of this process are
+        stopped; each continues with its next request.
 
         Args:
-            operation: what is asked for.
-            hear: takes what the worker tells before it replies.
+            operation: the request.
+            hear: called with messages before the reply.
 
         Raises:
             WorkerError: the worker died (the message has its signal or exit code) or hung.
-            PydlbenchError: whatever the backend raised.
+            PydlbenchError: what the backend raised.
         """
         self.send(operation)
         return self.receive(hear)
 
     def send(self, operation: Operation) -> None:
-        """Send one request, whose result :meth:`receive` returns; others work meanwhile.
+        """Send one request, whose result :meth:`receive` returns; other workers go on meanwhile.
 
         Args:
-            operation: what is asked for.
+            operation: the request.
 
         Raises:
-            WorkerError: the worker died, or has not yet been asked for its last result.
+            WorkerError: the worker died, or its last result was not received yet.
         """
         self._start()
         process = self._process
-        if process is None or process.stdin is None or self._asked is not None:
+        if process is None or process.stdin is None or self._pending is not None:
             raise WorkerError(f"the {self.backend} worker is not ready for a request")
         if isinstance(operation, (Sample, Probe)):
             _stop_all_but(self)
         # Not by seek(): the worker shares the file's position.
-        self._said = os.fstat(self._stderr.fileno()).st_size
+        self._stderr_start = os.fstat(self._stderr.fileno()).st_size
         message = encode(operation)
         try:
             process.stdin.write(message)
@@ -296,19 +296,19 @@ class Worker:
             # Half a request would garble the next one, whose answer the other half's would be.
             self.close(kill=True)
             raise
-        self._asked = operation
+        self._pending = operation
 
     def receive(self, hear: Callable[[dict[str, Any]], None] | None = None) -> Any:
-        """Return the result of what was sent.
+        """Return the result of the request that was sent.
 
         Args:
             hear: see :meth:`ask`.
 
         Raises:
             WorkerError: see :meth:`ask`.
-            PydlbenchError: likewise.
+            PydlbenchError: see :meth:`ask`.
         """
-        operation, self._asked = self._asked, None
+        operation, self._pending = self._pending, None
         unhurried = isinstance(operation, (Build, Call))
         try:
             return self._reply(self.prepare_timeout if unhurried else self.timeout, hear)
@@ -317,11 +317,11 @@ class Worker:
             raise
 
     def stop(self) -> bool:
-        """Stop the process until the next request; return whether nothing of it runs any more."""
+        """Stop the process until its next request; return whether nothing of it runs any more."""
         if self._process is None or self._stopped:
             return True
         # One that still answers, or has not yet said that it is ready, is waited for.
-        if self._ready and self._asked is None:
+        if self._ready and self._pending is None:
             self._stopped = guardian.stop(self._process.pid)
         return self._stopped
 
@@ -331,20 +331,22 @@ class Worker:
             guardian.resume(self._process.pid)
         self._stopped = False
 
-    def said(self) -> str:
-        """Return what the process has written to standard error since its last request began."""
+    def stderr(self) -> str:
+        """Return what the process has written to standard error since its last request."""
         descriptor = self._stderr.fileno()
         size = os.fstat(descriptor).st_size
         # Not by seek() and read(): the worker shares the file's position.
-        return os.pread(descriptor, size - self._said, self._said).decode(errors="replace")
+        return os.pread(descriptor, size - self._stderr_start, self._stderr_start).decode(
+            errors="replace"
+        )
 
     def close(self, kill: bool = False) -> None:
-        """End the process, politely, or at once with ``kill``.
+        """End the process, by the end of its input, or at once with ``kill``.
 
-        What it has forked ends with it, unless that has left its session.
+        Its children end with it, unless they have left its session.
         """
         self.resume()
-        self._asked = None
+        self._pending = None
         process, self._process = self._process, None
         if self._replies is not None:
             self._replies.close()
@@ -376,7 +378,7 @@ class Worker:
         self._stderr.close()
 
     def launch(self) -> None:
-        """Start the process and do not wait until it is ready: the next request does."""
+        """Start the process without waiting until it is ready; the next request waits."""
         if self._process is not None:
             return
         setup = {"backend": self.backend, "device": self.device}
@@ -385,7 +387,7 @@ class Worker:
         setup_line = json.dumps({**setup, "cpus": self.cpus, "heartbeat_s": self.heartbeat_s})
         self._stderr.seek(0)
         self._stderr.truncate()
-        self._said = 0
+        self._stderr_start = 0
         self._folder = tempfile.mkdtemp(prefix="pydlbench-worker-")
         folder = {FOLDER_VARIABLE: self._folder}
         self._process = subprocess.Popen(
@@ -447,10 +449,10 @@ class Worker:
         return message["ok"]
 
     def _place(self) -> str:
-        """Ask a process that does not answer where it is: ``my_model.py:7 in build``.
+        """Return the place in which a process hangs: ``my_model.py:7 in build``.
 
-        That is the deepest line of code that is neither Python's, nor a library's, nor ours; else
-        the deepest of all. Empty where it does not say.
+        It is the deepest line that belongs neither to Python, nor to a library, nor to this
+        package; otherwise the deepest of all. Empty if the process does not answer.
         """
         if self._process is None or not hasattr(signal, "SIGUSR1"):
             return ""
@@ -458,30 +460,30 @@ class Worker:
         before = os.fstat(descriptor).st_size
         self._process.send_signal(signal.SIGUSR1)
         deadline = time.monotonic() + _PLACE_S
-        said = ""
-        while time.monotonic() < deadline and not said.endswith("\n"):
+        dump = ""
+        while time.monotonic() < deadline and not dump.endswith("\n"):
             time.sleep(_PLACE_S / 20)
-            said = os.pread(descriptor, _MOST_SAID, before).decode(errors="replace")
+            dump = os.pread(descriptor, _MOST_STDERR, before).decode(errors="replace")
         frames = [
             (Path(path), line, name)
-            for path, line, name in re.findall(r'File "(.+)", line (\d+) in (.+)', said)
+            for path, line, name in re.findall(r'File "(.+)", line (\d+) in (.+)', dump)
         ]
-        own = [one for one in frames if not _of_library(one[0])]
+        own = [frame for frame in frames if not _of_library(frame[0])]
         return next((f"{path.name}:{line} in {name}" for path, line, name in own or frames), "")
 
     def _died(self) -> WorkerError:
         process = self._process
         self.close()
         code = process.returncode if process else None
-        self._stderr.seek(self._said)
-        said = self._stderr.read().decode(errors="replace")
-        return WorkerError(f"the {self.backend} worker {exit_status(code, said)}")
+        self._stderr.seek(self._stderr_start)
+        dump = self._stderr.read().decode(errors="replace")
+        return WorkerError(f"the {self.backend} worker {exit_status(code, dump)}")
 
 
 def start_together(workers: Sequence[Worker]) -> None:
-    """Start processes side by side, and wait until all are ready: nobody is timed meanwhile.
+    """Start processes at the same time, and wait until all are ready; nothing is timed meanwhile.
 
-    What cannot be started says so when it is first needed.
+    A process that cannot be started raises its error when it is needed.
     """
     for worker in workers:
         worker.launch()
@@ -492,14 +494,14 @@ def start_together(workers: Sequence[Worker]) -> None:
 
 @contextlib.contextmanager
 def launched_ahead(backend: str, device: str, cpus: Sequence[int]) -> Iterator[None]:
-    """Start a process while this one still imports.
+    """Start a process while this one still imports modules.
 
-    It ends with the context, unless somebody has taken it (:func:`take_ahead`).
+    It ends with the context, unless it was taken (:func:`take_ahead`).
 
     Args:
-        backend: see :class:`Worker`; so are the others.
-        device: likewise.
-        cpus: likewise.
+        backend: see :class:`Worker`.
+        device: see :class:`Worker`.
+        cpus: see :class:`Worker`.
     """
     worker = Worker(backend, device, cpus)
     worker.launch()
@@ -513,12 +515,12 @@ def launched_ahead(backend: str, device: str, cpus: Sequence[int]) -> Iterator[N
 
 
 def ahead() -> int:
-    """Return how many processes were started that nobody has taken yet."""
+    """Return the number of processes that were started ahead and not taken yet."""
     return len(_ahead)
 
 
 def take_ahead(backend: str, device: str, cpus: Sequence[int]) -> Worker | None:
-    """Return the worker that was started ahead for these; None where none was."""
+    """Return the worker that was started ahead for a backend; None if there is none."""
     for worker in _ahead:
         if (worker.backend, worker.device, worker.cpus) == (backend, device, tuple(cpus)):
             _ahead.remove(worker)
@@ -527,14 +529,14 @@ def take_ahead(backend: str, device: str, cpus: Sequence[int]) -> Worker | None:
 
 
 def _stop_all_but(worker: Worker) -> None:
-    """Leave the machine to a worker: stop all others, or wait until they have fallen asleep."""
-    others = [one.stop() for one in list(_workers) if one is not worker]
+    """Stop all workers but one; if that is not possible, wait until their threads sleep."""
+    others = [other.stop() for other in list(_workers) if other is not worker]
     if not all(others):
         time.sleep(_REST_S)
 
 
 def _of_library(path: Path) -> bool:
-    """Whether a file is Python's own, an installed library's or ours; or what lies in no file."""
+    """Whether a file belongs to Python, an installed library or this package, or is no file."""
     here, standard = Path(__file__).parents[1], Path(os.__file__).parent
     named = "site-packages" in path.parts or str(path).startswith("<")
     return named or any(map(path.is_relative_to, (here, standard)))
@@ -545,7 +547,7 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 
 class RemoteKernel(Generic[Facts]):
-    """A kernel that lives in a worker, with what its builder says of it."""
+    """A kernel in a worker, with its facts."""
 
     def __init__(self, worker: Worker, number: int, facts: Facts) -> None:
         self._worker = worker
@@ -555,12 +557,12 @@ class RemoteKernel(Generic[Facts]):
 
     @property
     def generation(self) -> int:
-        """Which of the worker's processes holds it, counted from 1."""
+        """The number of the worker's process that holds it, counted from 1."""
         return self._generation
 
     @property
     def alive(self) -> bool:
-        """Whether the process that holds it is still there."""
+        """Whether the process that holds it is still running."""
         return self._worker.pid is not None and self._worker.generation == self._generation
 
     def sample(self, request: Request) -> Chunk:
@@ -574,14 +576,14 @@ class RemoteKernel(Generic[Facts]):
         return msgspec.convert(self._worker.ask(Sample(self._number, request)), Chunk)
 
     def release(self) -> None:
-        """Free the kernel's memory, if its worker still lives."""
+        """Free the kernel's memory, if its process is still running."""
         if self.alive:
             self._worker.ask(Release(self._number))
 
 
 @contextlib.contextmanager
 def releasing(kernels: Iterable[RemoteKernel[Any] | None]) -> Iterator[None]:
-    """Release all kernels at the end, also those that join the collection meanwhile."""
+    """Release all kernels at the end, also those that are added to the collection meanwhile."""
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Another installation of this package: what it is, asked of its own interpreter."""
+"""Another installation of this package, described by its own interpreter."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _DESCRIBE: Final = "from pydlbench.workers.installation import main; main()"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """An interpreter with a pydlbench of its own.
+    """An interpreter and its pydlbench.
 
     Attributes:
-        python: path of the interpreter; None is this process, with its packages as it sees them.
-        version: of its pydlbench.
-        environment: versions, builds and variables, as the record of a run has them.
+        python: path of the interpreter; None for this process.
+        version: version of its pydlbench.
+        environment: versions, builds and variables, as in the record of a run.
     """
 
     python: str | None
@@ -41,7 +41,7 @@ class Installation:
 
 
 def this_installation() -> Installation:
-    """Return this process's own."""
+    """Return the installation of this process."""
     from pydlbench.backends import capabilities
     from pydlbench.version import __version__
 
@@ -54,10 +54,10 @@ def read_installation(python: str, option: str = "--python") -> Installation:
 
     Args:
         python: path of the interpreter.
-        option: what gave it, for messages.
+        option: option that named it, for messages.
 
     Raises:
-        UsageError: it cannot be run, has no pydlbench, or one whose workers take other messages.
+        UsageError: it cannot be run, has no pydlbench, or one whose workers use other messages.
     """
     from pydlbench.workers.environment import environment_of
 
@@ -101,9 +101,9 @@ def read_installation(python: str, option: str = "--python") -> Installation:
 
 
 def messages() -> str:
-    """Return a digest of the fields of all that host and worker send each other.
+    """Return a digest of the fields of all messages between host and worker.
 
-    Two installations with the same one understand each other, whatever their versions are.
+    Installations with the same digest understand each other, whatever their versions are.
     """
     from pydlbench.backends.base import KernelFacts, Preparation
     from pydlbench.records.specs import KernelSpec
@@ -121,7 +121,7 @@ def messages() -> str:
 
 
 def main() -> None:
-    """Print what this installation is, as one line of JSON."""
+    """Print this installation as one line of JSON."""
     this = this_installation()
     answer = {"version": this.version, "messages": messages(), "environment": this.environment}
     print(json.dumps(answer))

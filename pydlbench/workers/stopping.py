@@ -1,11 +1,11 @@
-"""Process groups that are stopped while somebody else is timed, and continued whatever happens.
+"""Stops process groups while another one is timed, and continues them whatever happens.
 
-Threads that wait for more work spin for some milliseconds after their last, on the cores of whoever
-comes next. A stopped process spins no more, and need not be waited for.
+Threads that wait for work spin for some milliseconds, on the cores of the process that is timed
+next. A stopped process does not spin, so nothing has to wait for it.
 
-Nobody may stay stopped: not after an error, nor after this process was killed. A guardian, a shell
-in a session of its own, is told who is stopped; once its input ends, because this process has, it
-continues them all. A worker that goes on finds its own input ended, too, and exits.
+No group may stay stopped, neither after an error nor if this process is killed. A guardian, a shell
+in a session of its own, knows the stopped groups. When its input ends with this process, it
+continues them all. The workers find their own input ended, too, and exit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ for group in $stopped; do kill -s CONT -- "-$group"; done
 
 
 class Guardian:
-    """Stops groups and continues them; a shell does where this process cannot any more."""
+    """Stops and continues process groups; a shell continues them if this process dies."""
 
     def __init__(self) -> None:
         self._shell: subprocess.Popen[bytes] | None = None
@@ -45,7 +45,7 @@ class Guardian:
         """Stop a process group; return whether it is stopped now.
 
         Args:
-            group: led by a child of this process.
+            group: process group, led by a child of this process.
         """
         if not self._tell(f"+ {group}"):
             return False
@@ -57,17 +57,17 @@ class Guardian:
         return True
 
     def resume(self, group: int) -> None:
-        """Continue a group that was stopped.
+        """Continue a process group that was stopped.
 
         Args:
-            group: likewise; it may be gone.
+            group: process group; it may have ended.
         """
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, signal.SIGCONT)
         self._tell(f"- {group}")
 
     def close(self) -> None:
-        """End the guardian, which continues whoever is still stopped."""
+        """End the guardian, which continues all groups that are still stopped."""
         shell, self._shell = self._shell, None
         if shell is not None and shell.stdin is not None and self._owner == os.getpid():
             with contextlib.suppress(BrokenPipeError):
@@ -75,7 +75,7 @@ class Guardian:
             shell.wait()
 
     def _tell(self, line: str) -> bool:
-        """Tell the guardian something; False where there is none, and nobody may be stopped."""
+        """Send a line to the guardian; return False without one, as nothing may be stopped then."""
         if self._owner != os.getpid():  # a fork has its parent's children, not its own
             self._shell, self._owner = self._start(), os.getpid()
         if self._shell is None or self._shell.stdin is None:

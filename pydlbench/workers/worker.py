@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def prepare(backend: Backend, case: dict[str, Any], preparation: dict[str, Any]) -> Kernel:
-    """Make a layer's kernel ready: what ``Worker.prepare`` asks for.
+def prepare(backend: Backend, spec: dict[str, Any], preparation: dict[str, Any]) -> Kernel:
+    """Prepare a layer's kernel; called by ``Worker.prepare``.
 
     Args:
-        backend: of this process.
-        case: a ``pydlbench.records.specs.KernelSpec`` in its JSON form.
-        preparation: a :class:`Preparation` likewise.
+        backend: backend of this process.
+        spec: a ``pydlbench.records.specs.KernelSpec`` as JSON.
+        preparation: a :class:`Preparation` as JSON.
     """
-    return backend.prepare(KernelSpec.from_dict(case), Preparation(**preparation))
+    return backend.prepare(KernelSpec.from_dict(spec), Preparation(**preparation))
 
 
 class _Server:
-    """Performs what a host asks for. Kernels are known by number."""
+    """Performs the host's requests. Kernels are known by number."""
 
     def __init__(self, backend: Backend, replies: ReplyWriter) -> None:
         self._backend = backend
@@ -52,7 +52,7 @@ class _Server:
         self._last = 0
 
     def perform(self, operation: Operation) -> Any:
-        """Perform one operation and return its result, JSON-able."""
+        """Perform one operation and return its result, which can be written as JSON."""
         match operation:
             case Describe():
                 return self._backend.describe()
@@ -73,10 +73,10 @@ class _Server:
 
 
 def _named(name: str) -> Callable[..., Any]:
-    """Import a function: named by the host, which stands above whatever it asks for."""
+    """Import a function by its name, as packages above this one may define it."""
     module, _, function = name.partition(":")
-    found: Callable[..., Any] = getattr(importlib.import_module(module), function)
-    return found
+    resolved: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    return resolved
 
 
 def serve(backend: Backend, requests: BinaryIO, replies: ReplyWriter) -> None:

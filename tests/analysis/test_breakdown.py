@@ -343,7 +343,7 @@ def test_a_kernel_that_missed_a_round_has_its_median_there() -> None:
 
 def test_a_trace_of_other_calls_is_refused() -> None:
     machine = Machine()
-    with pytest.raises(ValueError, match="4 calls"):
+    with pytest.raises(ValueError, match="4 parts"):
         break_down(machine.table(), machine.parts(calls=CALLS[:4]))
     table = machine.table()
     table.forget(STEP)

@@ -3,9 +3,12 @@
 from types import SimpleNamespace
 
 import pytest
+from invented_gpu import MODEL, Gpu, GpuSession, convolution
 
 from pydlbench.analysis.step import CallsAlone, TracedStep, break_down_step, seldom, with_parts
+from pydlbench.backends.steps.device_trace import IDLE_BETWEEN, IDLE_IN_CALLS
 from pydlbench.errors import UnsupportedError
+from pydlbench.records.own import OwnSpec
 from pydlbench.records.step import StepSpec
 from pydlbench.runner.options import Options
 from pydlbench.runner.session import Session
@@ -90,10 +93,37 @@ def test_the_smallest_kernels_that_make_a_quarter_of_the_sum_are_visited_seldom(
     assert seldom({}) == frozenset()
 
 
-def test_a_gpu_is_refused_before_anything_starts():
-    case = StepSpec(model="mnist", batch=4, framework="torch", device="cuda:0")
-    with pytest.raises(UnsupportedError, match="CPU"):
-        break_down_step(case, None)
+# The host needs 30 us for each call, 3 us of them besides it, and 40 us for each step.
+def gpu_breakdown(*device_s):
+    works = [convolution(4 + number, 27e-6, seconds) for number, seconds in enumerate(device_s)]
+    gpu = Gpu(steps={MODEL: works})
+    case = StepSpec(model=MODEL, own=OwnSpec(), framework="torch", mode="eager", device="cuda:0")
+    found = break_down_step(case, GpuSession(gpu, native_s=2e-6))
+    return found, {one.term: one.seconds for one in found.terms}
+
+
+def test_on_a_gpu_that_waits_for_its_host_the_step_is_idle_time():
+    found, terms = gpu_breakdown(5e-6, 5e-6)
+    # From the end of one step's last kernel to that of the next one, the host's 100 us pass, 46 of
+    # them between calls. Meanwhile the device works twice: 3 and 5 us of it between calls.
+    assert found.measured.median == pytest.approx(100e-6, rel=0.01)
+    assert found.levels.in_context.median == pytest.approx(10e-6, rel=0.01)
+    assert terms[IDLE_BETWEEN] == pytest.approx(38e-6, abs=0.5e-6)
+    assert terms[IDLE_IN_CALLS] == pytest.approx(52e-6, abs=0.5e-6)
+    assert sum(terms.values()) == pytest.approx(found.measured.median)
+    (calls,) = found.calls
+    assert calls.host_s == pytest.approx(54e-6, rel=0.01)
+
+
+def test_on_a_gpu_that_is_behind_its_host_the_step_is_its_kernels():
+    found, terms = gpu_breakdown(200e-6, 100e-6)
+    assert found.measured.median == pytest.approx(300e-6, rel=0.1)
+    assert found.levels.in_context.median == pytest.approx(found.measured.median)
+    assert found.levels.alone.median == pytest.approx(300e-6, rel=0.05)
+    assert found.levels.native.median == pytest.approx(4e-6)
+    assert terms[IDLE_BETWEEN] == terms[IDLE_IN_CALLS] == 0
+    assert found.device == "cuda:0"
+    assert not {"fresh memory", "thread wake-up", "reorders"} & terms.keys()
 
 
 # Six new processes of PyTorch, half a minute: nothing less has an interval.
@@ -101,7 +131,7 @@ def test_a_gpu_is_refused_before_anything_starts():
 def test_a_real_step_is_broken_down():
     pytest.importorskip("torch")
     case = StepSpec(model="mnist", batch=4, phase="training", framework="torch", mode="eager")
-    with Session(Options(budget_s=0.01, threads=1, visits=1, estimate=True)) as session:
+    with Session(Options(budget_s=0.01, threads=1, repetitions=1, estimate=True)) as session:
         found = break_down_step(case, session)
     assert sum(one.seconds for one in found.terms) == pytest.approx(found.measured.median)
     assert found.measured == found.levels.step

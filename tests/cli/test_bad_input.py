@@ -27,7 +27,6 @@ REFUSED = [
     ("layers --budget 0", "--budget 0", "0.1"),
     ("layers --budget inf", "--budget inf", "86400"),
     ("layers --budget nan", "--budget nan", "2"),
-    ("layers --confidence 95", "--confidence 95", "0.95"),
     ("layers --seed -1", "--seed -1", "0"),
     ("layers --seed 1180591620717411303424", "--seed 1180591620717411303424", "999999999999999999"),
     ("layers --device cuda:0 --workspace-limit 1Q", "--workspace-limit 1Q", "64M"),

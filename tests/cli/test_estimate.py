@@ -41,7 +41,9 @@ def test_the_table_ends_in_an_interval_and_a_conclusion(session, capsys):
     assert "optimizer 6.65 MB" in out
     assert max(map(len, out.splitlines())) <= 150
     kept = {"keep_samples": True, "estimate": True}
-    assert session.opened == [{"threads": None, "seed": 0, "budget_s": 0.25, "visits": 6, **kept}]
+    assert session.opened == [
+        {"threads": None, "seed": 0, "budget_s": 0.25, "repetitions": 6, **kept}
+    ]
 
 
 def test_json_has_the_estimate_and_the_rows_behind_it(session, capsys):

@@ -151,7 +151,7 @@ def test_a_command_that_stores_is_its_file_and_a_line(monkeypatch, run_record, c
         yield types.SimpleNamespace(run=run_record)
 
     def run(args):
-        row = Row(fields={"of": "mnist"}, label="mnist", case="mnist")
+        row = Row(fields={"of": "mnist"}, label="mnist", spec="mnist")
         tasks = [Latency(rows=(row,))]
         return measure(args, "latency", tasks, lambda _: None, sessions=session)[0]
 

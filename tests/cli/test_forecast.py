@@ -9,7 +9,7 @@ import pytest
 from invented_session import InventedSession
 from said import says
 
-from pydlbench.analysis.forecast import conclude, forecasting
+from pydlbench.analysis.forecast import conclude, forecast_step
 from pydlbench.analysis.rows import FAULT, Rows
 from pydlbench.cli import forecast as command
 from pydlbench.cli import main
@@ -29,7 +29,7 @@ def parse(*words):
 
 def invented(case, session, store, **settings):
     """Stand for the forecaster: one operator that it measures, and one that has no row."""
-    inspect.signature(forecasting).bind(case, session, store, **settings)
+    inspect.signature(forecast_step).bind(case, session, store, **settings)
     settings["tell"]("operators")
     place = Place(framework=case.framework, mode=case.mode, library="x 1.0", threads=2)
     if case.framework == "tensorflow":
@@ -37,9 +37,9 @@ def invented(case, session, store, **settings):
     row = OperatorTime(
         signature="{}", operator="conv", place=place, created_utc=WHEN, visits_s=(0.010, 0.014)
     )
-    yield row
+    settings["keep"]("operator", row.to_dict(), row.key)
     faults = StepFaults(place=place, step="{}", program="f3", created_utc=WHEN, counts=(1000.0,))
-    yield faults
+    settings["keep"]("faults", faults.to_dict(), faults.key)
     calls = [RecordedCall(signature="{}", operator="conv", count=5, names=("conv1", "conv2"))]
     if not settings["measures"]:
         calls.append(RecordedCall(signature="[]", operator="lrn"))
@@ -130,7 +130,6 @@ def test_a_mistake_in_a_model_of_ones_own_is_bad_input_and_costs_more_than_a_row
     monkeypatch.chdir(tmp_path)
 
     def forecaster(*_, **__):
-        yield from ()
         raise UsageError("net.py:build: missing a required argument: 'width'")
 
     with pytest.raises(UsageError, match="'width'"):

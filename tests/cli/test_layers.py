@@ -37,11 +37,10 @@ def test_default_is_alexnet_forward_fp32_hot(session):
         {
             "seed": 0,
             "budget_s": 1.0,
-            "visits": None,
+            "repetitions": None,
             "renew": True,
             "width": None,
             "keep_probes": True,
-            "confidence": 0.95,
             "keep_samples": True,
             "algorithms": False,
             "energy": False,
@@ -54,7 +53,7 @@ def test_a_single_row_has_more_time_and_its_visits_in_one_process(session):
     assert command.run(parse("--shape", "conv3"), session.open) == 0
     assert command.run(parse("--shape", "conv3", "--repetitions", "9"), session.open) == 0
     assert command.run(parse("--shape", "conv3", "--budget", "3"), session.open) == 0
-    found = [(one["budget_s"], one["visits"]) for one in session.opened]
+    found = [(one["budget_s"], one["repetitions"]) for one in session.opened]
     assert found == [(1.0, None), (1.0, 9), (3.0, None)]
 
 
@@ -135,15 +134,13 @@ def test_numbers_reach_the_session(session):
         "conv3",
         "--budget",
         "0.5",
-        "--confidence",
-        "0.99",
         "--seed",
         "7",
         "--algorithms",
     ]
     command.run(parse(*words), session.open)
     options = session.opened[0]
-    assert (options["budget_s"], options["confidence"], options["seed"]) == (0.5, 0.99, 7)
+    assert (options["budget_s"], options["seed"]) == (0.5, 7)
     assert options["algorithms"] is True
 
 

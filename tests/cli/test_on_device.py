@@ -34,9 +34,14 @@ def test_a_forecast_on_a_gpu_is_the_makespan_of_host_and_device(session, capsys)
     assert "CUDA graph" in capsys.readouterr().out
 
 
-def test_a_breakdown_on_a_gpu_is_refused_in_one_line(session):
-    with pytest.raises(UsageError, match="nearest: cpu"):
-        run(breakdown, session, "breakdown", *BRIEF)
+def test_a_breakdown_on_a_gpu_has_the_launch_gaps_as_terms(session, capsys):
+    assert run(breakdown, session, "breakdown", *BRIEF, "--json", "-", "--quiet") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["levels"]["in_context"]["median"] == pytest.approx(12 * 4e-6, rel=0.02)
+    assert sum(one["seconds"] for one in found["terms"]) == pytest.approx(
+        found["measured_s"]["median"]
+    )
+    assert all(one["host_s"] > one["in_context_s"] for one in found["calls"])
 
 
 def test_a_diagnosis_on_a_gpu_finds_the_launch_gaps(session, capsys):
@@ -68,7 +73,7 @@ def test_by_default_steps_run_where_they_can_be_explained(framework, device, mon
     monkeypatch.setattr("pydlbench.backends.capabilities.default_device", lambda: ("cuda:0", ()))
     words = ["mnist", *(("--framework", *framework) if framework else ())]
     tasks, notes = forecast.read_tasks(read(["forecast", *words])[0])
-    assert [row.case.device for task in tasks for row in task.rows] == [device]
+    assert [row.spec.device for task in tasks for row in task.rows] == [device]
     assert any("on the CPU" in one for one in notes) is (device == "cpu")
 
 

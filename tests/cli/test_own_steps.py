@@ -33,7 +33,7 @@ def tasks_of(name, *words):
 
 
 def steps_of(tasks):
-    return [(row.case.framework, row.case.mode) for task in tasks for row in task.rows]
+    return [(row.spec.framework, row.spec.mode) for task in tasks for row in task.rows]
 
 
 @EVERY
@@ -51,8 +51,8 @@ def test_a_model_runs_in_the_framework_that_it_is_of(name, words, expected):
     (task,) = tasks
     assert not task.guessed
     (row,) = task.rows
-    assert (row.case.batch, row.case.phase) == (
-        (4, "forward") if "--batch" in words else (None, row.case.phase)
+    assert (row.spec.batch, row.spec.phase) == (
+        (4, "forward") if "--batch" in words else (None, row.spec.phase)
     )
 
 

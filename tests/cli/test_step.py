@@ -133,7 +133,7 @@ def test_default_is_both_frameworks_forward_checked(session, capsys):
     ]
     assert {(one.phase, one.precision, one.batch) for one in cases} == {("forward", "fp32", 64)}
     assert session.checks == [True]
-    assert session.opened == [{"budget_s": 10.0, "visits": 6, "threads": None, "seed": 0}]
+    assert session.opened == [{"budget_s": 10.0, "repetitions": 6, "threads": None, "seed": 0}]
     out, err = capsys.readouterr()
     assert says(out.splitlines()[0], "mnist", "batch 64", "forward", "fp32", "nhwc")
     assert "torch 1.0" in out.splitlines()[1]

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from pydlbench.compare.published import Own, beside, find_figures, own_figures
+from pydlbench.compare.published import Own, find_figures, match_figures, own_figures
 from pydlbench.records.run import RunInfo, RunRecord
 from pydlbench.store.documents import Loaded
 from pydlbench.store.entry import Entry
@@ -23,7 +23,7 @@ def figures():
 
 
 def pairs(*own):
-    return [pair for _, ours in beside(figures(), own) for pair in ours]
+    return [pair for _, ours in match_figures(figures(), own) for pair in ours]
 
 
 def test_the_same_model_phase_precision_and_batch_stand_beside_each_other():

@@ -43,6 +43,7 @@ extern "C" struct Scenario {
   int uncapturable;       // the work is refused while a stream is captured
   int kernels;            // of an execution; 0: one
   int ungated;            // there is no gate
+  int known_launches;     // of an execution, which is never captured then; 0: nobody knows
 };
 
 namespace {
@@ -206,16 +207,21 @@ class Fake final : public Calls {
 
 class FakeWork final : public Work {
  public:
-  FakeWork(Fake& fake, int sets, int kernels) : fake_(fake), sets_(sets), kernels_(kernels) {}
+  FakeWork(Fake& fake, const Scenario& scenario)
+      : fake_(fake),
+        sets_(scenario.sets),
+        kernels_(scenario.kernels),
+        known_(scenario.known_launches) {}
   void enqueue(std::size_t set, CUstream_st*) override { fake_.work(set); }
   std::size_t sets() const override { return static_cast<std::size_t>(sets_); }
   std::size_t kernels() const override {
     return kernels_ == 0 ? Work::kernels() : static_cast<std::size_t>(kernels_);
   }
+  std::size_t known_launches() const override { return static_cast<std::size_t>(known_); }
 
  private:
   Fake& fake_;
-  int sets_, kernels_;
+  int sets_, kernels_, known_;
 };
 
 template <typename T>
@@ -237,7 +243,7 @@ std::string list(const std::vector<T>& values) {
 
 std::string play(const Scenario& scenario) {
   Fake fake(scenario);
-  FakeWork work(fake, scenario.sets, scenario.kernels);
+  FakeWork work(fake, scenario);
   std::ostringstream out;
   out.precision(17);
   out << '{';
@@ -274,7 +280,9 @@ std::string play(const Scenario& scenario) {
       }
     }
     out << "\"error\": \"" << error << "\", \"trace\": " << list(fake.trace)
-        << ", \"seconds\": " << list(result.seconds) << ", \"clock_hz\": " << list(result.clock_hz)
+        << ", \"seconds\": " << list(result.seconds)
+        << ", \"enqueue_s\": " << list(result.enqueue_seconds)
+        << ", \"clock_hz\": " << list(result.clock_hz)
         << ", \"wall_seconds\": " << result.wall_seconds
         << ", \"gate_timeouts\": " << result.gate_timeouts << ", \"times\": "
         << list(std::vector<double>{times.single_s, times.event_s, times.graph_s, times.host_s,

@@ -33,7 +33,9 @@ class _Scenario(ctypes.Structure):
         *((name, ctypes.c_int) for name in ("fail_at", "fail_after_effect", "gate_timeouts")),
         *(
             (name, ctypes.c_int)
-            for name in ("queue", "again", "uncapturable", "kernels", "ungated")
+            for name in (
+                *("queue", "again", "uncapturable", "kernels", "ungated", "known_launches"),
+            )
         ),
     )
 
@@ -113,6 +115,18 @@ def test_launches_that_cannot_be_counted_are_supposed_to_be_many(play):
     two, one = ([*BEFORE, *(["work 0"] * count), *AFTER] for count in (2, 1))
     refused = ["begin capture", "work 0", "abandon capture"]
     assert answer["trace"] == [*RUN, *refused, *two, *two, *one]
+
+
+def test_work_whose_launches_are_known_is_never_captured(play):
+    answer = play(inner=5, known_launches=300)
+    two, one = ([*BEFORE, *(["work 0"] * count), *AFTER] for count in (2, 1))
+    assert answer["trace"] == [*RUN, *two, *two, *one]
+    # What the host needs for a launch, whatever it is held back for.
+    assert answer["enqueue_s"] == pytest.approx([2e-6])
+    times = play(launch_times=3, known_launches=2)
+    assert "begin capture" not in times["trace"]
+    assert math.isnan(times["times"][2])
+    assert "events" in play(timing="graph", known_launches=2)["error"]
 
 
 def test_untimed_executions_come_first_and_are_not_gated(play):

@@ -31,10 +31,6 @@ def test_what_was_found_before_ctrl_c_is_returned(tried):
     assert Diagnosis.from_dict(found.to_dict()).interrupted
 
 
-def test_otherwise_it_is_complete():
-    assert not run(World(gaps_s=0.05)).interrupted
-
-
 def test_ctrl_c_before_any_experiment_has_nothing_to_show(monkeypatch):
     def observe(*_):
         raise KeyboardInterrupt

@@ -118,7 +118,7 @@ def test_calls_with_a_native_layer_are_tried_against_it_by_module_and_line(look)
         "a and 2 like it forward": 3,
         "stem forward": 1,
     }
-    assert {experiment.case.backend for experiment in against} == {"torch"}
+    assert {experiment.spec.backend for experiment in against} == {"torch"}
     (first,) = (one for one in against.values() if one.where.startswith("a "))
     assert first.evidence == ("a is called in my_model.py:15",)
     assert first.most_s == pytest.approx(3 * (CALL_S - NATIVE_S))
@@ -129,7 +129,7 @@ def test_each_recorded_call_is_started_with_a_layer_or_without(mapped):
     calls, stands = mapped
     plan = SimpleNamespace(terms=(None,) * 2)
     seen = SimpleNamespace(
-        case=CASE, difference=lambda _: None, dispatch_s=1e-6, mapped=stands, plan=plan
+        spec=CASE, difference=lambda _: None, dispatch_s=1e-6, mapped=stands, plan=plan
     )
     number = sum(one.count for one in calls)
     assert number > len(calls)
@@ -181,7 +181,7 @@ def test_a_model_of_keras_is_tried_with_what_tensorflow_has(look):
     found, notes = look(asked=KERAS)
     against = of(AgainstNative, found)
     assert {one.where for one in against.values()} >= {"a and 2 like it forward", "stem forward"}
-    assert {experiment.case.backend for experiment in against} == {"tensorflow"}
+    assert {experiment.spec.backend for experiment in against} == {"tensorflow"}
     changes = {one.what for one in of(StepChange, found)}
     assert {"xla", "batch 4"} <= changes
     assert not any("fused" in one or "channels last" in one for one in changes)

@@ -21,7 +21,7 @@ from pydlbench.fleet import node
 from pydlbench.fleet.engines import (
     DaskEngine,
     SlurmEngine,
-    _slots_said,
+    _answered_slots,
     open_engine,
 )
 from pydlbench.fleet.gather import TABLE
@@ -98,9 +98,9 @@ def test_an_engine_that_is_not_installed_says_how_to_get_it(name, tmp_path, monk
 
 def test_a_worker_that_cannot_say_what_it_has_is_named_and_one_that_is_gone_is_not():
     slot = Slot(name="a", cpus=(0,))
-    assert _slots_said({"tcp://a:1": slot, "tcp://b:1": OSError("gone")}) == {"tcp://a:1": slot}
+    assert _answered_slots({"tcp://a:1": slot, "tcp://b:1": OSError("gone")}) == {"tcp://a:1": slot}
     with pytest.raises(UsageError, match=r"tcp://c:1: .*No module named .*nearest: install"):
-        _slots_said({"tcp://c:1": ModuleNotFoundError("No module named 'pydlbench'")})
+        _answered_slots({"tcp://c:1": ModuleNotFoundError("No module named 'pydlbench'")})
 
 
 # -----------------------------------------------------------------------------

@@ -62,6 +62,7 @@ class Kernel:
         return {
             "seconds": np.full(samples, self.plan.time),
             "clock_hz": np.full(samples, 1.98e9),
+            "enqueue_s": np.full(samples, 5e-6),
             "wall_s": samples * inner * self.plan.time,
             "gate_timeouts": self.timeouts,
         }
@@ -188,6 +189,7 @@ class Chain:
         return {
             "seconds": np.full(samples, seconds),
             "clock_hz": np.full(samples, 1.98e9),
+            "enqueue_s": np.full(samples, 5e-6),
             "wall_s": samples * inner * seconds,
             "gate_timeouts": 0,
         }

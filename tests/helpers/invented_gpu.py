@@ -13,14 +13,18 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 from invented_rows import row_of, time_of
 
 from pydlbench.backends.steps import operations
 from pydlbench.backends.steps.device import DeviceOperators, step_kernel
+from pydlbench.backends.steps.device_trace import GAPS, DeviceProfile, Span, trace_of
+from pydlbench.backends.steps.trace import Event, StepTracer, Trace, TracedSteps, facts_of
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.records.measurement import Roofline
 from pydlbench.records.operator import OperatorsFacts, RecordedCall
 from pydlbench.records.step import StepFacts, StepPreparation, StepSpec
+from pydlbench.records.trace import ProgramCall
 from pydlbench.runner.options import Options
 from pydlbench.timing.chunk import Chunk, GpuReadings
 
@@ -91,7 +95,9 @@ class Gpu:
     stream: float = 0.0
     asked: int = 0
     running: str = "operators"
-    captured: list[float] | None = None
+    noted: list[float] | None = None
+    gated: list[float] | None = None
+    profiled: list[tuple[Event, Span, Span]] | None = None
 
     # --- the runtime --------------------------------------------------------------------------
 
@@ -106,28 +112,46 @@ class Gpu:
     def wait(self) -> None:
         self.host = max(self.host, self.stream)
 
-    def sleep(self, seconds: float) -> None:
-        self.stream = self._begin() + seconds
-
     def now(self) -> float:
         return self.host
 
     def allocations(self) -> int:
         return self.asked
 
-    def capture(self, call: Any, times: int) -> Any:
+    def enqueued(self, call: Any) -> Any:
+        """Calls behind a gate that opens when the host has launched all of them."""
+
+        def sample(samples: int, inner: int, untimed: int) -> dict[str, Any]:
+            del untimed
+            seconds, enqueue_s = [], []
+            for _ in range(samples):
+                self.wait()
+                begin, self.gated = self.host, []
+                for _ in range(inner):
+                    call()
+                taken, self.gated = sum(self.gated), None
+                seconds.append(taken / inner)
+                enqueue_s.append((self.host - begin) / inner)
+                self.stream = self.host + taken
+                self.wait()
+            return raw_chunk(seconds, enqueue_s)
+
+        return SimpleNamespace(sample=sample)
+
+    def captured(self, call: Any, times: int) -> Any:
         if self.uncapturable:
             raise RuntimeError("operation not permitted when stream is capturing")
-        self.captured = []
+        self.noted = []
         for _ in range(times):
             call()
-        total, self.captured = sum(self.captured), None
+        total, self.noted = sum(self.noted), None
 
-        def replay() -> None:
-            self.host += 5e-6
-            self.stream = self._begin() + total * self.slower.get(self.running, 1.0)
+        def sample(samples: int, inner: int, untimed: int) -> dict[str, Any]:
+            del inner, untimed
+            taken = total * self.slower.get(self.running, 1.0) / times
+            return raw_chunk([taken] * samples, [5e-6 / times] * samples)
 
-        return SimpleNamespace(replay=replay)
+        return SimpleNamespace(sample=sample)
 
     def _begin(self) -> float:
         """Return when the device begins with what the host puts into its queue now."""
@@ -136,10 +160,13 @@ class Gpu:
     # --- what runs on it ----------------------------------------------------------------------
 
     def launch(self, host_s: float, device_s: float) -> None:
-        if self.captured is not None:
-            self.captured.append(device_s)
+        if self.noted is not None:
+            self.noted.append(device_s)
             return
         self.host += host_s
+        if self.gated is not None:
+            self.gated.append(device_s * self.slower.get(self.running, 1.0))
+            return
         if device_s:
             self.stream = self._begin() + device_s * self.slower.get(self.running, 1.0)
 
@@ -149,7 +176,39 @@ class Gpu:
             self.launch(1e-6, self.fed_s)
         self.asked += self.blocks
         for one in self.steps[model]:
+            begin = self.host + self.besides_s
             self.launch(one.host_s + self.besides_s + self.launch_s, one.device_s)
+            if self.profiled is not None:
+                host = Span(nanoseconds(begin), nanoseconds(self.host))
+                device = Span(nanoseconds(self.stream - one.device_s), nanoseconds(self.stream))
+                event = Event(one.signature, host.begin_ns, host.end_ns - host.begin_ns)
+                self.profiled.append((event, host, device))
+
+    def traced(self, model: str) -> Trace:
+        """A step under a profiler that costs nothing, behind another one."""
+        self.profiled = []
+        self.step(model)
+        begin_ns = nanoseconds(self.host)
+        self.step(model)
+        end_ns = nanoseconds(self.host)
+        found, self.profiled = self.profiled, None
+        self.wait()
+        profile = DeviceProfile(
+            step=Span(begin_ns, end_ns),
+            operators=[event for event, _, _ in found],
+            launches=dict(enumerate(launch for _, launch, _ in found)),
+            kernels=list(enumerate(kernel for _, _, kernel in found)),
+        )
+        return trace_of(profile, [one.signature for one in self.steps[model]], lambda _: False)
+
+    def behind_another(self, model: str) -> float:
+        """Seconds of a step without a trace, behind another one."""
+        self.step(model)
+        start = self.record()
+        self.step(model)
+        end = self.record()
+        self.wait()
+        return self.between(start, end)
 
     def true_step_s(self, model: str = MODEL, feed: str = "resident", steps: int = 10) -> float:
         """Seconds of a step of several behind which the host waits, on a device without a past."""
@@ -171,6 +230,21 @@ class Gpu:
         slower = self.slower.get(self.running, 1.0)
         how = {"power_w": 700.0, "reasons": ("power cap",)} if slower > 1 else {}
         return GpuReadings(sm_clock_hz=CLOCK_HZ / slower, readings=1, **how)
+
+
+def raw_chunk(seconds: list[float], enqueue_s: list[float]) -> dict[str, Any]:
+    """What the native sampler returns; its stamps saw no clock."""
+    return {
+        "seconds": np.array(seconds),
+        "enqueue_s": np.array(enqueue_s),
+        "clock_hz": np.array([]),
+        "wall_s": sum(seconds),
+        "gate_timeouts": 0,
+    }
+
+
+def nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)
 
 
 class Kernel:
@@ -197,6 +271,9 @@ class Worker:
 
     def __init__(self, session: GpuSession, backend: str) -> None:
         self.session, self.gpu, self.backend = session, session.gpu, backend
+
+    def launch(self) -> None:
+        """There is no process."""
 
     def describe(self) -> dict[str, Any]:
         return {"version": "1"}
@@ -270,8 +347,31 @@ class Worker:
         operator: Any = SimpleNamespace(
             call=lambda: self.gpu.step(case.model, case.feed), wait=self.gpu.wait
         )
+        traced = None
+        if preparation.trace:
+            tracer = StepTracer(
+                calls=[
+                    ProgramCall(
+                        operator=one.call.operator,
+                        module="layer",
+                        direction="forward",
+                        signature=one.signature,
+                    )
+                    for one in self.gpu.steps[case.model]
+                ],
+                ways={"profile": ("an invented profiler", lambda: self.gpu.traced(case.model))},
+                gaps=GAPS,
+                plain=lambda: self.gpu.behind_another(case.model),
+            )
+            traced = TracedSteps(tracer, operator.call, (0,), contextlib.nullcontext)
+            facts = msgspec.structs.replace(facts, trace=facts_of(tracer))
         made = step_kernel(
-            backend, operator, contextlib.nullcontext, facts, graph=preparation.graph
+            backend,
+            operator,
+            contextlib.nullcontext,
+            facts,
+            graph=preparation.graph,
+            traced=traced,
         )
         return Kernel(self.gpu, made, "step")
 
@@ -293,7 +393,7 @@ class GpuSession:
         self.built: list[Any] = []
         self.probed: list[str] = []
 
-    def beside(self) -> GpuSession:
+    def sibling(self) -> GpuSession:
         return self
 
     def close(self) -> None:

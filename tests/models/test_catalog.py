@@ -175,25 +175,6 @@ def test_the_batch_of_a_transformer_is_its_sequences():
     assert [one.problem for one in found] == expected
 
 
-def test_parameters_per_layer_of_alexnet():
-    found = {name: parameters(layer) for name, layer in weighted("alexnet-owt").items()}
-    assert found == {
-        "conv1": 23_296,
-        "conv2": 307_392,
-        "conv3": 663_936,
-        "conv4": 884_992,
-        "conv5": 590_080,
-        "fc6": 37_752_832,
-        "fc7": 16_781_312,
-        "fc8": 4_097_000,
-    }
-
-
-def test_one_batch_of_the_layer_wise_benchmarks():
-    gflop = [layer.flops("forward") / 1e9 for layer in load_entry("convnet").layers]
-    assert gflop == pytest.approx([124.22, 532.71, 195.69, 20.55, 41.11], abs=0.005)
-
-
 def test_a_step_of_the_recurrent_benchmark():
     """Matrices of source and state, both square, for each of four gates or three."""
     for layer in load_entry("deepbench").layers:

@@ -59,29 +59,6 @@ def test_protocols_print_the_scripts_form(world, protocol, framework):
     assert set(kinds(one.forms, lines)) >= set(kinds(one.forms, one.lines))
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_digit_more_is_a_difference(world, protocol):
-    one, lines = document(protocol), played(world, protocol, "torch")
-    order = one.head + one.order
-    last = max(index for index, line in enumerate(lines) if re.search(r"\d\.\d", line))
-    wrong = list(lines)
-    wrong[last] = re.sub(r"(\d\.\d+)", r"\g<1>0", lines[last], count=1)
-    assert wrong != lines
-    (found,) = differences(one.forms, order, wrong)
-    assert found.startswith(f"line {last + 1}: no script prints")
-
-
-# The CIFAR-10 tutorial has lines of one kind, and any number of them.
-@pytest.mark.parametrize("protocol", [one for one in PROTOCOLS if one != "cifar10-tutorial"])
-def test_a_line_less_is_a_difference(world, protocol):
-    one, lines = document(protocol), played(world, protocol, "torch")
-    order = one.head + one.order
-    found = kinds(one.forms, lines)
-    only = next(index for index, letter in enumerate(found) if found.count(letter) == 1)
-    (missing,) = differences(one.forms, order, lines[:only] + lines[only + 1 :])
-    assert missing.startswith("lines come in the order")
-
-
 @pytest.mark.parametrize(
     ("text", "words", "right", "wrong"),
     [
@@ -98,10 +75,3 @@ def test_format_strings_as_patterns(text, words, right, wrong):
     found = re.compile(pattern(text, words))
     assert all(found.fullmatch(line) for line in right)
     assert not any(found.fullmatch(line) for line in wrong)
-
-
-def test_words_are_as_many_as_fields():
-    with pytest.raises(ValueError, match="more %s than words"):
-        pattern("%s", ())
-    with pytest.raises(ValueError, match="1 words too many"):
-        pattern("%s", ("a", "b"))

@@ -10,7 +10,6 @@ import pytest
 
 from pydlbench.errors import UsageError
 from pydlbench.protocols.data.datasets import Dataset, Split
-from pydlbench.protocols.interpreter import error_rate
 from pydlbench.protocols.protocol import Subject
 from pydlbench.protocols.scripts import MNIST_TUTORIAL
 
@@ -164,17 +163,6 @@ def test_every_image_is_judged_once_although_the_last_batch_reaches_back(world):
     assert this.lines[-1] == "Test error: 23.5%"  # 4 of 17
     assert [number.name for number in numbers] == ["Validation error", "Test error"]
     assert numbers[1].value == pytest.approx(100 * 4 / 17)
-
-
-def test_error_rate_counts_wrong_rows():
-    predictions = np.array([[0.1, 0.9], [0.8, 0.2], [0.3, 0.7]], np.float32)
-    assert error_rate(predictions, np.array([1, 0, 0])) == pytest.approx(100 / 3)
-
-
-def test_epochs_give_steps(world):
-    this = world()
-    this.run("mnist-tutorial", SUBJECT, data(100, 8, 8), batch=8, epochs=0.5)
-    assert this.ran.count("train") == 50 // 8
 
 
 def test_steps_are_what_the_script_runs():

@@ -73,13 +73,6 @@ def test_units_that_the_precision_does_not_suggest(gpu_row):
     assert notes(gpu_row(tensor_cores=None)) == []
 
 
-def test_energy_names_its_power(gpu_row):
-    (line,) = notes(gpu_row(energy_j=0.03, power_w=600.0))
-    assert says(line, "600 W")
-    (line,) = notes(gpu_row(energy_j=0.03, power_w=600.0), gpu_row(energy_j=0.02, power_w=451.0))
-    assert says(line, "451", "600 W")
-
-
 def test_a_cpu_row_has_no_notes(measurement):
     assert notes(measurement()) == []
 
@@ -106,3 +99,19 @@ def test_the_heading_says_what_is_fused(run_record, gpu_row):
     fused = gpu_row(fuse="bias-relu")
     assert "  forward  with bias-relu  bf16-tc  " in heading(run_record, [fused])[0]
     assert "bias-relu" not in heading(run_record, [fused, gpu_row()])[0]  # a column says it
+
+
+def test_what_is_sustained_stands_beside_the_burst(run_record, gpu_row):
+    row = gpu_row(
+        clock_hz=1.8e9, sustained_s=2e-3, sustained_hz=1.41e9, energy_j=1.4, power_w=700.0
+    )
+    (note,) = notes(row)
+    assert says(note, "--lock-gpu-clocks=1410", "--reset-gpu-clocks")
+    *_, columns, line = render_layers(run_record, [row]).splitlines()
+    assert columns.split()[-2:] == ["W", "pJ/FLOP"]
+    rate, hertz, watts, picojoules = line.split()[-4:]
+    assert float(rate) == pytest.approx(row.flops / 2e-3 / 1e12, rel=0.01)
+    assert (hertz, watts) == ("1410", "700")
+    assert float(picojoules) == pytest.approx(1.4e12 / row.flops, rel=0.01)
+    # A reading that is a little lower is none of power's doing.
+    assert notes(gpu_row(clock_hz=1.42e9, sustained_hz=1.41e9)) == []

@@ -16,7 +16,7 @@ from pydlbench.records.measurement import Measurement
 from pydlbench.records.run import RunRecord
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.execute import execute, kernel_of, kernels, row_key
-from pydlbench.runner.recorder import OneInterrupt, Recorder, Resumed
+from pydlbench.runner.recorder import OneInterrupt, Recorder
 from pydlbench.runner.tasks import KernelTask, Result, Row, Task
 from pydlbench.store.store import Store
 
@@ -67,13 +67,13 @@ class Machine:
 
 
 def task(*names, before=lambda _: None, **options):
-    rows = tuple(Row(fields={"name": name}, label=name, case=name) for name in names)
+    rows = tuple(Row(fields={"name": name}, label=name, spec=name) for name in names)
     return Numbers(rows=rows, options=options, before=before)
 
 
 def run(store_path, machine, tasks, *, resumed=None, **how):
     store = Store.open(store_path)
-    again = None if resumed is None else Resumed(store, store.find(resumed))
+    again = None if resumed is None else store.find(resumed)
     with Recorder(store, "numbers", resumed=again) as recorder:
         return execute(tasks, machine.open, recorder, progress=how.pop("progress", Quiet()), **how)
 
@@ -174,7 +174,7 @@ def test_a_run_whose_first_session_cannot_be_opened_keeps_its_name(store_path):
         def refused(self, row, status, reason):
             return Result("step", {"name": row.label, "status": status, "reason": reason}, row)
 
-    rows = (Row(fields={"name": "a"}, label="a", case="a"),)
+    rows = (Row(fields={"name": "a"}, label="a", spec="a"),)
     results = run(store_path, Late(), [Kept(rows=rows), task("b", threads=2)], tolerant=True)
     assert [one.status for one in results.outcomes] == ["skipped", "ok"]
     assert kept(store_path) == ("done", ["a", "b"])
@@ -208,7 +208,7 @@ def test_a_record_is_handed_on_as_it_was_measured(store_path, case, measurement)
             progress(0, 1, "")
             yield cases[0], row
 
-    tasks = [KernelTask(rows=(Row(fields={}, label="x", case=case),))]
+    tasks = [KernelTask(rows=(Row(fields={}, label="x", spec=case),))]
     (plain,) = run(store_path, Kernels(), tasks, request={}).outcomes
     assert plain.record(Measurement) == msgspec.structs.replace(row, samples_s=None)
     (read,) = run(store_path, Kernels(), tasks, request={}, resumed="last", samples=True).outcomes
@@ -218,7 +218,7 @@ def test_a_record_is_handed_on_as_it_was_measured(store_path, case, measurement)
 def test_rows_with_some_of_their_visits_survive_an_interrupt(store_path, measurement):
     """They are kept and shown, and measured again when the run is gone on with."""
     cases = [KernelSpec(layer=one) for one in find_layers(["alexnet/conv3", "alexnet/conv4"])]
-    rows = tuple(Row(fields={"name": one.label}, label=one.label, case=one) for one in cases)
+    rows = tuple(Row(fields={"name": one.label}, label=one.label, spec=one) for one in cases)
 
     class Visited(Machine):
         """Takes two laps; the second finishes rows, and is interrupted before the last one."""
@@ -255,7 +255,7 @@ def test_rows_with_some_of_their_visits_survive_an_interrupt(store_path, measure
 
 def test_rows_with_some_of_their_visits_survive_what_ends_their_task(store_path, measurement):
     cases = [KernelSpec(layer=one) for one in find_layers(["alexnet/conv3", "alexnet/conv4"])]
-    rows = tuple(Row(fields={"name": one.label}, label=one.label, case=one) for one in cases)
+    rows = tuple(Row(fields={"name": one.label}, label=one.label, spec=one) for one in cases)
 
     class Lost(Machine):
         def check_room(self, cases):
@@ -292,7 +292,7 @@ def case():
 
 
 def of(case, **fields):
-    row = Row(fields=fields, label=case.label, case=case)
+    row = Row(fields=fields, label=case.label, spec=case)
     return row_key(KernelTask(rows=(row,)), row)
 
 
@@ -336,7 +336,7 @@ def test_kernels_of_sums_are_measured_once(store_path, case, measurement):
             self.measured.append("remembered")
 
     machine = Kernels()
-    rows = [Row(fields={"name": name}, label=name, case=name) for name in "ab"]
+    rows = [Row(fields={"name": name}, label=name, spec=name) for name in "ab"]
     results = run(store_path, machine, [Sum(rows=(row,)) for row in rows])
     assert machine.measured == [case.label, "remembered"]
     assert [one.document["count"] for one in results.outcomes] == [1, 1]
@@ -368,7 +368,7 @@ def test_a_first_visit_of_a_kernel_is_no_row_for_whoever_wants_all_of_them(
 
     def found(*wanted):
         machine = Kernels()
-        rows = [Row(fields={"name": str(n)}, label=str(n), case=n) for n in range(len(wanted))]
+        rows = [Row(fields={"name": str(n)}, label=str(n), spec=n) for n in range(len(wanted))]
         sums = [Sum(rows=(row,), first_of=n) for row, n in zip(rows, wanted, strict=True)]
         results = run(store_path, machine, sums)
         return machine.measured, [one.document["stop"] for one in results.outcomes]

@@ -9,7 +9,7 @@ from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import Correctness, Roofline
 from pydlbench.records.specs import KernelSpec
 from pydlbench.runner.attribution import explained
-from pydlbench.runner.backend_run import BackendRun
+from pydlbench.runner.backend_run import Arm, BackendRun
 from pydlbench.runner.rows import measured_row
 from pydlbench.study.table import Interference, Series, visit_of
 from pydlbench.timing.chunk import Chunk
@@ -85,18 +85,14 @@ def entry(
     warm = None if kept_s is None else samples(kept_s, busy)
     return BackendRun(
         case,
-        kernel=kernel,
-        warm=kernel,
+        usual=Arm(kernel=kernel, facts=kernel.facts, samples=taken),
+        warm=Arm(kernel=kernel, facts=kernel.facts, samples=warm),
         row=row,
-        facts=kernel.facts,
-        warm_facts=kernel.facts,
-        samples=taken,
-        warm_samples=warm,
     )
 
 
 def found(slow, fast=None):
-    fast = fast or entry("native", KERNEL_S, algorithm="brg:avx512", layer=slow.case.layer)
+    fast = fast or entry("native", KERNEL_S, algorithm="brg:avx512", layer=slow.spec.layer)
     row = explained(slow.row, slow, fast)
     return {cause["cause"]: cause for cause in row.causes}
 
@@ -207,20 +203,34 @@ def test_a_logged_call_that_was_slower_than_the_one_beside_it_is_all_of_it():
     assert seconds(causes) == {"slower kernel": 2e-3, "reorders": 1e-3, "unexplained": 0}
 
 
-@pytest.mark.parametrize(
-    "evidence", [{}, {"alone_reorder_s": 1e-3, "call_s": 2e-3, "alone_s": 1e-3}]
-)
-def test_planted_unpacked_weights_without_a_log(evidence):
-    candidates = [
+def packing(*times):
+    """Return candidates with packed weights, and with the weights as they are."""
+    return [
         {"variant": name, "status": "ok", "seconds": [taken] * 3, "algorithm": name}
-        for name, taken in (("any", 2e-3), ("plain", 3e-3))
+        for name, taken in zip(("any", "plain"), times, strict=False)
     ]
-    fast = entry("native", KERNEL_S, layer=GEMM, candidates=candidates)
-    words = {"layout": "src mk, weights kn, dst mn", "evidence": {**evidence, "alone_by": "so"}}
+
+
+PACKS = {"alone_reorder_s": 1e-3, "call_s": 2e-3, "alone_s": 1e-3}
+
+
+@pytest.mark.parametrize(
+    ("times", "layout", "evidence", "named"),
+    [
+        ((2e-3, 3e-3), "src mk, weights kn, dst mn", {}, True),
+        ((2e-3, 3e-3), "src mk, weights kn, dst mn", PACKS, False),  # it packs them in each call
+        ((2e-3, 3e-3), "src mk, weights packed, dst mn", {}, False),
+        ((3e-3, 3e-3), "src mk, weights kn, dst mn", {}, False),
+        ((2e-3,), "src mk, weights kn, dst mn", {}, False),
+        ((), "src mk, weights kn, dst mn", {}, False),
+    ],
+)
+def test_planted_unpacked_weights_without_a_log(times, layout, evidence, named):
+    fast = entry("native", KERNEL_S, layer=GEMM, candidates=packing(*times))
+    words = {"layout": layout, "evidence": {**evidence, "alone_by": "so"}}
     causes = found(entry("numba", 2e-3, layer=GEMM, **words), fast)
-    if evidence:  # it packs them in each call
-        assert "weights not packed" not in causes
-    else:
+    assert ("weights not packed" in causes) is named
+    if named:
         expected = {"weights not packed": 0.5e-3, "rest of the call": 0.5e-3, "unexplained": 0}
         assert seconds(causes) == expected
 
@@ -229,14 +239,10 @@ def test_planted_unpacked_weights_without_a_log(evidence):
     ("pass_", "named"), [("forward", True), ("backward-data", True), ("backward-weights", False)]
 )
 def test_weights_that_are_the_result_are_not_unpacked(pass_, named):
-    candidates = [
-        {"variant": name, "status": "ok", "seconds": [taken] * 3, "algorithm": name}
-        for name, taken in (("any", 2e-3), ("plain", 3e-3))
-    ]
-    fast = entry("native", KERNEL_S, layer=GEMM, candidates=candidates)
+    fast = entry("native", KERNEL_S, layer=GEMM, candidates=packing(2e-3, 3e-3))
     slow = entry("numba", 2e-3, layer=GEMM, layout="src mk, weights kn, dst mn")
     for one in (slow, fast):
-        one.case = msgspec.structs.replace(one.case, pass_=pass_)
+        one.spec = msgspec.structs.replace(one.spec, pass_=pass_)
     assert ("weights not packed" in found(slow, fast)) == named
 
 

@@ -66,7 +66,7 @@ class Machine:
 
     def worker(self, *_, **__):
         return SimpleNamespace(
-            prepare=lambda *_: self.logging, said=lambda: "".join(self.log), probe=self.probe
+            prepare=lambda *_: self.logging, stderr=lambda: "".join(self.log), probe=self.probe
         )
 
     def probe(self, name, **arguments):
@@ -184,7 +184,7 @@ def preparing(estimate, path=None, **options):
 
 def measured(kernels, cases):
     problem = Problem(kernels, cases)
-    problem.visit()
+    problem.repeat()
     return [row for _, row in problem.results]
 
 

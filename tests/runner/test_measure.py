@@ -12,7 +12,6 @@ import pytest
 import pydlbench
 from pydlbench.errors import (
     BackendMissingError,
-    PrimitiveError,
     UnsupportedError,
     UsageError,
     WorkerError,
@@ -99,15 +98,6 @@ def test_cache_states(session, layer, cache, cold):
     assert record.roofline.bandwidth == cold
 
 
-@pytest.mark.deep
-def test_a_cold_roof_is_higher(session):
-    # Large enough that moving its bytes takes longer than starting the threads.
-    layer = build_layer("pool", batch=8, channels=64, in_size=55, kernel=3, stride=2)
-    hot, cold = (row(session, layer, cache=cache).roofline for cache in ("hot", "all-cold"))
-    assert hot.bound == cold.bound == "memory"
-    assert cold.time_s > hot.time_s
-
-
 def test_samples_and_algorithms_are_kept_on_request():
     options = dataclasses.replace(QUICK, keep_samples=True, algorithms=True)
     record = pydlbench.measure(GEMM, options=options)
@@ -161,30 +151,6 @@ def test_a_worker_killed_from_outside_costs_its_row_and_no_other(session, monkey
     assert rows[1].layer == "small/fc"
     assert rows[1].time is None
     assert session.worker().pid not in (None, *victims)
-
-
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (PrimitiveError("oneDNN convolution: run-time error"), "failed"),
-        (WorkerError("ZeroDivisionError"), "failed"),
-        (UnsupportedError("not here"), "skipped"),
-    ],
-)
-def test_an_error_while_sampling_frees_the_kernel(session, monkeypatch, error, status):
-    released = []
-
-    def sample(*_):
-        raise error
-
-    true_release = RemoteKernel.release
-    monkeypatch.setattr(RemoteKernel, "sample", sample)
-    monkeypatch.setattr(
-        RemoteKernel, "release", lambda kernel: released.append(kernel) or true_release(kernel)
-    )
-    record = row(session)
-    assert (record.status, record.reason) == (status, str(error))
-    assert len(released) == len(set(released)) > 0
 
 
 def test_progress_counts_rows(session):
@@ -282,7 +248,6 @@ def test_memory_that_no_batch_would_save(session, monkeypatch):
         ({"backend": "torhc"}, "--backend torhc"),
         ({"options": Options(threads=100_000)}, "--threads 100000"),
         ({"options": Options(budget_s=-1)}, "--budget -1"),
-        ({"options": Options(confidence=95)}, "--confidence 95"),
     ],
 )
 def test_a_bad_word_starts_nothing(words, message, monkeypatch):
@@ -372,7 +337,7 @@ def test_visits_go_round_the_rows_in_processes_of_their_own(monkeypatch):
 
     monkeypatch.setattr(Worker, "_start", start)
     layers = [build_layer("gemm", m=4, k=16, n=8), build_layer("gemm", m=4, k=16, n=16)]
-    with Session(Options(budget_s=0.12, visits=6)) as visiting:
+    with Session(Options(budget_s=0.12, repetitions=6)) as visiting:
         rows = dict(
             visiting.measure(
                 [KernelSpec(layer=one) for one in layers],
@@ -415,7 +380,7 @@ def test_a_row_alone_has_its_visits_in_one_process(monkeypatch):
         "sample",
         lambda kernel, request: generations.add(kernel._generation) or true_sample(kernel, request),
     )
-    with Session(Options(budget_s=0.12, visits=None)) as alone:
+    with Session(Options(budget_s=0.12, repetitions=None)) as alone:
         found = list(alone.measure([KernelSpec(layer=GEMM)], so_far=True))
     assert [row.time.repetitions for _, row in found[:6]] == list(range(1, 7))
     # Later ones may take the place of visits that somebody disturbed.

@@ -15,12 +15,12 @@ class Session:
     """Counts the processes that it starts; ``beside`` are those that were asked for beside it."""
 
     def __init__(self, visits, log, name="first"):
-        self.options = Options(visits=visits, budget_s=0.01)
+        self.options = Options(repetitions=visits, budget_s=0.01)
         self.cpus = (0, 1)
         self.log, self.name = log, name
 
-    def beside(self):
-        return Session(self.options.visits, self.log, "second")
+    def sibling(self):
+        return Session(self.options.repetitions, self.log, "second")
 
     def worker(self, framework, device):
         assert device == "cpu"

@@ -202,13 +202,6 @@ def test_what_cannot_be_is_refused(store, begun, action, value):
         action(store, begun)
 
 
-def test_the_room_of_deleted_runs_is_given_back(store, begun, store_path):
-    store.add(begun.id, Entry("layer", {}, tuple(map(float, range(100_000)))))
-    store.delete(begun.id)
-    store.vacuum()
-    assert store_path.stat().st_size < 200_000
-
-
 def test_readers_see_what_a_writer_has_committed(store, begun, entry, store_path):
     with Store.open(store_path, readonly=True) as reader:
         assert reader.info(begun.id).measurements == 0

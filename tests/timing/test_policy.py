@@ -9,8 +9,6 @@ from pydlbench.timing.policy import Policy, step_policy
 @pytest.mark.parametrize(
     ("constants", "message"),
     [
-        ({"confidence": 1.0}, r"--confidence 1: outside .* nearest: 0\.999"),
-        ({"confidence": 0.1}, r"nearest: 0\.5"),
         ({"budget_s": 0.0}, "--budget 0: not a positive"),
         ({"budget_s": float("nan")}, "--budget nan"),
         ({"visits": 0}, "visits 0"),

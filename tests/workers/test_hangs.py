@@ -1,7 +1,6 @@
 """Workers that hang, with and without signs of life. Limits are small, their order is judged."""
 
 import os
-import signal
 import threading
 
 import pytest
@@ -83,29 +82,9 @@ def test_silence_ends_it_long_before_the_overall_limit(make_worker, prepare_in, 
     assert worker.generation == 2
 
 
-def test_a_worker_stopped_from_outside_in_the_middle_of_a_request(make_worker, prepare_in):
-    worker = make_worker(heartbeat_s=0.02, timeout=LONG)
-    kernel = prepare_in(worker, "later hangs")
-    worker.silence = 0.5
-    timer = threading.Timer(0.2, os.kill, (worker.pid, signal.SIGSTOP))
-    timer.start()
-    with pytest.raises(WorkerError, match="no sign of life"):
-        kernel.sample(ONE)
-    timer.join()
-    assert worker.pid is None
-
-
 def test_an_idle_worker_need_not_beat(make_worker, prepare_in):
     worker = make_worker(heartbeat_s=0.02)
     kernel = prepare_in(worker)
     worker.silence = 5
     threading.Event().wait(0.2)
     assert kernel.sample(ONE).seconds == (0.001,)
-
-
-def test_a_worker_with_an_unfinished_request_ends_when_closed(make_worker, prepare_in):
-    worker = make_worker(heartbeat_s=0.02)
-    prepare_in(worker)
-    pid = worker.pid
-    worker.close()
-    assert gone(pid)

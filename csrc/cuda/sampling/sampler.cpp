@@ -42,6 +42,8 @@ Sampler::Sampler(Calls& calls, Work& work, CacheState cache, Timing timing,
   PYDLBENCH_CHECK(work.sets() >= 1, "a work without operands");
   PYDLBENCH_CHECK(cache == CacheState::hot || timing == Timing::events || work.sets() >= 2,
                   "a cold graph needs two sets of operands or more to rotate");
+  PYDLBENCH_CHECK(timing == Timing::events || work.known_launches() == 0,
+                  "a work that is never captured is timed with events");
 }
 
 SampleResult Sampler::sample(const SampleRequest& request) {
@@ -64,6 +66,7 @@ SampleResult Sampler::sample(const SampleRequest& request) {
   for (int i = 0; i < request.samples; ++i) {
     const auto reading = take(inner, timing_, flush, true, &result.gate_timeouts);
     result.seconds.push_back(reading.seconds / static_cast<double>(inner));
+    result.enqueue_seconds.push_back(reading.enqueue_seconds / static_cast<double>(inner));
     clocks.push_back(reading.clock);
   }
   result.clock_hz = clock_readings(clocks);
@@ -106,6 +109,7 @@ LaunchTimes Sampler::launch_times(int repetitions) {
 // What a library refuses to do while a stream is captured is no fault of the kernel. A lost device
 // is neither of the two errors.
 bool Sampler::can_be_captured(std::size_t executions) {
+  if (work_.known_launches() > 0) return false;
   try {
     graph(std::min(executions, most_per_round(Timing::graph, false)), false);
   } catch (const PrimitiveFailure&) {
@@ -131,7 +135,7 @@ void Sampler::run_once_ungated() {
   Draining stream(calls_);
   work_.enqueue(0, calls_.stream());
   stream.wait();
-  launches_ = count_launches();
+  launches_ = work_.known_launches() > 0 ? work_.known_launches() : count_launches();
   most_gated_ = std::max<std::size_t>(1, kMostGatedLaunches / launches_);
   most_in_graph_ = std::max<std::size_t>(1, kMostGraphLaunches / launches_);
 }
@@ -188,6 +192,7 @@ std::optional<Sampler::Reading> Sampler::try_rounds(std::size_t executions, Timi
     if (!reading) return std::nullopt;
     done += now;
     sum.seconds += reading->seconds;
+    sum.enqueue_seconds += reading->enqueue_seconds;
     if (!reading->clock) continue;
     sum.clock->cycles += reading->clock->cycles;
     sum.clock->seconds += reading->clock->seconds;
@@ -213,7 +218,9 @@ std::optional<Sampler::Reading> Sampler::try_round(const Round& round) {
   if (gated) gate.close();
   calls_.stamp(Mark::first);
   calls_.record(Mark::first);
+  const double begin = calls_.host_seconds();
   enqueue(round, executable);
+  const double enqueue_seconds = calls_.host_seconds() - begin;
   calls_.record(Mark::last);
   calls_.stamp(Mark::last);
   gate.open_and_wait();
@@ -223,7 +230,7 @@ std::optional<Sampler::Reading> Sampler::try_round(const Round& round) {
     throw PrimitiveFailure("CUDA events",
                            "an elapsed time of " + std::to_string(seconds) + " s is none");
   }
-  return Reading{seconds, calls_.clock_interval()};
+  return Reading{seconds, enqueue_seconds, calls_.clock_interval()};
 }
 
 void Sampler::enqueue(const Round& round, Calls::Executable* executable) {

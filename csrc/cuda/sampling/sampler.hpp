@@ -21,6 +21,9 @@ struct Work {
   // Of how many kernels an execution is made. Each is a few launches, kLaunchesOfKernel at the most
   // where they cannot be counted because a library refuses to be captured.
   virtual std::size_t kernels() const { return 1; }
+  // Launches of an execution where they are known without capturing one; 0 where they are not.
+  // Then the stream is never captured: a framework that is not told of it would break.
+  virtual std::size_t known_launches() const { return 0; }
 };
 
 enum class Timing { events, graph };
@@ -35,8 +38,10 @@ struct SampleRequest {
 struct SampleResult {
   std::vector<double> seconds;   // per execution, one per sample
   std::vector<double> clock_hz;  // one per sample, or one for all, or none: see clock_readings()
-  double wall_seconds = 0;       // of the whole call, on the host's clock
-  int gate_timeouts = 0;         // samples that were thrown away and repeated
+  // The host's time to enqueue an execution, one per sample: hidden where there is a gate.
+  std::vector<double> enqueue_seconds;
+  double wall_seconds = 0;  // of the whole call, on the host's clock
+  int gate_timeouts = 0;    // samples that were thrown away and repeated
 };
 
 // Medians in seconds per execution, on hot data.
@@ -79,7 +84,7 @@ inline constexpr int kMostGateRepeats = 3;
 class Sampler {
  public:
   // `calls` and `work` must outlive it. Throws std::invalid_argument for a cold graph without at
-  // least two sets.
+  // least two sets, and for a graph of what is never captured.
   Sampler(Calls& calls, Work& work, CacheState cache, Timing timing,
           std::vector<Prefetch> prefetches);
   Sampler(const Sampler&) = delete;
@@ -105,7 +110,8 @@ class Sampler {
     bool rotate;
   };
   struct Reading {
-    double seconds = 0;  // summed over executions
+    double seconds = 0;          // summed over executions
+    double enqueue_seconds = 0;  // of the host, likewise
     std::optional<ClockInterval> clock;
   };
 

@@ -48,15 +48,23 @@ Load run_for(Calls& calls, Work& work, double seconds) {
   const double once = seconds_of_one(calls, work, 1 % sets);
   const double wanted = std::clamp(std::ceil(kBatchSeconds / once), 1.0, kMostInGraph);
   const auto turns = (static_cast<std::size_t>(wanted) + sets - 1) / sets;
-  const auto in_graph = turns * sets;
-  const auto graph = graph_of(calls, work, in_graph);
+  // What is never captured is launched execution by execution, each like a graph of one.
+  const bool captured = work.known_launches() == 0;
+  const auto in_graph = captured ? turns * sets : 1;
+  const auto graph = captured ? graph_of(calls, work, in_graph) : nullptr;
 
   Load load{0, 0.0};
   double launches = 1;
   const double start = calls.host_seconds();
   do {
     Draining stream(calls);
-    for (int i = 0; i < static_cast<int>(launches); ++i) calls.launch(*graph);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(launches); ++i) {
+      if (captured) {
+        calls.launch(*graph);
+      } else {
+        work.enqueue(i % sets, calls.stream());
+      }
+    }
     stream.wait();
     load.executions += in_graph * static_cast<std::size_t>(launches);
     load.seconds = calls.host_seconds() - start;

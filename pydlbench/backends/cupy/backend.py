@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydlbench.backends.base import DEFAULT_WORKSPACE
 from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, entry_of
-from pydlbench.backends.frameworks.events import EventClock
+from pydlbench.backends.frameworks.device_clock import DeviceClock
 from pydlbench.backends.native.nvml import Monitor
 from pydlbench.backends.verification.verify import TENSOR_ACCUMULATOR
 from pydlbench.devices.cpu.affinity import own_cpus
@@ -60,7 +60,7 @@ class CupyBackend(FrameworkBackend):
         cupy.cuda.Device(index).use()
         self.library = f"CuPy {cupy.__version__}"
         self._capability = int(cupy.cuda.Device(index).compute_capability)
-        self._runtime = Runtime()
+        self._runtime = Runtime(index)
         facts = cupy.cuda.runtime.getDeviceProperties(index)
         self.watcher: Monitor = Monitor(_uuid(bytes(facts["uuid"])))
 
@@ -105,15 +105,15 @@ class CupyBackend(FrameworkBackend):
         return CupyOperator(fill, "dst", lambda result: result, "fp32")
 
     def clock(self, operator: Operator) -> HostClock:
-        """Return what times an operator: events around launches."""
+        """Return what times an operator: the native sampler, around launches."""
         settled = cast("CupyOperator", operator).settled
-        return EventClock(operator, self._runtime, self.watcher, settled)
+        return DeviceClock(operator, self._runtime, watcher=self.watcher, guard=settled)
 
     def completed(self, facts: KernelFacts, operator: Operator, case: KernelSpec) -> KernelFacts:
         """Return the facts with how its time is taken."""
         facts = super().completed(facts, operator, case)
         return dataclasses.replace(
-            facts, timing=EventClock.timing, accumulate=facts.accumulate.removesuffix("-tensor")
+            facts, timing="events", accumulate=facts.accumulate.removesuffix("-tensor")
         )
 
 

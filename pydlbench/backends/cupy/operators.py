@@ -8,6 +8,7 @@ Only this module imports CuPy, which may fail on a machine without a GPU.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import math
 import time
@@ -16,13 +17,16 @@ from typing import TYPE_CHECKING, Any
 import cupy
 import numpy as np
 
+from pydlbench.backends.frameworks.device_clock import Sampler
 from pydlbench.backends.frameworks.operands import Lie
+from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
+    from pydlbench.backends.frameworks.device_clock import DeviceWork
     from pydlbench.ops.op import Layer
     from pydlbench.records.specs import KernelSpec
 
@@ -31,17 +35,6 @@ if TYPE_CHECKING:
 
 linalg = importlib.import_module("cupy._core._routines_linalg")
 cublas = importlib.import_module("cupy_backends.cuda.libs.cublas")
-
-# Keeps a stream busy for so many nanoseconds of the device's own clock.
-_SLEEP = r"""
-extern "C" __global__ void sleep(unsigned long long nanoseconds) {
-  unsigned long long start, now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
-  do {
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  } while (now - start < nanoseconds);
-}
-"""
 
 
 def settle(precision: str) -> None:
@@ -106,30 +99,38 @@ class CupyOperator:
 
 
 class Runtime:
-    """CuPy's CUDA runtime on one stream, which becomes this thread's current one."""
+    """CuPy's CUDA runtime on one stream, which becomes this thread's current one.
 
-    def __init__(self) -> None:
+    Args:
+        index: of the device.
+    """
+
+    def __init__(self, index: int) -> None:
+        self._index = index
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._stream.use()
-        self._sleep = cupy.RawKernel(_SLEEP, "sleep")
 
-    def record(self) -> Any:
-        """Put a new event into the stream and return it."""
-        event = cupy.cuda.Event()
-        event.record(self._stream)
-        return event
+    @functools.cached_property
+    def _sampler(self) -> Sampler:
+        return Sampler(self._index)
 
-    def between(self, start: Any, end: Any) -> float:
-        """Return the seconds between two events that have passed."""
-        return float(cupy.cuda.get_elapsed_time(start, end)) / 1e3
+    def enqueued(self, call: Callable[[], Any]) -> DeviceWork:
+        """Return a call as work, made in the sampler's stream."""
+
+        def enqueue(stream: int) -> None:
+            with cupy.cuda.ExternalStream(stream):
+                call()
+
+        self.wait()  # operands are there
+        return self._sampler.enqueued(enqueue)
+
+    def captured(self, call: Callable[[], Any], times: int) -> DeviceWork:  # noqa: ARG002 - never
+        """Refuse: CuPy does not capture cuBLAS."""
+        raise UnsupportedError("cupy refuses to capture cuBLAS: ask for --timing events")
 
     def wait(self) -> None:
         """Return when the stream is empty."""
         self._stream.synchronize()
-
-    def sleep(self, seconds: float) -> None:
-        """Keep the stream busy for about so long; the host goes on at once."""
-        self._sleep((1,), (1,), (cupy.uint64(int(seconds * 1e9)),))
 
     def now(self) -> float:
         """Return the host's time in seconds."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.frameworks.events import GraphRuntime
+    from pydlbench.backends.frameworks.device_clock import StepRuntime
     from pydlbench.backends.host_clock import Watcher
     from pydlbench.backends.verification.verify import Verdict
     from pydlbench.ops.op import Layer
@@ -275,7 +275,7 @@ class FrameworkBackend(abc.ABC):
     effort = replace(autotune.CPU_EFFORT, finals_s=0.15)
     watcher: Watcher | None = None  # of the GPU, where there is one
     #: Its events and graphs, where steps can be timed by them.
-    runtime: GraphRuntime | None = None
+    runtime: StepRuntime | None = None
 
     def __init__(self, device: str, cpus: Sequence[int]) -> None:
         self.device = device

@@ -7,12 +7,14 @@ import math
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
+import msgspec
 import numpy as np
 
 import pydlbench._cuda as _cuda
 from pydlbench.backends.base import DEFAULT_WORKSPACE, KernelFacts, Preparation, check_case
+from pydlbench.backends.frameworks.device_clock import chunk_of
 from pydlbench.backends.native import cuda_libraries, nvml
 from pydlbench.backends.native.cuda_plans import CudaAutotuner, native_pass, plans
 from pydlbench.backends.native.inputs import RecentInputs
@@ -21,7 +23,6 @@ from pydlbench.errors import DeviceLostError, PrimitiveError, PydlbenchError, Un
 from pydlbench.ops.table import build_layer
 from pydlbench.records.measurement import Correctness
 from pydlbench.records.specs import KernelSpec
-from pydlbench.timing.chunk import Chunk, Request
 from pydlbench.timing.guards import disturbance
 from pydlbench.timing.statistics import median
 from pydlbench.words import PROFILED_RANGE
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from pydlbench.backends import autotune
     from pydlbench.backends.native.chains import ChainLink
+    from pydlbench.timing.chunk import Chunk, Request
 
 Facts = TypeVar("Facts")
 
@@ -72,13 +74,8 @@ class CudaKernel(Generic[Facts]):
         finally:
             _cuda.pop_range()
         readings = self._monitor.since(mark)
-        return Chunk(
-            seconds=tuple(raw["seconds"].tolist()),
-            clock_hz=tuple(raw["clock_hz"].tolist()),
-            wall_s=raw["wall_s"],
-            disturbance=disturbance(readings),
-            gpu=readings,
-            gate_timeouts=raw["gate_timeouts"],
+        return msgspec.structs.replace(
+            chunk_of(raw), disturbance=disturbance(readings), gpu=readings
         )
 
 
@@ -167,9 +164,9 @@ class CudaBackend:
             search.avoid_graphs(chosen)
         kernel = search.final(chosen)
         kernel.run_marked(PROFILED_RANGE)
-        energy_j = power_w = None
+        sustained = Sustained()
         if preparation.energy and not known:
-            energy_j, power_w = self._energy(kernel)
+            sustained = self._sustained(kernel)
         facts = KernelFacts(
             algorithm=plan.algorithm,
             layout=plan.layout,
@@ -185,8 +182,10 @@ class CudaBackend:
             notes=[*plan.notes, *search.late(), *_ungated()],
             launch_s=launch_s,
             kernels=_kernels(kernel),
-            energy_j=energy_j,
-            power_w=power_w,
+            energy_j=sustained.energy_j,
+            power_w=sustained.power_w,
+            sustained_s=sustained.seconds,
+            sustained_hz=sustained.clock_hz,
         )
         return self.monitored(kernel.sample, facts, search.label)
 
@@ -204,13 +203,15 @@ class CudaBackend:
         """Return what makes chains of native kernels on this GPU."""
         return CudaChains(self)
 
-    def _energy(self, kernel: _cuda.Kernel) -> tuple[float | None, float | None]:
-        """Return joules per execution and mean watts, over a second of executions in a row.
+    def _sustained(self, kernel: _cuda.Kernel) -> Sustained:
+        """Return what a second of executions in a row takes: time, clock, power and energy.
 
-        The counter is read beside the executions, from one of its steps to another: from before the
-        first one to a step after the last one it would count up to 100 ms of an idle GPU too.
+        The counter of energy is read beside the executions, from one of its steps to another: from
+        before the first one to a step after the last one it would count up to 100 ms of an idle GPU
+        too.
         """
         steps: list[tuple[float, float]] = []
+        mark = self._monitor.mark()
         with ThreadPoolExecutor(max_workers=1) as pool:
             load = pool.submit(kernel.run_for, _ENERGY_SECONDS)
             time.sleep(_ENERGY_START_SECONDS)
@@ -224,11 +225,33 @@ class CudaBackend:
             try:
                 steady = load.result()
             except (PrimitiveError, UnsupportedError):
-                return None, None  # the load is a graph, which the plan may not be captured into
-        if len(steps) < 2 or not steady["executions"]:
-            return None, None
+                return Sustained()  # the load is a graph, which the plan may not be captured into
+            finally:
+                readings = self._monitor.since(mark)
+        if not steady["executions"]:
+            return Sustained()
+        seconds = steady["seconds"] / steady["executions"]
+        clock_hz = None if readings is None else readings.sm_clock_hz
+        if len(steps) < 2:
+            return Sustained(seconds=seconds, clock_hz=clock_hz)
         watts = (steps[-1][0] - steps[0][0]) / (steps[-1][1] - steps[0][1])
-        return watts * steady["seconds"] / steady["executions"], watts
+        return Sustained(seconds, clock_hz, watts * seconds, watts)
+
+
+class Sustained(NamedTuple):
+    """An execution among a second of them in a row; None of what nobody tells.
+
+    Attributes:
+        seconds: of it.
+        clock_hz: of the multiprocessors, the median.
+        energy_j: of it.
+        power_w: the mean.
+    """
+
+    seconds: float | None = None
+    clock_hz: float | None = None
+    energy_j: float | None = None
+    power_w: float | None = None
 
 
 def _kernels(kernel: _cuda.Kernel) -> list[dict[str, Any]]:

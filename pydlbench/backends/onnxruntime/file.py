@@ -31,12 +31,12 @@ _QDQ: Final = ("QuantizeLinear", "DequantizeLinear")
 _MATRIX: Final = 2
 
 
-def read_graph(model: str, source: str | bytes) -> Any:
+def read_graph(model: str, source: str) -> Any:
     """Return the file's graph as it is written, its weights left where they are.
 
     Args:
         model: its name, for messages.
-        source: the path of the file, or what is in it.
+        source: the path of the file.
 
     Raises:
         BackendMissingError: the package that reads it is not installed.
@@ -50,8 +50,6 @@ def read_graph(model: str, source: str | bytes) -> Any:
             "pip install 'pydlbench[onnx]'"
         ) from None
     with told(model, UsageError):
-        if isinstance(source, bytes):
-            return onnx.load_from_string(source).graph
         return onnx.load(source, load_external_data=False).graph
 
 

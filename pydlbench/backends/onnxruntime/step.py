@@ -23,8 +23,7 @@ from pydlbench.errors import (
     UsageError,
     nearest,
 )
-from pydlbench.models import build_model
-from pydlbench.models.own import find_onnx, is_onnx
+from pydlbench.models.own import find_onnx
 from pydlbench.records.own import OwnSpec
 from pydlbench.units import format_bytes
 
@@ -75,7 +74,7 @@ class OnnxModel(FedModel):
     def __init__(self, backend: OnnxruntimeBackend, case: StepSpec) -> None:
         super().__init__(case)
         self._backend = backend
-        self._source = _source(case)
+        self._source = str(find_onnx(case.model))
         self.session = self.opened(self.options())
         if not self.session.get_outputs():
             raise UsageError(f"{case.model}: it has no outputs, so that there is nothing to run")
@@ -146,20 +145,6 @@ class OnnxModel(FedModel):
     @functools.cached_property
     def _graph(self) -> Any:
         return self.graph()
-
-
-def _source(case: StepSpec) -> str | bytes:
-    """Return the path of a file; of a network of the catalogue what would be in one.
-
-    Raises:
-        UsageError: no such file or network.
-        UnsupportedError: a network that is not written as a file here.
-    """
-    if is_onnx(case.model):
-        return str(find_onnx(case.model))
-    from pydlbench.backends.onnxruntime.catalog import written
-
-    return written(build_model(case.model, case.batch, **case.options), case.seed)
 
 
 # -----------------------------------------------------------------------------

@@ -1,35 +1,32 @@
 """Steps and their calls on a GPU: what the device needs for each, and what the host.
 
-A call is launched several times behind a sleep of the device's, which finds all of them in its
-queue: between two events lie the device's seconds of a call, the gap to the next one included, and
-the host's clock tells meanwhile what enqueueing one takes. A step is timed in three ways, of which
-none is computed from another.
+A call is launched several times behind the native sampler's gate, as native kernels are: between
+two events lie the device's seconds of a call, the gap to the next one included, and the host's
+clock tells meanwhile what enqueueing one takes. A step is timed in three ways, of which none is
+computed from another.
 
 Knows no framework: what it needs of one comes as a runtime, and tests put in a device of their own.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from pydlbench.backends.frameworks.events import EventClock
+from pydlbench.backends.frameworks.device_clock import chunk_of
 from pydlbench.backends.host_clock import HostClock, watched
 from pydlbench.errors import UnsupportedError
 from pydlbench.records.step import StepKernel
 from pydlbench.timing.chunk import Chunk, Request
-from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     from pydlbench.backends.frameworks.backend import FrameworkBackend
-    from pydlbench.backends.frameworks.events import EventRuntime, GraphRuntime
+    from pydlbench.backends.frameworks.device_clock import DeviceRuntime, DeviceWork, StepRuntime
     from pydlbench.backends.host_clock import Operator, Watcher
     from pydlbench.backends.steps.trace import TracedSteps
     from pydlbench.records.operator import OperatorsFacts
@@ -39,12 +36,11 @@ if TYPE_CHECKING:
 #: last of several; one by one, from the first kernel to the last, with the host's own time beside
 #: it; and replayed from a graph, in which the host launches nothing.
 WAYS: Final = ("host-sync", "events", "cuda-graph")
+
 # What is timed between two events takes about so long, in calls of one to so many: an event's own
 # microsecond is little beside it, and the queue has room for all of them.
 _SPAN_S: Final = 200e-6
 _MOST: Final = 20
-# Spans of nothing whose median is what two events take.
-_EMPTY: Final = 9
 
 
 class DeviceCall(Protocol):
@@ -74,16 +70,13 @@ class DeviceOperators:
         self,
         calls: Sequence[DeviceCall],
         facts: OperatorsFacts,
-        runtime: EventRuntime,
+        runtime: DeviceRuntime,
         guard: Callable[[], AbstractContextManager[Any]],
         watcher: Watcher | None = None,
     ) -> None:
         self.facts = facts
         self._runtime, self._guard, self._watcher = runtime, guard, watcher
         self._timers = [_Timer(one, runtime) for one in calls]
-        nothing: Any = SimpleNamespace(call=lambda: None, wait=runtime.wait)
-        # Behind a sleep, too: else the host's time between the two records is what lies there.
-        self._empty_s = median(EventClock(nothing, runtime).seconds(_EMPTY, 1, 0))
 
     def sample(self, request: Request) -> Chunk:
         """Time the requested rounds, after those that are not timed."""
@@ -93,8 +86,8 @@ class DeviceOperators:
         begin = self._runtime.now()
         for _ in range(request.untimed):
             for one in self._timers:
-                one.time(self._empty_s)
-        found = [one.time(self._empty_s) for _ in range(request.samples) for one in self._timers]
+                one.time()
+        found = [one.time() for _ in range(request.samples) for one in self._timers]
         return Chunk(
             seconds=tuple(device_s for device_s, _ in found),
             enqueue_s=tuple(host_s for _, host_s in found),
@@ -105,27 +98,25 @@ class DeviceOperators:
 class _Timer:
     """Times one call; the first time tells how often it is to be launched between two events."""
 
-    def __init__(self, call: DeviceCall, runtime: EventRuntime) -> None:
-        operator: Any = SimpleNamespace(call=call.call, wait=runtime.wait)
-        self._clock = EventClock(operator, runtime)
-        self._settle = call.settle
+    def __init__(self, call: DeviceCall, runtime: DeviceRuntime) -> None:
+        self._runtime, self._call, self._settle = runtime, call.call, call.settle
+        self._work: DeviceWork | None = None
         self._inner = 0
 
-    def time(self, empty_s: float) -> tuple[float, float]:
+    def time(self) -> tuple[float, float]:
         """Return seconds of the device and of the host."""
+        if self._work is None:
+            self._work = self._runtime.enqueued(self._call)
         self._settle()
-        inner = self._inner or 1
-        chunk = self._clock.timed(Request(samples=1, inner=inner))
-        device_s = max(0.0, chunk.seconds[0] - empty_s / inner)
+        self._runtime.wait()
+        raw = self._work.sample(1, self._inner or 1, 0)
+        device_s, host_s = float(raw["seconds"][0]), float(raw["enqueue_s"][0])
         if not self._inner:
             self._inner = min(_MOST, math.ceil(_SPAN_S / max(device_s, _SPAN_S / _MOST)))
-        (host_s,) = chunk.enqueue_s
-        if host_s * inner >= self._clock.pause_s(inner):  # it waited for the device, asleep
-            host_s = max(0.0, self._clock.launch_s - device_s)
         return device_s, host_s
 
 
-class StepClock(EventClock):
+class StepClock(HostClock):
     """Times a step on a GPU in one of the :data:`WAYS`, which the request names.
 
     Args:
@@ -139,20 +130,20 @@ class StepClock(EventClock):
     def __init__(
         self,
         operator: Operator,
-        runtime: GraphRuntime,
+        runtime: StepRuntime,
         cpus: Sequence[int],
         guard: Callable[[], AbstractContextManager[Any]],
         watcher: Watcher | None = None,
     ) -> None:
-        super().__init__(operator, runtime, watcher, guard)
-        self._device, self._cpus, self._now = runtime, tuple(cpus), runtime.now
-        self._graph: Any = None
+        super().__init__(operator, cpus, guard, watcher)
+        self._call, self._device, self._now = operator.call, runtime, runtime.now
+        self._graph: DeviceWork | None = None
 
     def ungraphed(self) -> str:
         """Capture the step into a graph, and return why that is not possible; empty if it is."""
         try:
             with self._guard():
-                self._graph = self._device.capture(self._call, 1)
+                self._graph = self._device.captured(self._call, 1)
                 self._device.wait()
         except Exception as error:  # noqa: BLE001 - capturing raises what the step's code raises then
             return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
@@ -176,7 +167,8 @@ class StepClock(EventClock):
             case "events":
                 return self._spanned(request)
             case "cuda-graph" if self._graph is not None:
-                return self._replayed(request)
+                raw = self._graph.sample(request.samples, request.inner, request.untimed)
+                return chunk_of(raw)
         raise UnsupportedError(f"a step is not timed by {request.timing} here")
 
     def _spanned(self, request: Request) -> Chunk:
@@ -197,24 +189,8 @@ class StepClock(EventClock):
         wall_s = device.now() - begin
         return Chunk(seconds=tuple(seconds), enqueue_s=tuple(enqueue_s), wall_s=wall_s)
 
-    def _replayed(self, request: Request) -> Chunk:
-        """Time replays, each sample so many in a row."""
-        device = self._device
-        begin = device.now()
-        for _ in range(1 + request.untimed):
-            self._graph.replay()
-        events = [device.record()]
-        for _ in range(request.samples):
-            for _ in range(request.inner):
-                self._graph.replay()
-            events.append(device.record())
-        device.wait()
-        spans = [device.between(*pair) for pair in itertools.pairwise(events)]
-        seconds = tuple(one / request.inner for one in spans)
-        return Chunk(seconds=seconds, wall_s=device.now() - begin)
 
-
-def runtime_of(backend: FrameworkBackend) -> GraphRuntime:
+def runtime_of(backend: FrameworkBackend) -> StepRuntime:
     """Return the runtime of a backend on a GPU.
 
     Raises:
@@ -251,4 +227,4 @@ def step_kernel(
         return StepKernel(HostClock(operator, backend.cpus, guard, backend.watcher), facts, traced)
     clock = StepClock(operator, backend.runtime, backend.cpus, guard, backend.watcher)
     why = clock.ungraphed() if graph else ""
-    return StepKernel(clock, msgspec.structs.replace(facts, ungraphed=why))
+    return StepKernel(clock, msgspec.structs.replace(facts, ungraphed=why), traced)

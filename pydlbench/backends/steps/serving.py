@@ -115,7 +115,7 @@ def _prepared(
             made.save(Path(preparation.save))
         known = made.facts(result)
         del result
-        tracer, untraced = _tracer(made, case) if preparation.trace else (None, "")
+        tracer, untraced = _tracer(made) if preparation.trace else (None, "")
     environment = {**backend.describe(), **known.pop("environment")}
     facts = StepFacts(
         library=backend.library,
@@ -138,13 +138,9 @@ def _prepared(
     )
 
 
-def _tracer(made: StepModel, case: StepSpec) -> tuple[StepTracer | None, str]:
+def _tracer(made: StepModel) -> tuple[StepTracer | None, str]:
     """Return what runs a step traced; None, and why, where nothing does."""
     try:
-        if case.on_gpu:
-            raise UnsupportedError(
-                "on a GPU calls return before their kernels run; nearest: --device cpu"
-            )
         tracer = made.tracer(made.run)
         if isinstance(made, CatalogueModel):
             made.restore()  # recording has run the step

@@ -62,10 +62,21 @@ def align(
     Raises:
         PrimitiveError: the profile has other calls; with the first that differs.
     """
-    found = _Alignment(names, contains, describe)
+    return aligned(names, events, contains, describe).seconds
+
+
+def aligned(
+    names: Sequence[str],
+    events: Sequence[Event],
+    contains: Callable[[str], bool],
+    describe: Callable[[int], str] = str,
+) -> Alignment:
+    """Return which event each call of a step is, and its seconds; see :func:`align`."""
+    found = Alignment(names, contains, describe)
     for event in sorted(events, key=lambda one: (one.start_ns, -one.duration_ns)):
         found.enter(event)
-    return found.finish()
+    found.finish()
+    return found
 
 
 @dataclass(slots=True)
@@ -85,8 +96,13 @@ class _Span:
     inner_ns: int = 0
 
 
-class _Alignment:
-    """Events taken for calls one by one; see :func:`align`."""
+class Alignment:
+    """Events taken for calls one by one; see :func:`align`.
+
+    Attributes:
+        seconds: of the calls in their order, as far as they were found.
+        events: that the calls are.
+    """
 
     def __init__(
         self,
@@ -95,7 +111,8 @@ class _Alignment:
         describe: Callable[[int], str],
     ) -> None:
         self._names, self._contains, self._describe = names, contains, describe
-        self._seconds: list[float] = []
+        self.seconds: list[float] = []
+        self.events: list[Event] = []
         self._around: list[_Span] = []
 
     def enter(self, event: Event) -> None:
@@ -104,19 +121,23 @@ class _Alignment:
         if self._around and self._around[-1].called:
             return
         called = self._is_next(event)
-        self._around.append(_Span(event, len(self._seconds), called))
+        self._around.append(_Span(event, len(self.seconds), called))
         if called:
-            self._seconds.append(event.duration_ns / 1e9)
+            self._take(event, event.duration_ns)
 
-    def finish(self) -> list[float]:
-        """Return the seconds of all calls."""
+    def finish(self) -> None:
+        """End all events; there are as many as calls."""
         self._leave(math.inf)
-        if len(self._seconds) < len(self._names):
-            self._refuse(len(self._seconds), "nothing more")
-        return self._seconds
+        if len(self.seconds) < len(self._names):
+            self._refuse(len(self.seconds), "nothing more")
+
+    def _take(self, event: Event, own_ns: int) -> None:
+        """Take an event for the next call, which takes so long."""
+        self.seconds.append(own_ns / 1e9)
+        self.events.append(event)
 
     def _is_next(self, event: Event) -> bool:
-        place = len(self._seconds)
+        place = len(self.seconds)
         return place < len(self._names) and event.name == self._names[place]
 
     def _leave(self, until_ns: float) -> None:
@@ -132,7 +153,7 @@ class _Alignment:
     def _end(self, span: _Span) -> None:
         """Take an event for the call behind those that are in it, if it is that one."""
         if self._is_next(span.event):
-            self._seconds.append((span.event.duration_ns - span.inner_ns) / 1e9)
+            self._take(span.event, span.event.duration_ns - span.inner_ns)
             span.inner_ns = span.event.duration_ns
             return
         # What is within a call that is still to be taken is that call's own.
@@ -142,7 +163,7 @@ class _Alignment:
 
     def _repeated(self, span: _Span) -> bool:
         """Whether an event only surrounds another one of its name, which was taken."""
-        last = len(self._seconds) - 1
+        last = len(self.seconds) - 1
         return last >= span.place and self._names[last] == span.event.name
 
     def _refuse(self, place: int, found: str) -> None:
@@ -157,10 +178,19 @@ class _Alignment:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One traced execution: its seconds by our clock, and those of each call in it."""
+    """One traced execution.
+
+    Attributes:
+        step_s: its seconds, by our clock; on a GPU by the device's.
+        calls_s: of each call in it; on a GPU those of its kernels.
+        gaps_s: on a GPU, what else the device did and why it was idle, see ``device_trace``.
+        host_s: on a GPU, of the host in each call.
+    """
 
     step_s: float
     calls_s: Sequence[float]
+    gaps_s: Sequence[float] = ()
+    host_s: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,24 +202,30 @@ class StepTracer:
         ways: how it can be traced, by :data:`~pydlbench.records.trace.TRACES`: whose times they
             are, and what runs the step so once.
         untimed: executions right before a traced one; the one without a trace has as many.
+        gaps: what a trace's ``gaps_s`` are, in words.
+        plain: runs the step once without a trace, and returns its seconds as the trace has them;
+            None by the host's clock, from its call to its return.
     """
 
     calls: Sequence[ProgramCall]
     ways: Mapping[str, tuple[str, Callable[[], Trace]]]
     untimed: int = 0
+    gaps: Sequence[str] = ()
+    plain: Callable[[], float] | None = None
 
 
 def facts_of(tracer: StepTracer) -> TraceFacts:
     """Return what is known of a step that a tracer runs."""
     sources = {way: source for way, (source, _) in tracer.ways.items()}
-    return TraceFacts(calls=tuple(tracer.calls), sources=sources)
+    return TraceFacts(calls=tuple(tracer.calls), sources=sources, gaps=tuple(tracer.gaps))
 
 
 class TracedSteps:
     """A step that is traced in each round, beside one that is not, in random order.
 
     A request's ``timing`` names the way. The chunk has for each round the seconds of the traced
-    step, of the other one, and of each call in the traced one.
+    step, of the other one, of each call in the traced one, and on a GPU of its gaps and of the
+    host in each call.
 
     Args:
         tracer: runs it traced.
@@ -237,9 +273,11 @@ class TracedSteps:
         else:
             plain_s = self._plain()
             found = trace()
-        return [found.step_s, plain_s, *found.calls_s]
+        return [found.step_s, plain_s, *found.calls_s, *found.gaps_s, *found.host_s]
 
     def _plain(self) -> float:
+        if self.tracer.plain is not None:
+            return self.tracer.plain()
         for _ in range(self.tracer.untimed):
             self._run()
         start = time.perf_counter()

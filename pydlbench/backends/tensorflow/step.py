@@ -87,6 +87,11 @@ class TracedModel(StepModel):
                 f"tensorflow {self.case.mode}: its kernels are XLA's own, of several nodes each; "
                 "nearest: --mode graph"
             )
+        if self.case.on_gpu:
+            raise UnsupportedError(
+                "tensorflow: on a GPU nodes return before their kernels run; nearest: --framework "
+                "torch"
+            )
         # A function that has run before tells nothing any more.
         graphs = executed(Tracer(self.device, "graph")(self.body), self.operands())
         if controls(graphs):
@@ -106,6 +111,11 @@ class TracedModel(StepModel):
     def record(self) -> tuple[RecordedCall, ...]:
         """Return the nodes of the step's graph as it is run; of a compiled one their groups."""
         operands = self.operands()
+        if self.case.on_gpu:
+            raise UnsupportedError(
+                "tensorflow: on a GPU nodes return before their kernels run; nearest: --framework "
+                "torch"
+            )
         # A function that has run before tells nothing any more.
         function = Tracer(self.device, "graph")(self.body)
         if self.case.mode == "xla":

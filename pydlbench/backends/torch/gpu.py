@@ -1,18 +1,17 @@
-"""PyTorch as a backend on a GPU: CUDA graphs and events on the device's own clock."""
+"""PyTorch as a backend on a GPU: its calls and its CUDA graphs under the native sampler."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
+import functools
 import os
-import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pydlbench.backends import autotune
-from pydlbench.backends.frameworks.events import EventClock
+from pydlbench.backends.frameworks.device_clock import DeviceClock, Sampler
 from pydlbench.backends.native.nvml import Monitor
 from pydlbench.backends.torch.base import TorchBackend
 from pydlbench.backends.torch.operator import TorchOperator
@@ -24,89 +23,69 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pydlbench.backends.base import KernelFacts
-    from pydlbench.backends.frameworks.events import GraphRuntime
+    from pydlbench.backends.frameworks.device_clock import DeviceWork, StepRuntime
     from pydlbench.backends.host_clock import HostClock, Operator
     from pydlbench.records.specs import KernelSpec
 
 
-# -----------------------------------------------------------------------------
-# A PyTorch operator on a GPU between events: many calls in a graph, or launched one by one.
-#
-# In a graph, samples are replays of ``inner`` calls, each between two events; nothing waits for the
-# host in between, which is ahead by a whole graph. This is how native hot rows are timed.
-
 _cuda: Any = torch.cuda  # partly without types
-# Executions per reading of launch times: a reading is their mean.
-_LAUNCHES = 10
 # Calls before a capture: cuDNN's benchmark mode and lazy loading must be done with by then.
 _WARM_UP = 3
 _COPIES = ("memcpy", "memset")
 _NAME_LENGTH = 100
 
 
-class GpuClock(EventClock):
-    """Times an operator on a GPU.
+class Captured:
+    """A captured graph as work, and what keeps its memory.
 
     Args:
-        operator: what is timed; says whether in a graph.
-        runtime: of CUDA.
-        monitor: reads clock, power and heat meanwhile.
+        graph: PyTorch's, which owns the memory of all calls in it.
+        work: the native sampler's, of the same graph.
     """
 
-    def __init__(self, operator: TorchOperator, runtime: GraphRuntime, monitor: Monitor) -> None:
-        super().__init__(operator, runtime, monitor, operator.guard)
-        self.timing = operator.timing
-        self._capture = runtime.capture
-        self._graphs: dict[int, Any] = {}
-
-    def seconds(self, samples: int, inner: int, untimed: int) -> list[float]:
-        """Return seconds per call, one for each sample of ``inner`` calls."""
-        if self.timing == "cuda-graph":
-            return self._replays(samples, inner, untimed)
-        return super().seconds(samples, inner, untimed)
-
-    def launch_times(self, repetitions: int) -> dict[str, float]:
-        """Return seconds per execution by three clocks, and what the host needs to launch one."""
-        host, enqueue = [], []
-        with self._guard():
-            for _ in range(repetitions):
-                self._runtime.wait()
-                start = self._runtime.now()
-                for _ in range(_LAUNCHES):
-                    self._call()
-                launched = self._runtime.now()
-                self._runtime.wait()
-                host.append((self._runtime.now() - start) / _LAUNCHES)
-                enqueue.append((launched - start) / _LAUNCHES)
-            times = {
-                "event": super().seconds(repetitions, _LAUNCHES, _LAUNCHES),
-                "graph": self._replays(repetitions, _LAUNCHES, _LAUNCHES),
-                "host": host,
-                "enqueue": enqueue,
-            }
-        return {name: statistics.median(values) for name, values in times.items()}
-
-    def _replays(self, samples: int, inner: int, untimed: int) -> list[float]:
-        graph = self._graph(inner)
-        for _ in range(1 + untimed // inner):
-            graph.replay()
-        events = [self._runtime.record()]
-        for _ in range(samples):
-            graph.replay()
-            events.append(self._runtime.record())
-        self._runtime.wait()
-        return [self._runtime.between(*pair) / inner for pair in itertools.pairwise(events)]
-
-    def _graph(self, inner: int) -> Any:
-        """Return the graph of ``inner`` calls; the last one only is kept, for its memory."""
-        if inner not in self._graphs:
-            self._graphs.clear()
-            self._graphs[inner] = self._capture(self._call, inner)
-        return self._graphs[inner]
+    def __init__(self, graph: Any, work: DeviceWork) -> None:
+        self._graph = graph
+        self.sample, self.launch_times = work.sample, work.launch_times
 
 
 class Runtime:
-    """PyTorch's CUDA runtime on the current device and stream; tests put a fake in."""
+    """PyTorch's CUDA runtime on a device; tests put a fake in.
+
+    Args:
+        index: of the device.
+    """
+
+    def __init__(self, index: int = 0) -> None:
+        self._index = index
+
+    @functools.cached_property
+    def _sampler(self) -> Sampler:
+        return Sampler(self._index)
+
+    def enqueued(self, call: Callable[[], Any]) -> DeviceWork:
+        """Return a call as work, made in the sampler's stream."""
+
+        def enqueue(stream: int) -> None:
+            with _cuda.stream(_cuda.ExternalStream(stream, device=self._index)):
+                call()
+
+        self.wait()  # operands are there, in whichever stream they were made
+        return self._sampler.enqueued(enqueue)
+
+    def captured(self, call: Callable[[], Any], times: int) -> DeviceWork:
+        """Capture ``times`` calls; each one's result is dropped at once, as outside of a graph."""
+        side = _cuda.Stream()
+        side.wait_stream(_cuda.current_stream())
+        with _cuda.stream(side):
+            for _ in range(_WARM_UP):
+                call()
+        _cuda.current_stream().wait_stream(side)
+        graph = _cuda.CUDAGraph(keep_graph=True)
+        with _cuda.graph(graph):
+            for _ in range(times):
+                call()
+        self.wait()
+        return Captured(graph, self._sampler.captured(graph.raw_cuda_graph(), times))
 
     def record(self) -> Any:
         """Put a new event into the stream and return it."""
@@ -122,13 +101,6 @@ class Runtime:
         """Return when the device has done everything."""
         _cuda.synchronize()
 
-    def sleep(self, seconds: float) -> None:
-        """Keep the stream busy for about so long; the host goes on at once.
-
-        The device counts cycles; at a clock below 2 GHz it sleeps a little longer.
-        """
-        _cuda._sleep(int(seconds * 2e9))  # noqa: SLF001 - what its own benchmarks use
-
     def now(self) -> float:
         """Return the host's time in seconds."""
         return time.perf_counter()
@@ -136,20 +108,6 @@ class Runtime:
     def allocations(self) -> int:
         """Return how often PyTorch has called ``cudaMalloc`` until now."""
         return int(_cuda.memory_stats()["num_device_alloc"])
-
-    def capture(self, call: Callable[[], Any], times: int) -> Any:
-        """Capture ``times`` calls; each one's result is dropped at once, as outside of a graph."""
-        side = _cuda.Stream()
-        side.wait_stream(_cuda.current_stream())
-        with _cuda.stream(side):
-            for _ in range(_WARM_UP):
-                call()
-        _cuda.current_stream().wait_stream(side)
-        graph = _cuda.CUDAGraph()
-        with _cuda.graph(graph):
-            for _ in range(times):
-                call()
-        return graph
 
 
 def kernel_names(call: Callable[[], Any]) -> list[str]:
@@ -205,7 +163,7 @@ class TorchCudaBackend(TorchBackend):
         _check_gpu(index)
         torch.cuda.set_device(index)
         super().__init__(f"cuda:{index}", cpus)
-        self.runtime: GraphRuntime = Runtime()
+        self.runtime: StepRuntime = Runtime(index)
         self.watcher: Monitor = Monitor(f"GPU-{torch.cuda.get_device_properties(index).uuid}")
 
     def describe(self) -> dict[str, Any]:
@@ -233,9 +191,9 @@ class TorchCudaBackend(TorchBackend):
         return super().accumulator(accumulate, case)
 
     def clock(self, operator: Operator) -> HostClock:
-        """Return what times an operator: CUDA events."""
+        """Return what times an operator: the native sampler."""
         assert isinstance(operator, TorchOperator)
-        return GpuClock(operator, self.runtime, self.watcher)
+        return DeviceClock(operator, self.runtime, operator.timing, self.watcher, operator.guard)
 
     def wait(self) -> None:
         """Return when the GPU has done everything that was called."""
@@ -251,7 +209,7 @@ class TorchCudaBackend(TorchBackend):
         """Return the facts with the kernels behind the call, and what launching it costs."""
         facts = super().completed(facts, operator, case)
         clock = self.clock(operator)
-        assert isinstance(clock, GpuClock)
+        assert isinstance(clock, DeviceClock)
         return dataclasses.replace(
             facts,
             timing=clock.timing,

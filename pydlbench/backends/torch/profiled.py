@@ -1,22 +1,29 @@
-"""A step of PyTorch traced: by its profiler, or by time stamps between its recorded calls."""
+"""A step of PyTorch traced: by its profiler, or by time stamps between its recorded calls.
+
+On a GPU the profiler tells of the device's kernels, too, through NVIDIA's CUPTI.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
 import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
 
+from pydlbench.backends.steps.device_trace import GAPS, DeviceProfile, Span, trace_of
 from pydlbench.backends.steps.trace import Event, StepTracer, Trace, align
 from pydlbench.backends.torch.chain import Chain
-from pydlbench.errors import UnsupportedError
+from pydlbench.errors import PrimitiveError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from pydlbench.backends.frameworks.device_clock import StepRuntime
     from pydlbench.backends.torch.recording import Recording
 
 #: Autograd's own copy of a tensor's head; a recorder leaves it out, too.
@@ -24,16 +31,38 @@ _DETACH: Final = ("aten::detach", "detach")
 #: What ``aten::reshape`` calls where nobody records.
 _VIEWS: Final = ("aten::_reshape_alias",)
 _OPERATOR: Final = re.compile(r"\w+::\w+")
+#: A call of CUDA's runtime or driver, which an operator need not stand behind.
+_RUNTIME: Final = re.compile(r"cu(da)?[A-Z]")
+#: Marks the step that is looked at in a profile of two.
+MARK: Final = "pydlbench::step"
 
 
-def tracer(recording: Recording, run: Callable[[], Any]) -> StepTracer:
+def tracer(
+    recording: Recording, run: Callable[[], Any], runtime: StepRuntime | None = None
+) -> StepTracer:
     """Return what runs a step traced.
 
     Args:
         recording: of the step.
         run: runs it once.
+        runtime: of the GPU that it runs on; None on a CPU.
+
+    Raises:
+        UnsupportedError: on a GPU, the profiler is switched off.
     """
     traced = _Traced(recording, run)
+    if runtime is not None:
+        if os.environ.get("PYDLBENCH_PROFILER") == "0":
+            raise UnsupportedError(
+                "PYDLBENCH_PROFILER=0: on a GPU only the profiler tells which call a kernel is of"
+            )
+        source = f"PyTorch {torch.__version__}'s profiler, device and host"
+        return StepTracer(
+            calls=traced.calls,
+            ways={"profile": (source, functools.partial(traced.profiled_on, runtime))},
+            gaps=GAPS,
+            plain=functools.partial(traced.between_events, runtime),
+        )
     stamped = "time stamps around each recorded call, run without modules and autograd"
     return StepTracer(
         calls=traced.calls,
@@ -63,6 +92,29 @@ class _Traced:
         profiler.stop()
         del found
         return Trace(seconds, align(self._names, events_of(profiler), contains, self._describe))
+
+    def profiled_on(self, runtime: StepRuntime) -> Trace:
+        """Run the step under the profiler, on a GPU and right behind another one."""
+        # Else CUPTI stays attached, and slows all later launches of the process (pytorch#144455).
+        os.environ.setdefault("TEARDOWN_CUPTI", "1")
+        profiler = profile(activities=supported_activities())
+        profiler.start()
+        self._run()
+        with record_function(MARK):
+            self._run()
+        runtime.wait()
+        profiler.stop()
+        found = device_profile(kineto_events(profiler))
+        return trace_of(found, self._names, contains, self._describe)
+
+    def between_events(self, runtime: StepRuntime) -> float:
+        """Run the step on a GPU behind another one, and return its seconds there."""
+        self._run()
+        start = runtime.record()
+        self._run()
+        end = runtime.record()
+        runtime.wait()
+        return runtime.between(start, end)
 
     def stamped(self) -> Trace:
         """Run the recorded calls and note when each begins and ends."""
@@ -131,10 +183,48 @@ def events_of(profiler: profile) -> list[Event]:
 
     Of a CPU's step autograd runs the backward pass on that thread, too.
     """
-    events = profiler.profiler.kineto_results.events()
+    events = kineto_events(profiler)
     thread = next((one.start_thread_id() for one in events), 0)
     return [
         Event(_plain(one.name()), one.start_ns(), one.duration_ns())
         for one in events
         if one.start_thread_id() == thread
     ]
+
+
+def kineto_events(profiler: profile) -> list[Any]:
+    """Return all events of a profiler that has ended, as Kineto has them."""
+    return list(profiler.profiler.kineto_results.events())
+
+
+def device_profile(events: Iterable[Any]) -> DeviceProfile:
+    """Return a profile of a marked step on a GPU, from the profiler's own events.
+
+    Kineto's events of the host are operators, or calls of CUDA's runtime, which are linked to an
+    operator; those of the device have the number of the call that launched them.
+
+    Args:
+        events: ``_KinetoEvent``, of all threads and of the device.
+
+    Raises:
+        PrimitiveError: no step is marked.
+    """
+    step: Span | None = None
+    operators: list[Event] = []
+    launches: dict[int, Span] = {}
+    kernels: list[tuple[int, Span]] = []
+    for one in events:
+        span = Span(one.start_ns(), one.start_ns() + one.duration_ns())
+        on_host = one.device_type() == DeviceType.CPU
+        if one.name() == MARK:
+            step = span if on_host else step
+        elif not on_host:
+            if not one.is_user_annotation():  # the device's copy of a name that the host gave
+                kernels.append((one.correlation_id(), span))
+        elif one.linked_correlation_id() or _RUNTIME.match(one.name()):
+            launches[one.correlation_id()] = span
+        else:
+            operators.append(Event(_plain(one.name()), span.begin_ns, one.duration_ns()))
+    if step is None:
+        raise PrimitiveError("the profile has no marked step")
+    return DeviceProfile(step=step, operators=operators, launches=launches, kernels=kernels)

@@ -53,7 +53,8 @@ def choose(threads: int) -> None:
     torch.set_num_threads(threads)
     # Also decides what oneDNN may round to on a CPU; "high" would let it take bfloat16.
     torch.set_float32_matmul_precision("highest")
-    torch.use_deterministic_algorithms(False)
+    if torch.are_deterministic_algorithms_enabled():  # setting it imports PyTorch's compilers
+        torch.use_deterministic_algorithms(False)
     torch.backends.cudnn.deterministic = False
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = False

@@ -23,7 +23,7 @@ from pydlbench.backends.steps.definition import (
     StepModel,
     check_trainable,
 )
-from pydlbench.backends.torch import profiled, settings
+from pydlbench.backends.torch import gpu, profiled, settings
 from pydlbench.backends.torch.fusion import fold_normalisations
 from pydlbench.backends.torch.net import Net, by_node
 from pydlbench.backends.torch.operator import compiled
@@ -94,7 +94,8 @@ class TorchSubject(StepModel):
     def tracer(self, run: Callable[[], Any]) -> StepTracer:
         """Return what runs the case's step traced; see ``steps.definition.FrameworkModel``."""
         profiled.check_traceable(str(self.case.mode))
-        return profiled.tracer(self.record().recording, run)
+        runtime = gpu.Runtime(torch.device(self.case.device).index) if self.case.on_gpu else None
+        return profiled.tracer(self.record().recording, run, runtime)
 
     def fold_normalisations(self) -> None:
         """Fold them; see ``steps.definition.StepModel``."""

@@ -133,13 +133,13 @@ def test_tf32_is_off_unless_asked_for(cupy, precision, wanted):
 
 def test_the_arithmetic_is_settled_before_each_chunk(backend, cupy):
     backend.watcher = None
-    backend._runtime = SimpleNamespace(
-        record=lambda: None,
-        between=lambda *_: 1e-3,
-        wait=lambda: None,
-        sleep=lambda _: None,
-        now=lambda: 0.0,
-    )
+
+    def sample(samples, *_):
+        times = np.full(samples, 1e-3)
+        nothing = {"clock_hz": times[:0], "enqueue_s": times[:0], "wall_s": 0.0, "gate_timeouts": 0}
+        return {"seconds": times, **nothing}
+
+    backend._runtime = SimpleNamespace(enqueued=lambda _: SimpleNamespace(sample=sample))
     case = KernelSpec(layer=LAYERS["product"], precision="tf32", device="cuda:0")
     (variant,) = backend.variants(case)
     operator = variant.build(make_inputs(case.layer, case.pass_, case.precision, 1))

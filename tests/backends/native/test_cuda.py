@@ -18,7 +18,7 @@ from pydlbench.errors import DeviceLostError, PrimitiveError, UnsupportedError
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
-from pydlbench.timing.chunk import Request
+from pydlbench.timing.chunk import GpuReadings, Request
 
 CONV = build_layer("conv", batch=2, in_channels=3, in_size=5, out_channels=4, kernel=3, padding=1)
 
@@ -140,6 +140,13 @@ class Counter:
         self.time = fake_time
         self.joules = 0.0
 
+    def mark(self):
+        return 0.0
+
+    def since(self, mark):
+        assert mark == 0.0
+        return GpuReadings(sm_clock_hz=1.4e9, readings=1)
+
     def energy_j(self):
         self.time.now += 0.1
         self.joules += 0.1 * (500 if self.time.loaded else 100)
@@ -189,9 +196,11 @@ def test_energy_is_that_of_the_load_alone(backend, monkeypatch):
     monkeypatch.setattr(cuda, "time", fake)
     backend._monitor = Counter(fake)
     kernel = SimpleNamespace(run_for=fake.run_for)
-    joules, watts = backend._energy(kernel)
-    assert watts == pytest.approx(500)
-    assert joules == pytest.approx(500 * 1.25 / 100)
+    found = backend._sustained(kernel)
+    assert found.power_w == pytest.approx(500)
+    assert found.energy_j == pytest.approx(500 * 1.25 / 100)
+    assert found.seconds == pytest.approx(1.25 / 100)
+    assert found.clock_hz == 1.4e9
 
 
 def test_a_plan_that_cannot_be_captured_has_no_energy(backend, monkeypatch):
@@ -200,13 +209,16 @@ def test_a_plan_that_cannot_be_captured_has_no_energy(backend, monkeypatch):
     def run_for(_seconds):
         raise PrimitiveError("not while a stream is captured")
 
-    assert backend._energy(SimpleNamespace(run_for=run_for)) == (None, None)
+    assert set(backend._sustained(SimpleNamespace(run_for=run_for))) == {None}
 
 
 def test_without_a_counter_there_is_no_energy(native, backend):
     native.offer = [fake_cuda.Plan("only")]
     kernel = prepare(backend, Preparation(energy=True))
     assert (kernel.facts.energy_j, kernel.facts.power_w) == (None, None)
+    # The clock on the wall needs none.
+    assert kernel.facts.sustained_s == pytest.approx(1.2 / 1000)
+    assert kernel.facts.sustained_hz is None
 
 
 def test_launches_that_wait_are_refused(native, monkeypatch):

@@ -185,5 +185,7 @@ def weights(dtype, shape=(2, 3)):
         ),
     ],
 )
-def test_types_are_those_of_weights_and_inputs(nodes, tensors, types):
-    assert types_of(read_graph("net.onnx", model(nodes, *tensors))) == types
+def test_types_are_those_of_weights_and_inputs(tmp_path, nodes, tensors, types):
+    path = tmp_path / "net.onnx"
+    path.write_bytes(model(nodes, *tensors))
+    assert types_of(read_graph("net.onnx", str(path))) == types

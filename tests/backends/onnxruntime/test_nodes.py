@@ -6,15 +6,13 @@ import pytest
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
+import onnx_network  # noqa: E402 - needs onnx
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402 - not installed everywhere
 
 from pydlbench.analysis.mapped import kernels_of, map_calls  # noqa: E402
 from pydlbench.backends.onnxruntime.backend import create  # noqa: E402
-from pydlbench.backends.onnxruntime.catalog import written  # noqa: E402
 from pydlbench.backends.onnxruntime.replay import node_operator  # noqa: E402
 from pydlbench.backends.steps import operations  # noqa: E402
-from pydlbench.errors import UnsupportedError  # noqa: E402
-from pydlbench.models import build_model  # noqa: E402
 from pydlbench.models.counts import macs  # noqa: E402
 from pydlbench.ops.seen import meaning_of  # noqa: E402
 from pydlbench.ops.seen.onnx import Node, Tensor  # noqa: E402
@@ -39,18 +37,22 @@ def recorded(backend, model, mode="optimized"):
 
 def ready(backend, calls):
     """Return the kernel of calls that are ready to be timed."""
-    case = StepSpec(model="calibration-short", framework="onnxruntime")
+    case = StepSpec(model="net.onnx", framework="onnxruntime")
     return operations.prepare_calls(backend, case.to_dict(), [one.signature for one in calls])
 
 
 # -----------------------------------------------------------------------------
-# Networks of the catalogue: what is computed is known.
+# A network whose graph is known.
 
 
 @pytest.mark.parametrize("mode", ["optimized", "unoptimized"])
-def test_all_nodes_of_a_network_of_ours_run_alone_and_have_native_layers(backend, mode):
-    facts = recorded(backend, "calibration-units", mode)
-    model = build_model("calibration-units")
+def test_all_nodes_of_a_network_of_ours_run_alone_and_have_native_layers(
+    backend, mode, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    model = onnx_network.network()
+    onnx_network.save(model, tmp_path / "units.onnx")
+    facts = recorded(backend, "units.onnx", mode)
     assert (facts.batch, facts.types) == (model.batch, "fp32")
     assert sum(one.profiled for one in facts.calls) == pytest.approx(1.0)
     mapped = map_calls(facts.calls, "forward", "fp32", "cpu", None)
@@ -75,16 +77,6 @@ def test_all_nodes_of_a_network_of_ours_run_alone_and_have_native_layers(backend
     chunk = kernel.sample(Request(samples=2, untimed=1))
     assert len(chunk.seconds) == 2 * len(facts.calls)
     assert kernels_of(mapped).cases
-
-
-def test_a_network_of_ours_is_written_as_its_graph_says(backend):
-    case = StepSpec(model="calibration-thin", framework="onnxruntime")
-    facts = operations.prepare_step(backend, case.to_dict(), {}).facts
-    model = build_model("calibration-thin")
-    assert (facts.batch, facts.output) == (model.batch, (model.batch, *model.output.shape))
-    assert [one.status for one in facts.checks] == ["ok"]
-    with pytest.raises(UnsupportedError, match="is not written as ONNX"):
-        written(build_model("nasnet-mobile", 1), 0)
 
 
 # -----------------------------------------------------------------------------

@@ -7,6 +7,8 @@ import pytest
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
+import onnx_network
+
 from pydlbench.backends.onnxruntime.backend import create
 from pydlbench.backends.onnxruntime.traced import node_seconds
 from pydlbench.backends.steps.operations import prepare_step
@@ -52,8 +54,10 @@ def test_a_profile_of_other_nodes_is_refused(numbers, message):
         node_seconds(profile((0, 1), numbers), NODES)
 
 
-def test_a_step_is_traced():
-    case = StepSpec(model="calibration-short", framework="onnxruntime")
+def test_a_step_is_traced(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    onnx_network.save(onnx_network.network(), tmp_path / "units.onnx")
+    case = StepSpec(model="units.onnx", framework="onnxruntime")
     how = StepPreparation(checks=False, trace=True)
     kernel = prepare_step(create("cpu"), case.to_dict(), how.to_dict())
     trace = kernel.facts.trace

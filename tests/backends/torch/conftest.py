@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,50 +25,42 @@ def backend():
 
 
 class FakeRuntime:
-    """A device on which one call takes 2 ms, one replay 2 ms per call, and a clock of its own."""
+    """A device on which one call takes 2 ms, under a sampler that writes down what it runs."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
-        self.device_s = 0.0
-        self.host_s = 0.0
-        self.event_s = 0.0  # what an event itself takes; nothing real runs on this device
-
-    def record(self) -> float:
-        self.log.append("event")
-        self.device_s += self.event_s
-        return self.device_s
-
-    def between(self, start: float, end: float) -> float:
-        return end - start
 
     def wait(self) -> None:
         self.log.append("wait")
-        self.host_s = max(self.host_s, self.device_s)
-
-    def sleep(self, seconds: float) -> None:
-        self.log.append("sleep")
-        self.device_s += seconds
-
-    def now(self) -> float:
-        return self.host_s
 
     def launched(self) -> None:
-        """What a call does to the clocks: the host is done in 10 us, the device in 2 ms."""
         self.log.append("call")
-        self.host_s += 10e-6
-        self.device_s += 2e-3
 
-    def capture(self, call: Callable[[], Any], times: int) -> Any:
-        runtime = self
-        runtime.log.append(f"capture {times}")
-        call()
+    def enqueued(self, call: Callable[[], Any]) -> Any:
+        return self._work(call, "events")
 
-        class Graph:
-            def replay(self) -> None:
-                runtime.log.append("replay")
-                runtime.device_s += 2e-3 * times
+    def captured(self, call: Callable[[], Any], times: int) -> Any:
+        self.log.append(f"capture {times}")
+        return self._work(call, "graph")
 
-        return Graph()
+    def _work(self, call: Callable[[], Any], how: str) -> Any:
+        import numpy as np
+
+        def sample(samples: int, inner: int, untimed: int) -> dict[str, Any]:
+            self.log.append(f"{how} {samples} x {inner} after {untimed}")
+            call()
+            return {
+                "seconds": np.full(samples, 2e-3),
+                "clock_hz": np.array([1.9e9]),
+                "enqueue_s": np.full(samples, 10e-6),
+                "wall_s": 2e-3 * samples * inner,
+                "gate_timeouts": 1,
+            }
+
+        def launch_times(_: int) -> dict[str, float]:
+            return {"event_s": 2e-3, "wall_s": 3e-3, "host_s": 10e-6}
+
+        return SimpleNamespace(sample=sample, launch_times=launch_times)
 
 
 class FakeMonitor:
@@ -107,7 +100,6 @@ def gpu_backend(runtime, monitor, monkeypatch):
     made = gpu_backend.TorchCudaBackend.__new__(gpu_backend.TorchCudaBackend)
     TorchBackend.__init__(made, "cuda:0", sorted(os.sched_getaffinity(0)))
     made._place = torch.device("cpu")
-    runtime.event_s = 1e-3
     made.runtime = runtime
     made.watcher = monitor
     return made

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -192,3 +194,12 @@ def test_what_the_empty_call_calls_is_built_once(backend, monkeypatch):
 def test_an_empty_call_in_a_mode_that_is_not_there(backend):
     with pytest.raises(UnsupportedError, match="no mode xla"):
         backend.empty("xla")
+
+
+def test_a_process_that_compiles_nothing_imports_no_compiler():
+    text = (
+        "import sys; from pydlbench.backends import capabilities; "
+        "capabilities.load('torch', 'cpu'); print('torch._inductor' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -10,77 +10,13 @@ import torch
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.torch import gpu as gpu_runtime
 from pydlbench.backends.torch import settings
-from pydlbench.backends.torch.gpu import GpuClock
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
-from pydlbench.timing.chunk import GpuReadings, Request
+from pydlbench.timing.chunk import Request
 from pydlbench.words import PASSES
 
 CONV = build_layer("conv", batch=2, in_channels=4, in_size=6, out_channels=8, kernel=3, padding=1)
 POOL = build_layer("pool", batch=2, channels=3, in_size=7, kernel=3, stride=2)
-
-
-def clock(runtime, monitor, timing):
-    operator = SimpleNamespace(
-        call=runtime.launched, wait=runtime.wait, guard=contextlib.nullcontext, timing=timing
-    )
-    return GpuClock(operator, runtime, monitor)
-
-
-def test_a_sample_is_one_replay_between_two_events(runtime, monitor):
-    timer = clock(runtime, monitor, "cuda-graph")
-    chunk = timer.sample(Request(samples=3, inner=4, untimed=9))
-    assert chunk.seconds == pytest.approx([2e-3] * 3)
-    pairs = ["replay", "event"] * 3
-    assert runtime.log == ["capture 4", "call", *["replay"] * 3, "event", *pairs, "wait"]
-    runtime.log.clear()
-    timer.sample(Request(samples=1, inner=4))
-    assert "capture 4" not in runtime.log
-    timer.sample(Request(samples=1, inner=2))
-    timer.sample(Request(samples=1, inner=4))
-    # One graph at a time holds its memory.
-    assert [line for line in runtime.log if "capture" in line] == ["capture 2", "capture 4"]
-
-
-def test_launches_hide_behind_a_sleep(runtime, monitor):
-    timer = clock(runtime, monitor, "events")
-    chunk = timer.sample(Request(samples=2, inner=3, untimed=1))
-    assert chunk.seconds == pytest.approx([2e-3] * 2)
-    sample = ["sleep", "event", *["call"] * 3, "event", "wait"]
-    launches = ["call", "wait", *["call"] * 10, "wait"]  # behind one that loads what is lazy
-    assert runtime.log == ["call", *launches, *sample, *sample]
-    # What the host needs to launch is asked once.
-    runtime.log.clear()
-    timer.sample(Request(samples=1, inner=3))
-    assert runtime.log == sample
-
-
-def test_the_sleep_outlasts_the_launches(runtime, monitor):
-    slept = []
-    runtime.sleep = slept.append
-    clock(runtime, monitor, "events").sample(Request(samples=1, inner=1000))
-    assert slept == [pytest.approx(1.5 * 1000 * 10e-6 + 50e-6)]
-    clock(runtime, monitor, "events").sample(Request(samples=1, inner=1000000))
-    assert slept[1] == 0.5
-
-
-def test_launch_times_by_three_clocks(runtime, monitor):
-    found = clock(runtime, monitor, "cuda-graph").launch_times(3)
-    assert found == {
-        "event": pytest.approx(2e-3),
-        "graph": pytest.approx(2e-3),
-        "host": pytest.approx(2e-3, rel=0.01),
-        "enqueue": pytest.approx(10e-6),
-    }
-
-
-def test_readings_of_the_card_come_with_the_chunk(runtime):
-    readings = GpuReadings(sm_clock_hz=1.7e9, reasons=("hardware thermal slowdown",), readings=3)
-    monitor = SimpleNamespace(mark=lambda: 0.5, since=lambda mark: readings if mark else None)
-    chunk = clock(runtime, monitor, "cuda-graph").sample(Request(samples=2))
-    assert chunk.gpu is readings
-    assert chunk.clock_hz == (1.7e9,)
-    assert "thermal" in chunk.disturbance
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from pydlbench.backends.steps.device_trace import GAPS, NO_CALL  # noqa: E402
 from pydlbench.backends.steps.operations import prepare_step  # noqa: E402
+from pydlbench.backends.torch import profiled  # noqa: E402
 from pydlbench.backends.torch.profiled import tracer  # noqa: E402
 from pydlbench.backends.torch.recording import by_module, record  # noqa: E402
-from pydlbench.errors import PrimitiveError  # noqa: E402
+from pydlbench.errors import PrimitiveError, UnsupportedError  # noqa: E402
 from pydlbench.records.step import StepPreparation, StepSpec  # noqa: E402
 from pydlbench.timing.chunk import Request  # noqa: E402
 
@@ -43,7 +46,7 @@ class Attention(torch.nn.Module):
         return self.act(found.transpose(1, 2).reshape(values.shape[0], -1) + 1).sum()
 
 
-def steps_of(module, *inputs, backward=False):
+def steps_of(module, *inputs, backward=False, runtime=None):
     def step():
         if not backward:
             with torch.no_grad():
@@ -56,7 +59,7 @@ def steps_of(module, *inputs, backward=False):
     step()
     named = {one: name.rpartition(".")[0] for name, one in module.named_parameters()}
     recorded = record(lambda: [step()], naming=by_module(module), parameters=named)
-    return tracer(recorded, step)
+    return tracer(recorded, step, runtime)
 
 
 def by_module_s(found, trace):
@@ -136,3 +139,68 @@ def test_a_compiled_step_says_why_it_is_not_traced(backend):
     assert kernel.facts.trace is None
     assert "compiled" in kernel.facts.untraced
     assert "--mode eager" in kernel.facts.untraced
+
+
+# A GPU beside a CPU's profile: each of these operators launches a kernel of so many nanoseconds as
+# it begins, into a queue. Its own name for a step is among what the device has, as on a real one.
+KERNELS_NS = {"aten::addmm": 40_000, "aten::relu": 10_000}
+RUNTIME = SimpleNamespace(wait=lambda: None)
+
+
+def kineto_event(name, start_ns, duration_ns, number, *, on_host=False, annotation=False):
+    return SimpleNamespace(
+        name=lambda: name,
+        start_ns=lambda: start_ns,
+        duration_ns=lambda: duration_ns,
+        correlation_id=lambda: number,
+        linked_correlation_id=lambda: number * on_host,
+        device_type=lambda: torch.autograd.DeviceType(0 if on_host else 1),
+        is_user_annotation=lambda: annotation,
+    )
+
+
+def with_device(events, kernels_ns):
+    found, free_ns, number = list(events), 0, 1
+    for one in sorted(events, key=lambda one: one.start_ns()):
+        launch_ns = one.start_ns()
+        if one.name() == profiled.MARK:
+            found.append(kineto_event(profiled.MARK, launch_ns, 1_000, 1, annotation=True))
+        if one.name() not in kernels_ns:
+            continue
+        begin_ns, length_ns = max(free_ns, launch_ns + 1_000), kernels_ns[one.name()]
+        found.append(kineto_event("cudaLaunchKernel", launch_ns + 1, 500, number, on_host=True))
+        found.append(kineto_event("kernel", begin_ns, length_ns, number))
+        free_ns, number = begin_ns + length_ns, number + 1
+    return found
+
+
+def traced_on_device(monkeypatch, kernels_ns):
+    read = profiled.kineto_events
+    monkeypatch.setattr(
+        profiled, "kineto_events", lambda profiler: with_device(read(profiler), kernels_ns)
+    )
+    module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))
+    found = steps_of(module, torch.ones(2, 8), runtime=RUNTIME)
+    return found, found.ways["profile"][1]()
+
+
+def test_on_a_gpu_a_call_takes_what_its_kernels_take(monkeypatch):
+    found, trace = traced_on_device(monkeypatch, KERNELS_NS)
+    assert tuple(found.gaps) == GAPS
+    seconds = by_module_s(found, trace)
+    assert seconds == pytest.approx({"0": 40e-6, "1": 10e-6, "2": 40e-6})
+    assert trace.step_s == pytest.approx(90e-6 + sum(trace.gaps_s))
+    assert trace.gaps_s[GAPS.index(NO_CALL)] == 0
+    assert len(trace.host_s) == len(found.calls)
+    assert min(trace.host_s) > 0
+
+
+def test_on_a_gpu_whose_kernels_nobody_may_read_a_step_is_not_traced(monkeypatch):
+    with pytest.raises(PrimitiveError, match="CUPTI"):
+        traced_on_device(monkeypatch, {})
+
+
+def test_without_the_profiler_a_step_on_a_gpu_is_not_traced(monkeypatch):
+    monkeypatch.setenv("PYDLBENCH_PROFILER", "0")
+    with pytest.raises(UnsupportedError, match="PYDLBENCH_PROFILER"):
+        steps_of(torch.nn.ReLU(), torch.ones(2), runtime=RUNTIME)

@@ -18,7 +18,7 @@ def judged(measured, **settings):
     side = Side(name="a", rows=[row])
     matching = Matching(pairs=pairs, only_a=[], only_b=[], untimed=[])
     return compare_interleaved(
-        side, side, matching, [one.found for one in measured], Settings(**settings)
+        side, side, matching, [one.passes for one in measured], Settings(**settings)
     )
 
 
@@ -89,13 +89,13 @@ def test_who_is_prepared_first_is_left_to_chance(machine):
 def test_what_cannot_be_prepared_costs_its_own_pair(machine):
     here = machine(refuses={"numba"})
     lost, kept = here.measure([("native", "numba"), ("native", "torch")])
-    assert lost.found.logs == []
-    assert "numba has no such kernel" in lost.found.reason
-    assert len(kept.found.logs) == 8
+    assert lost.passes.logs == []
+    assert "numba has no such kernel" in lost.passes.reason
+    assert len(kept.passes.logs) == 8
     # What was prepared of the lost pair is let go of, too.
     assert {kernel.released for kernel in here.kernels} == {1}
     row = judged([lost]).rows[0]
-    assert (row.verdict, row.estimate.reason) == ("UNCLEAR", lost.found.reason)
+    assert (row.verdict, row.estimate.reason) == ("UNCLEAR", lost.passes.reason)
 
 
 def test_too_few_passes_have_no_verdict(machine):
@@ -108,8 +108,8 @@ def test_too_few_passes_have_no_verdict(machine):
 def test_a_pass_is_worth_the_median_of_its_rounds(machine):
     here = machine(seconds={"torch": 1.5e-3}, preparation_sd=0, noise_sd=0, drift_sd=0)
     (one,) = here.measure([("native", "torch")], passes=4)
-    assert one.found.logs == pytest.approx([math.log(1.5)] * 4)
-    assert statistics.median(one.found.seconds[1]) == pytest.approx(1.5e-3)
+    assert one.passes.logs == pytest.approx([math.log(1.5)] * 4)
+    assert statistics.median(one.passes.seconds[1]) == pytest.approx(1.5e-3)
 
 
 def test_a_small_budget_has_small_chunks(machine):
@@ -122,7 +122,7 @@ def test_a_small_budget_has_small_chunks(machine):
 def test_rows_that_lack_a_pass_are_in_the_geometric_mean(machine):
     here = machine(seconds={"torch": 1.21e-3}, preparation_sd=0.001)
     measured = here.measure([("native", "native"), ("native", "torch")])
-    measured[1].found.logs.pop()
+    measured[1].passes.logs.pop()
     found = judged(measured)
     ratios = [row.estimate.ratio for row in found.rows]
     assert ratios == pytest.approx([1.0, 1.21], rel=0.01)
@@ -133,5 +133,5 @@ def test_rows_that_lack_a_pass_are_in_the_geometric_mean(machine):
 def test_a_row_without_a_verdict_is_not(machine):
     here = machine(seconds={"torch": 2e-3}, preparation_sd=0.001)
     measured = here.measure([("native", "native"), ("native", "torch")])
-    del measured[1].found.logs[3:]
+    del measured[1].passes.logs[3:]
     assert judged(measured).geomean.ratio == pytest.approx(1.0, rel=0.01)

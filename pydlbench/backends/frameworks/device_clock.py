@@ -1,0 +1,164 @@
+"""A framework's work on a GPU under the native sampler: gate, stamps and events of native rows.
+
+What a framework enqueues in the sampler's stream, or has captured into a graph, is work that the
+sampler did not build; all else is the same for every backend. Knows no framework: what it needs of
+one comes as a runtime, and tests put in a fake.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from pydlbench.backends.host_clock import HostClock
+from pydlbench.backends.native.modules import native_module
+from pydlbench.timing.chunk import Chunk
+from pydlbench.timing.statistics import median
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
+
+    from pydlbench.backends.host_clock import Operator, Watcher
+    from pydlbench.timing.chunk import Request
+
+#: Calls in the graph that tells what a launch costs.
+_LAUNCHES: Final = 10
+
+
+class DeviceWork(Protocol):
+    """Work that the native sampler times; see ``_cuda.ForeignKernel``."""
+
+    def sample(self, samples: int, inner: int, untimed: int) -> Mapping[str, Any]:
+        """Return samples of ``inner`` executions, after so many that do not count."""
+
+    def launch_times(self, repetitions: int) -> Mapping[str, float]:
+        """Return seconds per execution by several clocks."""
+
+
+class DeviceRuntime(Protocol):
+    """What timing needs of a framework on a GPU, and the host's clock."""
+
+    def enqueued(self, call: Callable[[], Any]) -> DeviceWork:
+        """Return a call as work: made for each execution, in the sampler's stream."""
+
+    def captured(self, call: Callable[[], Any], times: int) -> DeviceWork:
+        """Return a graph of so many calls as work.
+
+        Raises:
+            UnsupportedError: the framework captures nothing.
+        """
+
+    def wait(self) -> None:
+        """Return when the device has done everything."""
+
+    def now(self) -> float:
+        """Return the host's time in seconds."""
+
+
+class StepRuntime(DeviceRuntime, Protocol):
+    """What timing whole steps needs besides: events, and the count of the driver's blocks."""
+
+    def record(self) -> Any:
+        """Put a new event into the framework's stream and return it."""
+
+    def between(self, start: Any, end: Any) -> float:
+        """Return the seconds between two events that have passed."""
+
+    def allocations(self) -> int:
+        """Return how many blocks the driver was asked for until now."""
+
+
+class Sampler:
+    """The native sampler of one GPU, for work of a framework.
+
+    Args:
+        index: of the GPU.
+
+    Raises:
+        BackendMissingError: the native module for GPUs was not built.
+    """
+
+    def __init__(self, index: int) -> None:
+        self._native: Any = native_module("_cuda")
+        self._device = self._native.Device(index)
+
+    def enqueued(self, enqueue: Callable[[int], None]) -> DeviceWork:
+        """Return what is enqueued by a function that is given the stream's address."""
+        work: DeviceWork = self._native.ForeignKernel(self._device, enqueue, _LAUNCHES_OF_CALL)
+        return work
+
+    def captured(self, graph: int, times: int) -> DeviceWork:
+        """Return a graph of so many executions, by the address of its ``cudaGraph_t``."""
+        work: DeviceWork = self._native.ForeignKernel.of_graph(self._device, graph, times)
+        return work
+
+
+# Nobody counts the launches of a framework's call: most are one to three kernels.
+_LAUNCHES_OF_CALL: Final = 6
+
+
+def chunk_of(raw: Mapping[str, Any]) -> Chunk:
+    """Return what the native sampler has measured as a chunk."""
+    return Chunk(
+        seconds=tuple(raw["seconds"].tolist()),
+        clock_hz=tuple(raw["clock_hz"].tolist()),
+        enqueue_s=tuple(raw["enqueue_s"].tolist()),
+        wall_s=raw["wall_s"],
+        gate_timeouts=raw["gate_timeouts"],
+    )
+
+
+class DeviceClock(HostClock):
+    """Times an operator of a framework on a GPU.
+
+    Args:
+        operator: what is timed.
+        runtime: of its framework.
+        timing: ``events``, or ``cuda-graph``: a sample is one graph of its executions then.
+        watcher: of the GPU; None where nobody watches.
+        guard: see :class:`HostClock`.
+    """
+
+    def __init__(
+        self,
+        operator: Operator,
+        runtime: DeviceRuntime,
+        timing: str = "events",
+        watcher: Watcher | None = None,
+        guard: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> None:
+        super().__init__(operator, (), guard, watcher)
+        self.timing = timing
+        self._call, self._runtime = operator.call, runtime
+        self._enqueued: DeviceWork | None = None
+        self._graph: tuple[int, DeviceWork] | None = None
+
+    def timed(self, request: Request) -> Chunk:
+        """Do what :meth:`sample` does, within the guard."""
+        work = self._captured(request.inner) if self.timing == "cuda-graph" else self._called()
+        return chunk_of(work.sample(request.samples, request.inner, request.untimed))
+
+    def launch_times(self, repetitions: int) -> dict[str, float]:
+        """Return seconds per execution by three clocks, and what the host needs to launch one."""
+        with self._guard():
+            times = self._called().launch_times(repetitions)
+            graph = self._captured(_LAUNCHES).sample(repetitions, _LAUNCHES, _LAUNCHES)
+        return {
+            "event": times["event_s"],
+            "graph": median(graph["seconds"].tolist()),
+            "host": times["wall_s"],
+            "enqueue": times["host_s"],
+        }
+
+    def _called(self) -> DeviceWork:
+        if self._enqueued is None:
+            self._enqueued = self._runtime.enqueued(self._call)
+        return self._enqueued
+
+    def _captured(self, times: int) -> DeviceWork:
+        """Return a graph of so many calls; the last one only is kept, for its memory."""
+        if self._graph is None or self._graph[0] != times:
+            self._graph = None
+            self._graph = times, self._runtime.captured(self._call, times)
+        return self._graph[1]
