@@ -79,13 +79,6 @@ def test_json_on_stdout_is_pure(start, capsys):
     assert "GPU" in found["cupy"]["reason"]
 
 
-def test_json_in_a_file_leaves_the_table(start, capsys, tmp_path):
-    path = tmp_path / "backends.json"
-    assert command.run(parse("--json", str(path)), start) == 0
-    assert json.loads(path.read_text())["backends"]
-    assert lines(capsys)[0][0] == "backend"
-
-
 def test_one_device_only(start, capsys):
     command.run(parse("--device", "cpu"), start)
     assert [row[0] for row in lines(capsys)[1:5]] == ["native", "torch", "tensorflow", "numba"]

@@ -92,13 +92,6 @@ def test_json_on_stdout_is_nothing_but_json(capsys):
     assert "python" in found["environment"]
 
 
-def test_json_into_a_file_leaves_the_table(tmp_path, capsys):
-    target = tmp_path / "device.json"
-    run("--json", str(target))
-    assert json.loads(target.read_text())["device"]["threads"] == 2
-    assert "AMD EPYC 9354" in capsys.readouterr().out
-
-
 def test_threads_reach_the_probes():
     seen = {}
 

@@ -11,7 +11,6 @@ from pydlbench.cli import diagnose as command
 from pydlbench.cli import main
 from pydlbench.cli.parser import read
 from pydlbench.diagnose import run as package
-from pydlbench.errors import PydlbenchError
 from pydlbench.records.diagnosis import Cause, Diagnosis, Finding, Saving
 from pydlbench.records.measurement import TimeSummary
 from pydlbench.records.step import StepRecord
@@ -111,19 +110,6 @@ def test_documents(session, asked, tmp_path, capsys):
     out = capsys.readouterr().out
     assert says(out, FRESH)
     assert "- next: `pydlbench breakdown mnist" in out  # as in Markdown
-
-
-def test_a_full_disk_costs_the_file_and_not_the_report(
-    session, asked, monkeypatch, capsys, tmp_path
-):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("pydlbench.cli.output.write_text", full)
-    with pytest.raises(PydlbenchError, match=r"--md .*: not written: No space left"):
-        command.run(parse("mnist", "--md", str(tmp_path / "found.md")), session.open)
-    assert asked
-    assert says(capsys.readouterr().out, "1", FRESH)
 
 
 def test_what_was_found_before_an_interrupt_is_shown_and_kept(session, asked, monkeypatch, capsys):

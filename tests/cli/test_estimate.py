@@ -12,7 +12,6 @@ from said import says
 from pydlbench.cli import estimate as command
 from pydlbench.cli import main
 from pydlbench.cli.parser import read
-from pydlbench.errors import PydlbenchError
 from pydlbench.records.estimate import StepEstimate
 from pydlbench.records.measurement import Roofline
 from pydlbench.records.operator import OperatorsFacts
@@ -112,17 +111,6 @@ def test_the_summary_counts_without_a_session(capsys):
     assert found["macs_forward"] == 714_188_480
     assert found["macs_training"] == 714_188_480 + 1_358_100_160
     assert found["layers"][0]["name"] == "conv1"
-
-
-def test_a_full_disk_costs_the_file_and_not_the_table(session, monkeypatch, capsys, tmp_path):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("pydlbench.cli.output.write_text", full)
-    target = tmp_path / "estimate.json"
-    with pytest.raises(PydlbenchError, match=r"--json .*: not written: No space left"):
-        run(session, "mnist", "--device", "cpu", "--json", str(target))
-    assert "dominates" in capsys.readouterr().out
 
 
 # -----------------------------------------------------------------------------

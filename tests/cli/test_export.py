@@ -183,15 +183,6 @@ def test_the_file_of_a_sweep_holds_everything(capsys, tmp_path):
     assert sorted(capsys.readouterr().out.splitlines()) == lines
 
 
-@pytest.mark.usefixtures("mixed")
-def test_markdown_has_layers_and_the_rest(capsys):
-    assert main(["export", "last", "--format", "md"]) == 0
-    text = capsys.readouterr().out
-    assert "| backend |" in text
-    assert "it died" in text
-    assert "-4.1 %" in text
-
-
 def test_dlb_has_the_six_columns_in_milliseconds(keep, capsys, run_record):
     keep(
         "step",

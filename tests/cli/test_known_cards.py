@@ -32,13 +32,6 @@ def test_the_json_of_known_cards(capsys):
     assert card["bandwidth_gb_per_s"] == 4800
 
 
-def test_json_into_a_file_leaves_the_table(tmp_path, capsys):
-    target = tmp_path / "cards.json"
-    run("--json", str(target))
-    assert "RTX 4090" in capsys.readouterr().out
-    assert len(json.loads(target.read_text())["cards"]) > 40
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

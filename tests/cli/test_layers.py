@@ -91,11 +91,6 @@ def test_options_may_be_repeated_and_duplicates_count_once(session):
     assert [case.layer.name for case in session.cases] == ["alexnet/conv3", "alexnet/conv4"]
 
 
-def test_several_batches(session):
-    command.run(parse("--shape", "conv3", "--batch", "1,32"), session.open)
-    assert [case.layer.batch for case in session.cases] == [1, 32]
-
-
 def test_models_are_added_to_shapes(session):
     command.run(parse("--shape", "conv3", "--model", "vgg11"), session.open)
     names = [case.layer.name for case in session.cases]
@@ -156,13 +151,6 @@ def test_every_number_of_threads_gets_its_session(session, monkeypatch):
     assert len(session.cases) == 2
 
 
-def test_json_on_stdout_is_pure(session, capsys):
-    command.run(parse("--shape", "conv3", "--json", "-"), session.open)
-    document = json.loads(capsys.readouterr().out)
-    assert document["schema_version"] == 1
-    assert [row["layer"] for row in document["measurements"]] == ["alexnet/conv3"]
-
-
 def test_json_stays_pure_with_warnings_and_notes(session, capsys):
     session.run.device["warnings"].append({"symptom": "no governor", "remedy": "set one"})
     words = ["--shape", "conv3,pool1", "--pass", "forward,backward-weights", "--json", "-"]
@@ -187,12 +175,6 @@ def test_device_record_is_read_after_the_rows(run_record, capsys):
     late = Late(run_record)
     command.run(parse("--shape", "conv3", "--json", "-"), late.open)
     assert json.loads(capsys.readouterr().out)["run"]["device"] == {"name": "1 rows"}
-
-
-def test_csv_on_stdout(session, capsys):
-    command.run(parse("--shape", "conv3,conv4", "--csv", "-"), session.open)
-    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert [row["layer"] for row in rows] == ["alexnet/conv3", "alexnet/conv4"]
 
 
 def test_files_are_written_beside_the_table(session, capsys, tmp_path):
@@ -463,25 +445,6 @@ class Interleaved(InventedSession):
 @pytest.fixture
 def interleaved(run_record):
     return Interleaved(run_record)
-
-
-def test_interleaved_backends_end_in_causes_and_a_conclusion(interleaved, capsys):
-    command.run(parse("--shape", "conv3", "--backend", "native,numba"), interleaved.open)
-    out = capsys.readouterr().out
-    assert says(out, "numba", "1.50x", "native", "allocation 10.0 ms", "60 %", "unexplained 40 %")
-    assert says(out.splitlines()[-1], "native", "conv3")
-    assert "page faults" not in out
-
-
-def test_explain_shows_the_measurements(interleaved, capsys):
-    words = ("--shape", "conv3", "--backend", "native,torch")
-    words += ("--mode", "eager,compiled", "--explain")
-    command.run(parse(*words), interleaved.open)
-    out = capsys.readouterr().out
-    assert says(out, "torch eager", "allocation", "10.0 ms", "60 %", "pages kept")
-    assert says(out, "torch compiled", "allocation", "10.0 ms", "60 %", "pages kept")
-    assert says(out, "page faults", "700", "0")
-    assert says(out.splitlines()[-1], "native", "conv3")
 
 
 def test_json_and_csv_of_interleaved_backends(interleaved, capsys, tmp_path):

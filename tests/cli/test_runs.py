@@ -9,7 +9,6 @@ from pydlbench.cli import main
 from pydlbench.cli import runs as command
 from pydlbench.cli.parser import read
 from pydlbench.errors import UsageError
-from pydlbench.report.json import to_json
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
 
@@ -118,13 +117,6 @@ def test_layers_are_shown_as_they_were_printed(capsys):
     out, err = capsys.readouterr()
     assert says(out, "20300102-aaaa1111", "done")
     assert err.count("\n") == 1
-
-
-def test_a_file_is_shown_like_a_run(tmp_path, run_record, measurement, capsys):
-    path = tmp_path / "a.json"
-    path.write_text(to_json(run_record, [measurement()]))
-    assert main(["runs", "show", str(path)]) == 0
-    assert says(capsys.readouterr().out, "conv3", "90 %")
 
 
 def test_an_interrupted_model_shows_the_kernels_that_were_finished(

@@ -80,17 +80,6 @@ def test_json_on_stdout_is_all_there_is(capsys):
     assert list(pool1["passes"]) == ["forward", "backward-data"]
 
 
-def test_json_in_a_file_leaves_the_table(tmp_path, capsys):
-    target = tmp_path / "shapes.json"
-    assert main(["shapes", "ic3ih8kh2sh2", "--pool", "avg_p", "--json", str(target)]) == 0
-    (layer,) = json.loads(target.read_text(encoding="utf-8"))["layers"]
-    assert (layer["layer"], layer["pool"], layer["problem"]) == (
-        *(None, "avg_p"),
-        "mb1ic3ih8oh4kh2sh2",
-    )
-    assert "mb1ic3ih8oh4kh2sh2 avg_p" in capsys.readouterr().out
-
-
 def test_memory_bound_layers(capsys):
     assert main(["shapes", "relu:mb2ic96ih55", "concat:ic3+4", "lrn:ic3ls5"]) == 0
     relu, concat, lrn = capsys.readouterr().out.splitlines()[-3:]

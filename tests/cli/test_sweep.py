@@ -49,14 +49,6 @@ def test_json_has_everything_by_kind(file, capsys):
     jsonschema.Draft202012Validator(load_schema("sweep")).validate(document)
 
 
-def test_markdown_has_a_table_for_each_kind(file, tmp_path):
-    target = tmp_path / "all.md"
-    assert sweep(Sessions(), file, "--quiet", "--md", target) == 0
-    text = target.read_text(encoding="utf-8")
-    for title in ("| layer |", "images/s", "| unexplained"):
-        assert title in text
-
-
 def test_a_row_that_fails_costs_itself(file, capsys):
     sessions = Sessions()
     sessions.failing = {"conv3 backward-data", "conv4"}
