@@ -19,7 +19,7 @@ from pydlbench.timing.statistics import median
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pydlbench.backends.tensorflow.operator import FunctionOperator
+    from pydlbench.backends.tensorflow.layers import FunctionOperator
 
 
 # -----------------------------------------------------------------------------

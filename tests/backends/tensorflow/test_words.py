@@ -119,14 +119,13 @@ def test_precisions_that_are_not_there(precision, on_gpu, reason):
     ],
 )
 def test_one_sentence_gives_the_reason(message, reason):
-    from pydlbench.backends.tensorflow.refusals import reason_of
+    from pydlbench.backends.tensorflow.settings import reason_of
 
     assert reason_of(message) == reason
 
 
 def test_errors_are_told_apart():
-    from pydlbench.backends.tensorflow.refusals import translated
-    from pydlbench.backends.tensorflow.settings import tf
+    from pydlbench.backends.tensorflow.settings import tf, translated
 
     cases = {
         tf.errors.UnimplementedError: UnsupportedError,
