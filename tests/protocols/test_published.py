@@ -8,7 +8,6 @@ from string import Formatter
 import pytest
 from said import says
 
-from pydlbench.backends.steps.definition import StepDefinition
 from pydlbench.errors import UsageError
 from pydlbench.protocols.data.generated import generate
 from pydlbench.protocols.protocol import FIELDS, LogStream, Subject
@@ -90,22 +89,6 @@ def test_images_are_asked_for(world):
         world().run("mnist-tutorial", subject)
     with pytest.raises(UsageError, match=r"cifar10 .*nearest: mnist"):
         world().run("mnist-tutorial", subject, generate("cifar10", train=2, test=2))
-
-
-@pytest.mark.parametrize(
-    ("fields", "value"),
-    [
-        ({"phase": "forward", "fetch": ("gradients",)}, "gradients"),
-        ({"phase": "forward-backward"}, "backward"),
-        ({"phase": "forward", "fetch": ("loss",)}, "loss"),
-        ({"phase": "training", "loss": "model"}, "optimizer"),
-        ({"phase": "forward", "input_gradient": True}, "input gradient"),
-        ({"phase": "forward", "averages": 0.9}, "averages"),
-    ],
-)
-def test_contradictory_steps(fields, value):
-    with pytest.raises(ValueError, match=value):
-        StepDefinition(name="x", **fields)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

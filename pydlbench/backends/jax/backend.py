@@ -9,8 +9,7 @@ import numpy as np
 from pydlbench.backends import autotune
 from pydlbench.backends.frameworks import hlo
 from pydlbench.backends.frameworks.backend import FrameworkBackend, checked_mode, renamed
-from pydlbench.backends.jax.layers import variants_of
-from pydlbench.backends.jax.operator import JaxOperator, as_array
+from pydlbench.backends.jax.layers import JaxOperator, as_array, variants_of
 from pydlbench.backends.jax.settings import choose, jax, place_of
 from pydlbench.devices.cpu.affinity import own_cpus
 from pydlbench.errors import UnsupportedError

@@ -16,7 +16,7 @@ import numpy as np
 from jax import ShapeDtypeStruct, lax, linear_transpose, nn
 from jax import numpy as jnp
 
-from pydlbench.backends.frameworks.layouts import arranged_shape, axes_of
+from pydlbench.backends.frameworks.operands import arranged_shape, axes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 from jax import lax, random
@@ -15,7 +15,6 @@ from pydlbench.backends.steps.network import Network
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from pydlbench.backends.steps.network import Run
     from pydlbench.models.graph import Model, Node
@@ -31,14 +30,12 @@ class Net(Network):
         computed: type of activations; what normalisations keep is float32.
     """
 
+    arrays: ClassVar[Any] = jnp
+    scope: ClassVar[Any] = staticmethod(jax.named_scope)
+
     def __init__(self, model: Model, images: str, computed: str) -> None:
         super().__init__(model, images, jnp.dtype(computed))
         self._how = How(images)
-
-    def scope(self, name: str) -> AbstractContextManager[Any]:
-        """Return the context in which equations get a name."""
-        context: AbstractContextManager[Any] = jax.named_scope(name)
-        return context
 
     def cast(self, tensor: Any) -> Any:
         """Return a tensor in the type of activations."""
@@ -55,14 +52,6 @@ class Net(Network):
     def lie(self, layer: Layer) -> Lie:
         """Return how the tensors of a layer lie."""
         return Lie(layer, self.images, FILTERS[self.images])
-
-    def transpose(self, tensor: Any, order: Sequence[int]) -> Any:
-        """Return a tensor with its dimensions in another order."""
-        return tensor.transpose(order)
-
-    def reshape(self, tensor: Any, shape: Sequence[int]) -> Any:
-        """Return a tensor in another shape."""
-        return tensor.reshape(shape)
 
     def pad(self, images: Any, pads: Sequence[tuple[int, int]]) -> Any:
         """Return images in another frame."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from pydlbench.backends.frameworks.backend import Variant, wanted_variant
-from pydlbench.backends.frameworks.layouts import arranged, plain
+from pydlbench.backends.frameworks.operands import arranged, plain
 from pydlbench.backends.numba import kernels
 from pydlbench.errors import UnsupportedError
 

@@ -8,34 +8,39 @@ onnxruntime fused is one node; a loop or a branch is one, whatever is in it.
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import json
 import math
+import os
+import shutil
 import statistics
 import tempfile
+import time
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import helper, numpy_helper
 
+from pydlbench.backends.capabilities import FOLDER_VARIABLE
 from pydlbench.backends.steps.calls import StepCall, distinct
+from pydlbench.backends.steps.trace import StepTracer, Trace
+from pydlbench.errors import PrimitiveError
 from pydlbench.ops.seen.onnx import Node, Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    import onnxruntime
     from numpy.typing import NDArray
 
+    from pydlbench.backends.onnxruntime.step import OnnxModel
     from pydlbench.records.operator import RecordedCall
     from pydlbench.records.trace import ProgramCall
 
-
-__all__ = ["GRAPHS", "PREFIX", "SUFFIX", "Graph", "Recording", "record", "recorded", "recorded_in"]
 
 #: Runs before those that count, and those.
 _UNTIMED: Final = 2
@@ -58,109 +63,51 @@ _LARGE: Final = 4096
 #: Kinds of attributes that are kept as they are: numbers, texts, and lists of them.
 _FLOAT, _INT = 1, 2
 _PLAIN: Final = (_FLOAT, _INT, 6, 7)
-_TEXT, _TEXTS, _TENSOR, GRAPHS = 3, 8, 4, (5, 10)
+_TEXT, _TEXTS, _TENSOR, _GRAPHS = 3, 8, 4, (5, 10)
 _TOO_LARGE: Final = "a large constant is among its attributes"
 #: Constants of so many bytes lie beside the written graph: it may be larger than a file can be.
 _BESIDE: Final = "1024"
 
 
-class Sessions(Protocol):
-    """A file that sessions are made of, see :class:`pydlbench.backends.onnxruntime.step.OnnxModel`.
-
-    Attributes:
-        session: that of the step.
-        feeds: its inputs by name.
-    """
-
-    session: onnxruntime.InferenceSession
-    feeds: dict[str, NDArray[Any]]
-
-    def options(self, mode: str | None = None) -> onnxruntime.SessionOptions:
-        """Return the settings of a session in a mode; None is the step's."""
-        ...
-
-    def opened(
-        self, options: onnxruntime.SessionOptions, path: Path | None = None
-    ) -> onnxruntime.InferenceSession:
-        """Return a session of the file, or of one that was made of it."""
-        ...
-
-
-def record(made: Sessions) -> tuple[RecordedCall, ...]:
+def record(made: OnnxModel) -> tuple[RecordedCall, ...]:
     """Return the distinct nodes of a step, in the order in which the graph has them.
 
     Args:
         made: the file with its inputs; it is run several times.
     """
-    with recorded(made) as found:
-        return found.calls
-
-
-@contextlib.contextmanager
-def recorded(made: Sessions) -> Iterator[Recording]:
-    """Yield what is known of a step; within, its large constants lie in a folder.
-
-    Args:
-        made: the file with its inputs; it is run several times.
-    """
     with tempfile.TemporaryDirectory(prefix="pydlbench-graph-") as name:
-        yield recorded_in(Path(name), made)
+        return distinct(_recorded(made, Path(name))[1])
 
 
-def recorded_in(folder: Path, made: Sessions) -> Recording:
-    """Return what is known of a step, its large constants in a folder.
+def _recorded(made: OnnxModel, folder: Path) -> tuple[Graph, list[StepCall], Collection[int]]:
+    """Return a step's graph, its nodes as calls, and the numbers of those that the profile has.
 
     Args:
-        folder: an empty one.
         made: the file with its inputs; it is run several times.
+        folder: an empty one, for large constants.
     """
     graph = Graph(made, folder)
-    events = _profiled(made, graph, folder)
-    values = _whole_numbers(made, graph, events, folder)
-    writer = _Writer(graph, made.feeds, events, values, folder)
-    calls = writer.calls()
-    return Recording(
-        graph=graph,
-        written=_written(graph, events),
-        folder=folder,
-        calls=distinct(calls),
-        in_order={number: calls[number].in_place for number in sorted(events)},
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
-    """What is known of a step.
-
-    Attributes:
-        graph: that was run.
-        written: type and shape of what its nodes write, by name.
-        folder: where large constants lie.
-        calls: its distinct nodes, in the order in which the graph has them.
-        in_order: all nodes that the profile has, by number.
-    """
-
-    graph: Graph
-    written: Mapping[str, tuple[str, tuple[int, ...]]]
-    folder: Path
-    calls: tuple[RecordedCall, ...]
-    in_order: Mapping[int, ProgramCall]
+    events = _profiled(graph)
+    values = _whole_numbers(graph, events)
+    return graph, _Writer(graph, events, values).calls(), sorted(events)
 
 
 class Graph:
     """The graph that a session has made of a file, its nodes numbered.
 
     Args:
-        made: the file.
+        made: the file with its inputs.
         folder: to write it into.
 
     Attributes:
+        made: see above, as the folder.
         model: the graph, large constants left where they are.
         names: of the nodes, as the user knows them, or by their operators and numbers.
         constants: by name.
     """
 
-    def __init__(self, made: Sessions, folder: Path) -> None:
+    def __init__(self, made: OnnxModel, folder: Path) -> None:
+        self.made, self.folder = made, folder
         options = made.options()
         options.optimized_model_filepath = str(folder / "graph.onnx")
         place = "session.optimized_model_external_initializers_"
@@ -177,13 +124,15 @@ class Graph:
         self.constants = {one.name: one for one in self.model.graph.initializer}
         self.versions = {one.domain: one.version for one in self.model.opset_import}
 
-    def opened(
-        self, made: Sessions, options: onnxruntime.SessionOptions, folder: Path
-    ) -> onnxruntime.InferenceSession:
-        """Return a session of this very graph."""
-        path = folder / "numbered.onnx"
+    def opened(self, *, profile: bool = False) -> onnxruntime.InferenceSession:
+        """Return a session of this very graph, which writes a profile if it is asked to."""
+        options = self.made.options("unoptimized")
+        if profile:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(self.folder / "profile")
+        path = self.folder / "numbered.onnx"
         path.write_bytes(self.model.SerializeToString())
-        return made.opened(options, path)
+        return self.made.opened(options, path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,19 +143,14 @@ class _Event:
     outputs: tuple[tuple[str, tuple[int, ...]], ...]
 
 
-def _profiled(made: Sessions, graph: Graph, folder: Path) -> dict[int, _Event]:
+def _profiled(graph: Graph) -> dict[int, _Event]:
     """Run the graph and return what its profile says of each node, by number."""
-    options = made.options("unoptimized")
-    options.enable_profiling = True
-    options.profile_file_prefix = str(folder / "profile")
-    session = graph.opened(made, options, folder)
+    session = graph.opened(profile=True)
     for _ in range(_UNTIMED + _STEPS):
-        session.run(None, made.feeds)
+        session.run(None, graph.made.feeds)
     found: dict[int, list[dict[str, Any]]] = {}
-    for one in json.loads(Path(session.end_profiling()).read_bytes()):
-        name = one["name"].removesuffix(SUFFIX)
-        if name != one["name"] and name.startswith(PREFIX):
-            found.setdefault(int(name.removeprefix(PREFIX)), []).append(one)
+    for number, one in _of_nodes(_ended(session)):
+        found.setdefault(number, []).append(one)
     return {
         number: _Event(
             seconds=statistics.median(one["dur"] for one in ran[_UNTIMED:]) / 1e6,
@@ -218,6 +162,22 @@ def _profiled(made: Sessions, graph: Graph, folder: Path) -> dict[int, _Event]:
         )
         for number, ran in found.items()
     }
+
+
+def _ended(session: onnxruntime.InferenceSession) -> list[dict[str, Any]]:
+    """End a session's profile and return its events."""
+    path = Path(session.end_profiling())
+    events: list[dict[str, Any]] = json.loads(path.read_bytes())
+    path.unlink()
+    return events
+
+
+def _of_nodes(events: Iterable[dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the events that are runs of numbered nodes, with their numbers."""
+    for one in events:
+        name = one["name"].removesuffix(SUFFIX)
+        if name != one["name"] and name.startswith(PREFIX):
+            yield int(name.removeprefix(PREFIX)), one
 
 
 def _written(graph: Graph, events: Mapping[int, _Event]) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -232,9 +192,7 @@ def _written(graph: Graph, events: Mapping[int, _Event]) -> dict[str, tuple[str,
     return found
 
 
-def _whole_numbers(
-    made: Sessions, graph: Graph, events: Mapping[int, _Event], folder: Path
-) -> dict[str, NDArray[Any]]:
+def _whole_numbers(graph: Graph, events: Mapping[int, _Event]) -> dict[str, NDArray[Any]]:
     """Return the whole numbers that nodes read and others have computed, by name."""
     read = {name for node in graph.nodes for name in node.input}
     kinds = {
@@ -249,9 +207,8 @@ def _whole_numbers(
         if name not in known:
             element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
             graph.model.graph.output.append(helper.make_tensor_value_info(name, element, None))
-    session = graph.opened(made, made.options("unoptimized"), folder)
     names = list(kinds)
-    return dict(zip(names, session.run(names, made.feeds), strict=True))
+    return dict(zip(names, graph.opened().run(names, graph.made.feeds), strict=True))
 
 
 # -----------------------------------------------------------------------------
@@ -263,21 +220,14 @@ class _Writer:
 
     Args:
         graph: that has them.
-        feeds: the step's inputs.
         events: what the profile says.
         values: whole numbers that nodes read.
-        folder: where large constants lie.
     """
 
     def __init__(
-        self,
-        graph: Graph,
-        feeds: Mapping[str, NDArray[Any]],
-        events: Mapping[int, _Event],
-        values: Mapping[str, NDArray[Any]],
-        folder: Path,
+        self, graph: Graph, events: Mapping[int, _Event], values: Mapping[str, NDArray[Any]]
     ) -> None:
-        self._graph, self._folder = graph, folder
+        self._graph, feeds = graph, graph.made.feeds
         self._known = {name: (one.dtype.name, one.shape) for name, one in feeds.items()}
         self._known |= _written(graph, events)
         self._values = {**feeds, **values}
@@ -297,7 +247,7 @@ class _Writer:
         for attribute in one.attribute:
             value = _value(attribute)
             if value is None:
-                graph = attribute.type in GRAPHS
+                graph = attribute.type in _GRAPHS
                 lacks = "it has a graph of its own" if graph else lacks or _TOO_LARGE
                 digest = hashlib.sha256(attribute.SerializeToString(deterministic=True))
                 value = digest.hexdigest()[:16]
@@ -352,7 +302,7 @@ class _Writer:
             small = math.prod(shape) <= _SCALARS and dtype.startswith(("float", "int", "uint"))
             values = None
             if dtype in _WHOLE or small:
-                values = numpy_helper.to_array(constant, str(self._folder))
+                values = numpy_helper.to_array(constant, str(self._graph.folder))
         how: dict[str, Any] = {}
         # JSON has no infinity; which value it is changes no time.
         if values is not None and values.size and np.isfinite(values.astype(float)).all():
@@ -378,3 +328,78 @@ def _value(attribute: Any) -> Any:
     if attribute.type == _TENSOR and found.ByteSize() <= _LARGE:
         return base64.b64encode(found.SerializeToString(deterministic=True)).decode()
     return None
+
+
+# -----------------------------------------------------------------------------
+# A step traced: by its own profile of the graph that its session has made of the file.
+
+
+def tracer(made: OnnxModel) -> StepTracer:
+    """Return what runs the step traced.
+
+    A profile is written once its session ends, so that each traced step has a session of its own,
+    of the very graph that the step's session has made of the file.
+
+    Args:
+        made: the file with its inputs; it is run several times.
+    """
+    traced = _Traced(made)
+    source = f"onnxruntime {onnxruntime.__version__}'s own profile"
+    return StepTracer(
+        calls=tuple(traced.nodes.values()),
+        ways={"profile": (source, traced.profiled)},
+        untimed=_UNTIMED,
+    )
+
+
+class _Traced:
+    """A recorded step that is run traced; its constants lie in a folder as long as it is there."""
+
+    def __init__(self, made: OnnxModel) -> None:
+        # Beneath the worker's folder, which goes with its process.
+        there = os.environ.get(FOLDER_VARIABLE)
+        self._folder = Path(tempfile.mkdtemp(prefix="pydlbench-trace-", dir=there))
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._graph, calls, ran = _recorded(made, self._folder)
+        self.nodes = {number: calls[number].in_place for number in ran}
+        self._results = [one.name for one in made.session.get_outputs()]
+
+    def profiled(self) -> Trace:
+        """Run the step in a session that profiles itself, after runs that do not count."""
+        session = self._graph.opened(profile=True)
+        for _ in range(_UNTIMED):
+            session.run(self._results, self._graph.made.feeds)
+        start = time.perf_counter()
+        found = session.run(self._results, self._graph.made.feeds)
+        seconds = time.perf_counter() - start
+        del found
+        return Trace(seconds, node_seconds(_ended(session), self.nodes))
+
+
+def node_seconds(events: Sequence[dict[str, Any]], nodes: Mapping[int, ProgramCall]) -> list[float]:
+    """Return the seconds of each node in the last run of a profile.
+
+    Args:
+        events: of the whole file; ``model_run`` spans a run, and nodes are numbered.
+        nodes: of the step, by number.
+
+    Raises:
+        PrimitiveError: a node is missing, ran several times, or is not of the step.
+    """
+    run = [one for one in events if one["name"] == "model_run"][-1]
+    found: dict[int, list[float]] = {number: [] for number in nodes}
+    for number, one in _of_nodes(events):
+        if not run["ts"] <= one["ts"] <= run["ts"] + run["dur"]:
+            continue
+        if number not in found:
+            _refuse(f"the profile has node {number}, which did not run before")
+        found[number].append(one["dur"] / 1e6)
+    for number, seconds in found.items():
+        if len(seconds) != 1:
+            node = f"node {number}, {nodes[number].operator} of {nodes[number].module}"
+            _refuse(f"{node}, is in the profile {len(seconds)} times")
+    return [seconds for (seconds,) in found.values()]
+
+
+def _refuse(why: str) -> None:
+    raise PrimitiveError(f"the profile is not of the recorded step: {why}")

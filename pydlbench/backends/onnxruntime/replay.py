@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from pydlbench.ops.seen.onnx import Tensor
     from pydlbench.records.step import StepSpec
 
-#: What gives its input another shape, within a step in the same memory. At the ends of a file it
-#: is a copy: so it stands between two operators, and those alone are taken off. By type, which.
-ALIASES: Final = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity")
+# What gives its input another shape, within a step in the same memory. At the ends of a file it
+# is a copy: so it stands between two operators, and those alone are taken off. By type, which.
+_ALIASES: Final = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity")
 _NEIGHBOURS: Final = {
     **dict.fromkeys(("float32", "float64", "int64", "int32", "int8"), "Neg"),
     "bool": "Not",
@@ -48,16 +48,7 @@ _TENSOR: Final = 4
 _TEXT, _TEXTS = 3, 8
 #: Of files that are written here; the oldest that has all types.
 _FORMAT: Final = 10
-ONNX: Final = 17
-
-
-def opened(model: Any, backend: OnnxruntimeBackend) -> onnxruntime.InferenceSession:
-    """Return a session of a file that was made here, which rewrites nothing of it."""
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(),
-        backend.options("unoptimized"),
-        providers=["CPUExecutionProvider"],
-    )
+_ONNX: Final = 17
 
 
 class FileOperator:
@@ -77,7 +68,11 @@ class FileOperator:
         backend: OnnxruntimeBackend,
         cost: CallCost | None = None,
     ) -> None:
-        session = opened(model, backend)
+        session = onnxruntime.InferenceSession(
+            model.SerializeToString(),
+            backend.options("unoptimized"),
+            providers=["CPUExecutionProvider"],
+        )
         self._session, self._cost, self._cpu = session, cost, backend.cpus[0]
         self._binding = session.io_binding()
         for name, values in feeds.items():
@@ -128,11 +123,11 @@ def node_operator(
     constants = {name: values for name, (one, values) in made.items() if one.constant}
     feeds = {name: values for name, (one, values) in made.items() if not one.constant}
     neighbour = _NEIGHBOURS.get(feeds["x0"].dtype.name) if "x0" in feeds else None
-    if node.operator not in ALIASES or neighbour is None:
+    if node.operator not in _ALIASES or neighbour is None:
         return FileOperator(_file(node, feeds, constants), feeds, backend, cost)
     first = {"x0": feeds["x0"]}
     pair = [helper.make_node(neighbour, [a], [b]) for a, b in (("x0", "in"), ("in", "y0"))]
-    without = FileOperator(one_file(pair, first, {}, ["y0"], {"": ONNX}), first, backend)
+    without = FileOperator(_file_of(pair, first, {}, ["y0"], {"": _ONNX}), first, backend)
     file = _file(node, feeds, constants, neighbour)
     return FileOperator(file, feeds, backend, CallCost(without.run))
 
@@ -182,16 +177,16 @@ def _file(
     outputs = ["" if one is None else f"y{place}" for place, one in enumerate(node.outputs)]
     made = helper.make_node(node.operator, inputs, outputs, domain=node.domain)
     made.attribute.extend(_attribute(name, *one) for name, one in node.attributes.items())
-    opsets = {"": ONNX, node.domain: node.version}
+    opsets = {"": _ONNX, node.domain: node.version}
     nodes = [made]
     if neighbour:
         made.input[0], made.output[0] = "in", "out"
         before = helper.make_node(neighbour, ["x0"], ["in"])
         nodes = [before, made, helper.make_node(neighbour, ["out"], ["y0"])]
-    return one_file(nodes, feeds, constants, [one for one in outputs if one], opsets)
+    return _file_of(nodes, feeds, constants, [one for one in outputs if one], opsets)
 
 
-def one_file(
+def _file_of(
     nodes: Sequence[Any],
     feeds: Mapping[str, NDArray[Any]],
     constants: Mapping[str, NDArray[Any]],
@@ -242,7 +237,7 @@ def _on_one_element(backend: OnnxruntimeBackend, length: int) -> FileOperator:
     """Return a chain of so many nodes on one element; without any, its input is its result."""
     nodes = [helper.make_node("Relu", [f"x{n}"], [f"x{n + 1}"]) for n in range(length)]
     feeds = {"x0": np.ones(1, np.float32)}
-    return FileOperator(one_file(nodes, feeds, {}, [f"x{length}"], {"": ONNX}), feeds, backend)
+    return FileOperator(_file_of(nodes, feeds, {}, [f"x{length}"], {"": _ONNX}), feeds, backend)
 
 
 # -----------------------------------------------------------------------------

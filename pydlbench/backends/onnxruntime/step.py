@@ -119,7 +119,7 @@ class OnnxModel(FedModel):
 
     def tracer(self, run: Callable[[], Any]) -> StepTracer:
         """Return what runs the step traced; see ``steps.definition.FrameworkModel``."""
-        from pydlbench.backends.onnxruntime.traced import tracer
+        from pydlbench.backends.onnxruntime.recording import tracer
 
         del run  # a session either profiles all of its steps or none
         return tracer(self)

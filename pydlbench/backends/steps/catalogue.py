@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pydlbench.backends.frameworks.layouts import arranged, plain
+from pydlbench.backends.frameworks.operands import arranged, plain
 from pydlbench.backends.steps.definition import StepDefinition, StepModel, definition_of
 from pydlbench.backends.steps.inputs import trained
 from pydlbench.models.counts import macs, parameters

@@ -84,30 +84,6 @@ class StepDefinition:
     cast: Literal["mixed", "whole"] = "mixed"
     averages: float | None = None
 
-    def __post_init__(self) -> None:
-        """Reject what contradicts itself: whoever wrote the definition is wrong then."""
-        trains = self.phase == "training"
-        wrong = [
-            words
-            for words, found in (
-                (
-                    "gradients without a backward pass",
-                    "gradients" in self.fetch and not self.backward,
-                ),
-                ("a backward pass of nothing", self.backward and self.loss == "none"),
-                ("a loss that is not computed", "loss" in self.fetch and self.loss == "none"),
-                ("an optimizer outside training", (self.optimizer == "model") != trains),
-                (
-                    "an input gradient without a backward pass",
-                    self.input_gradient and not self.backward,
-                ),
-                ("averages outside training", self.averages is not None and not trains),
-            )
-            if found
-        ]
-        if wrong:
-            raise ValueError(f"step {self.name}: {wrong[0]}")
-
     @property
     def backward(self) -> bool:
         """Whether gradients arise."""

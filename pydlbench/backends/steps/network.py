@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pydlbench.backends.steps.catalogue import host_arrays
 from pydlbench.backends.steps.definition import Outcome, check_trainable
@@ -18,7 +18,6 @@ from pydlbench.models.graph import INPUT, cropped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
 
@@ -65,6 +64,11 @@ class Network(abc.ABC):
         images: their layout: ``nhwc`` or ``nchw``.
         computed: type of activations; what normalisations keep is float32.
     """
+
+    #: The framework's functions of arrays, which have NumPy's names.
+    arrays: ClassVar[Any]
+    #: Makes the context in which operators get a name.
+    scope: ClassVar[Any]
 
     def __init__(self, model: Model, images: str, computed: Any) -> None:
         self.model, self.images, self.computed = model, images, computed
@@ -121,10 +125,6 @@ class Network(abc.ABC):
     # What a framework says of itself.
 
     @abc.abstractmethod
-    def scope(self, name: str) -> AbstractContextManager[Any]:
-        """Return the context in which operators get a name."""
-
-    @abc.abstractmethod
     def cast(self, tensor: Any) -> Any:
         """Return a tensor in the type of activations."""
 
@@ -139,14 +139,6 @@ class Network(abc.ABC):
     @abc.abstractmethod
     def lie(self, layer: Layer) -> Lie:
         """Return how the tensors of a layer lie."""
-
-    @abc.abstractmethod
-    def transpose(self, tensor: Any, order: Sequence[int]) -> Any:
-        """Return a tensor with its dimensions in another order."""
-
-    @abc.abstractmethod
-    def reshape(self, tensor: Any, shape: Sequence[int]) -> Any:
-        """Return a tensor in another shape."""
 
     @abc.abstractmethod
     def pad(self, images: Any, pads: Sequence[tuple[int, int]]) -> Any:
@@ -174,8 +166,8 @@ class Network(abc.ABC):
         """Return images as features in the order channel, row, column."""
         batch, *sizes = (int(size) for size in images.shape)
         if self.images == "nhwc" and len(sizes) == 3 and sizes[0] * sizes[1] > 1:
-            images = self.transpose(images, (0, 3, 1, 2))
-        return self.reshape(images, (batch, math.prod(sizes)))
+            images = self.arrays.transpose(images, (0, 3, 1, 2))
+        return self.arrays.reshape(images, (batch, math.prod(sizes)))
 
     def _frame(self, node: Node) -> list[tuple[int, int]]:
         """Return what a node that moves the frame of images pads each dimension by."""

@@ -8,6 +8,7 @@ import socket
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -148,20 +149,8 @@ class CallCost:
         return median(self._recent)
 
 
-class TimedRun:
-    """A run of an operator, and its seconds once it was called.
-
-    Args:
-        operator: what is run.
-    """
-
-    def __init__(self, operator: TimedOperator) -> None:
-        self._operator = operator
-        self.seconds = 0.0
-
-    def __call__(self) -> None:
-        """Run it once."""
-        self.seconds = self._operator.run()
+def _append(taken: deque[float], operator: TimedOperator) -> None:
+    taken.append(operator.run())
 
 
 class LoggedOperators:
@@ -204,12 +193,12 @@ class LoggedOperators:
             for _ in range(request.samples):
                 plain = [operator.run() for operator in self._operators]
                 for plain_s, operator in zip(plain, self._operators, strict=True):
-                    timed = TimedRun(operator)
-                    text = self._log(timed)
+                    taken: deque[float] = deque()
+                    text = self._log(partial(_append, taken, operator))
                     executions = parse(text)
                     reorders = [one for one in executions if one.primitive == "reorder"]
                     logged = (*map(total_s, (executions, reorders)), creation_s(text))
-                    seconds += [plain_s, timed.seconds, *logged]
+                    seconds += [plain_s, *taken, *logged]
             faults = page_faults() - before
         return account.chunk(seconds, faults=faults / request.samples)
 

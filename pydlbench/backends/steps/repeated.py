@@ -70,12 +70,8 @@ class CallCosts:
         # A few more or less make no difference that could be measured.
         key = _rounded(operands), _rounded(results)
         if key not in self._known:
-            self._known[key] = self._new(*key)
+            self._known[key] = CallCost(self._empty(*key).run)
         return self._known[key]
-
-    def _new(self, operands: int, results: int) -> CallCost:
-        """Return the cost of a call that no operator has to do with."""
-        return CallCost(self._empty(operands, results).run)
 
 
 def _rounded(number: int) -> int:

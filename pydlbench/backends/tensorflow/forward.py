@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from pydlbench.backends.frameworks.layouts import arranged_shape, axes_of
+from pydlbench.backends.frameworks.operands import arranged_shape, axes_of
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.backends.verification.inputs import kept_elements
 from pydlbench.ops.axis import extent

@@ -1,10 +1,11 @@
-"""A layer's pass as TensorFlow runs it, from its forward function.
+"""A layer's pass as TensorFlow runs it, from its forward function, with its operands in place.
 
 A new op is an entry in :data:`~pydlbench.backends.tensorflow.forward.FORWARD`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from pydlbench.backends.frameworks.backend import Variant, entry_of, op_of
 from pydlbench.backends.frameworks.operands import Lie, words_of
-from pydlbench.backends.frameworks.operator import LayerPass
+from pydlbench.backends.frameworks.operator import FrameworkOperator, LayerPass
 from pydlbench.backends.tensorflow.forward import (
     FORWARD,
     GRADIENT,
@@ -23,13 +24,11 @@ from pydlbench.backends.tensorflow.forward import (
     padding_of,
 )
 from pydlbench.backends.tensorflow.gradients import Traced
-from pydlbench.backends.tensorflow.operator import FunctionOperator, as_array, upload
-from pydlbench.backends.tensorflow.refusals import translated
-from pydlbench.backends.tensorflow.settings import DTYPES, tf
+from pydlbench.backends.tensorflow.settings import DTYPES, tf, translated
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -267,3 +266,74 @@ def _with_bias(function: Callable[..., Any], layer: Layer, how: How) -> Callable
         return tf.nn.bias_add(function(*tensors[:-1]), tensors[-1], data_format)
 
     return forward
+
+
+# -----------------------------------------------------------------------------
+# A traced function with its operands in place.
+
+
+def upload(array: NDArray[Any], dtype: str, device: str) -> Any:
+    """Return a tensor on the device; nothing is converted or copied when it is used."""
+    with tf.device(device):
+        return tf.identity(tf.constant(array.astype(tf.as_dtype(dtype).as_numpy_dtype)))
+
+
+def as_array(tensor: Any) -> NDArray[Any]:
+    """Return a tensor's (or variable's) values as float32, in memory of their own."""
+    array: NDArray[Any] = np.array(tensor).astype(np.float32)
+    return array
+
+
+class FunctionOperator(FrameworkOperator):
+    """What ``tf.function`` makes of a function of tensors.
+
+    Args:
+        body: what is traced; takes the operands as tensors, so that none becomes a constant that
+            could be folded away, and returns a result, several, or nothing.
+        operands: its arguments, on the device; without what takes turns.
+        results: see :class:`FrameworkOperator`.
+        traced: makes the function, in its mode and on its device.
+        numbers: has the process-wide switch that is set when the function is called.
+        changed: places of operands that it overwrites, which are variables.
+        turns: see :class:`FrameworkOperator`; on the device.
+    """
+
+    def __init__(
+        self,
+        body: Callable[..., Any],
+        operands: Sequence[Any],
+        results: Callable[[Any], Mapping[str, NDArray[Any]]],
+        traced: Tracer,
+        numbers: Arithmetic,
+        *,
+        changed: Sequence[int] = (),
+        turns: Sequence[Any] = (),
+    ) -> None:
+        self._body, self._tracer, self._numbers = body, traced, numbers
+        self.mode = traced.mode
+        self.function = self.traced()
+        variables = [operands[place] for place in changed]
+        before = [tf.identity(one) for one in variables]
+
+        def restore() -> None:
+            for variable, value in zip(variables, before, strict=True):
+                variable.assign(value)
+
+        super().__init__(
+            self.function,
+            operands,
+            results,
+            guard=self._settled,
+            wait=traced.wait,
+            turns=turns,
+            restore=restore,
+        )
+
+    def traced(self) -> Any:
+        """Return the function anew: it is traced when it is called."""
+        return self._tracer(self._body)
+
+    @contextlib.contextmanager
+    def _settled(self) -> Iterator[None]:
+        self._numbers.settle()
+        yield

@@ -7,7 +7,7 @@ per channel are split: TensorFlow's gradients know none on a CPU.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydlbench.backends.frameworks.backend import op_of
 from pydlbench.backends.steps.inputs import trained
@@ -19,7 +19,6 @@ from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
 
@@ -43,6 +42,9 @@ class Net(Network):
     Raises:
         UnsupportedError: TensorFlow has not one of the layers.
     """
+
+    arrays: ClassVar[Any] = tf
+    scope: ClassVar[Any] = staticmethod(tf.name_scope)
 
     def __init__(
         self,
@@ -73,11 +75,6 @@ class Net(Network):
         for name, variable in self.variables.items():
             variable.assign(tf.cast(self.arranged(name, weights[name]), variable.dtype))
 
-    def scope(self, name: str) -> AbstractContextManager[Any]:
-        """Return the context in which operators get a name."""
-        context: AbstractContextManager[Any] = tf.name_scope(name)
-        return context
-
     def cast(self, tensor: Any) -> Any:
         """Return a tensor in the type of activations."""
         return tf.cast(tensor, self.computed)
@@ -93,14 +90,6 @@ class Net(Network):
     def lie(self, layer: Layer) -> Lie:
         """Return how the tensors of a layer lie."""
         return lie_of(layer, self._how(layer))
-
-    def transpose(self, tensor: Any, order: Sequence[int]) -> Any:
-        """Return a tensor with its dimensions in another order."""
-        return tf.transpose(tensor, order)
-
-    def reshape(self, tensor: Any, shape: Sequence[int]) -> Any:
-        """Return a tensor in another shape."""
-        return tf.reshape(tensor, shape)
 
     def pad(self, images: Any, pads: Sequence[tuple[int, int]]) -> Any:
         """Return images in another frame."""

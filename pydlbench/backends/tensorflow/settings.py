@@ -6,11 +6,17 @@ The other modules take ``tf`` from here, so that what TensorFlow reads when it i
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.backends.base import check_not_emulated, check_precision
-from pydlbench.errors import PrimitiveError, UnsupportedError
+from pydlbench.errors import (
+    InsufficientMemoryError,
+    PrimitiveError,
+    PydlbenchError,
+    UnsupportedError,
+)
 
 # Read when TensorFlow is imported: its C++ side reports every refusal on stderr too, although the
 # exception says the same.
@@ -21,7 +27,7 @@ import tensorflow as tf
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-__all__ = ["DTYPES", "Arithmetic", "Tracer", "arithmetic", "choose", "in_words", "tf"]
+__all__ = ["DTYPES", "Arithmetic", "Tracer", "arithmetic", "choose", "in_words", "tf", "translated"]
 
 
 def choose(device: str, threads: int) -> str:
@@ -207,3 +213,36 @@ class Tracer:
         if self.device != "/CPU:0":
             with tf.device(self.device):
                 tf.raw_ops.SyncDevice()
+
+
+# -----------------------------------------------------------------------------
+# What TensorFlow raises, as errors of ours with its reason in one sentence.
+
+# Kernels that are missing, or that say while they are built or first run what they cannot do.
+_REFUSALS = (tf.errors.UnimplementedError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
+
+
+def reason_of(message: str) -> str:
+    """Return the one sentence of a message of TensorFlow's that gives the reason.
+
+    Around it stand the functions and nodes of the graph, and sometimes a trace of Python's.
+    """
+    text = re.sub(r"\{\{\w+ [^}]*\}\}", "", message.split("[[", 1)[0])
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    sentence = lines[-1] if lines else message.strip()
+    return re.split(r"(?<=[.!?])\s+(?=[A-Z])", sentence, maxsplit=1)[0].rstrip(".")
+
+
+def translated(error: Exception, what: str) -> PydlbenchError:
+    """Return the error of ours that says the same.
+
+    Args:
+        error: one of ``tf.errors``.
+        what: operator, mode and what is special about the problem.
+    """
+    reason = reason_of(getattr(error, "message", None) or str(error))
+    if isinstance(error, tf.errors.ResourceExhaustedError):
+        return InsufficientMemoryError(f"TensorFlow, {what}: {reason}")
+    if isinstance(error, _REFUSALS):
+        return UnsupportedError(f"TensorFlow, {what}: {reason}")
+    return PrimitiveError(f"TensorFlow, {what}: {type(error).__name__}: {reason}")

@@ -27,8 +27,7 @@ from pydlbench.backends.tensorflow.graph import (
     listed,
 )
 from pydlbench.backends.tensorflow.net import Net
-from pydlbench.backends.tensorflow.refusals import translated
-from pydlbench.backends.tensorflow.settings import Tracer, arithmetic, tf
+from pydlbench.backends.tensorflow.settings import Tracer, arithmetic, tf, translated
 from pydlbench.backends.tensorflow.trace import StepProfiles, node_runs
 from pydlbench.devices.cpu.facts import read_cpu_facts
 from pydlbench.errors import UnsupportedError

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydlbench.backends.frameworks import hlo
 from pydlbench.backends.steps.trace import Trace
+from pydlbench.backends.tensorflow.graph import executed
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.errors import PrimitiveError
 from pydlbench.timing.statistics import median
@@ -19,7 +20,7 @@ from pydlbench.timing.statistics import median
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pydlbench.backends.tensorflow.operator import FunctionOperator
+    from pydlbench.backends.tensorflow.layers import FunctionOperator
 
 
 # -----------------------------------------------------------------------------
@@ -311,7 +312,9 @@ def kernels_behind(operator: FunctionOperator) -> tuple[str | None, str]:
             program = operator.function.experimental_get_compiler_ir(*operator.operands)
             text = program(stage="optimized_hlo")
             return hlo.kernels(text), hlo.detail(text)
-        return graph_kernels(_nodes(operator)), ""
+        # A graph is recorded when it is made, so one that has run before would not be.
+        graphs = executed(operator.traced(), operator.operands)
+        return graph_kernels(node.op for graph in graphs for node in graph.node), ""
     except Exception:  # noqa: BLE001 - a name is not worth a row, and none of this is stable
         return None, ""
 
@@ -320,18 +323,3 @@ def graph_kernels(nodes: Iterable[str]) -> str | None:
     """Return the operators among a graph's nodes: ``_MklNativeConv2D`` is oneDNN's."""
     names = dict.fromkeys(name for name in nodes if name not in _PLUMBING)
     return ", ".join(names) or None
-
-
-def _nodes(operator: FunctionOperator) -> list[str]:
-    from tensorflow.python.eager import context
-
-    current = context.context()
-    current.enable_run_metadata()
-    try:
-        current.export_run_metadata()  # drops what was recorded before
-        # A graph is recorded when it is made, so one that has run before would not be.
-        operator.traced()(*operator.operands)
-        record = current.export_run_metadata()
-    finally:
-        current.disable_run_metadata()
-    return [node.op for graph in record.partition_graphs for node in graph.node]

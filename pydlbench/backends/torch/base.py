@@ -1,8 +1,7 @@
-"""What PyTorch as a backend has on both devices: cases to the ways to run them."""
+"""PyTorch as a backend: from cases to the ways to run them, and what it is on a CPU."""
 
 from __future__ import annotations
 
-import abc
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +9,11 @@ import numpy as np
 import torch
 
 from pydlbench.backends.frameworks.backend import FrameworkBackend, Variant, checked_mode, renamed
+from pydlbench.backends.host_clock import HostClock
 from pydlbench.backends.torch import own_kernel, settings
 from pydlbench.backends.torch.layers import variants_of
 from pydlbench.backends.torch.operator import Site, TensorPlace, TorchOperator, empty
+from pydlbench.backends.torch.trace import behind_on_cpu
 from pydlbench.errors import UnsupportedError
 from pydlbench.models.own import is_own
 
@@ -76,7 +77,7 @@ def _check_frozen(case: KernelSpec) -> None:
 
 
 class TorchBackend(FrameworkBackend):
-    """PyTorch on one device.
+    """PyTorch on one device; a GPU has a class of its own.
 
     Args:
         device: ``cpu`` or ``cuda:N``.
@@ -123,13 +124,18 @@ class TorchBackend(FrameworkBackend):
         known = MODES[0] if is_own(mode or "") else checked_mode("torch", MODES, mode)
         return empty(self._place, known, torch.inference_mode, self.wait)
 
-    @abc.abstractmethod
-    def wait(self) -> None:
-        """Return when the device has done everything that was called."""
+    def clock(self, operator: Operator) -> HostClock:
+        """Return what times an operator on this device: on a CPU the host's clock."""
+        assert isinstance(operator, TorchOperator)
+        return HostClock(operator, self.cpus, operator.guard)
 
-    @abc.abstractmethod
+    def wait(self) -> None:
+        """Return when the device has done everything that was called: on a CPU at once."""
+
     def behind(self, operator: TorchOperator, case: KernelSpec) -> Behind:
-        """Look at a call from below."""
+        """Look at a call from below: on a CPU, ask oneDNN and MKL what they did."""
+        inference = case.pass_ == "forward" and case.propagation == "inference"
+        return behind_on_cpu(operator, threads=len(self.cpus), inference=inference)
 
     def accumulator(self, accumulate: str, case: KernelSpec) -> str:
         """Return what sums are kept in on this device.

@@ -11,8 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pydlbench.backends.frameworks.backend import entry_of, op_of
-from pydlbench.backends.frameworks.layouts import axes_of
-from pydlbench.backends.frameworks.operands import Lie, words_of
+from pydlbench.backends.frameworks.operands import Lie, axes_of, words_of
 from pydlbench.backends.frameworks.operator import LayerPass
 from pydlbench.backends.torch import fp8, gradients, recurrent
 from pydlbench.backends.torch.forward import (

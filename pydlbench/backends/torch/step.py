@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
 from torch import fx, nn
+from torch.fx.passes.shape_prop import ShapeProp
 from torch.utils.flop_counter import FlopCounterMode
 
 from pydlbench.backends import base
@@ -326,11 +327,12 @@ class TorchModel(CatalogueModel, TorchSubject):
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each node's output, NCHW or (batch, features), as a run finds it."""
-        recorder = _Shapes(self.net.module, self.net.outputs)
+        module, names = self.net.module, self.net.outputs
         self.set_layers(self.definition)
         with torch.no_grad(), autocast(self.case):
-            recorder.run(self.resident[0])
-        return recorder.shapes
+            ShapeProp(module).propagate(self.resident[0])
+        nodes = [one for one in module.graph.nodes if one.name in names]
+        return {names[one.name]: tuple(one.meta["tensor_meta"].shape) for one in nodes}
 
     def elements(self) -> int:
         """Return the number of trained elements."""
@@ -372,22 +374,6 @@ class TorchModel(CatalogueModel, TorchSubject):
         with torch.no_grad():
             for one in self.parameters:
                 one.sub_(one.grad, alpha=rate)
-
-
-class _Shapes(fx.Interpreter):  # type: ignore[misc]  # an unknown class to mypy
-    """Runs a module node by node and keeps the shapes of what stands for nodes of ours."""
-
-    def __init__(self, module: fx.GraphModule, names: Mapping[str, str]) -> None:
-        super().__init__(module)
-        self._names = names
-        self.shapes: dict[str, tuple[int, ...]] = {}
-
-    def run_node(self, n: fx.Node) -> Any:
-        """Run a node and keep its shape."""
-        result = super().run_node(n)
-        if n.name in self._names:
-            self.shapes[self._names[n.name]] = tuple(result.shape)
-        return result
 
 
 def _convolution_backward(

@@ -5,7 +5,7 @@ import pytest
 
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.verification.inputs import make_inputs
-from pydlbench.errors import PrimitiveError, UnsupportedError
+from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
@@ -70,27 +70,6 @@ def test_a_gradient_computes_nothing_of_the_forward_pass(backend):
         assert operator.program().count(" convolution(") == 1
 
 
-def test_calls_are_samples_that_end_with_their_result(backend):
-    kernel = backend.prepare(KernelSpec(layer=CONV), Preparation())
-    chunk = kernel.sample(Request(samples=3, inner=2, untimed=1))
-    assert len(chunk.seconds) == 3
-    assert min(chunk.seconds) > 0
-    assert chunk.threads == len(backend.cpus)
-
-
-def test_a_wrong_function_is_a_failure(backend, monkeypatch):
-    from pydlbench.backends.jax import forward
-
-    right = forward.lax.conv_general_dilated
-
-    def wrong(*operands, **words):
-        return right(*operands, **words).at[0, 1, 1, 1].add(0.01)
-
-    monkeypatch.setattr(forward.lax, "conv_general_dilated", wrong)
-    with pytest.raises(PrimitiveError, match=r"right result: dst\["):
-        backend.prepare(KernelSpec(layer=CONV), Preparation())
-
-
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -107,12 +86,6 @@ def test_what_it_lacks_is_one_sentence(backend, changes, sentence):
     case = KernelSpec(**{"layer": CONV, **changes})
     with pytest.raises(UnsupportedError, match=sentence):
         backend.prepare(case, Preparation())
-
-
-def test_the_empty_call_is_a_call(backend):
-    assert backend.empty("xla").outputs()["dst"].tolist() == [0.0]
-    assert backend.probe("empty_call", {"mode": "xla", "samples": 3, "inner": 2})["seconds"] > 0
-    assert backend.describe()["threads"] == len(backend.cpus)
 
 
 # -----------------------------------------------------------------------------

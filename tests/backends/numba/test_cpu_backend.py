@@ -17,7 +17,6 @@ from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
-from pydlbench.timing.chunk import Request
 
 CONV = build_layer("conv", batch=1, in_channels=2, in_size=3, out_channels=2, kernel=2)
 
@@ -60,14 +59,6 @@ def test_each_call_allocates_its_result(backend):
     (first,), (second,) = operator.call(), operator.call()
     assert first is not second
     np.testing.assert_array_equal(first, second)
-
-
-def test_samples_are_counted(backend):
-    kernel = backend.prepare(KernelSpec(layer=CONV), Preparation())
-    chunk = kernel.sample(Request(samples=3, inner=2, untimed=1))
-    assert len(chunk.seconds) == 3
-    assert chunk.threads == len(backend.cpus)
-    assert kernel.facts.timing == "steady"
 
 
 MAXIMA = build_layer("pool", batch=1, channels=2, in_size=4, kernel=2)

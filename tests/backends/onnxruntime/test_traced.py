@@ -10,7 +10,7 @@ pytest.importorskip("onnxruntime")
 import onnx_network
 
 from pydlbench.backends.onnxruntime.backend import create
-from pydlbench.backends.onnxruntime.traced import node_seconds
+from pydlbench.backends.onnxruntime.recording import node_seconds
 from pydlbench.backends.steps.operations import prepare_step
 from pydlbench.errors import PrimitiveError
 from pydlbench.records.step import StepPreparation, StepSpec

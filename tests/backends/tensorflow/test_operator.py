@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("backend")
 
 
 def operator(function, operands, mode: str, tf32: bool | None = None):
-    from pydlbench.backends.tensorflow.operator import FunctionOperator, as_array, upload
+    from pydlbench.backends.tensorflow.layers import FunctionOperator, as_array, upload
     from pydlbench.backends.tensorflow.settings import Arithmetic, Tracer
 
     return FunctionOperator(
@@ -26,7 +26,7 @@ def operator(function, operands, mode: str, tf32: bool | None = None):
 
 @pytest.mark.parametrize("mode", ["graph", "xla"])
 def test_operands_are_no_constants(mode):
-    from pydlbench.backends.tensorflow.operator import upload
+    from pydlbench.backends.tensorflow.layers import upload
 
     one = operator(lambda a, b: a @ b, [np.eye(3, dtype="f"), np.ones((3, 3), "f")], mode)
     before = one.outputs()["dst"]

@@ -4,7 +4,6 @@ import pytest
 
 from pydlbench.errors import InsufficientMemoryError, PrimitiveError, UnsupportedError
 from pydlbench.ops.table import build_layer
-from pydlbench.records.specs import KernelSpec
 
 pytestmark = pytest.mark.usefixtures("tensorflow_backend")
 
@@ -119,14 +118,13 @@ def test_precisions_that_are_not_there(precision, on_gpu, reason):
     ],
 )
 def test_one_sentence_gives_the_reason(message, reason):
-    from pydlbench.backends.tensorflow.refusals import reason_of
+    from pydlbench.backends.tensorflow.settings import reason_of
 
     assert reason_of(message) == reason
 
 
 def test_errors_are_told_apart():
-    from pydlbench.backends.tensorflow.refusals import translated
-    from pydlbench.backends.tensorflow.settings import tf
+    from pydlbench.backends.tensorflow.settings import tf, translated
 
     cases = {
         tf.errors.UnimplementedError: UnsupportedError,
@@ -155,14 +153,3 @@ def test_kernels_are_named_without_plumbing():
     """
     assert hlo.kernels(program) == "convolution f32, __onednn$matmul bf16"
     assert hlo.kernels("ENTRY %f (x: f32[]) -> f32[]") is None
-
-
-def test_a_layer_that_is_in_no_table_is_unsupported(monkeypatch):
-    from pydlbench.backends.tensorflow import layers
-    from pydlbench.backends.tensorflow.settings import Tracer, arithmetic
-
-    tracer = Tracer("/CPU:0", "graph")
-    monkeypatch.setattr(layers, "FORWARD", {"gemm": layers.FORWARD["gemm"]})
-    for layer, word in ((conv(8, 3, 1, 0), "conv2d"), (build_layer("relu", channels=1), "relu")):
-        with pytest.raises(UnsupportedError, match=f"tensorflow: no {word} layers here"):
-            layers.variants_of(KernelSpec(layer=layer), tracer, arithmetic("fp32", False, ()))

@@ -4,7 +4,7 @@ import problems
 import pytest
 
 from pydlbench.backends.base import Preparation
-from pydlbench.backends.frameworks.layouts import axes_of
+from pydlbench.backends.frameworks.operands import axes_of
 from pydlbench.backends.verification.inputs import make_inputs
 from pydlbench.backends.verification.verify import verify
 from pydlbench.errors import UnsupportedError
