@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pydlbench.backends.native.links import check_chained, check_listed, problem_text
+from pydlbench.backends.native.links import check_listed
+from pydlbench.backends.native.listing import check_chained, problem_text
 from pydlbench.backends.steps import operations
 from pydlbench.errors import BackendMissingError, PydlbenchError, UnsupportedError
 from pydlbench.models import build_model

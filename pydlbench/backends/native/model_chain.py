@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from pydlbench.backends.native.chains import ChainLink
-from pydlbench.backends.native.links import check_chained, list_step, problem_text
+from pydlbench.backends.native.links import list_step
+from pydlbench.backends.native.listing import check_chained, problem_text
 from pydlbench.backends.verification.verify import verify
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.models.graph import INPUT
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.native.chains import Chain, Chains
     from pydlbench.backends.native.cpu import CpuBackend, CpuKernel
     from pydlbench.backends.native.cuda import CudaBackend, CudaKernel
-    from pydlbench.backends.native.links import Link, Listing
+    from pydlbench.backends.native.listing import Link, Listing
     from pydlbench.backends.verification.verify import Verdict
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
@@ -346,7 +347,7 @@ def prepare_listed(
         listing: its kernels.
         case: the step that it is of.
         choices: ``<algorithm> <layout>`` of the fastest kernels alone, by
-            :func:`pydlbench.backends.native.links.problem_text`.
+            :func:`pydlbench.backends.native.listing.problem_text`.
         save: folder to write output and gradients into.
         timing: how it is timed: on a GPU ``cuda-graph`` or ``events``; ``auto`` is the first way
             that its device has and its libraries allow.

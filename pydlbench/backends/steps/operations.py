@@ -88,7 +88,7 @@ def prepare_native_chain(
         UnsupportedError: an operation of which there is no native kernel, another precision, or a
             way to time it that there is not.
     """
-    from pydlbench.backends.native.links import Listing
+    from pydlbench.backends.native.listing import Listing
     from pydlbench.backends.native.model_chain import prepare_listed, prepare_model
 
     step = StepSpec.from_dict(case)

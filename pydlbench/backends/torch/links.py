@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 import torch
 
-from pydlbench.backends.native.links import Link, Listing
+from pydlbench.backends.native.listing import Link, Listing
 from pydlbench.backends.torch.chain import below_autograd
 from pydlbench.backends.torch.recording import Slot
 from pydlbench.errors import UnsupportedError

@@ -12,7 +12,8 @@ pytest.importorskip("pydlbench._cpu")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812 - PyTorch calls it so itself
 
-from pydlbench.backends.native.links import Listing, list_step, problem_text  # noqa: E402
+from pydlbench.backends.native.links import list_step  # noqa: E402
+from pydlbench.backends.native.listing import Listing, problem_text  # noqa: E402
 from pydlbench.backends.native.model_chain import NativeChain  # noqa: E402
 from pydlbench.backends.steps.inputs import make_batch, make_weights  # noqa: E402
 from pydlbench.backends.torch import worker  # noqa: E402
