@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from pydlbench.backends.native.gradients import Differentiation
-from pydlbench.backends.native.listing import Link, Listing
+from pydlbench.backends.native.listing import LEAVING, UPDATES, Link, Listing
 from pydlbench.backends.steps.inputs import make_batch, make_weights, trained, weight_shapes
 from pydlbench.errors import UnsupportedError
 from pydlbench.models.graph import INPUT, trained_tensors
@@ -91,7 +91,7 @@ class _Lister:
                 self._add_forward(item)
         if phase != "forward":
             self._differentiate()
-        for item in (*terms, *(item for item in items if item.layer.op in _UPDATES)):
+        for item in (*terms, *(item for item in items if item.layer.op in UPDATES)):
             self._add_of_weights(item)
         return Listing(
             links=tuple(self._links),
@@ -188,7 +188,7 @@ class _Lister:
         if node is not None and node.op == "dropout" and not self._dropout:
             assert item.layer.kind == "pointwise"
             item = replace(item, layer=item.layer.replace(keep=1.0))
-        leaves = item.propagation == "training" and node is not None and node.op in _LEAVING
+        leaves = item.propagation == "training" and item.layer.op in LEAVING
         self._links.append(
             Link(
                 name=f"{name} {item.pass_}",
@@ -213,9 +213,3 @@ class _Lister:
         if name not in self._values:
             self._values[name] = self._value(self._model[name].inputs[0])
         return self._values[name]
-
-
-#: What may leave something for its gradient: which element was the largest, intermediate sums.
-_LEAVING: Final = ("pool", "lrn")
-#: What is done to weights once all gradients are there.
-_UPDATES: Final = ("sgd", "momentum")

@@ -8,7 +8,7 @@ follow from them (``backends.native.gradients``).
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from pydlbench.records.step import StepSpec
 
 _TEXT: Final = "listing.json"
+#: What may leave something for its gradient: which element was the largest, intermediate sums.
+LEAVING: Final = ("pool", "lrn")
+#: What is done to weights once all gradients are there.
+UPDATES: Final = ("sgd", "momentum")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +74,11 @@ class Listing:
     given: Mapping[str, NDArray[np.float32]]
     gradients: dict[str, str]
     rate: float | None = None
+
+    def before_updates(self) -> Self:
+        """Return the same without what is done to weights once their gradients are there."""
+        links = tuple(link for link in self.links if link.work.layer.op not in UPDATES)
+        return replace(self, links=links, rate=None)
 
     def save(self, folder: Path) -> None:
         """Write it down for another process: a text, and numbered files of what is given.

@@ -95,7 +95,9 @@ def prepare_native_chain(
     folder = None if save is None else Path(save)
     if listed is not None:
         listing = Listing.load(Path(listed))
-        return prepare_listed(backend, listing, step, choices, folder, timing)
+        normalises = any(link.work.layer.op == "batchnorm" for link in listing.links)
+        checked = listing.before_updates() if listing.gradients and normalises else None
+        return prepare_listed(backend, listing, step, choices, folder, timing, checked=checked)
     model = build_model(step.model, batch=step.batch, **step.options)
     return prepare_model(backend, model, step, choices, folder, timing)
 

@@ -31,7 +31,7 @@ def listed(module, *inputs):
     with torch.no_grad(), worker.without_fused_layers():
         found = record(lambda: [module(*inputs)], naming=by_module(module), parameters={})
         names = {one: name for name, one in module.named_parameters()}
-        return list_recording(found, names)[0], module(*inputs).numpy()
+        return list_recording(found, names).listing, module(*inputs).numpy()
 
 
 def computed(listing, tmp_path):
@@ -201,6 +201,90 @@ def test_a_chain_computes_what_the_module_does(name, tmp_path):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+class Mixed(nn.Module):
+    """What a kernel of a gradient is made for of other forward kernels."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.mix = nn.Embedding(7, 8), nn.Linear(8, 6)
+        self.first, self.second = nn.Linear(6, 3), nn.Linear(6, 3)
+        self.norm = nn.LayerNorm(6)
+
+    def forward(self, words):
+        x = self.norm(self.mix(self.words(words)))
+        left, right = self.first(x), self.second(x)
+        scores = F.softmax(left @ right.transpose(-1, -2) / 2, -1)
+        y = torch.cat([left - right, scores @ (left * right)], -1)
+        return -F.leaky_relu(y[..., 1:]).square()
+
+
+def normalised():
+    return nn.Sequential(
+        *(nn.Conv2d(4, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True)),
+        *(nn.MaxPool2d(2), Residual8(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)),
+    )
+
+
+class Residual8(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 1)
+
+    def forward(self, x):
+        return torch.relu_(self.second(F.gelu(self.first(x))) + x)
+
+
+def of_labels(output):
+    return F.cross_entropy(output, torch.tensor([3, 1]))
+
+
+TRAINED = {
+    "normalised": lambda: (normalised(), IMAGES, of_labels),
+    "attention": lambda: (Transformer(fused=False), SENTENCES, lambda y: y.square().mean()),
+    "encoder": lambda: (
+        nn.TransformerEncoderLayer(8, 2, 16, dropout=0, batch_first=True),
+        SENTENCES,
+        lambda y: y.square().mean(),
+    ),
+    "mixed": lambda: (Mixed(), torch.tensor([[1, 2, 3], [0, 6, 2]]), torch.sum),
+}
+
+
+@pytest.mark.product
+@pytest.mark.parametrize("momentum", [0, 0.9])
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_chain_of_training_steps_has_the_gradients_and_updates(name, momentum, tmp_path):
+    torch.manual_seed(0)
+    module, inputs, loss_of = TRAINED[name]()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=momentum)
+
+    def step():
+        optimizer.zero_grad()
+        output = module(inputs)
+        loss = loss_of(output)
+        loss.backward()
+        optimizer.step()
+        return [output, loss]
+
+    step()
+    parameters = {tensor: name for name, tensor in module.named_parameters()}
+    recording = record(step, naming=by_module(module), parameters=parameters, optimizer=optimizer)
+    names = {**parameters, **{tensor: name for name, tensor in module.named_buffers()}}
+    made = list_recording(recording, names, parameters)
+    output, _ = step()
+    made.listing.save(tmp_path)
+    chain = NativeChain(Listing.load(tmp_path), "channels last")
+    for _ in range(2):
+        chain.chain.load()
+        chain.chain.run()
+        np.testing.assert_allclose(chain.output(), output.detach(), rtol=1e-4, atol=1e-5)
+        gradients, expected = dict(chain.gradients()), dict(made.gradients())
+        assert gradients.keys() == expected.keys() == set(parameters.values())
+        for tensor, gradient in expected.items():
+            np.testing.assert_allclose(gradients[tensor], gradient, rtol=1e-3, atol=1e-5)
+    assert chain.check_update().status == "ok"
+
+
 def test_views_and_copies_have_no_kernel_and_heads_are_turned():
     listing, _ = listed(Transformer(fused=False), SENTENCES)
     gemm = ["gemm", "bias"]
@@ -229,7 +313,7 @@ def test_what_is_overwritten_is_read_as_it_was_before_and_after():
 
     with torch.no_grad():
         found = record(lambda: [twice(IMAGES)], naming=by_module(nn.Identity()), parameters={})
-    first, second, third, last = list_recording(found, {})[0].links
+    first, second, third, last = list_recording(found, {}).listing.links
     assert second.reads["src"] == third.reads["src"] == first.writes["dst"]
     assert set(last.reads.values()) == {third.writes["dst"], second.writes["dst"]}
 
@@ -277,11 +361,11 @@ def test_a_model_of_the_catalogue_has_the_kernels_of_its_graph(name, layout):
     model = build_model(name, 1)
     case = StepSpec(model=name, batch=1, layout=layout)
     with TorchModel(model, make_weights(model), case, make_batch(model)) as made:
-        listing, notes = list_recording(made.record().recording, {})
+        made_list = list_recording(made.record().recording, {})
 
     def problems(links):
         each = (link.work for link in links)
         return Counter(problem_text(one.layer, one.pass_, one.propagation) for one in each)
 
-    assert notes == ()
-    assert problems(listing.links) == problems(list_step(model, "forward").links)
+    assert made_list.notes == ()
+    assert problems(made_list.listing.links) == problems(list_step(model, "forward").links)
