@@ -523,20 +523,15 @@ class _Optimizer:
             UnsupportedError: it is another one.
         """
         calls = [call for call in recording.calls if call.direction == "optimizer"]
-        rates, factors = set(), set()
-        for call in calls:
-            match call.operator, call.arguments:
-                case "aten.add_", (Slot(), Slot()):
-                    rates |= {call.keywords["alpha"]} if "alpha" in call.keywords else set()
-                case "aten.mul_", (Slot(), float(factor)):
-                    factors.add(factor)
-                case _ if not call.implied:
-                    raise _refused(call, "an optimizer that is neither sgd nor momentum")
         if not calls:
             return None
-        if len(rates) != 1 or len(factors) > 1:
+        others = {call.operator for call in calls} - {"aten.add_", "aten.mul_"}
+        rates = {call.keywords["alpha"] for call in calls if "alpha" in call.keywords}
+        factors = {call.arguments[1] for call in calls if call.operator == "aten.mul_"}
+        if others or len(rates) != 1 or len(factors) > 1:
             raise UnsupportedError(
-                f"an optimizer of {len(rates)} rates and {len(factors)} momenta has no native chain"
+                f"the optimizer calls {', '.join(sorted(others)) or 'several rates'}: native "
+                "updates are those of sgd and momentum, so there is no native chain"
             )
         return cls(-rates.pop(), factors.pop() if factors else None)
 
