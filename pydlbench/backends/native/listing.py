@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NotRequired, Self, TypedDict
 
 import numpy as np
 
@@ -33,6 +33,19 @@ LEAVING: Final = ("pool", "lrn")
 UPDATES: Final = ("sgd", "momentum")
 
 
+class LinkArguments(TypedDict):
+    """What a native module's ``Link`` takes, but for its word for the pass."""
+
+    name: str
+    problem: str
+    kind: str
+    fields: Mapping[str, object]
+    reads: Mapping[str, str]
+    writes: Mapping[str, str]
+    workspace: NotRequired[str]
+    choice: NotRequired[str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
     """A kernel of a step.
@@ -51,6 +64,28 @@ class Link:
     reads: dict[str, str]
     writes: dict[str, str]
     workspace: str = ""
+
+    @property
+    def problem(self) -> str:
+        """A text that links share which compute the same."""
+        return problem_text(self.work.layer, self.work.pass_, self.work.propagation)
+
+    def arguments(self, choices: Mapping[str, str]) -> LinkArguments:
+        """Return what a native module's ``Link`` takes.
+
+        Args:
+            choices: ``<algorithm> <layout>`` of the fastest kernels alone, by problem.
+        """
+        return {
+            "name": self.name,
+            "problem": self.problem,
+            "kind": self.work.layer.kind,
+            "fields": self.work.layer.problem_fields(),
+            "reads": self.reads,
+            "writes": self.writes,
+            "workspace": self.workspace,
+            "choice": choices.get(self.problem, ""),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
