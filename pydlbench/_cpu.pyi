@@ -7,7 +7,8 @@ from typing import TypedDict, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from pydlbench.backends.native.chains import LinkArguments, Load, Step
+from pydlbench.backends.native.chains import Load, Step
+from pydlbench.backends.native.listing import LinkArguments
 
 class Pass(enum.Enum):
     forward_inference = ...

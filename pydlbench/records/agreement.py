@@ -15,6 +15,8 @@ TOLERANCE = 1e-3
 #: Relative change of the weights that tells how far rounding carries: a ReLU that opens in one
 #: of two computations changes the gradients of everything before it.
 DISTURBANCE = 1e-6
+#: Folder of what a framework computes with such weights, within that of what it computes.
+DISTURBED = "disturbed"
 _FLOORS = 2.0
 _LISTED = 3
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from pydlbench.records.agreement import DISTURBANCE, Agreement
+from pydlbench.records.agreement import DISTURBANCE, DISTURBED, Agreement
 from pydlbench.records.step import StepPreparation
 from pydlbench.steps.prepare import prepare_step
 from pydlbench.words import FRAMEWORKS
@@ -53,7 +53,7 @@ def agree_with(saved: Path, case: StepSpec, framework: str, session: Session) ->
         PydlbenchError: the framework is missing or refuses.
     """
     with tempfile.TemporaryDirectory() as name:
-        reference, disturbed = Path(name) / framework, Path(name) / "disturbed"
+        reference, disturbed = Path(name) / framework, Path(name) / DISTURBED
         _saved(case, framework, session, reference)
         found = compare(reference, saved)
         if found.check.status != "ok":
@@ -75,12 +75,13 @@ def _saved(
     prepare_step(own, session, preparation=how).release()
 
 
-def compare(first: Path, second: Path) -> Agreement:
+def compare(first: Path, second: Path, *, again: bool = False) -> Agreement:
     """Compare what two frameworks have saved in folders; deletes each file once it is read.
 
     Args:
         first: the one that errors are relative to.
         second: the other; folders are named after their frameworks.
+        again: whether the first one's files are kept, to be compared again.
     """
     names = [(folder / "names.txt").read_text().splitlines() for folder in (first, second)]
     assert names[0] == names[1], (names[0], names[1])
@@ -88,7 +89,7 @@ def compare(first: Path, second: Path) -> Agreement:
     for number, name in enumerate(names[0]):
         files = first / f"{number}.npy", second / f"{number}.npy"
         errors[name], norms[name] = _errors(*files)
-        for file in files:
+        for file in files[1:] if again else files:
             file.unlink()
     gradients = {name: error for name, error in errors.items() if name != "output"}
     ranked = sorted(gradients, key=lambda name: gradients[name])

@@ -19,6 +19,14 @@ from pydlbench.steps import agreement
 from pydlbench.steps.session import StepSession
 from pydlbench.timing.chunk import Request
 
+OWN = """
+import torch
+from torch import nn
+
+def build():
+    layers = nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(72, 5)), torch.ones(2, 3, 8, 8)
+"""
 CASE = StepSpec(model="mnist", batch=4, phase="training")
 
 
@@ -185,12 +193,18 @@ def test_conversions_are_told_from_kernels():
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("phase", ["forward", "training"])
-def test_a_real_chain_agrees_with_the_framework_and_can_be_timed(phase):
+@pytest.mark.parametrize(
+    ("phase", "own"), [("forward", None), ("training", None), ("training", OwnSpec())]
+)
+def test_a_real_chain_agrees_with_the_framework_and_can_be_timed(phase, own, tmp_path):
     pytest.importorskip("pydlbench._cpu")
     pytest.importorskip("torch")
+    name = "mnist"
+    if own is not None:
+        name = f"{tmp_path / 'mine.py'}:build"
+        (tmp_path / "mine.py").write_text(OWN)
     with StepSession(Options()) as session:
-        case = StepSpec(model="mnist", batch=4, phase=phase)
+        case = StepSpec(model=name, batch=None if own else 4, phase=phase, own=own)
         kernel = prepare_native_chain(case, session)
         assert [one.status for one in kernel.facts.checks] == ["ok"] * len(kernel.facts.checks)
         assert "agreement" in [one.name for one in kernel.facts.checks]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NotRequired, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -11,56 +10,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from pydlbench.records.specs import KernelSpec
-
-
-class LinkArguments(TypedDict):
-    """What a native module's ``Link`` takes, but for its word for the pass."""
-
-    name: str
-    problem: str
-    kind: str
-    fields: Mapping[str, object]
-    reads: Mapping[str, str]
-    writes: Mapping[str, str]
-    workspace: NotRequired[str]
-    choice: NotRequired[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChainLink:
-    """A kernel of a step, by the names of the tensors that it works on.
-
-    Attributes:
-        name: for people: ``conv1 forward``.
-        problem: links with the same text compute the same.
-        case: layer, pass and propagation; the rest is not looked at.
-        reads: names of tensors by role.
-        writes: the same; updated ones in both.
-        workspace: what a forward link leaves for the backward link of the same text, or empty.
-        choice: ``<algorithm> <layout>`` that was found to be the fastest alone, or empty.
-    """
-
-    name: str
-    problem: str
-    case: KernelSpec
-    reads: dict[str, str]
-    writes: dict[str, str]
-    workspace: str = ""
-    choice: str = ""
-
-    def arguments(self) -> LinkArguments:
-        """Return what a native module's ``Link`` takes."""
-        return {
-            "name": self.name,
-            "problem": self.problem,
-            "kind": self.case.layer.kind,
-            "fields": self.case.layer.problem_fields(),
-            "reads": self.reads,
-            "writes": self.writes,
-            "workspace": self.workspace,
-            "choice": self.choice,
-        }
+    from pydlbench.backends.native.listing import Link
 
 
 class Step(TypedDict):
@@ -123,10 +73,11 @@ class Chains(Protocol):
 
     def make(
         self,
-        links: Sequence[ChainLink],
+        links: Sequence[Link],
         given: Mapping[str, NDArray[np.float32]],
         kept: Collection[str],
         way: str,
+        choices: Mapping[str, str],
     ) -> Any:
         """Return a chain that is ready to run.
 
@@ -135,6 +86,7 @@ class Chains(Protocol):
             given: tensors that no link makes, dense.
             kept: names of what is read back.
             way: one of ``ways``.
+            choices: ``<algorithm> <layout>`` of the fastest kernels alone, by problem.
 
         Raises:
             UnsupportedError: a link of which there is no kernel.

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.native.chains import ChainLink
+    from pydlbench.backends.native.listing import Link
+    from pydlbench.models.passes import StepPass
     from pydlbench.ops.op import Layer
     from pydlbench.records.specs import KernelSpec
 
@@ -199,7 +200,7 @@ _CODE_FOR = re.compile(r":\w+")
 _VECTORS: Final = {"avx512": 512, "avx2": 256, "avx": 256, "sse41": 128}
 
 
-def native_pass(case: KernelSpec) -> _cpu.Pass:
+def native_pass(case: KernelSpec | StepPass) -> _cpu.Pass:
     """Return the propagation kind of a case."""
     if case.pass_ == "forward":
         training = case.propagation == "training"
@@ -613,13 +614,16 @@ class CpuChains:
 
     def make(
         self,
-        links: Sequence[ChainLink],
+        links: Sequence[Link],
         given: Mapping[str, NDArray[np.float32]],
         kept: Collection[str],
         way: str,
+        choices: Mapping[str, str],
     ) -> _cpu.Chain:
         """Return a chain that is ready to run."""
-        made = [_cpu.Link(pass_=native_pass(link.case), **link.arguments()) for link in links]
+        made = [
+            _cpu.Link(pass_=native_pass(link.work), **link.arguments(choices)) for link in links
+        ]
         cpus = [] if self._backend is None else self._backend.cpus
         return _cpu.Chain(made, given, kept, _cpu.Precision.fp32, _WAYS[way], self._known, cpus)
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pydlbench.backends import autotune
-    from pydlbench.backends.native.chains import ChainLink
+    from pydlbench.backends.native.listing import Link
     from pydlbench.timing.chunk import Chunk, Request
 
 Facts = TypeVar("Facts")
@@ -313,13 +313,16 @@ class CudaChains:
 
     def make(
         self,
-        links: Sequence[ChainLink],
+        links: Sequence[Link],
         given: Mapping[str, NDArray[np.float32]],
         kept: Collection[str],
         way: str,
+        choices: Mapping[str, str],
     ) -> _cuda.Chain:
         """Return a chain that is ready to run."""
-        made = [_cuda.Link(pass_=native_pass(link.case), **link.arguments()) for link in links]
+        made = [
+            _cuda.Link(pass_=native_pass(link.work), **link.arguments(choices)) for link in links
+        ]
         return _cuda.Chain(self._offers, made, given, kept, _WAYS[way])
 
     def seconds(self, chain: _cuda.Chain, samples: int, timing: str) -> list[float]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pydlbench.backends.base import Preparation
+    from pydlbench.models.passes import StepPass
     from pydlbench.records.specs import KernelSpec
 
 
@@ -69,7 +70,7 @@ def reference(case: KernelSpec) -> _cuda.Reference | None:
     return _cuda.reference(layer.kind, native_pass(case), layer.problem_fields(), fused=fused)
 
 
-def native_pass(case: KernelSpec) -> str:
+def native_pass(case: KernelSpec | StepPass) -> str:
     """Return the pass of a case as the native module calls it."""
     return f"forward-{case.propagation}" if case.pass_ == "forward" else case.pass_
 

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from pydlbench.backends.native.chains import ChainLink
-from pydlbench.backends.native.links import check_chained, list_step, problem_text
+from pydlbench.backends.native.links import list_step
+from pydlbench.backends.native.listing import check_chained
 from pydlbench.backends.verification.verify import verify
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.models.graph import INPUT
 from pydlbench.records.agreement import TOLERANCE
 from pydlbench.records.chain import ChainFacts, ChainStep
-from pydlbench.records.specs import KernelSpec
 from pydlbench.records.step import Check
 from pydlbench.timing.statistics import median
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from pydlbench.backends.native.chains import Chain, Chains
     from pydlbench.backends.native.cpu import CpuBackend, CpuKernel
     from pydlbench.backends.native.cuda import CudaBackend, CudaKernel
-    from pydlbench.backends.native.links import Link, Listing
+    from pydlbench.backends.native.listing import Link, Listing
     from pydlbench.backends.verification.verify import Verdict
     from pydlbench.models.graph import Model
     from pydlbench.records.step import StepSpec
@@ -80,10 +79,11 @@ class NativeChain:
         self._chains: Chains = chains
         self._given = listing.given
         self.chain: Chain = chains.make(
-            _links(listing, choices or {}),
+            listing.links,
             self._given,
             self._kept() | set(kept) - self._given.keys(),
             layouts,
+            choices or {},
         )
 
     def output(self) -> NDArray[np.float32]:
@@ -224,12 +224,7 @@ def check_kernels(listing: Listing, layouts: str, **how: Any) -> Check:
         how: further arguments of it.
     """
     backward = [one for one in listing.links if one.work.pass_ != "forward"]
-    links = list(
-        {
-            problem_text(one.work.layer, one.work.pass_, one.work.propagation): one
-            for one in reversed(backward)
-        }.values()
-    )
+    links = list({link.problem: link for link in reversed(backward)}.values())
     wrong, worst = [], 0.0
     for group in _groups(links):
         kept = {name for one in group for name in (*one.reads.values(), *one.writes.values())}
@@ -263,27 +258,6 @@ def _groups(links: Sequence[Link]) -> Iterator[list[Link]]:
         size += own
     if group:
         yield group
-
-
-def _links(listing: Listing, choices: Mapping[str, str]) -> list[ChainLink]:
-    """Return the links as the native backends take them."""
-    found = []
-    for link in listing.links:
-        work = link.work
-        case = KernelSpec(layer=work.layer, pass_=work.pass_, propagation=work.propagation)
-        problem = problem_text(work.layer, work.pass_, work.propagation)
-        found.append(
-            ChainLink(
-                name=link.name,
-                problem=problem,
-                case=case,
-                reads=link.reads,
-                writes=link.writes,
-                workspace=link.workspace,
-                choice=choices.get(problem, ""),
-            )
-        )
-    return found
 
 
 def prepare_model(
@@ -346,7 +320,7 @@ def prepare_listed(
         listing: its kernels.
         case: the step that it is of.
         choices: ``<algorithm> <layout>`` of the fastest kernels alone, by
-            :func:`pydlbench.backends.native.links.problem_text`.
+            :func:`pydlbench.backends.native.listing.problem_text`.
         save: folder to write output and gradients into.
         timing: how it is timed: on a GPU ``cuda-graph`` or ``events``; ``auto`` is the first way
             that its device has and its libraries allow.

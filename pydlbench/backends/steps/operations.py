@@ -88,14 +88,16 @@ def prepare_native_chain(
         UnsupportedError: an operation of which there is no native kernel, another precision, or a
             way to time it that there is not.
     """
-    from pydlbench.backends.native.links import Listing
+    from pydlbench.backends.native.listing import Listing
     from pydlbench.backends.native.model_chain import prepare_listed, prepare_model
 
     step = StepSpec.from_dict(case)
     folder = None if save is None else Path(save)
     if listed is not None:
         listing = Listing.load(Path(listed))
-        return prepare_listed(backend, listing, step, choices, folder, timing)
+        normalises = any(link.work.layer.op == "batchnorm" for link in listing.links)
+        checked = listing.before_updates() if listing.gradients and normalises else None
+        return prepare_listed(backend, listing, step, choices, folder, timing, checked=checked)
     model = build_model(step.model, batch=step.batch, **step.options)
     return prepare_model(backend, model, step, choices, folder, timing)
 

@@ -1,4 +1,8 @@
-"""A recorded forward step as a list of native kernels that read each other's results.
+"""A recorded step as a list of native kernels that read each other's results.
+
+Of a step with a backward pass, the calls of the network and of the loss are listed; the kernels of
+the gradients follow from theirs (``backends.native.gradients``), and those of the optimizer from
+what it calls.
 
 A tensor of the list is what a tensor of the step holds, element by element in the order of its
 dimensions: its memory, how often that was overwritten, its first element, and the way from one
@@ -13,12 +17,13 @@ import itertools
 import math
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import numpy as np
 import torch
 
-from pydlbench.backends.native.links import Link, Listing
+from pydlbench.backends.native.gradients import Differentiation
+from pydlbench.backends.native.listing import LEAVING, Link, Listing
 from pydlbench.backends.torch.chain import below_autograd
 from pydlbench.backends.torch.recording import Slot
 from pydlbench.errors import UnsupportedError
@@ -26,19 +31,25 @@ from pydlbench.models.passes import StepPass
 from pydlbench.ops.meaning import LayerPass, Value, on_images
 from pydlbench.ops.op import INTEGERS
 from pydlbench.ops.seen.aten import leaves, mapped, meaning_of
+from pydlbench.ops.table import build_layer
 from pydlbench.ops.tensors import merged_elementwise, merged_move
 from pydlbench.records.operator import RecordedCall
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from pydlbench.backends.torch.recording import Call, Recording
     from pydlbench.ops.meaning import Binding
+    from pydlbench.ops.op import Layer
 
 #: Sizes with their strides, in elements; the last one changes fastest.
 Walk: TypeAlias = "tuple[tuple[int, int], ...]"
+#: Of whose operand only shape and type are read.
+_FILLED_ALIKE: Final = ("aten.ones_like", "aten.zeros_like", "aten.full_like")
+#: PyTorch's number of a loss that is the mean over all labels.
+_MEAN: Final = 1
 #: A copy: its result holds what its operand does.
 _COPIES: Final = ("copy", "permute")
 #: Up to so many parts of one size are cut out together: queries, keys and values.
@@ -60,15 +71,48 @@ class _Content:
     def elements(self) -> int:
         return math.prod(size for size, _ in self.walk)
 
+    def view(self, tensor: torch.Tensor, offset: int) -> torch.Tensor:
+        """Return the elements of a tensor's memory that lie on the way, from an element on."""
+        sizes, strides = zip(*self.walk, strict=True) if self.walk else ((), ())
+        return tensor.as_strided(sizes, strides, offset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedListing:
+    """The kernels of a recorded step.
+
+    Attributes:
+        listing: of these, with the values of what is given.
+        notes: on the kernels.
+        views: how trained tensors are read, by name: the tensor, and the view of its memory.
+    """
+
+    listing: Listing
+    notes: tuple[str, ...]
+    views: Mapping[str, tuple[torch.Tensor, _Content]]
+
+    def gradients(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
+        """Yield what PyTorch has left as gradients, in the order in which weights are read."""
+        for name in self.listing.gradients:
+            weights, content = self.views[name]
+            assert weights.grad is not None, "the loss depends on it"
+            held = torch.empty_strided(weights.shape, weights.stride())
+            held.copy_(weights.grad)
+            offset = content.offset - weights.storage_offset()
+            yield name, np.array(content.view(held, offset).numpy())
+
 
 def list_recording(
-    recording: Recording, names: Mapping[torch.Tensor, str]
-) -> tuple[Listing, tuple[str, ...]]:
-    """Return the kernels of a recorded forward step, with the values of what is given; and notes.
+    recording: Recording,
+    names: Mapping[torch.Tensor, str],
+    trained: Collection[torch.Tensor] | None = None,
+) -> RecordedListing:
+    """Return the kernels of a recorded step.
 
     Args:
-        recording: of a forward step.
+        recording: of a step, whose loss is the last of its results.
         names: of weights and inputs.
+        trained: tensors whose gradients the step computes; None of a forward step.
 
     Raises:
         UnsupportedError: a call of which there is no native kernel, or that reads what no kernel
@@ -76,17 +120,26 @@ def list_recording(
     """
     if recording.opaque is not None:
         raise UnsupportedError(f"the recorded calls have no native chain: {recording.opaque}")
-    lister = _Lister(recording, names)
+    lister = _Lister(recording, names, trained)
     for call in recording.calls:
-        lister.add(call)
-    return lister.listing(), lister.notes()
+        if call.direction in ("forward", "loss"):
+            lister.add(call)
+    return RecordedListing(listing=lister.listing(), notes=lister.notes(), views=lister.views)
 
 
 class _Lister:
     """Goes through the calls once, in their order."""
 
-    def __init__(self, recording: Recording, names: Mapping[torch.Tensor, str]) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        names: Mapping[torch.Tensor, str],
+        trained: Collection[torch.Tensor] | None,
+    ) -> None:
         self._recording = recording
+        self._trained = None if trained is None else {_storage(one): one for one in trained}
+        self._propagation = "inference" if trained is None else "training"
+        self.views: dict[str, tuple[torch.Tensor, _Content]] = {}
         self._links: list[Link] = []
         #: How many of these are layers of calls.
         self._layers = 0
@@ -116,9 +169,23 @@ class _Lister:
             bytes=call.bytes,
         )
         slots = [one.number for one in leaves([call.arguments, call.keywords], Slot)]
-        if self._constants.keys() >= set(slots) and _draws_nothing(call):
+        alike = call.operator in _FILLED_ALIKE
+        if alike or (self._constants.keys() >= set(slots) and _draws_nothing(call)):
             self._evaluate(call)
             return
+        if call.operator == "aten.add_" and not self._computes(slots):
+            self._overwrite(call)  # a counter of steps
+        elif call.operator == "aten.nll_loss_forward":
+            self._add_cross_entropy(call)
+        else:
+            self._add_layers(call, recorded, slots)
+
+    def _computes(self, slots: Sequence[int]) -> bool:
+        """Whether there are floating-point numbers among values."""
+        return any(self._recording.places[slot][4].is_floating_point for slot in slots)
+
+    def _add_layers(self, call: Call, recorded: RecordedCall, slots: Sequence[int]) -> None:
+        """Add the kernels of the layers that compute what a call does."""
         try:
             meaning = meaning_of(recorded)
         except UnsupportedError as error:
@@ -146,7 +213,8 @@ class _Lister:
 
     def listing(self) -> Listing:
         """Return all kernels."""
-        if any(self._versions[storage] for storage in self._from_outside):
+        read = {content.storage for content in self._known} & self._from_outside.keys()
+        if any(self._versions[storage] for storage in read):
             raise UnsupportedError(
                 "the step overwrites what it was given, so there is no native chain"
             )
@@ -157,13 +225,47 @@ class _Lister:
         name = self.name_of(self.content_of(output), self._recording.calls[-1])
         if name in self._given:
             raise UnsupportedError(_NOTHING)
+        gradients, rate = ({}, None) if self._trained is None else self._differentiate()
         return Listing(
             links=tuple(self._links),
             output=name,
             output_shape=tuple(self._recording.places[output][2]),
             given=self._given,
-            gradients={},
+            gradients=gradients,
+            rate=rate,
         )
+
+    def _differentiate(self) -> tuple[dict[str, str], float | None]:
+        """Add the kernels of gradients and updates; return the gradients, and the rate."""
+        *_, last = leaves([self._recording.results], Slot)
+        loss = self.name_of(self.content_of(last.number), self._recording.calls[-1])
+        owners: dict[int, str] = {}
+        for name, (tensor, content) in self.views.items():
+            first = owners.setdefault(content.storage, name)
+            if first != name or content.elements != tensor.numel():
+                raise UnsupportedError(
+                    f"{first}: it is read in several ways, so there is no native chain with its "
+                    "gradient"
+                )
+        derived = Differentiation(self._links, owners.values())
+        gradients = derived.run(loss)
+        self._given |= derived.constants
+        self._links += derived.links
+        self._layers += len(derived.links)
+        optimizer = _Optimizer.of(self._recording)
+        if optimizer is None:
+            return gradients, None
+        for name, gradient in gradients.items():
+            reads = {"weights": name, "gradient": gradient}
+            writes = {"weights": name}
+            layer = optimizer.layer(self._given[name].size)
+            if "velocity" in layer.writes("forward"):
+                reads["velocity"] = writes["velocity"] = f"{name}/velocity"
+                self._given[f"{name}/velocity"] = np.zeros_like(self._given[name])
+            work = StepPass(node=name, layer=layer, pass_="forward", propagation="training")
+            self._links.append(Link(name=f"{name}/update", work=work, reads=reads, writes=writes))
+            self._layers += 1
+        return gradients, optimizer.rate
 
     def notes(self) -> tuple[str, ...]:
         """Say how many kernels are no layers of calls."""
@@ -175,7 +277,7 @@ class _Lister:
         """Add layers that read each other's results; return the last one's."""
         before = ""
         for one in layers:
-            if one.training:
+            if one.training and self._trained is None:
                 raise _refused(call, "in training it has no place in a forward chain")
             if one.roles is None:
                 raise _refused(call, "its native layers take its time and compute something else")
@@ -189,7 +291,7 @@ class _Lister:
                     name = self._masked(call, name, shapes[role.role])
                 reads[role.role] = name
             if (layer.op, layer.fields.get("weights_tag")) == ("gemm", "nk") and (
-                reads["weights"] not in self._given
+                reads["weights"] not in self._given or self._trained is not None
             ):
                 # What a kernel has just written lies as it was written.
                 layer = layer.replace(weights_tag="kn")
@@ -199,22 +301,63 @@ class _Lister:
 
     def link(self, call: Call, step: LayerPass, reads: dict[str, str]) -> str:
         """Add a kernel; return the main tensor that it writes."""
-        return self._linked(call, step, reads, step.layer.writes(step.pass_)[:1])[0]
+        # A normalisation with fixed statistics computes the same in every step.
+        fixed = step.layer.op == "batchnorm" and not step.training
+        propagation = step.propagation if fixed else self._propagation
+        roles = step.layer.writes(step.pass_, propagation)
+        return self._linked(call, step, reads, roles, propagation)[0]
 
     def _linked(
-        self, call: Call, step: LayerPass, reads: dict[str, str], roles: Sequence[str]
+        self,
+        call: Call,
+        step: LayerPass,
+        reads: dict[str, str],
+        roles: Sequence[str],
+        propagation: str,
     ) -> list[str]:
         """Add a kernel; return the tensors that it writes as some roles."""
         node = call.names[0] if call.names else call.operator.rpartition(".")[2]
         plain = f"{node}/{step.layer.op}"
         self._used[plain] += 1
         name = plain if self._used[plain] == 1 else f"{plain} {self._used[plain]}"
-        work = StepPass(node=node, layer=step.layer, pass_=step.pass_, propagation=step.propagation)
-        names = [name if len(roles) == 1 else f"{name}/{role}" for role in roles]
-        writes = dict(zip(roles, names, strict=True))
-        link = Link(name=f"{name} {step.pass_}", work=work, reads=reads, writes=writes)
+        work = StepPass(node=node, layer=step.layer, pass_=step.pass_, propagation=propagation)
+        writes = {role: name if role == "dst" else f"{name}/{role}" for role in roles}
+        # Running statistics are moved where they lie.
+        writes |= {role: reads[role] for role in roles if role.startswith("running")}
+        leaves_something = propagation == "training" and step.layer.op in LEAVING
+        link = Link(
+            name=f"{name} {step.pass_}",
+            work=work,
+            reads=reads,
+            writes=writes,
+            workspace=f"{name}/workspace" if leaves_something else "",
+        )
         self._links.append(link)
-        return names
+        return [*writes.values()]
+
+    def _add_cross_entropy(self, call: Call) -> None:
+        """Put a loss with its softmax in the place of the softmax alone."""
+        scores, labels, weights, reduction = call.arguments[:4]
+        name = self.name_of(self.content_of(scores.number), call)
+        place = next((n for n, link in enumerate(self._links) if link.writes["dst"] == name), None)
+        alone = not any(name in link.reads.values() for link in self._links)
+        if place is None or not alone or self._links[place].work.layer.op != "log-softmax":
+            raise _refused(call, "a loss without its softmax has no layer")
+        target = self.name_of(self.content_of(labels.number), call)
+        if weights is not None or reduction != _MEAN or self._given[target].min(initial=0) < 0:
+            raise _refused(call, "it is not the mean over all labels")
+        rows, classes = self._recording.places[scores.number][2]
+        softmax = self._links[place]
+        layer = build_layer("softmax-xent", batch=rows, channels=classes)
+        self._links[place] = replace(
+            softmax,
+            work=replace(softmax.work, layer=layer),
+            reads={**softmax.reads, "labels": target},
+            writes={"dst": f"{name}/probabilities", "loss": f"{name}/loss"},
+        )
+        self._known = {made: held for made, held in self._known.items() if held != name}
+        (result, _) = call.results
+        self._known[self.content_of(result.number)] = f"{name}/loss"
 
     def _masked(self, call: Call, scores: str, shape: Sequence[int]) -> str:
         """Add what keeps a query from seeing keys beyond its own place."""
@@ -274,7 +417,7 @@ class _Lister:
         layer = on_images("concat", (part.outer, part.size, part.inner), sources=part.sizes)
         roles = layer.writes("backward-data")
         step = LayerPass(layer, "backward-data")
-        names = self._linked(call, step, {"dst": name}, roles)
+        names = self._linked(call, step, {"dst": name}, roles, step.propagation)
         begin = whole.offset
         for size, cut in zip(part.sizes, names, strict=True):
             self._known[replace(whole, offset=begin, walk=part.walk(size))] = cut
@@ -284,19 +427,24 @@ class _Lister:
         """Keep what the step was given, in the order in which it is read."""
         storage = content.storage
         tensor, name = self._from_outside.get(storage) or self._made_here[storage]
-        sizes, strides = zip(*content.walk, strict=True) if content.walk else ((), ())
-        view = tensor.as_strided(sizes, strides, content.offset).detach()
+        view = content.view(tensor, content.offset).detach()
         self._used[name] += 1
         name = name if self._used[name] == 1 else f"{name} {self._used[name]}"
         self._given[name] = np.array(view.to("cpu", torch.float32).numpy())
+        if self._trained is not None and storage in self._trained:
+            self.views[name] = self._trained[storage], content
         return name
 
     def _evaluate(self, call: Call) -> None:
         """Compute what depends neither on inputs nor on weights: it is given, too."""
 
         def value(argument: Any) -> Any:
-            known = isinstance(argument, Slot)
-            return self._constants[argument.number] if known else argument
+            if not isinstance(argument, Slot):
+                return argument
+            if argument.number in self._constants:
+                return self._constants[argument.number]
+            _, _, shape, strides, kind = self._recording.places[argument.number][:5]
+            return torch.empty_strided(shape, strides, dtype=kind)
 
         with below_autograd():
             made = call.function(*mapped(call.arguments, value), **mapped(call.keywords, value))
@@ -358,6 +506,40 @@ class _Operands:
                 raise _refused(self._call, "it does not copy the whole of a tensor")
         (role,) = layers[0].roles or ()
         return self.named(role, math.prod(layers[0].layer.shapes()["src"]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Optimizer:
+    """Descent, or with a momentum: the calls that an optimizer makes for each weight."""
+
+    rate: float
+    mu: float | None
+
+    @classmethod
+    def of(cls, recording: Recording) -> Self | None:
+        """Read it from what it calls; None where nothing is updated.
+
+        Raises:
+            UnsupportedError: it is another one.
+        """
+        calls = [call for call in recording.calls if call.direction == "optimizer"]
+        if not calls:
+            return None
+        others = {call.operator for call in calls} - {"aten.add_", "aten.mul_"}
+        rates = {call.keywords["alpha"] for call in calls if "alpha" in call.keywords}
+        factors = {call.arguments[1] for call in calls if call.operator == "aten.mul_"}
+        if others or len(rates) != 1 or len(factors) > 1:
+            raise UnsupportedError(
+                f"the optimizer calls {', '.join(sorted(others)) or 'several rates'}: native "
+                "updates are those of sgd and momentum, so there is no native chain"
+            )
+        return cls(-rates.pop(), factors.pop() if factors else None)
+
+    def layer(self, elements: int) -> Layer:
+        """Return the update of so many weights."""
+        if self.mu is None:
+            return build_layer("sgd", channels=elements, rate=self.rate)
+        return build_layer("momentum", channels=elements, rate=self.rate, mu=self.mu)
 
 
 def _draws_nothing(call: Call) -> bool:

@@ -34,6 +34,7 @@ from pydlbench.backends.torch.step import TorchModel, TorchSubject, tensors_in
 from pydlbench.backends.torch.trace import library_output
 from pydlbench.errors import UnsupportedError
 from pydlbench.models import build_model
+from pydlbench.records.agreement import DISTURBANCE, DISTURBED
 from pydlbench.records.operator import OperatorsFacts
 
 if TYPE_CHECKING:
@@ -174,11 +175,6 @@ def prepare_logged_calls(
 
 def list_links(backend: FrameworkBackend, case: StepSpec, listed: Path, saved: Path) -> list[str]:
     """List native kernels of a step's calls; see ``operations.list_links``."""
-    if case.backward:
-        raise UnsupportedError(
-            f"--phase {case.phase}: native chains of recorded steps are forward so far; nearest: "
-            "--phase forward"
-        )
     resident = case
     if case.own is None:
         resident = msgspec.structs.replace(case, feed="resident", fetch=False)
@@ -188,12 +184,35 @@ def list_links(backend: FrameworkBackend, case: StepSpec, listed: Path, saved: P
         names[tensor] = "input" if number == 0 else f"input {number + 1}"
     with made, without_fused_layers():
         recorded = made.record()
-        listing, notes = links.list_recording(recorded.recording, names)
-        listing.save(listed)
-        output = recorded.step()[0].detach().to("cpu", torch.float32)
-    np.save(saved / "0.npy", np.ascontiguousarray(output.numpy()))
-    (saved / "names.txt").write_text("output")
-    return list(notes)
+        trained = made.parameters if case.backward else None
+        made_list = links.list_recording(recorded.recording, names, trained)
+        made_list.listing.save(listed)
+        before = [one.detach().clone() for one in made.parameters]
+        _save_results(recorded.step, made_list, saved)
+        if case.backward:
+            _disturb(made.parameters, before, case.seed)
+            _save_results(recorded.step, made_list, saved / DISTURBED)
+    return list(made_list.notes)
+
+
+def _save_results(
+    step: Callable[[], Sequence[torch.Tensor]], made: links.RecordedListing, folder: Path
+) -> None:
+    """Run a step once; write its output and gradients as numbered files, and their names."""
+    folder.mkdir(exist_ok=True)
+    output = step()[0].detach().to("cpu", torch.float32)
+    results = {"output": np.ascontiguousarray(output.numpy()), **dict(made.gradients())}
+    for number, values in enumerate(results.values()):
+        np.save(folder / f"{number}.npy", values)
+    (folder / "names.txt").write_text("\n".join(results))
+
+
+def _disturb(weights: Sequence[torch.Tensor], before: Sequence[torch.Tensor], seed: int) -> None:
+    """Give weights the values of before, each changed a little, by random parts."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for tensor, values in zip(weights, before, strict=True):
+            tensor.copy_(values * (1 + DISTURBANCE * (2 * torch.rand_like(values) - 1)))
 
 
 @contextlib.contextmanager

@@ -12,7 +12,8 @@ pytest.importorskip("pydlbench._cpu")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812 - PyTorch calls it so itself
 
-from pydlbench.backends.native.links import Listing, list_step, problem_text  # noqa: E402
+from pydlbench.backends.native.links import list_step  # noqa: E402
+from pydlbench.backends.native.listing import Listing, problem_text  # noqa: E402
 from pydlbench.backends.native.model_chain import NativeChain  # noqa: E402
 from pydlbench.backends.steps.inputs import make_batch, make_weights  # noqa: E402
 from pydlbench.backends.torch import worker  # noqa: E402
@@ -30,7 +31,7 @@ def listed(module, *inputs):
     with torch.no_grad(), worker.without_fused_layers():
         found = record(lambda: [module(*inputs)], naming=by_module(module), parameters={})
         names = {one: name for name, one in module.named_parameters()}
-        return list_recording(found, names)[0], module(*inputs).numpy()
+        return list_recording(found, names).listing, module(*inputs).numpy()
 
 
 def computed(listing, tmp_path):
@@ -200,6 +201,125 @@ def test_a_chain_computes_what_the_module_does(name, tmp_path):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+class Mixed(nn.Module):
+    """What a kernel of a gradient is made for of other forward kernels."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.mix = nn.Embedding(7, 8), nn.Linear(8, 6)
+        self.first, self.second = nn.Linear(6, 3), nn.Linear(6, 3)
+        self.norm = nn.LayerNorm(6)
+
+    def forward(self, words):
+        x = self.norm(self.mix(self.words(words)))
+        left, right = self.first(x), self.second(x)
+        scores = F.softmax(left @ right.transpose(-1, -2) / 2, -1)
+        y = torch.cat([left - right, scores @ (left * right)], -1)
+        return -F.leaky_relu(y[..., 1:]).square()
+
+
+def normalised():
+    return nn.Sequential(
+        *(nn.Conv2d(4, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True)),
+        *(nn.MaxPool2d(2), Residual8(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)),
+    )
+
+
+class Residual8(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 1)
+
+    def forward(self, x):
+        return torch.relu_(self.second(F.gelu(self.first(x))) + x)
+
+
+def of_labels(output):
+    return F.cross_entropy(output, torch.tensor([3, 1]))
+
+
+TRAINED = {
+    "normalised": lambda: (normalised(), IMAGES, of_labels),
+    "attention": lambda: (Transformer(fused=False), SENTENCES, lambda y: y.square().mean()),
+    "encoder": lambda: (
+        nn.TransformerEncoderLayer(8, 2, 16, dropout=0, batch_first=True),
+        SENTENCES,
+        lambda y: y.square().mean(),
+    ),
+    "mixed": lambda: (Mixed(), torch.tensor([[1, 2, 3], [0, 6, 2]]), torch.sum),
+}
+
+
+def trained_listing(module, inputs, loss_of, optimizer):
+    """Return the kernels of a training step, and what makes one more."""
+
+    def step():
+        optimizer.zero_grad()
+        output = module(inputs)
+        loss = loss_of(output)
+        loss.backward()
+        optimizer.step()
+        return [output, loss]
+
+    step()
+    parameters = {tensor: name for name, tensor in module.named_parameters()}
+    recording = record(step, naming=by_module(module), parameters=parameters, optimizer=optimizer)
+    names = {**parameters, **{tensor: name for name, tensor in module.named_buffers()}}
+    return list_recording(recording, names, parameters), step
+
+
+@pytest.mark.parametrize(
+    ("module", "inputs", "loss_of", "kind", "named"),
+    [
+        (nn.Linear(8, 2), SENTENCES, torch.mean, torch.optim.Adam, "aten.addcdiv_"),
+        (Words(), torch.tensor([[1, 2, 0, 3, 4]]), torch.mean, torch.optim.SGD, "several ways"),
+        (nn.Linear(8, 2), SENTENCES, lambda y: y.exp().sum(), torch.optim.SGD, "gradient of exp"),
+        (
+            nn.Linear(8, 2),
+            SENTENCES[0],
+            lambda y: F.cross_entropy(y, torch.ones(5, dtype=torch.int64), reduction="sum"),
+            torch.optim.SGD,
+            "mean over all labels",
+        ),
+        (
+            nn.Sequential(nn.BatchNorm2d(4).eval(), nn.Conv2d(4, 2, 1)),
+            IMAGES,
+            torch.mean,
+            torch.optim.SGD,
+            "fixed statistics",
+        ),
+    ],
+    ids=["adam", "tied weights", "exp", "loss", "fixed statistics"],
+)
+def test_what_has_no_native_gradient_is_named(module, inputs, loss_of, kind, named):
+    with pytest.raises(UnsupportedError, match=named):
+        trained_listing(module, inputs, loss_of, kind(module.parameters(), lr=0.1))
+
+
+@pytest.mark.product
+@pytest.mark.parametrize("momentum", [0, 0.9])
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_chain_of_training_steps_has_the_gradients_and_updates(name, momentum, tmp_path):
+    torch.manual_seed(0)
+    module, inputs, loss_of = TRAINED[name]()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=momentum)
+
+    made, step = trained_listing(module, inputs, loss_of, optimizer)
+    output, _ = step()
+    parameters = dict(module.named_parameters())
+    made.listing.save(tmp_path)
+    chain = NativeChain(Listing.load(tmp_path), "channels last")
+    for _ in range(2):
+        chain.chain.load()
+        chain.chain.run()
+        np.testing.assert_allclose(chain.output(), output.detach(), rtol=1e-4, atol=1e-5)
+        gradients, expected = dict(chain.gradients()), dict(made.gradients())
+        assert gradients.keys() == expected.keys() == parameters.keys()
+        for tensor, gradient in expected.items():
+            np.testing.assert_allclose(gradients[tensor], gradient, rtol=1e-3, atol=1e-5)
+    assert chain.check_update().status == "ok"
+
+
 def test_views_and_copies_have_no_kernel_and_heads_are_turned():
     listing, _ = listed(Transformer(fused=False), SENTENCES)
     gemm = ["gemm", "bias"]
@@ -228,7 +348,7 @@ def test_what_is_overwritten_is_read_as_it_was_before_and_after():
 
     with torch.no_grad():
         found = record(lambda: [twice(IMAGES)], naming=by_module(nn.Identity()), parameters={})
-    first, second, third, last = list_recording(found, {})[0].links
+    first, second, third, last = list_recording(found, {}).listing.links
     assert second.reads["src"] == third.reads["src"] == first.writes["dst"]
     assert set(last.reads.values()) == {third.writes["dst"], second.writes["dst"]}
 
@@ -276,11 +396,11 @@ def test_a_model_of_the_catalogue_has_the_kernels_of_its_graph(name, layout):
     model = build_model(name, 1)
     case = StepSpec(model=name, batch=1, layout=layout)
     with TorchModel(model, make_weights(model), case, make_batch(model)) as made:
-        listing, notes = list_recording(made.record().recording, {})
+        made_list = list_recording(made.record().recording, {})
 
     def problems(links):
         each = (link.work for link in links)
         return Counter(problem_text(one.layer, one.pass_, one.propagation) for one in each)
 
-    assert notes == ()
-    assert problems(listing.links) == problems(list_step(model, "forward").links)
+    assert made_list.notes == ()
+    assert problems(made_list.listing.links) == problems(list_step(model, "forward").links)
