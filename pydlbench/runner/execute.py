@@ -536,7 +536,7 @@ class _Loop:
             if not self._recorder.started:
                 self._recorder.start(self.described(), self._request)
             for row in task.rows:
-                # What has had some of its visits stays as it is, and is no finished row.
+                # A row with only some of its repetitions stays stored, and is not finished.
                 if id(row) not in self._outcomes:
                     self.take(task, task.refused(row, *_verdict(error)))
 
