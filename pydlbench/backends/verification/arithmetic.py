@@ -126,6 +126,9 @@ class Rounded:
             return _by_element(self.value * other, 0.0, (self, lambda: other))
         other = _rounded(other)
         value = self.value * other.value
+        if other is self:  # whose errors are not independent of themselves
+            double = _kept(self).scaled(2)
+            return _by_element(value, value**2, (self, lambda: double))
         factors = _kept(other), _kept(self)
         return _by_element(value, value**2, (self, lambda: factors[0]), (other, lambda: factors[1]))
 
