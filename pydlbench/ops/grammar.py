@@ -61,7 +61,7 @@ def _read_fields(op: Op, text: str, position: int) -> tuple[dict[str, Any], str 
     """Return values by field, for fields with sides by side, and the name."""
     values: dict[str, Any] = {}
     spelled = _spellings(op)
-    seen: set[str] = set()
+    seen: dict[str, Any] = {}
     while position < len(text):
         if text[position] == "_":
             position += 1
@@ -75,11 +75,11 @@ def _read_fields(op: Op, text: str, position: int) -> tuple[dict[str, Any], str 
             known = " ".join((*op.spellings, "n"))
             expected = f"x, : or a field ({known})" if op.operands else f"a field ({known})"
             raise malformed(position, f"expected {expected}", text[position:])
-        if spelling in seen:
-            raise malformed(position, f"expected {spelling} only once", text[position:])
-        seen.add(spelling)
         field, side = spelled[spelling]
-        value, position = _read_value(field, spelling, text, position + len(spelling))
+        value, end = _read_value(field, spelling, text, position + len(spelling))
+        if seen.setdefault(spelling, value) != value:
+            raise malformed(position, f"expected {spelling} only once", text[position:])
+        position = end
         if side:
             values.setdefault(field.name, {})[side] = value
         else:

@@ -30,6 +30,23 @@ _WORD_BYTES: Final = 4  # float32, the widest precision that is timed, and int32
 INTEGERS: Final = ("labels", "indices")
 
 
+class Functions:
+    """NumPy's functions for references, and two that it has not."""
+
+    def __getattr__(self, name: str) -> Any:
+        import numpy as np
+
+        return getattr(np, name)
+
+    def sigmoid(self, x: Any) -> Any:
+        """Return ``1 / (1 + exp(-x))``."""
+        return 0.5 * (1 + self.tanh(0.5 * x))
+
+    def erf(self, x: Any) -> Any:
+        """Return the error function, one number at a time."""
+        return self.vectorize(math.erf, otypes=[float])(x)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
     """One pass of an op.
@@ -94,8 +111,8 @@ class Op:
             sides, outermost first). A gradient has the role and shape of its tensor.
         passes: Passes by name.
         training: The forward pass in training, if it differs from inference.
-        reference: The forward pass in float64: returns ``dst`` for numpy, a layer and its tensors
-            by role, or all tensors by role that the pass in training writes.
+        reference: The forward pass: returns ``dst`` for functions (:class:`Functions`), a layer and
+            its tensors by role, or all tensors by role that the pass in training writes.
         given: Converts the arguments that a layer is built from to values of its fields.
         settle: Checks and completes a layer's fields.
         key: Name in the table.
@@ -442,7 +459,7 @@ class Layer:
         import numpy as np
 
         wide = {role: np.asarray(tensor, np.float64) for role, tensor in tensors.items()}
-        result = self.entry.reference(np, self, SimpleNamespace(**wide))
+        result = self.entry.reference(Functions(), self, SimpleNamespace(**wide))
         return result if isinstance(result, dict) else {"dst": result}
 
     def pass_of(self, pass_: str, propagation: str = "inference") -> Pass:

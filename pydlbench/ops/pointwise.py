@@ -158,16 +158,8 @@ def _pointwise(
 # Activations.
 
 
-def _sigmoid(np: Any, x: Any) -> Any:
-    return 1 / (1 + np.exp(-x))
-
-
 def _softplus(np: Any, x: Any) -> Any:
     return np.logaddexp(0, x)
-
-
-def _erf(np: Any, x: Any) -> Any:
-    return np.vectorize(math.erf, otypes=[float])(x)
 
 
 def _activation(
@@ -198,12 +190,12 @@ _ACTIVATIONS: Final = (
     # An addition, two comparisons, a product and a division; backward two comparisons, and a
     # division, an addition and a product (A. Howard et al., Searching for MobileNetV3, 2019,
     # section 5.2).
-    _activation("hardswish", 5, 5, lambda np, x: x * np.clip(x + 3, 0, 6) / 6),
+    _activation("hardswish", 5, 5, lambda np, x: x * np.clip(x / 6 + 0.5, 0, 1)),
     # An addition, two comparisons and a division; backward two comparisons and a division.
-    _activation("hardsigmoid", 4, 3, lambda np, x: np.clip(x + 3, 0, 6) / 6),
+    _activation("hardsigmoid", 4, 3, lambda np, x: np.clip(x / 6 + 0.5, 0, 1)),
     # A sign, an exponential, an addition, a division; backward of the result: a difference and
     # two products.
-    _activation("sigmoid", 4, 3, _sigmoid),
+    _activation("sigmoid", 4, 3, lambda np, x: np.sigmoid(x)),
     # Backward of the result: a square, a difference and a product.
     _activation("tanh", 1, 3, lambda np, x: np.tanh(x)),
     # An exponential, an addition, a logarithm; backward a sigmoid and a product.
@@ -211,13 +203,13 @@ _ACTIVATIONS: Final = (
     # A comparison, an exponential, a subtraction; backward a product in place of that.
     _activation("elu", 3, 3, lambda np, x: np.where(x > 0, x, np.expm1(np.minimum(x, 0)))),
     # A sigmoid and a product; backward a sigmoid, and 1 + src (1 - sigmoid) times two factors.
-    _activation("silu", 5, 9, lambda np, x: x * _sigmoid(np, x)),
+    _activation("silu", 5, 9, lambda np, x: x * np.sigmoid(x)),
     # A softplus, a tanh, a product; backward both, a sigmoid of the same exponential, a square,
     # a difference, two products, an addition and a product.
     _activation("mish", 5, 11, lambda np, x: x * np.tanh(_softplus(np, x))),
     # Scaling, the error function, an addition, two products; backward the first four, the
     # density (a square, two products, an exponential), a product, an addition and a product.
-    _activation("gelu", 5, 11, lambda np, x: x * (1 + _erf(np, x / math.sqrt(2))) / 2),
+    _activation("gelu", 5, 11, lambda np, x: x * (1 + np.erf(x / math.sqrt(2))) / 2),
     # A polynomial of five, a tanh, an addition, two products; backward the polynomial and its
     # derivative of three, a tanh and 1 - tanh^2 (two), the two summands (two and three), their
     # sum and a product (D. Hendrycks and K. Gimpel, 2016).
@@ -285,13 +277,13 @@ def _batchnorm(np: Any, layer: Layer, t: Any) -> Any:
     mean = t.mean if given else t.src.mean((0, 2, 3))
     variance = t.variance if given else t.src.var((0, 2, 3))
     scale = t.weights / np.sqrt(variance + layer.epsilon)
-    dst = (t.src - _channels(mean)) * _channels(scale) + _channels(t.bias)
+    dst = t.src * _channels(scale) + _channels(t.bias - mean * scale)
     if given:
         return dst
     count = t.src.size / layer.channels
     moved = {"running_mean": mean, "running_variance": variance * count / max(1, count - 1)}
     running = {
-        role: getattr(t, role) + layer.momentum * (value - getattr(t, role))
+        role: (1 - layer.momentum) * getattr(t, role) + layer.momentum * value
         for role, value in moved.items()
     }
     return {"dst": dst, "mean": mean, "variance": variance, **running}
@@ -299,7 +291,8 @@ def _batchnorm(np: Any, layer: Layer, t: Any) -> Any:
 
 def _layernorm(np: Any, layer: Layer, t: Any) -> Any:
     mean, variance = t.src.mean(-1, keepdims=True), t.src.var(-1, keepdims=True)
-    dst = (t.src - mean) / np.sqrt(variance + layer.epsilon) * t.weights + t.bias
+    scale = 1 / np.sqrt(variance + layer.epsilon)
+    dst = (t.src * scale - mean * scale) * t.weights + t.bias
     return {"dst": dst, "mean": mean.reshape(-1), "variance": variance.reshape(-1)}
 
 
@@ -427,16 +420,19 @@ def _softmax_passes(forward: int, backward: int) -> dict[str, Pass]:
     }
 
 
-def _log_softmax(np: Any, x: Any, axis: int) -> Any:
+def _softmax(np: Any, x: Any, axis: int) -> tuple[Any, Any]:
+    """Return the probabilities along an axis, and their logarithms."""
     moved = x - x.max(axis, keepdims=True)
-    return moved - np.log(np.exp(moved).sum(axis, keepdims=True))
+    powers = np.exp(moved)
+    total = powers.sum(axis, keepdims=True)
+    return powers / total, moved - np.log(total)
 
 
 def _cross_entropy(np: Any, layer: Layer, t: Any) -> Any:
-    logs = _log_softmax(np, t.src, 1)
-    rows = logs.reshape(layer.batch, layer.channels)
-    loss = -rows[np.arange(layer.batch), t.labels.astype(int)].mean()
-    return {"dst": np.exp(logs), "loss": loss.reshape(1)}
+    probabilities, logs = _softmax(np, t.src, 1)
+    rows = len(t.src)  # of a part of the batch, too
+    loss = -logs.reshape(rows, layer.channels)[range(rows), t.labels.astype(int)].mean()
+    return {"dst": probabilities, "loss": loss.reshape(1)}
 
 
 _SOFTMAXES: Final = (
@@ -445,7 +441,7 @@ _SOFTMAXES: Final = (
     _pointwise(
         "softmax",
         _softmax_passes(5, 4),
-        lambda np, _, t: np.exp(_log_softmax(np, t.src, -1)),
+        lambda np, _, t: _softmax(np, t.src, -1)[0],
         dims=_in_rows,
         form="rows",
     ),
@@ -454,7 +450,7 @@ _SOFTMAXES: Final = (
     _pointwise(
         "log-softmax",
         _softmax_passes(5, 4),
-        lambda np, _, t: _log_softmax(np, t.src, -1),
+        lambda np, _, t: _softmax(np, t.src, -1)[1],
         dims=_in_rows,
         form="rows",
     ),
@@ -578,7 +574,7 @@ _OPTIMIZERS: Final = (
                 reads=("weights", "gradient"), writes=("gradient",), updates=("gradient",), flops=2
             ),
         },
-        lambda np, _, t: np.sum(t.weights**2, keepdims=True) / 2,
+        lambda _np, _s, t: (t.weights**2).sum(keepdims=True) / 2,
         (Field(name="decay", spelling="decay", type="real", default=5e-4, least=0),),
         sizes=_WEIGHTS,
         dims=_in_weights,

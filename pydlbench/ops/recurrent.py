@@ -84,22 +84,19 @@ def _run(np: Any, layer: Layer, t: Any) -> Any:
 
 def _sequence(np: Any, layer: Layer, t: Any, at: tuple[int, int], steps: Any) -> Any:
     """Return the states of one layer in one direction."""
-
-    def sigmoid(x: Any) -> Any:
-        return 1 / (1 + np.exp(-x))
-
     state, bias, gates = t.src_iter[at], t.bias[at], layer.gates
+    weights, weights_iter = t.weights[at], t.weights_iter[at]
     memory = t.src_iter_c[at] if layer.op == "lstm" else None
     states = []
     for x in steps:
-        given = np.einsum("bi,igo->gbo", x, t.weights[at]) + bias[:gates, None]
-        kept = np.einsum("bi,igo->gbo", state, t.weights_iter[at])
+        given = np.einsum("bi,igo->gbo", x, weights) + bias[:gates, None]
+        kept = np.einsum("bi,igo->gbo", state, weights_iter)
         if memory is not None:
             i, f, g, o = given + kept
-            memory = sigmoid(f) * memory + sigmoid(i) * np.tanh(g)
-            state = sigmoid(o) * np.tanh(memory)
+            memory = np.sigmoid(f) * memory + np.sigmoid(i) * np.tanh(g)
+            state = np.sigmoid(o) * np.tanh(memory)
         else:
-            update, reset = sigmoid(given[0] + kept[0]), sigmoid(given[1] + kept[1])
+            update, reset = np.sigmoid(given[0] + kept[0]), np.sigmoid(given[1] + kept[1])
             new = np.tanh(given[2] + reset * (kept[2] + bias[3]))
             state = update * state + (1 - update) * new
         states.append(state)

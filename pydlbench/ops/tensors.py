@@ -132,7 +132,7 @@ def _sum_flops(layer: Layer) -> int:
 
 
 _ELEMENTWISE: Final = (
-    _elementwise("abs", 1, 1, lambda np, x: np.abs(x)),
+    _elementwise("abs", 1, 1, lambda np, x: np.absolute(x)),
     _elementwise("neg", 1, 1, lambda _, x: -x),
     _elementwise("square", 1, 1, lambda _, x: x * x),
     _elementwise("sqrt", 1, 1, lambda np, x: np.sqrt(x), positive="src"),

@@ -15,7 +15,7 @@ EXPECTED = {
     "shapes_1d_wavenet": (8, {"conv1d"}),
     "shapes_3d_unet": (13, {"conv3d"}),
     "shapes_alexnet": (5, {"conv2d"}),
-    "shapes_basic": (11, {"conv1d", "conv2d", "conv3d"}),
+    "shapes_basic": (12, {"conv1d", "conv2d", "conv3d"}),
     "shapes_deconv": (11, {"deconv1d", "deconv2d", "deconv3d"}),
     "shapes_dilated": (5, {"conv2d"}),
     "shapes_googlenet_v1": (18, {"conv2d"}),

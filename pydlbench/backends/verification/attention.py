@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from pydlbench.backends.verification.arithmetic import TRANSCENDENTAL
 from pydlbench.backends.verification.checksums import (
-    TRANSCENDENTAL,
     Comparison,
     Computed,
     Deviation,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydlbench.ops.fields import SIDES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from pydlbench.ops.axis import Axis
     from pydlbench.ops.op import Layer
@@ -40,8 +40,15 @@ def memory_order(array: NDArray[Any]) -> tuple[int, ...]:
     return tuple(sorted(range(array.ndim), key=lambda axis: keys[axis]))
 
 
-def pieces(array: NDArray[Any], elements: int = _SKETCH_PIECE) -> Iterator[tuple[slice, ...]]:
+def pieces(
+    array: NDArray[Any], elements: int = _SKETCH_PIECE, whole: Collection[int] = ()
+) -> Iterator[tuple[slice, ...]]:
     """Cut an array, along its order in memory, into pieces of at most about ``elements``.
+
+    Args:
+        array: Of any shape and strides.
+        elements: Of a piece, unless those along the axes that are not cut are more.
+        whole: The axes that are not cut.
 
     Yields:
         One slice per axis of ``array``; together they cover every element once.
@@ -50,8 +57,8 @@ def pieces(array: NDArray[Any], elements: int = _SKETCH_PIECE) -> Iterator[tuple
         return
     order = memory_order(array)
     steps = list(array.shape)
-    inner = 1
-    for axis in reversed(order):
+    inner = math.prod(array.shape[axis] for axis in whole)
+    for axis in reversed([axis for axis in order if axis not in whole]):
         steps[axis] = max(1, min(array.shape[axis], elements // inner))
         inner *= array.shape[axis]
     ranges = [
@@ -121,15 +128,6 @@ def _contract_piece(
 
 F64 = NDArray[np.float64]
 
-#: Terms of a result that must be right to the last bit.
-EXACT = 0
-#: Further terms where a root, a power, an exponential or a logarithm is part of the result: three
-#: roots of 16 are 12 units, which leaves room for the fast versions of these functions.
-TRANSCENDENTAL = 16
-
-#: Elements of a piece with all channels.
-_PIECE = 1 << 17
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
@@ -173,27 +171,6 @@ def size_of_miss(narrow: NDArray[Any], exact: F64, unit: float) -> F64:
     squares = np.square(narrow - exact).mean(axis=tuple(range(first, exact.ndim)), keepdims=True)
     size: F64 = np.broadcast_to(np.sqrt(squares) / (0.43 * unit), exact.shape)
     return size
-
-
-def whole_columns(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
-    """Cut NCHW images into pieces that have all channels of their pixels."""
-    images, channels, height, width = shape
-    image = channels * height * width
-    some_images = max(1, _PIECE // image)
-    some_rows = height if image <= _PIECE else max(1, _PIECE // (channels * width))
-    for first in range(0, images, some_images):
-        for row in range(0, height, some_rows):
-            yield (
-                slice(first, min(first + some_images, images)),
-                slice(0, channels),
-                slice(row, min(row + some_rows, height)),
-                slice(0, width),
-            )
-
-
-def per_channel(values: NDArray[Any], cut: slice = slice(None)) -> F64:
-    """Return values of channels, or of some of them, so that they apply to NCHW images."""
-    return values[cut].astype(np.float64)[:, None, None]
 
 
 # -----------------------------------------------------------------------------
@@ -475,7 +452,6 @@ def image_checksums(
     axes: Sequence[TapAxis],
     rng: np.random.Generator,
     *,
-    by_tap: bool,
     least: float,
 ) -> tuple[F64, F64, F64, F64]:
     """Return the checksums of an output's channels, and the sums over the source that predict them.
@@ -490,13 +466,11 @@ def image_checksums(
         source: What it read: images.
         axes: The tables of its windows, of each side.
         rng: Chooses the weights.
-        by_tap: Whether taps are weighted; else they are added up at once.
         least: The least that the error of an element is measured against.
 
     Returns:
         ``sum_p b y`` and ``sum_p b**2 (y**2 + least**2)``, both (images, channels); ``S``, and the
-        variance that rounding gives each of them, both (images, channels, taps...), or one tap for
-        all.
+        variance that rounding gives each of them, both (images, channels, taps...).
     """
     weights = [checksum_weights(rng, axis.outputs) for axis in axes]
     factors = {2 + i: one[:, None] for i, one in enumerate(weights)}
@@ -504,9 +478,6 @@ def image_checksums(
     got_energy += least**2 * math.prod(float(np.sum(one**2)) for one in weights)
     spread = [axis.spread(one) for axis, one in zip(axes, weights, strict=True)]
     energy = [axis.energy(one) for axis, one in zip(axes, weights, strict=True)]
-    if not by_tap:
-        spread = [one.sum(axis=1, keepdims=True) for one in spread]
-        energy = [one.sum(keepdims=True) for one in energy]
     sides = range(2, source.ndim)
     pixels = {axis: np.ones((source.shape[axis], 1)) for axis in sides}
     sums, squares = contract(source, dict(zip(sides, spread, strict=True)), pixels)

@@ -87,43 +87,39 @@ def _check_pass(
         return {role: _check_weights(layer, inputs[image], inputs[result], output, rng, least)}
     source = inputs[image if pass_ == "forward" else result]
     weights = inputs["weights"]
-    return {role: _check_images(layer, pass_, source, weights, output, rng, role, least)}
+    grouped = weights.reshape(layer.groups, -1, *weights.shape[1:])
+    if pass_ == "backward-data":
+        grouped = grouped.swapaxes(1, 2)
+    axes = window_axes(layer, pass_)
+    return {role: check_images(axes, source, grouped, output, rng, role, least)}
 
 
-def _check_images(
-    layer: Layer,
-    pass_: str,
+def check_images(
+    axes: Sequence[TapAxis],
     source: NDArray[Any],
-    weights: NDArray[Any],
+    grouped: NDArray[Any],
     output: NDArray[Any],
     rng: np.random.Generator,
     role: str,
     least: float,
 ) -> Comparison:
-    """Compare the result of ``forward`` or ``backward-data`` with the reference.
+    """Compare images that are weighted sums of others with the reference.
 
     Args:
-        layer: The convolution.
-        pass_: ``forward`` or ``backward-data``.
-        source: What the pass reads: the images, or the gradient of the result.
-        weights: ``(out_channels, in_channels / groups, kernel...)``.
+        axes: The tables of the windows, of each side.
+        source: What is read: images, or the gradient of the result.
+        grouped: Weights: ``(groups, outputs, inputs, kernel...)``.
         output: What the kernel wrote: images.
         rng: Chooses weights and points.
         role: What messages call the output.
         least: The least that the error of an element is measured against.
     """
-    axes = window_axes(layer, pass_)
-    images, groups = layer.batch, layer.groups
-    grouped = weights.reshape(groups, -1, *weights.shape[1:])
-    if pass_ == "backward-data":
-        grouped = grouped.swapaxes(1, 2)
-    _, outs, ins, *kernel = grouped.shape
+    images = len(source)
+    groups, outs, ins, *kernel = grouped.shape
     taps = math.prod(kernel)
     macs = groups * outs * ins * taps
 
-    got, got_energy, sums, energy = image_checksums(
-        output, source, axes, rng, by_tap=True, least=least
-    )
+    got, got_energy, sums, energy = image_checksums(output, source, axes, rng, least=least)
     fold = _fold(rng, images, max(1, _CHECKSUM_MACS // macs))
     got, got_energy = fold @ got, fold**2 @ got_energy
     buckets = len(fold)

@@ -1,31 +1,29 @@
-"""Memory-bound layers against the reference: every element of every result."""
+"""Memory-bound layers against the reference: every element of every result.
+
+A piece of a tensor is computed by the formula of the whole, since no result needs more of it than
+some axes, or is a sum of what the pieces give.
+"""
 
 from __future__ import annotations
 
-from functools import partial
+import math
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from pydlbench.backends.verification import arithmetic
+from pydlbench.backends.verification.arithmetic import EXACT, Rounded, gradients
 from pydlbench.backends.verification.checksums import (
-    EXACT,
-    F64,
-    TRANSCENDENTAL,
     Comparison,
     Deviation,
     Piece,
     element_name,
     larger,
-    per_channel,
     pieces,
-    size_of_miss,
-    sums_over,
-    whole_columns,
     worst_of,
 )
-from pydlbench.backends.verification.elements import by_element, elements
-from pydlbench.backends.verification.inputs import UNIT_ROUNDOFF, smallest_normal
+from pydlbench.backends.verification.inputs import kept_elements, smallest_normal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,434 +33,282 @@ if TYPE_CHECKING:
     from pydlbench.backends.verification.checksums import Computed
     from pydlbench.ops.op import Layer
 
-    Inputs = Mapping[str, NDArray[Any]]
+    Inputs = Mapping[str, NDArray[Any] | Rounded]
+    Formula = Callable[[Layer, Any], Mapping[str, Rounded]]
 
 
 # -----------------------------------------------------------------------------
-# Factors of channels, and images behind one another.
+# Formulas: from the tensors of a pass, or some pieces of them, to its results.
 
 
-def _term(role: str, cut: tuple[slice, ...], value: NDArray[Any], terms: int) -> Piece:
-    """Return a piece whose elements are single terms, rounded as sums of so many are."""
-    return Piece(role=role, cut=cut, value=value, size=np.abs(value), terms=terms)
+def forward(layer: Layer, t: Any) -> dict[str, Rounded]:
+    """Return what the forward pass gives."""
+    result = layer.entry.reference(arithmetic, layer, t)
+    return result if isinstance(result, dict) else {"dst": result}
 
 
-def scale_gradient(layer: Layer, inputs: Inputs) -> Iterator[Piece]:
-    """The gradient times the factors: one term; and the factors': a sum over each map."""
-    for cut in pieces(inputs["src"]):
-        value = _exact(inputs["dst"][cut]) * _exact(inputs["src2"][cut[:2]])
-        yield _term("src", cut, value, 1)
-    for image in range(layer.batch):
-        here = slice(image, image + 1)
-        products = _exact(inputs["src"][here]) * _exact(inputs["dst"][here])
-        yield Piece(
-            role="src2",
-            cut=(here, slice(None), slice(None), slice(None)),
-            value=products.sum(axis=(2, 3), keepdims=True),
-            size=np.sqrt(np.square(products).sum(axis=(2, 3), keepdims=True)),
-            terms=layer.height * layer.width,
-        )
+def gradient(layer: Layer, t: Any, pass_: str = "backward-data") -> dict[str, Rounded]:
+    """Return the gradients of the forward pass that a pass gives."""
+    wanted = layer.writes(pass_)
+    operands = SimpleNamespace(**vars(t))
+    for role in wanted:
+        operand = getattr(t, role)
+        setattr(operands, role, Rounded(operand.value, watched=True))
+    result = forward(layer, operands)["dst"]
+    found = gradients(result, t.dst, [getattr(operands, role) for role in wanted])
+    return dict(zip(wanted, found, strict=True))
 
 
-def concat(layer: Layer, inputs: Inputs, pass_: str) -> Iterator[Piece]:
-    """Images behind one another, or taken apart: exact."""
-    first = 0
-    for role in layer.reads("forward"):
-        joined = slice(first, first + layer.shapes()[role][1])
-        first = joined.stop
-        given = inputs[role] if pass_ == "forward" else inputs["dst"][:, joined]
-        for cut in pieces(given):
-            value = given[cut]
-            to = cut
-            if pass_ == "forward":
-                channels = slice(cut[1].start + joined.start, cut[1].stop + joined.start)
-                to = cut[0], channels, *cut[2:]
-            yield _term("dst" if pass_ == "forward" else role, to, value, EXACT)
+def _dropout(layer: Layer, t: Any) -> dict[str, Rounded]:
+    role, given = ("dst", t.src) if hasattr(t, "src") else ("src", t.dst)
+    return {role: arithmetic.where(t.kept, given / layer.keep, 0.0)}
 
 
-def _exact(values: NDArray[Any]) -> F64:
-    return values.astype(np.float64)
+def _softmax_gradient(_: Layer, t: Any) -> dict[str, Rounded]:
+    return {"src": t.result * (t.dst - (t.dst * t.result).sum(-1, keepdims=True))}
 
 
-# -----------------------------------------------------------------------------
-# Layers that sum over a whole tensor: gradients of biases, weight norms, softmax and its loss.
+def _log_softmax_gradient(_: Layer, t: Any) -> dict[str, Rounded]:
+    return {"src": t.dst - arithmetic.exp(t.result) * t.dst.sum(-1, keepdims=True)}
 
 
-_ALL = (slice(None),)
+def _cross_entropy(layer: Layer, t: Any) -> dict[str, Rounded]:
+    results = forward(layer, t)
+    return results | {"loss": results["loss"].scaled(len(t.src) / layer.batch)}
 
 
-def channel_sums(images: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the sum over each channel of NCHW images, and that of the squares."""
-    sums, squares = sums_over(images, (0, 2, 3))
-    return sums[0, :, 0, 0], squares[0, :, 0, 0]
+def _cross_entropy_gradient(layer: Layer, t: Any) -> dict[str, Rounded]:
+    chosen = np.zeros(t.dst.shape)
+    chosen[range(len(chosen)), t.labels.astype(np.intp)] = 1
+    return {"src": (t.dst - chosen) / layer.batch}
 
 
-def bias_gradient(layer: Layer, inputs: Inputs) -> Iterator[Piece]:
-    """The sum over a channel, of as many terms as it has elements."""
-    sums, squares = channel_sums(inputs["dst"])
-    terms = layer.batch * layer.height * layer.width
-    yield Piece(role="bias", cut=_ALL, value=sums, size=np.sqrt(squares), terms=terms)
-
-
-def weight_norm(layer: Layer, inputs: Inputs) -> Iterator[Piece]:
-    """Half the sum of all squares."""
-    total = fourths = 0.0
-    for cut in pieces(inputs["weights"]):
-        squares = np.square(inputs["weights"][cut].astype(np.float64)) / 2
-        total += float(squares.sum())
-        fourths += float(np.square(squares).sum())
-    yield Piece(
-        role="dst",
-        cut=_ALL,
-        value=np.array([total]),
-        size=np.sqrt([fourths]),
-        terms=layer.channels,
-    )
-
-
-def cross_entropy(layer: Layer, inputs: Inputs) -> Iterator[Piece]:
-    """Probabilities, each one term over a sum of all classes; and the mean over the rows.
-
-    The loss of a row is the logarithm of a sum, less the logit of its label, both relative to the
-    largest logit.
-    """
-    labels = inputs["labels"].astype(np.int64)
-    loss = squares = 0.0
-    for cut in whole_columns(inputs["src"].shape):
-        logits = inputs["src"][cut].astype(np.float64)
-        shifted = logits - logits.max(axis=1, keepdims=True)
-        powers = np.exp(shifted)
-        sums = powers.sum(axis=1, keepdims=True)
-        value = powers / sums
-        terms = layer.channels + TRANSCENDENTAL
-        yield Piece(role="dst", cut=cut, value=value, size=value, terms=terms)
-        rows = np.arange(len(shifted))
-        chosen = shifted[rows, labels[cut[0]], 0, 0]
-        logarithms = np.log(sums[:, 0, 0, 0])
-        loss += float(np.sum(logarithms - chosen))
-        squares += float(np.sum(logarithms**2 + chosen**2))
-    yield Piece(
-        role="loss",
-        cut=_ALL,
-        value=np.array([loss / layer.batch]),
-        size=np.sqrt([squares]) / layer.batch,
-        terms=layer.batch + layer.channels + TRANSCENDENTAL,
-    )
-
-
-def softmax_gradient(layer: Layer, inputs: Inputs) -> Iterator[Piece]:
-    """The probability, less one at the label, over the batch: two terms."""
-    labels = inputs["labels"].astype(np.int64)
-    for cut in whole_columns(inputs["dst"].shape):
-        probabilities = inputs["dst"][cut].astype(np.float64)
-        chosen = np.zeros_like(probabilities)
-        chosen[np.arange(len(chosen)), labels[cut[0]]] = 1
-        value = (probabilities - chosen) / layer.batch
-        size = np.hypot(probabilities, chosen) / layer.batch
-        yield Piece(role="src", cut=cut, value=value, size=size, terms=2)
-
-
-# -----------------------------------------------------------------------------
-# What works along the last axis: softmax, its logarithm, and normalisations.
-
-
-#: How much more than a softmax its logarithm may be off: what oneDNN's own test grants it
-#: (``trh_coeff_log`` in tests/benchdnn/softmax/softmax.cpp of oneDNN 3; 4 in 2020). With a factor
-#: of one all others are right, and oneDNN's AVX-512 kernel of 2023 is not: 33 units where 18 are
-#: allowed, in float32 rows of three.
-_LOGARITHM: Final = 5
-
-
-def softmax(layer: Layer, inputs: Inputs) -> Iterator[Piece]:
-    """Probabilities: each one term over a sum of the row; or their logarithms: three terms."""
-    terms = layer.width + TRANSCENDENTAL
-    for cut in _whole_rows(layer):
-        logits = _exact(inputs["src"][cut])
-        most = logits.max(axis=-1, keepdims=True)
-        powers = np.exp(logits - most)
-        sums = powers.sum(axis=-1, keepdims=True)
-        if layer.op == "softmax":
-            value = size = powers / sums
-        else:
-            value = logits - most - np.log(sums)
-            size = _LOGARITHM * np.sqrt(logits**2 + most**2 + np.log(sums) ** 2)
-        yield Piece(role="dst", cut=cut, value=value, size=size, terms=terms)
-
-
-def softmax_slope(layer: Layer, inputs: Inputs) -> Iterator[Piece]:
-    """``result (dst - sum(dst result))``, of logarithms ``dst - exp(result) sum(dst)``."""
-    terms = layer.width + TRANSCENDENTAL
-    for cut in _whole_rows(layer):
-        given, result = _exact(inputs["dst"][cut]), _exact(inputs["result"][cut])
-        if layer.op == "softmax":
-            products = given * result
-            value = result * (given - products.sum(axis=-1, keepdims=True))
-            size = result * np.sqrt(given**2 + np.square(products).sum(axis=-1, keepdims=True))
-        else:
-            power = np.exp(result)
-            value = given - power * given.sum(axis=-1, keepdims=True)
-            size = np.sqrt(given**2 + power**2 * np.square(given).sum(axis=-1, keepdims=True))
-        yield Piece(role="src", cut=cut, value=value, size=size, terms=terms)
-
-
-def normalised_rows(layer: Layer, inputs: Inputs, pass_: str, propagation: str) -> Iterator[Piece]:
-    """Normalised rows and their statistics, or the gradients; those of weights are sums over rows.
-
-    What is computed of a row is measured against what the same formula misses by in float32.
-    """
-    backward = pass_ == "backward-data"
-    formula = _ROW_GRADIENTS[layer.op] if backward else layer.entry.reference
-    summed = layer.entry.trained if backward else ()
-    sums = {role: np.zeros(layer.width) for role in summed}
-    squares = {role: np.zeros(layer.width) for role in summed}
-    terms = layer.width + TRANSCENDENTAL
-    for cut, rows in _whole_rows_numbered(layer):
-        exact, narrow = (
-            _of_rows(formula, layer, inputs, cut, rows, dtype) for dtype in (np.float64, np.float32)
-        )
-        for role in layer.writes(pass_, propagation):
-            if role in summed:
-                sums[role] += exact[role].sum(axis=(0, 1, 2))
-                squares[role] += np.square(exact[role]).sum(axis=(0, 1, 2))
-                continue
-            yield Piece(
-                role=role,
-                cut=cut if role in ("src", "dst") else (rows,),
-                value=exact[role],
-                size=size_of_miss(narrow[role], exact[role], UNIT_ROUNDOFF["float32"]),
-                terms=terms,
-            )
-    count = layer.batch * layer.channels * layer.height
-    for role, value in sums.items():
-        size = np.sqrt(squares[role])
-        yield Piece(role=role, cut=_ALL, value=value, size=size, terms=count + TRANSCENDENTAL)
-
-
-def _of_rows(
-    formula: Callable[..., Any],
-    layer: Layer,
-    inputs: Inputs,
-    cut: tuple[slice, ...],
-    rows: slice,
-    dtype: Any,
-) -> dict[str, NDArray[Any]]:
-    """Return what a formula makes of some rows, by role."""
-    tensors = {}
-    for role, tensor in inputs.items():
-        if role in ("src", "dst"):
-            tensors[role] = tensor[cut].astype(dtype)
-        elif role in layer.entry.trained:
-            tensors[role] = tensor.astype(dtype)
-        else:  # one number for each row
-            tensors[role] = tensor[rows].astype(dtype).reshape(1, -1, layer.height, 1)
-    results = formula(np, layer, SimpleNamespace(**tensors))
-    return results if isinstance(results, dict) else {"dst": results}
-
-
-def _rmsnorm_gradient(_: Any, layer: Layer, t: Any) -> dict[str, Any]:
-    """Return the gradient of rows, and what is added up to that of the weights."""
-    inverse = 1 / np.sqrt(np.square(t.src).mean(axis=-1, keepdims=True) + layer.epsilon)
-    source, inner = t.src * inverse, t.dst * t.weights
-    mean = (inner * source).mean(axis=-1, keepdims=True)
-    return {"src": inverse * (inner - source * mean), "weights": t.dst * source}
-
-
-def _layernorm_gradient(_: Any, layer: Layer, t: Any) -> dict[str, Any]:
-    """Return the gradient of rows, and what is added up to those of weights and bias."""
-    inverse = 1 / np.sqrt(t.variance + layer.epsilon)
-    distance, inner = (t.src - t.mean) * inverse, t.dst * t.weights
-    shift = inner.mean(axis=-1, keepdims=True)
-    slope = (inner * distance).mean(axis=-1, keepdims=True)
+def _layernorm_gradient(layer: Layer, t: Any) -> dict[str, Rounded]:
+    mean, variance = (one.reshape(*t.src.shape[:-1], 1) for one in (t.mean, t.variance))
+    inverse = 1 / arithmetic.sqrt(variance + layer.epsilon)
+    distance, inner = t.src * inverse - mean * inverse, t.dst * t.weights
+    shift = inner.mean(-1, keepdims=True)
+    slope = (inner * distance).mean(-1, keepdims=True)
+    rows = tuple(range(t.src.value.ndim - 1))
     return {
         "src": inverse * (inner - (shift + distance * slope)),
-        "weights": t.dst * distance,
-        "bias": t.dst,
+        "weights": (t.dst * distance).sum(rows),
+        "bias": t.dst.sum(rows),
     }
 
 
-_ROW_GRADIENTS: Final = {"rmsnorm": _rmsnorm_gradient, "layernorm": _layernorm_gradient}
+def _decayed(layer: Layer, t: Any) -> dict[str, Rounded]:
+    return {"gradient": t.gradient + layer.decay * t.weights}
 
 
-def _whole_rows(layer: Layer) -> Iterator[tuple[slice, ...]]:
-    """Cut images into pieces that have all elements of their rows."""
-    return (cut for cut, _ in _whole_rows_numbered(layer))
-
-
-def _whole_rows_numbered(layer: Layer) -> Iterator[tuple[tuple[slice, ...], slice]]:
-    """Yield such pieces, each with the numbers of its rows."""
-    some = max(1, _PIECE // (layer.height * layer.width))
-    for image in range(layer.batch):
-        for first in range(0, layer.channels, some):
-            last = min(first + some, layer.channels)
-            rows = (image * layer.channels + first, image * layer.channels + last)
-            yield (
-                (slice(image, image + 1), slice(first, last), slice(None), slice(None)),
-                slice(rows[0] * layer.height, rows[1] * layer.height),
-            )
-
-
-#: Elements of such a piece, unless a channel has more.
-_PIECE: Final = 1 << 16
-
-
-# -----------------------------------------------------------------------------
-# Local response normalisation against the definition.
-
-
-def lrn(layer: Layer, inputs: Mapping[str, NDArray[Any]], pass_: str) -> Iterator[Piece]:
-    """Images over a power of their neighbourhood, and the gradient.
-
-    Forward is one term, whose power hides a sum over the neighbourhood. Backward is that of the
-    gradient and one of each neighbour.
-    """
-    terms = layer.local_size + TRANSCENDENTAL
-    for cut in whole_columns(inputs["src"].shape):
-        source = inputs["src"][cut].astype(np.float64)
-        scale = layer.alpha / layer.local_size
-        base = layer.k + scale * _neighbours(source**2, layer.local_size)
-        power = base**-layer.beta
-        if pass_ == "forward":
-            value = source * power
-            yield _term("dst", cut, value, terms)
-            continue
-        gradient = inputs["dst"][cut].astype(np.float64)
-        ratio = gradient * source * power / base
-        factor = 2 * layer.beta * scale * source
-        size = np.hypot(gradient * power, factor * np.sqrt(_neighbours(ratio**2, layer.local_size)))
-        value = gradient * power - factor * _neighbours(ratio, layer.local_size)
-        yield Piece(role="src", cut=cut, value=value, size=size, terms=terms)
-
-
-def _neighbours(images: F64, count: int) -> F64:
-    """Sum over ``count`` channels around each one; there is nothing beyond the first and last."""
-    channels = images.shape[1]
-    half = count // 2
-    result = images.copy()
-    for distance in range(1, min(half, channels - 1) + 1):
-        result[:, distance:] += images[:, :-distance]
-        result[:, :-distance] += images[:, distance:]
-    return result
+#: By op and pass, where it is not the forward pass of the table or the gradient of that.
+_FORMULAS: Final[Mapping[tuple[str, str], Formula]] = {
+    ("dropout", "forward"): _dropout,
+    ("dropout", "backward-data"): _dropout,
+    ("softmax", "backward-data"): _softmax_gradient,
+    ("log-softmax", "backward-data"): _log_softmax_gradient,
+    ("softmax-xent", "forward"): _cross_entropy,
+    ("softmax-xent", "backward-data"): _cross_entropy_gradient,
+    ("layernorm", "backward-data"): _layernorm_gradient,
+    ("l2", "backward-weights"): _decayed,
+    ("bias", "backward-weights"): lambda layer, t: gradient(layer, t, "backward-weights"),
+}
+_ROWS: Final = (2, 3)
+_COLUMNS: Final = (1,)
+#: Axes that a result needs as a whole, by op.
+_WHOLE: Final[Mapping[str, tuple[int, ...]]] = {
+    **dict.fromkeys(("softmax", "log-softmax", "layernorm", "rmsnorm"), _ROWS),
+    **dict.fromkeys(("lrn", "softmax-xent", "concat"), _COLUMNS),
+}
 
 
 # -----------------------------------------------------------------------------
-# Batch normalisation against the definition: inference, training and the gradients.
+# Pieces.
 
 
-_SHIFTED = 4
+def in_place(layer: Layer, role: str, tensor: Any) -> Any:
+    """Return a view of a tensor whose axes are those of the images, each of them or one long."""
+    op = layer.entry
+    if layer.kind != "pointwise" or op.form == "weights" or len(tensor.shape) > 1:
+        return tensor
+    if op.form == "rows" and role not in op.trained:
+        return tensor.reshape(layer.batch, layer.channels, layer.height, 1)
+    axis = {"labels": 0, "loss": 0}.get(role, 3 if op.form == "rows" else 1)
+    return tensor.reshape(*(-1 if number == axis else 1 for number in range(4)))
 
 
-def batchnorm(layer: Layer, inputs: Inputs, propagation: str) -> Iterator[Piece]:
-    """Normalised images, and in training the statistics.
+def _at(shape: Sequence[int], cut: tuple[slice, ...]) -> tuple[slice, ...]:
+    """Return where a tensor of a shape lies in place of a piece."""
+    return tuple(slice(0, 1) if n == 1 else there for n, there in zip(shape, cut, strict=True))
 
-    A normalised element is the scaled source, the scaled mean and the bias. In training all of them
-    depend on sums over a channel, so these count as its terms, and what an error of the variance
-    makes of it is one more.
+
+def _part(layer: Layer, role: str, tensor: Any, cut: tuple[slice, ...]) -> Any:
+    view = in_place(layer, role, tensor)
+    part = view[_at(view.shape, cut)]
+    if len(tensor.shape) == 1:
+        part = part.reshape(-1)
+    if role == "labels" or isinstance(part, Rounded):
+        return part
+    return Rounded(part)
+
+
+def evaluate(
+    layer: Layer, inputs: Inputs, formula: Formula, whole: tuple[int, ...] = ()
+) -> Iterator[tuple[str, tuple[slice, ...], Rounded]]:
+    """Yield what a formula gives, piece by piece: role, place (of the view) and numbers.
+
+    Args:
+        layer: What is computed.
+        inputs: What the formula reads, by role.
+        formula: Of a layer and its tensors, all of them or pieces.
+        whole: Axes that it needs as a whole.
     """
-    if propagation == "inference":
-        mean, variance = (inputs[role].astype(np.float64) for role in ("mean", "variance"))
-        spread = np.zeros_like(variance)
-        terms = 3 + TRANSCENDENTAL
+    absent = {
+        role: np.broadcast_to(np.float32(0), shape)
+        for role, shape in layer.shapes().items()
+        if role not in inputs and role in layer.reads("forward") and layer.op in ("concat", "bias")
+    }
+    tensors = {**absent, **inputs}
+    largest = max(
+        (one for one in tensors.values() if isinstance(one, np.ndarray)), key=lambda one: one.size
+    )
+    shape = largest.shape
+    totals: dict[str, Rounded] = {}
+    for place in pieces(largest, whole=whole):
+        cut = tuple(slice(None) if axis in whole else there for axis, there in enumerate(place))
+        t = SimpleNamespace(**{role: _part(layer, role, one, cut) for role, one in tensors.items()})
+        if layer.op == "dropout":
+            t.kept = kept_elements(shape, cut, layer.keep)
+        for role, numbers in formula(layer, t).items():
+            view = in_place(layer, role, np.broadcast_to(0, layer.shapes()[role])).shape
+            at = _at(view, cut)
+            summed = [
+                axis for axis, n in enumerate(view) if n == 1 != shape[axis] and axis not in whole
+            ]
+            if not summed:
+                yield role, at, numbers
+                continue
+            total = totals.setdefault(role, Rounded(np.zeros(view), np.zeros(view)))
+            total.value[at] += numbers.value.reshape(total.value[at].shape)
+            total.square[at] += np.reshape(numbers.square, total.square[at].shape)
+            length = math.prod(shape[axis] for axis in summed)
+            total.length = max(total.length, numbers.length, length)
+            total.bent |= numbers.bent
+    for role, numbers in totals.items():
+        yield role, (slice(None),) * numbers.value.ndim, numbers
+
+
+def expected_pieces(layer: Layer, pass_: str, propagation: str, inputs: Inputs) -> Iterator[Piece]:
+    """Yield what a pass should give, piece by piece, until all elements of all results are there.
+
+    Raises:
+        KeyError: An input is missing.
+    """
+    given = {role: inputs[role] for role in layer.reads(pass_, propagation)}
+    training = pass_ != "forward" or propagation == "training"
+    if layer.op == "batchnorm" and training:
+        found = _batchnorm(layer, pass_, given)
     else:
-        mean, mean_size, variance, spread = _statistics(layer, inputs["src"])
-        terms = _elements(layer) + TRANSCENDENTAL
-        for role, value, size in (("mean", mean, mean_size), ("variance", variance, spread)):
-            yield Piece(role=role, cut=_ALL, value=value, size=size, terms=terms)
-        yield from _running(layer, inputs, mean, mean_size, variance, spread)
-    scale = inputs["weights"].astype(np.float64) / np.sqrt(variance + layer.epsilon)
-    slope = scale * spread / (variance + layer.epsilon) / 2
-    for cut in pieces(inputs["src"]):
-        source = inputs["src"][cut].astype(np.float64)
-        centre, factor = per_channel(mean, cut[1]), per_channel(scale, cut[1])
-        shift = per_channel(inputs["bias"], cut[1])
-        squares = (source * factor) ** 2 + (centre * factor) ** 2 + shift**2
-        squares += ((source - centre) * per_channel(slope, cut[1])) ** 2
-        value = (source - centre) * factor + shift
-        yield Piece(role="dst", cut=cut, value=value, size=np.sqrt(squares), terms=terms)
+        formula = _FORMULAS.get((layer.op, pass_), forward if pass_ == "forward" else gradient)
+        found = evaluate(layer, given, formula, _WHOLE.get(layer.op, ()))
+    for role, cut, numbers in found:
+        shape = in_place(layer, role, np.broadcast_to(0, layer.shapes()[role]))[cut].shape
+        yield Piece(
+            role=role,
+            cut=cut,
+            value=numbers.value.reshape(shape),
+            size=numbers.size.reshape(shape),
+            terms=numbers.terms,
+        )
 
 
-def batchnorm_gradient(layer: Layer, inputs: Inputs) -> Iterator[Piece]:
-    """The gradients of bias and scale, which are sums over channels, and that of the source."""
-    source, gradient = inputs["src"], inputs["dst"]
-    mean = inputs["mean"].astype(np.float64)
-    inverse = 1 / np.sqrt(inputs["variance"].astype(np.float64) + layer.epsilon)
-    count = _elements(layer)
-    terms = count + TRANSCENDENTAL
-    shift, shift_squares = channel_sums(gradient)
-    slope = np.zeros(layer.channels)
-    slope_squares = np.zeros(layer.channels)
-    for cut in pieces(source):
-        given = gradient[cut].astype(np.float64)
-        here = source[cut].astype(np.float64)
-        slope[cut[1]] += (given * (here - per_channel(mean, cut[1]))).sum(axis=(0, 2, 3))
-        slope_squares[cut[1]] += ((given * here) ** 2).sum(axis=(0, 2, 3))
-    slope *= inverse
-    shift_size = np.sqrt(shift_squares)
-    slope_size = inverse * np.sqrt(slope_squares + mean**2 * shift_squares)
-    yield Piece(role="weights", cut=_ALL, value=slope, size=slope_size, terms=terms)
-    yield Piece(role="bias", cut=_ALL, value=shift, size=shift_size, terms=terms)
-    scale = inputs["weights"].astype(np.float64) * inverse
-    # The squared terms that are the same all over a channel, and those that grow with the source.
-    constant = (shift**2 + shift_squares + (mean * inverse * slope) ** 2) / count**2
-    growing = (slope**2 + slope_size**2) * inverse**2 / count**2
-    for cut in pieces(source):
-        given = gradient[cut].astype(np.float64)
-        here = source[cut].astype(np.float64)
-        distance = (here - per_channel(mean, cut[1])) * per_channel(inverse, cut[1])
-        value = given - (per_channel(shift, cut[1]) + distance * per_channel(slope, cut[1])) / count
-        squares = given**2 + per_channel(constant, cut[1])
-        squares += here**2 * per_channel(growing, cut[1])
-        factor = per_channel(scale, cut[1])
-        size = np.abs(factor) * np.sqrt(squares)
-        yield Piece(role="src", cut=cut, value=factor * value, size=size, terms=terms)
+# -----------------------------------------------------------------------------
+# Batch normalisation: sums over whole channels, and then the images.
+
+_PIXELS: Final = (0, 2, 3)
+#: Kernels sum differences from some value, by Welford's updates or to keep the digits of the
+#: variance. Their last few additions round numbers as large as an element, which is sqrt(M) times
+#: the size of the mean's own terms; counted four times, the tolerance is 8 units of an element.
+_SHIFTED: Final = 4
 
 
-def _statistics(layer: Layer, images: NDArray[Any]) -> tuple[F64, F64, F64, F64]:
-    """Return mean and biased variance of each channel, each with the size of its terms.
+def _sums(layer: Layer, inputs: Inputs, formula: Formula) -> dict[str, Rounded]:
+    """Return sums over channels, one number for each."""
+    found = {role: numbers for role, _, numbers in evaluate(layer, inputs, formula)}
+    return {role: numbers.reshape(-1) for role, numbers in found.items()}
 
-    Kernels sum differences from some value, by Welford's updates or to keep the digits of the
-    variance. Their last few additions round numbers as large as an element, which is sqrt(M) times
-    the size of the mean's own terms; counted four times, the tolerance is 12 units of an element.
+
+def _batchnorm(
+    layer: Layer, pass_: str, inputs: Inputs
+) -> Iterator[tuple[str, tuple[slice, ...], Rounded]]:
+    """Yield the results of training."""
+    count = layer.batch * layer.height * layer.width
+    if pass_ == "forward":
+        sums = _statistics(layer, inputs, count)
+        results, formula = _moved(layer, inputs, sums, count) | sums, forward
+    else:
+        inverse = 1 / arithmetic.sqrt(Rounded(inputs["variance"]) + layer.epsilon)
+
+        def slopes(_: Layer, t: Any) -> dict[str, Rounded]:
+            distance = t.src - t.mean.reshape(-1, 1, 1)
+            size = t.dst * t.src - t.dst * t.mean.reshape(-1, 1, 1)
+            found = Rounded((t.dst.value * distance.value), size.square, 1)
+            return {"weights": found.sum(_PIXELS), "bias": t.dst.sum(_PIXELS)}
+
+        results = _sums(layer, inputs, slopes)
+        results["weights"] = results["weights"] * inverse
+        sums = {"slope": results["weights"], "shift": results["bias"], "inverse": inverse}
+        formula = _batchnorm_gradient
+    for role, numbers in results.items():
+        yield role, (slice(None),) * 4, numbers
+    yield from evaluate(layer, {**inputs, **sums}, formula)
+
+
+def _batchnorm_gradient(layer: Layer, t: Any) -> dict[str, Rounded]:
+    mean, slope, shift, inverse, weights = (
+        one.reshape(-1, 1, 1) for one in (t.mean, t.slope, t.shift, t.inverse, t.weights)
+    )
+    count = layer.batch * layer.height * layer.width
+    distance = t.src * inverse - mean * inverse
+    return {"src": weights * inverse * (t.dst - (shift + distance * slope) / count)}
+
+
+def _statistics(layer: Layer, inputs: Inputs, count: int) -> dict[str, Rounded]:
+    """Return mean and biased variance of each channel.
 
     Terms of the variance are the squares of the elements and that of the mean: many kernels
     subtract one from the other.
     """
-    count = _elements(layer)
-    sums, squares = channel_sums(images)
-    mean = sums / count
-    variance, fourths = np.zeros(layer.channels), np.zeros(layer.channels)
-    for cut in pieces(images):
-        here = images[cut].astype(np.float64)
-        variance[cut[1]] += ((here - per_channel(mean, cut[1])) ** 2).sum(axis=(0, 2, 3))
-        here *= here
-        fourths[cut[1]] += (here * here).sum(axis=(0, 2, 3))  # a fourth power takes far longer
-    spread = np.sqrt(fourths / count**2 + mean**4)
-    return mean, _SHIFTED * np.sqrt(squares) / count, variance / count, spread
+    source = {"src": inputs["src"]}
+
+    def total(_: Layer, t: Any) -> dict[str, Rounded]:
+        return {"mean": t.src.sum(_PIXELS, slack=_SHIFTED)}
+
+    mean = _sums(layer, source, total)["mean"].scaled(1 / count)
+
+    def squares(_: Layer, t: Any) -> dict[str, Rounded]:
+        distance = np.square(t.src.value - t.mean.value[:, None, None])
+        fourths = np.square(np.square(t.src.value))
+        return {"variance": Rounded(distance.sum(_PIXELS), fourths.sum(_PIXELS), 1)}
+
+    variance = _sums(layer, source | {"mean": mean}, squares)["variance"].scaled(1 / count)
+    variance.square = variance.square + mean.value**4
+    return {"mean": mean, "variance": variance}
 
 
-def _running(
-    layer: Layer, inputs: Inputs, mean: F64, mean_size: F64, variance: F64, spread: F64
-) -> Iterator[Piece]:
-    """Yield the running statistics, moved towards those of the batch."""
-    count = _elements(layer)
-    unbiased = count / max(1, count - 1)
-    for role, value, size in (
-        ("running_mean", mean, mean_size),
-        ("running_variance", variance * unbiased, spread * unbiased),
-    ):
-        old = (1 - layer.momentum) * inputs[role].astype(np.float64)
-        new = layer.momentum * value
-        yield Piece(
-            role=role,
-            cut=_ALL,
-            value=old + new,
-            size=np.sqrt(old**2 + new**2 + (layer.momentum * size) ** 2),
-            terms=count + TRANSCENDENTAL,
-        )
+def _moved(
+    layer: Layer, inputs: Inputs, sums: Mapping[str, Rounded], count: int
+) -> dict[str, Rounded]:
+    """Return the running statistics, moved towards those of the batch."""
+    new = {"mean": sums["mean"], "variance": sums["variance"].scaled(count / max(1, count - 1))}
+    return {
+        f"running_{name}": (1 - layer.momentum) * Rounded(inputs[f"running_{name}"])
+        + layer.momentum * numbers
+        for name, numbers in new.items()
+    }
 
 
-def _elements(layer: Layer) -> int:
-    """Return the elements of a channel."""
-    return layer.batch * int(layer.height * layer.width)
+# -----------------------------------------------------------------------------
 
 
 def check_pointwise(layer: Layer, computed: Computed) -> dict[str, Comparison]:
@@ -490,10 +336,12 @@ def compare(layer: Layer, computed: Computed, expected: Iterable[Piece]) -> dict
         if piece.terms != EXACT:
             stored = "fp32" if layer.in_float32(piece.role) else computed.precision
             scale = np.maximum(scale, smallest_normal(stored))
-        worst = worst_of(results[piece.role][piece.cut], piece.value, scale, _namer(piece))
+        view = in_place(layer, piece.role, results[piece.role])
+        name = _namer(piece, view.shape, results[piece.role].shape)
+        worst = worst_of(view[piece.cut], piece.value, scale, name)
         before = found.get(piece.role)
         found[piece.role] = Comparison(
-            terms=piece.terms,
+            terms=max(piece.terms, before.terms if before else EXACT),
             points=piece.value.size + (before.points if before else 0),
             checksums=0,
             worst=larger(worst, before.worst if before else _NOTHING),
@@ -501,47 +349,17 @@ def compare(layer: Layer, computed: Computed, expected: Iterable[Piece]) -> dict
     return found
 
 
-def expected_pieces(layer: Layer, pass_: str, propagation: str, inputs: Inputs) -> Iterator[Piece]:
-    """Yield what a pass should give, piece by piece, until all elements of all results are there.
-
-    Raises:
-        KeyError: An input is missing.
-    """
-    step = layer.op, pass_
-    if by_element(layer, pass_):
-        return elements(layer, pass_, inputs)
-    if step == ("batchnorm", "forward"):
-        return batchnorm(layer, inputs, propagation)
-    if layer.op in _ROW_GRADIENTS:
-        return normalised_rows(layer, inputs, pass_, propagation)
-    return _OF_LAYER[step](layer, inputs)
-
-
-_OF_LAYER: Final[Mapping[tuple[str, str], Callable[[Layer, Inputs], Iterator[Piece]]]] = {
-    ("bias", "backward-weights"): bias_gradient,
-    ("lrn", "forward"): partial(lrn, pass_="forward"),
-    ("lrn", "backward-data"): partial(lrn, pass_="backward-data"),
-    ("batchnorm", "backward-data"): batchnorm_gradient,
-    ("scale", "backward-data"): scale_gradient,
-    ("concat", "forward"): partial(concat, pass_="forward"),
-    ("concat", "backward-data"): partial(concat, pass_="backward-data"),
-    ("softmax-xent", "forward"): cross_entropy,
-    ("softmax-xent", "backward-data"): softmax_gradient,
-    ("softmax", "forward"): softmax,
-    ("softmax", "backward-data"): softmax_slope,
-    ("log-softmax", "forward"): softmax,
-    ("log-softmax", "backward-data"): softmax_slope,
-    ("l2", "forward"): weight_norm,
-}
-
 _NOTHING = Deviation(error=0.0, where="", got=0.0, expected=0.0)
 
 
-def _namer(piece: Piece) -> Callable[[Sequence[int]], str]:
+def _namer(
+    piece: Piece, view: tuple[int, ...], shape: tuple[int, ...]
+) -> Callable[[Sequence[int]], str]:
     """Name the elements of a piece by their place in the whole tensor."""
     first = [cut.start or 0 for cut in piece.cut]
 
     def name(at: Sequence[int]) -> str:
-        return element_name(piece.role, [low + i for low, i in zip(first, at, strict=True)])
+        place = np.ravel_multi_index([low + i for low, i in zip(first, at, strict=True)], view)
+        return element_name(piece.role, [int(one) for one in np.unravel_index(place, shape)])
 
     return name

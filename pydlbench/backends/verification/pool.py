@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,9 +14,7 @@ from pydlbench.backends.verification.checksums import (
     Comparison,
     Deviation,
     TapAxis,
-    choose_pixels,
     contract,
-    image_checksums,
     image_element,
     larger,
     overlap,
@@ -23,6 +22,7 @@ from pydlbench.backends.verification.checksums import (
     window_axes,
     worst_of,
 )
+from pydlbench.backends.verification.conv import check_images
 from pydlbench.backends.verification.inputs import largest, smallest_normal
 
 if TYPE_CHECKING:
@@ -51,9 +51,6 @@ def check_pool(layer: Layer, computed: Computed) -> dict[str, Comparison]:
 # -----------------------------------------------------------------------------
 # Average pooling against the reference: a convolution that does not mix channels.
 
-#: Source elements gathered for single points.
-_PATCH_ELEMENTS = 1_000_000
-
 
 def _check_average(
     layer: Layer,
@@ -73,32 +70,11 @@ def _check_average(
         rng: Chooses weights and points.
         least: The least that the error of an element is measured against.
     """
+    ones = np.ones((layer.channels, 1, 1, *layer.kernel), dtype=np.float32)
+    role = "dst" if pass_ == "forward" else "src"
     axes = window_axes(layer, pass_)
-    got, got_energy, sums, energy = image_checksums(
-        output, source, axes, rng, by_tap=False, least=least
-    )
-    checksum = worst_of(
-        got,
-        sums.reshape(got.shape),
-        CHECKSUM_UNIT * np.sqrt(got_energy + energy.reshape(got.shape)),
-        lambda at: f"checksum of channel {at[1]} of image {at[0]}",
-    )
-    taps = math.prod(layer.kernel)
-    count = max(1, _PATCH_ELEMENTS // (layer.channels * taps))
-    pixels = choose_pixels(rng, layer.batch, [axis.outputs for axis in axes], count)
-    patches = pixels.patches(source, axes)
-    taps_at = tuple(range(2, patches.ndim))
-    reference = patches.sum(axis=taps_at)
-    point = worst_of(
-        pixels.values(output),
-        reference,
-        np.maximum(np.abs(reference) + np.sqrt(np.square(patches).sum(axis=taps_at)), least),
-        lambda at: pixels.name("dst" if pass_ == "forward" else "src", at[0], at[1]),
-    )
-    terms = taps if pass_ == "forward" else overlap(layer)
-    return Comparison(
-        terms=terms, points=reference.size, checksums=got.size, worst=larger(point, checksum)
-    )
+    found = check_images(axes, source, ones, output, rng, role, least)
+    return found if pass_ == "forward" else replace(found, terms=overlap(layer))
 
 
 # -----------------------------------------------------------------------------

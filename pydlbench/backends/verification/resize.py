@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from pydlbench.backends.verification.checksums import EXACT, F64, Comparison, Piece
+from pydlbench.backends.verification.arithmetic import EXACT, F64
+from pydlbench.backends.verification.checksums import Comparison, Piece
 from pydlbench.backends.verification.pointwise import compare
 from pydlbench.ops.resize import pairs, taps
 

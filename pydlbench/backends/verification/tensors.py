@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from pydlbench.backends.verification.arithmetic import EXACT, F64, TRANSCENDENTAL
 from pydlbench.backends.verification.checksums import (
-    EXACT,
-    F64,
-    TRANSCENDENTAL,
     Comparison,
     Piece,
     pieces,

@@ -430,7 +430,7 @@ def test_subnormal_results_are_right_when_rounded_right(
     if points == "few points":
         for module, limit in (("conv", "_POINT_MACS"), ("gemm", "_POINT_MACS")):
             monkeypatch.setattr(f"pydlbench.backends.verification.{module}.{limit}", 1)
-        monkeypatch.setattr("pydlbench.backends.verification.pool._PATCH_ELEMENTS", 1)
+        monkeypatch.setattr("pydlbench.backends.verification.conv._PATCH_ELEMENTS", 1)
     layer = TINY[kind][0]
     inputs, right = tiny_case(naive, layer, pass_, precision)
     found = verify(layer, pass_, precision, inputs, right, 1)

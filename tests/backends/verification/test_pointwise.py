@@ -12,7 +12,11 @@ from right_results import right_results
 
 from pydlbench.backends.verification.checksums import Computed
 from pydlbench.backends.verification.inputs import make_inputs, round_to
-from pydlbench.backends.verification.pointwise import check_pointwise, expected_pieces
+from pydlbench.backends.verification.pointwise import (
+    check_pointwise,
+    expected_pieces,
+    in_place,
+)
 from pydlbench.backends.verification.verify import tolerance
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import build_layer
@@ -34,8 +38,10 @@ def all_expected(
     results = {role: np.zeros(layer.shapes()[role]) for role in roles}
     times = {role: np.zeros(layer.shapes()[role], np.int64) for role in roles}
     for piece in expected_pieces(layer, pass_, propagation, inputs):
-        results[piece.role][piece.cut] = piece.value
-        times[piece.role][piece.cut] += 1
+        if piece.role not in roles:
+            continue
+        in_place(layer, piece.role, results[piece.role])[piece.cut] = piece.value
+        in_place(layer, piece.role, times[piece.role])[piece.cut] += 1
         assert np.all(piece.size >= 0)
     assert all(np.all(count == 1) for count in times.values())
     return results

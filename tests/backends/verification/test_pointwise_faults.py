@@ -9,7 +9,7 @@ import pytest
 from right_results import judged
 
 from pydlbench.backends.verification.inputs import make_inputs, round_to
-from pydlbench.backends.verification.pointwise import expected_pieces
+from pydlbench.backends.verification.pointwise import expected_pieces, in_place
 from pydlbench.backends.verification.verify import Verdict, verify
 from pydlbench.errors import UsageError
 from pydlbench.ops.descriptor import parse_problem
@@ -47,7 +47,8 @@ def right_results(
     results = {role: np.zeros(layer.shapes()[role], np.float32) for role in roles}
     for piece in expected_pieces(layer, pass_, propagation, inputs):
         stored = "fp32" if layer.in_float32(piece.role) else precision
-        results[piece.role][piece.cut] = round_to(stored, piece.value)
+        place = in_place(layer, piece.role, results[piece.role])
+        place[piece.cut] = round_to(stored, piece.value)
     return results
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pydlbench.backends.verification.inputs import make_inputs, round_to
-from pydlbench.backends.verification.recurrent import backward, forward
+from pydlbench.backends.verification.recurrent import results
 from pydlbench.backends.verification.verify import verify
 from pydlbench.ops.descriptor import parse_problem
 
@@ -84,11 +84,14 @@ def test_right_states_pass_and_wrong_ones_fail(text):
 def test_wrong_gradients_fail(text):
     layer = parse_problem(text)
     inputs = make_inputs(layer, "backward-data", "fp32", seed=5)
-    right = {role: one.value.astype(np.float32) for role, one in backward(layer, inputs).items()}
+    right = {
+        role: numbers.value.astype(np.float32)
+        for role, numbers in results(layer, "backward-data", inputs).items()
+    }
 
     def judged(**wrong):
-        results = right | wrong
-        return verify(layer, "backward-data", "fp32", inputs, results["src"], seed=7, extra=results)
+        written = right | wrong
+        return verify(layer, "backward-data", "fp32", inputs, written["src"], seed=7, extra=written)
 
     verdict = judged()
     assert (verdict.status, verdict.points) == ("ok", sum(one.size for one in right.values()))
@@ -106,8 +109,8 @@ def test_errors_are_forgotten_with_what_they_were_made_in():
     short, long = (parse_problem(f"lstm:t{steps}mb2slc8dhc8") for steps in (20, 200))
     sizes = []
     for layer in (short, long):
-        found, _ = forward(layer, make_inputs(layer, "forward", "fp32", seed=5))
-        sizes.append(np.sqrt(found.square[-10:].mean()))
+        states_ = results(layer, "forward", make_inputs(layer, "forward", "fp32", seed=5))["dst"]
+        sizes.append(np.sqrt(states_.square[-10:].mean()))
     assert sizes[1] == pytest.approx(sizes[0], rel=0.5)
 
 

@@ -19,7 +19,7 @@ def in_order(array: np.ndarray, order: tuple[int, ...]) -> np.ndarray:
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("piece", [1, 7, 50, 10**6])
 def test_contract(order, piece, monkeypatch):
-    monkeypatch.setattr(sketch.pieces, "__defaults__", (piece,))
+    monkeypatch.setattr(sketch.pieces, "__defaults__", (piece, ()))
     rng = np.random.default_rng(0)
     array = in_order(rng.standard_normal((3, 4, 5, 6)).astype(np.float32), order)
     rows, columns, images = (rng.standard_normal(s) for s in ((5, 2), (6, 3), (3, 1)))
