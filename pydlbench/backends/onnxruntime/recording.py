@@ -19,7 +19,7 @@ import time
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import onnx
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.onnxruntime.step import OnnxModel
     from pydlbench.records.operator import RecordedCall
     from pydlbench.records.trace import ProgramCall
 
@@ -69,7 +68,29 @@ _TOO_LARGE: Final = "a large constant is among its attributes"
 _BESIDE: Final = "1024"
 
 
-def record(made: OnnxModel) -> tuple[RecordedCall, ...]:
+class Sessions(Protocol):
+    """A file that sessions are made of; see ``onnxruntime.step.OnnxModel``.
+
+    Attributes:
+        session: that of the step.
+        feeds: its inputs by name.
+    """
+
+    session: onnxruntime.InferenceSession
+    feeds: dict[str, NDArray[Any]]
+
+    def options(self, mode: str | None = None) -> onnxruntime.SessionOptions:
+        """Return the settings of a session in a mode; None is the step's."""
+        ...
+
+    def opened(
+        self, options: onnxruntime.SessionOptions, path: Path | None = None
+    ) -> onnxruntime.InferenceSession:
+        """Return a session of the file, or of one that was made of it."""
+        ...
+
+
+def record(made: Sessions) -> tuple[RecordedCall, ...]:
     """Return the distinct nodes of a step, in the order in which the graph has them.
 
     Args:
@@ -79,7 +100,7 @@ def record(made: OnnxModel) -> tuple[RecordedCall, ...]:
         return distinct(_recorded(made, Path(name))[1])
 
 
-def _recorded(made: OnnxModel, folder: Path) -> tuple[Graph, list[StepCall], Collection[int]]:
+def _recorded(made: Sessions, folder: Path) -> tuple[Graph, list[StepCall], Collection[int]]:
     """Return a step's graph, its nodes as calls, and the numbers of those that the profile has.
 
     Args:
@@ -106,7 +127,7 @@ class Graph:
         constants: by name.
     """
 
-    def __init__(self, made: OnnxModel, folder: Path) -> None:
+    def __init__(self, made: Sessions, folder: Path) -> None:
         self.made, self.folder = made, folder
         options = made.options()
         options.optimized_model_filepath = str(folder / "graph.onnx")
@@ -334,7 +355,7 @@ def _value(attribute: Any) -> Any:
 # A step traced: by its own profile of the graph that its session has made of the file.
 
 
-def tracer(made: OnnxModel) -> StepTracer:
+def tracer(made: Sessions) -> StepTracer:
     """Return what runs the step traced.
 
     A profile is written once its session ends, so that each traced step has a session of its own,
@@ -355,7 +376,7 @@ def tracer(made: OnnxModel) -> StepTracer:
 class _Traced:
     """A recorded step that is run traced; its constants lie in a folder as long as it is there."""
 
-    def __init__(self, made: OnnxModel) -> None:
+    def __init__(self, made: Sessions) -> None:
         # Beneath the worker's folder, which goes with its process.
         there = os.environ.get(FOLDER_VARIABLE)
         self._folder = Path(tempfile.mkdtemp(prefix="pydlbench-trace-", dir=there))
