@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from pydlbench.records.run import RunRecord
     from pydlbench.report.blocks import Block
-    from pydlbench.runner.execute import Results, View
-    from pydlbench.runner.tasks import Task
+    from pydlbench.runner.execute import Results
+    from pydlbench.runner.tasks import Task, View
 
 
 class Options(ExplainedStep):

@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepSpec
     from pydlbench.report.blocks import Block
-    from pydlbench.runner.execute import Results, View
+    from pydlbench.runner.execute import Results
+    from pydlbench.runner.tasks import View
 
 # Nothing is timed, and nothing kept, where layers are counted only.
 _TIMED = ("threads", "budget", "repetitions", "seed", "top", "all", "fail_on", "store")

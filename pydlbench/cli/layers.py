@@ -37,7 +37,6 @@ from pydlbench.cli.options import (
 )
 from pydlbench.cli.values import byte_count, choices, patterns, splits, wholes
 from pydlbench.errors import PydlbenchError, UsageError, nearest
-from pydlbench.models.own import find_own, is_own
 from pydlbench.runner.tasks import KernelTask, Row, Task
 from pydlbench.words import (
     CACHES,
@@ -558,6 +557,8 @@ def _recorded(
 
 def _backends(args: Options, device: str) -> tuple[list[tuple[str, str | None]], tuple[str, ...]]:
     """Every backend with each of its modes, and notes on those that are left out."""
+    from pydlbench.models.own import find_own, is_own
+
     kernels = [name for name in args.backend if is_own(name)]
     for name in kernels:
         find_own(name)  # or says what is nearest

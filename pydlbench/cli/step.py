@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepRecord, StepSpec
     from pydlbench.report.blocks import Block
-    from pydlbench.runner.execute import Results, View
+    from pydlbench.runner.execute import Results
+    from pydlbench.runner.tasks import View
 
 __all__ = ["Options", "read_tasks", "run", "show"]
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from pydlbench.protocols.protocol import Protocol
     from pydlbench.protocols.runner import ProtocolSpec
     from pydlbench.records.run import RunRecord
-    from pydlbench.runner.execute import Results, View
+    from pydlbench.runner.execute import Results
+    from pydlbench.runner.tasks import View
 
 # A script on a small machine may honestly take days.
 _PATIENCE_S: Final = 30 * 86400.0

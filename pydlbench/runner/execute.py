@@ -18,7 +18,7 @@ import msgspec
 
 from pydlbench.errors import PydlbenchError, UnsupportedError
 from pydlbench.records.record import Record
-from pydlbench.runner.tasks import Result
+from pydlbench.runner.tasks import Result, View
 from pydlbench.store.entry import ANSWERED, Entry
 from pydlbench.store.resume import continued
 
@@ -103,7 +103,7 @@ def kernels(
 
     rows: dict[KernelSpec, Measurement] = {}
     for spec in specs:
-        if known := view.kernel(spec, briefly=first_of is not None):
+        if known := view.kernel(spec, first_of is not None):
             rows[spec] = there = Measurement.from_dict(known)
             if there.ok and there.cache == "hot":
                 session.remember(spec, there.algorithm, there.layout)
@@ -335,57 +335,6 @@ def execute(
     return results
 
 
-class View:
-    """What a task sees of the run while it measures with a session.
-
-    Attributes:
-        tolerant: see :func:`execute`.
-    """
-
-    def __init__(self, loop: _Loop, task: Task, session: Any) -> None:
-        self.tolerant = loop.tolerant
-        self._loop, self._task, self._session = loop, task, session
-        self._before = loop.finished
-
-    @property
-    def store(self) -> Store | None:
-        """The store of the run; None without one."""
-        return self._loop.store
-
-    def advance(self, done: float, total: int, label: str) -> None:
-        """Show progress: a fraction of this task, and what comes next."""
-        # Not earlier: only now a GPU has told its name.
-        self._loop.start(self._session)
-        here = len(self._task.rows) * min(done / max(total, 1), 1.0)
-        self._loop.show(self._before, here, label)
-
-    def keep(self, result: Result) -> None:
-        """Store a result that belongs to no row, before the task goes on.
-
-        Args:
-            result: the result, with its key.
-        """
-        self._loop.start(self._session)
-        self._loop.take(self._task, result)
-
-    def earlier(self, row: Row) -> bool:
-        """Whether an earlier attempt has finished a row of this task."""
-        return self._loop.earlier(self._task, row) is not None
-
-    def kernel(self, spec: KernelSpec, *, briefly: bool = False) -> dict[str, Any] | None:
-        """Return the document of a kernel that this run has measured already, if it is ok.
-
-        Args:
-            spec: spec of the kernel.
-            briefly: whether a first repetition is enough.
-        """
-        options = self._task.options
-        known = self._loop.kernels.get(_same_kernel(spec, options))
-        if known is None and briefly:
-            return self._loop.kernels.get(_same_kernel(spec, options, briefly=True))
-        return known
-
-
 class _Loop:
     """The state of :func:`execute`."""
 
@@ -524,10 +473,37 @@ class _Loop:
 
     # --- tasks ------------------------------------------------------------------------------
 
+    def _view(self, task: Task, session: Any) -> View:
+        """Return what a task sees of the run while it measures with a session."""
+        before = self.finished
+
+        def advance(done: float, total: int, label: str) -> None:
+            self.start(session)  # not earlier: only now a GPU has told its name
+            self.show(before, len(task.rows) * min(done / max(total, 1), 1.0), label)
+
+        def keep(result: Result) -> None:
+            self.start(session)
+            self.take(task, result)
+
+        def kernel(spec: KernelSpec, briefly: bool) -> dict[str, Any] | None:
+            known = self.kernels.get(_same_kernel(spec, task.options))
+            if known is None and briefly:
+                return self.kernels.get(_same_kernel(spec, task.options, briefly=True))
+            return known
+
+        return View(
+            tolerant=self.tolerant,
+            store=self.store,
+            advance=advance,
+            keep=keep,
+            earlier=lambda row: self.earlier(task, row) is not None,
+            kernel=kernel,
+        )
+
     def _measure(self, task: Task) -> None:
         try:
             session = self._session_for(task)
-            for result in task.measure(session, View(self, task, session)):
+            for result in task.measure(session, self._view(task, session)):
                 self.start(session)
                 self.take(task, result)
         except PydlbenchError as error:

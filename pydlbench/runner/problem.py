@@ -343,10 +343,11 @@ class Problem:
         errors = self._study.take([*subjects.values()], first=number * rounds, rounds=rounds)
         # Kernels that died with their process have the error of the first one sampled there.
         deaths: dict[tuple[str, str, bool], PydlbenchError] = {}
-        for arm, run in owners.items():
+        for arm in owners:
             arm.size = subjects[arm].size or arm.size
-            if (error := errors.get(arm)) is None:
-                continue
+        order = list(errors)
+        for arm in sorted(owners.keys() & errors, key=order.index):
+            run, error = owners[arm], errors[arm]
             if isinstance(error, WorkerError):
                 place = (run.spec.backend, run.spec.device, arm is run.warm)
                 error = deaths.setdefault(place, error)

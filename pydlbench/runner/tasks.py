@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydlbench.errors import PydlbenchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from pydlbench.runner.execute import View
+    from pydlbench.records.specs import KernelSpec
+    from pydlbench.store.store import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,28 @@ class Result:
     row: Row | None = None
     key: str | None = None
     detail: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What a task sees of the run while it measures.
+
+    Attributes:
+        tolerant: whether a row that fails leaves the others; see ``execute.execute``.
+        store: store of the run; None without one.
+        advance: shows progress: what is done of how many, and what comes next.
+        keep: stores a result that belongs to no row, with its key, before the task goes on.
+        earlier: whether an earlier attempt has finished a row of the task.
+        kernel: returns the document of a kernel that this run has measured already, if it is ok;
+            its second argument says whether a first repetition is enough.
+    """
+
+    tolerant: bool
+    store: Store | None
+    advance: Callable[[float, int, str], None]
+    keep: Callable[[Result], None]
+    earlier: Callable[[Row], bool]
+    kernel: Callable[[KernelSpec, bool], dict[str, Any] | None]
 
 
 @dataclass(frozen=True, kw_only=True)
