@@ -176,7 +176,7 @@ class BreakdownTask(ModelTask):
         step = row.spec
         rounds = self.rounds
         if self.width is not None:
-            rounds = planned_rounds(view.store, [step], self.width)
+            rounds = planned_rounds(view.store(), [step], self.width)
         begun: dict[str, None] = {}
         if step.on_gpu:
             session.room_bytes(step.device)  # or says that there is no GPU
@@ -210,10 +210,10 @@ class BreakdownTask(ModelTask):
 
         # The store is there once the run has begun.
         view.advance(0, self.rounds + _STAGES, f"{case.framework} {case.mode}: forecast")
-        if view.store is None:
+        if view.store() is None:
             return "there is no store"
         try:
-            found = forecast_step(case, session, view.store, measures=False)
+            found = forecast_step(case, session, view.store(), measures=False)
         except PydlbenchError as error:  # it would cost the breakdown, which has its own numbers
             return " ".join(str(error).split())
         if found.status != "ok":

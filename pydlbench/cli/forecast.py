@@ -145,7 +145,7 @@ class ForecastTask(ModelTask):
 
         try:
             record = (self.forecaster or forecast_step)(
-                *(step, session, view.store),
+                *(step, session, view.store()),
                 measures=self.measures,
                 visits=self.visits,
                 keep=keep,

@@ -89,7 +89,7 @@ def ended(results: Results, what: str = "rows", fail_on: tuple[str, float] | Non
         raise results.trouble
     if results.interrupted:
         others = len(results.outcomes) - results.finished
-        so_far = f", {others} more had some of their visits" if others else ""
+        so_far = f", {others} more had some of their repetitions" if others else ""
         tell(f"interrupted: {results.finished} of {results.total} {what} finished{so_far}")
         return 130
     failed = [one for one in results.outcomes if one.status == "failed"]

@@ -247,7 +247,7 @@ class StepTask(ModelTask, StepsTask):
         if self.agree:
             view.advance(0, len(cases), f"{cases[0].label}: agreement")
             yield Result("agreement", _compare(session, cases))
-        visits = None if self.width is None else planned_rounds(view.store, cases, self.width)
+        visits = None if self.width is None else planned_rounds(view.store(), cases, self.width)
         records = session.steps(
             cases, visits=visits, checks=self.checks, trace=self.trace, progress=view.advance
         )

@@ -58,7 +58,7 @@ def interleaved_legend(rows: Sequence[Measurement]) -> list[str]:
     if any(row.contended for row in rows):
         lines.append(f"{_CONTENDED}: contended, the time is an upper bound")
     if not all(row.complete for row in rows):
-        lines.append(f"{_INTERRUPTED}: interrupted, it has had some of its visits")
+        lines.append(f"{_INTERRUPTED}: interrupted, it has had some of its repetitions")
     if fewer := dict.fromkeys(row.fewer_flops for row in rows if row.fewer_flops):
         lines.append(
             f"{_FEWER_FLOPS}: {' and '.join(fewer)} need fewer FLOPs than a direct kernel: "
@@ -72,7 +72,7 @@ def interleaved_legend(rows: Sequence[Measurement]) -> list[str]:
     if any(map(_disagree, by_problem(rows))):
         lines.append(
             "to best: from the rounds that both were in; the order of the medians, which are of "
-            "all visits, is not always that of the ratios: the ratios count"
+            "all repetitions, is not always that of the ratios: the ratios count"
         )
     return lines
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pydlbench.runner.recorder import Recorder
     from pydlbench.runner.repetitions import Effort
     from pydlbench.runner.tasks import Row, Task
-    from pydlbench.store.store import Store
 
 _Record = TypeVar("_Record", bound=Record)
 
@@ -388,11 +387,6 @@ class _Loop:
         if not self._recorder.started:  # all was there already
             self._recorder.start(self.described(), self._request)
 
-    @property
-    def store(self) -> Store | None:
-        """The store of the run."""
-        return self._recorder.store
-
     def start(self, session: Any) -> None:
         """Begin the run in the store, once a session can describe the machine."""
         if not self._recorder.started:
@@ -493,7 +487,7 @@ class _Loop:
 
         return View(
             tolerant=self.tolerant,
-            store=self.store,
+            store=lambda: self._recorder.store,
             advance=advance,
             keep=keep,
             earlier=lambda row: self.earlier(task, row) is not None,

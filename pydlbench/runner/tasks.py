@@ -62,7 +62,7 @@ class View:
 
     Attributes:
         tolerant: whether a row that fails leaves the others; see ``execute.execute``.
-        store: store of the run; None without one.
+        store: returns the store of the run; None without one, and before it has begun.
         advance: shows progress: what is done of how many, and what comes next.
         keep: stores a result that belongs to no row, with its key, before the task goes on.
         earlier: whether an earlier attempt has finished a row of the task.
@@ -71,7 +71,7 @@ class View:
     """
 
     tolerant: bool
-    store: Store | None
+    store: Callable[[], Store | None]
     advance: Callable[[float, int, str], None]
     keep: Callable[[Result], None]
     earlier: Callable[[Row], bool]
