@@ -422,9 +422,13 @@ def tanh(x: Rounded) -> Rounded:
 
 
 def sigmoid(x: Rounded) -> Rounded:
-    """Return ``1 / (1 + exp(-x))``, whose slopes kernels take of the results."""
+    """Return ``1 / (1 + exp(-x))``, whose slopes kernels take of the results.
+
+    Kernels in 16 bits round the exponential, the sum and the quotient.
+    """
     value = 0.5 * (1 + np.tanh(0.5 * x.value))
-    return _function(value, x, lambda result: result * (1 - result))
+    rounding = (value * (1 - value)) ** 2 + 2 * value**2
+    return _function(value, x, lambda result: result * (1 - result), rounding)
 
 
 def logaddexp(zero: float, x: Rounded) -> Rounded:

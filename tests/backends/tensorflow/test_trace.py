@@ -141,7 +141,7 @@ def test_tensorflows_onednn_logs_its_kernels_in_a_process_of_its_own(logging_wor
         KernelSpec(layer=layer, pass_=pass_, mode="graph"), Preparation()
     )
     kernel.sample(Request(samples=CALLS))
-    executions = parse(logging_worker.said())
+    executions = parse(logging_worker.stderr())
     kernel.release()
     seen = evidence(last_call(executions, CALLS), 1.0)
     assert {one.library for one in executions} == {"oneDNN"}
