@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -78,12 +78,12 @@ def native_sum(wanted: Kernels, rows: Mapping[KernelSpec, Measurement]) -> Nativ
         wanted: the step's work.
         rows: a measurement for each of its cases.
     """
-    seconds: Counter[Owner] = Counter()
+    seconds: defaultdict[Owner, float] = defaultdict(float)
     incomplete: set[str] = set()
     for term in wanted.terms:
         owner = owner_of(term.work)
         if rows[term.hot].ok:
-            seconds[owner] += range_of(term, rows).middle  # type: ignore[assignment]  # no counts
+            seconds[owner] += range_of(term, rows).middle
         else:
             incomplete.add(owner.part if owner.part in ("loss", "optimizer") else owner.node)
     return NativeSum(seconds=dict(seconds), incomplete=frozenset(incomplete))

@@ -124,7 +124,7 @@ class Runtime:
         self.wait()  # operands are there
         return self._sampler.enqueued(enqueue)
 
-    def captured(self, call: Callable[[], Any], times: int) -> DeviceWork:  # noqa: ARG002 - never
+    def captured(self, call: Callable[[], Any], times: int) -> DeviceWork:  # noqa: ARG002 - refuses
         """Refuse: CuPy does not capture cuBLAS."""
         raise UnsupportedError("cupy refuses to capture cuBLAS: ask for --timing events")
 

@@ -4,12 +4,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pydlbench.backends.steps.serving import model_of  # noqa: E402
+from pydlbench.backends.steps.serving import model_of  # noqa: E402 - needs torch
 from pydlbench.backends.torch.backend import create  # noqa: E402 - not installed everywhere
-from pydlbench.backends.torch.chain import Chain, below_autograd, compose  # noqa: E402
-from pydlbench.backends.torch.recording import by_module, record  # noqa: E402
-from pydlbench.errors import UnsupportedError  # noqa: E402
-from pydlbench.records.step import StepSpec  # noqa: E402
+from pydlbench.backends.torch.chain import Chain, below_autograd, compose  # noqa: E402 - needs torch
+from pydlbench.backends.torch.recording import by_module, record  # noqa: E402 - needs torch
+from pydlbench.errors import UnsupportedError  # noqa: E402 - needs torch
+from pydlbench.records.step import StepSpec  # noqa: E402 - needs torch
 
 
 def differing(recording, step, parameters):

@@ -9,20 +9,20 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("pydlbench._cpu")
 
-from torch import nn  # noqa: E402
+from torch import nn  # noqa: E402 - needs torch
 from torch.nn import functional as F  # noqa: E402, N812 - PyTorch calls it so itself
 
-from pydlbench.backends.native.links import list_step  # noqa: E402
-from pydlbench.backends.native.listing import Listing, problem_text  # noqa: E402
-from pydlbench.backends.native.model_chain import NativeChain  # noqa: E402
-from pydlbench.backends.steps.inputs import make_batch, make_weights  # noqa: E402
-from pydlbench.backends.torch import worker  # noqa: E402
-from pydlbench.backends.torch.links import list_recording  # noqa: E402
-from pydlbench.backends.torch.recording import by_module, record  # noqa: E402
-from pydlbench.backends.torch.step import TorchModel  # noqa: E402
-from pydlbench.errors import UnsupportedError  # noqa: E402
-from pydlbench.models import build_model  # noqa: E402
-from pydlbench.records.step import StepSpec  # noqa: E402
+from pydlbench.backends.native.links import list_step  # noqa: E402 - needs torch
+from pydlbench.backends.native.listing import Listing, problem_text  # noqa: E402 - needs torch
+from pydlbench.backends.native.model_chain import NativeChain  # noqa: E402 - needs torch
+from pydlbench.backends.steps.inputs import make_batch, make_weights  # noqa: E402 - needs torch
+from pydlbench.backends.torch import worker  # noqa: E402 - needs torch
+from pydlbench.backends.torch.links import list_recording  # noqa: E402 - needs torch
+from pydlbench.backends.torch.recording import by_module, record  # noqa: E402 - needs torch
+from pydlbench.backends.torch.step import TorchModel  # noqa: E402 - needs torch
+from pydlbench.errors import UnsupportedError  # noqa: E402 - needs torch
+from pydlbench.models import build_model  # noqa: E402 - needs torch
+from pydlbench.records.step import StepSpec  # noqa: E402 - needs torch
 
 
 def listed(module, *inputs):

@@ -4,11 +4,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pydlbench.backends.base import Preparation  # noqa: E402
-from pydlbench.errors import PydlbenchError, UsageError  # noqa: E402
-from pydlbench.ops.table import build_layer  # noqa: E402
-from pydlbench.records.specs import KernelSpec  # noqa: E402
-from pydlbench.timing.chunk import Request  # noqa: E402
+from pydlbench.backends.base import Preparation  # noqa: E402 - needs torch
+from pydlbench.errors import PydlbenchError, UsageError  # noqa: E402 - needs torch
+from pydlbench.ops.table import build_layer  # noqa: E402 - needs torch
+from pydlbench.records.specs import KernelSpec  # noqa: E402 - needs torch
+from pydlbench.timing.chunk import Request  # noqa: E402 - needs torch
 
 CONV = build_layer("conv", batch=2, in_channels=4, in_size=6, out_channels=8, kernel=3, padding=1)
 PRODUCT = build_layer("gemm", m=5, k=7, n=3)

@@ -9,14 +9,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pydlbench.backends.steps.device_trace import GAPS, NO_CALL  # noqa: E402
-from pydlbench.backends.steps.operations import prepare_step  # noqa: E402
-from pydlbench.backends.torch import profiled  # noqa: E402
-from pydlbench.backends.torch.profiled import tracer  # noqa: E402
-from pydlbench.backends.torch.recording import by_module, record  # noqa: E402
-from pydlbench.errors import PrimitiveError, UnsupportedError  # noqa: E402
-from pydlbench.records.step import StepPreparation, StepSpec  # noqa: E402
-from pydlbench.timing.chunk import Request  # noqa: E402
+from pydlbench.backends.steps.device_trace import GAPS, NO_CALL  # noqa: E402 - needs torch
+from pydlbench.backends.steps.operations import prepare_step  # noqa: E402 - needs torch
+from pydlbench.backends.torch import profiled  # noqa: E402 - needs torch
+from pydlbench.backends.torch.profiled import tracer  # noqa: E402 - needs torch
+from pydlbench.backends.torch.recording import by_module, record  # noqa: E402 - needs torch
+from pydlbench.errors import PrimitiveError, UnsupportedError  # noqa: E402 - needs torch
+from pydlbench.records.step import StepPreparation, StepSpec  # noqa: E402 - needs torch
+from pydlbench.timing.chunk import Request  # noqa: E402 - needs torch
 
 SLOW_S = 5e-3
 
