@@ -6,10 +6,12 @@ import dataclasses
 import importlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +29,7 @@ _FOLDER = Path(__file__).parents[1] / "benchmarks"
 def kit(monkeypatch):
     """The kit's modules, which are scripts beside each other."""
     monkeypatch.syspath_prepend(str(_FOLDER))
-    names = ("items", "running", "steps", "summary")
+    names = ("building", "items", "running", "steps", "summary")
     made = {name: importlib.import_module(f"kit.{name}") for name in names}
     return SimpleNamespace(journal=importlib.import_module("journal"), **made)
 
@@ -219,6 +221,18 @@ def test_an_item_that_fails_hangs_or_ends_the_process_costs_itself_only(kit, tmp
     assert items["slow"]["error"] == "hung for 2 s"
     assert items["pid"]["found"] == items["same"]["found"]
     assert items["gated"]["found"] == "0"
+
+
+def test_the_kit_is_built_with_all_that_the_package_is_built_with(kit):
+    project = tomllib.loads((_FOLDER.parent / "pyproject.toml").read_text())
+    requires = project["build-system"]["requires"]
+    providers = [one["provider"] for one in project["tool"]["scikit-build"]["metadata"].values()]
+    wanted = {re.split(r"[>=<;]", one)[0] for one in requires if "onednn" not in one}
+    wanted |= {one.rpartition(".")[2].replace("_", "-") for one in providers}
+    # A provider's package may have another's name before its own: hatch-fancy-pypi-readme.
+    tools = [one.partition(">")[0] for one in kit.building.TOOLS]
+    assert {one for one in wanted if any(tool.endswith(one) for tool in tools)} == wanted
+    assert len(wanted) >= 4
 
 
 def test_the_package_takes_every_command_line(kit, tmp_path):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["LIMIT", "PYTHONS", "REPOSITORY", "build", "install"]
+__all__ = ["LIMIT", "PYTHONS", "REPOSITORY", "TOOLS", "build", "install"]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: The Python of the machines, then another one that the package supports.
@@ -21,9 +21,12 @@ LIMIT = 40 << 20
 _ARCHITECTURES = "90"
 # What the package imports and images with PyTorch, CuPy and Matplotlib do not have.
 _MISSING = ("msgspec>=0.19", "platformdirs>=4")
-# What is built with, in one folder for all versions of Python: pip's build isolation would fetch it
-# for each wheel anew, and a build whose tools have moved compiles everything again.
-_TOOLS = ("scikit-build-core>=0.11", "pybind11>=3", "cmake>=3.25", "ninja")
+#: What is built with, in one folder for all versions of Python: pip's build isolation would fetch
+#: it for each wheel anew, and a build whose tools have moved compiles everything again.
+TOOLS = (
+    *("scikit-build-core>=0.11", "setuptools-scm>=8", "hatch-fancy-pypi-readme>=24"),
+    *("pybind11>=3", "cmake>=3.25", "ninja"),
+)
 _HEADERS = ("nvidia-cudnn-cu13>=9.8", "nvidia-cublas>=13")
 _CUDNN, _CUBLASLT = "nvidia/cudnn/include", "nvidia/cu13/include"
 
@@ -77,7 +80,7 @@ def _wheel(folder: Path, work: Path, version: str) -> None:
         raise SystemExit(f"no python{version} that runs pip is on PATH; nearest: --python X.Y")
     tools = work / "tools"
     if not tools.exists():
-        _pip("install", "--target", tools, *_TOOLS)
+        _pip("install", "--target", tools, *TOOLS)
     headers = _headers(work)
     defines = {
         "CMAKE_DISABLE_FIND_PACKAGE_dnnl": "ON",

@@ -17,7 +17,9 @@ __all__ = ["ENVIRONMENT", "JOURNAL", "Step", "Switches", "first_steps", "row_of"
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _KIT = REPOSITORY / "benchmarks" / "kit"
-_MODES = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc")
+_MODES = ("fp32", "tf32", "fp16", "fp16-tc", "bf16-tc", "fp8-tc", "fp8-tc-fast")
+# Of convolutions: only products have 8 bits.
+_CONVOLVED = _MODES[:5]
 #: Those that PyTorch has, too.
 _COMMON = ("fp32", "tf32", "fp16-tc", "bf16-tc")
 _PRODUCT = "8192x8192:8192x8192"
@@ -185,8 +187,8 @@ def steps(device: str, out: Path, switches: Switches) -> Iterator[Step]:
         *("tests/cuda/test_kernel.py", "tests/cuda/test_errors.py"),
     )
     for file in sorted((REPOSITORY / "tests/cuda").glob("test_correct_*.py")):
-        # The longest has the mode as the last parameter of its tests; only products have 8 bits.
-        for mode in _MODES[:-1] if file.stem.endswith("conv2d") else ("",):
+        # The longest has the mode as the last parameter of its tests.
+        for mode in _CONVOLVED if file.stem.endswith("conv2d") else ("",):
             words = ("-k", f"{mode}]") if mode else ()
             yield tests(f"{file.stem} {mode}".strip(), 300, f"tests/cuda/{file.name}", *words)
     for name in ("chain", "modes", "arena", "layers_gpu", "reference", "device"):

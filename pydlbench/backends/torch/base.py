@@ -58,8 +58,6 @@ def ways_to_run(
     if case.mode == "frozen":
         _check_frozen(case)
     settings.check_precision(case.precision, case.on_gpu)
-    if case.precision == "fp8-tc" and case.layer.kind != "gemm":
-        raise UnsupportedError("torch has fp8-tc for matrix products only")
     place = TensorPlace(device, settings.DTYPES[case.precision])
     return variants_of(Site(case, place, wait))
 

@@ -16,7 +16,7 @@ from pydlbench.backends.native.nvml import Monitor
 from pydlbench.backends.torch.base import TorchBackend
 from pydlbench.backends.torch.operator import TorchOperator
 from pydlbench.backends.torch.trace import Behind
-from pydlbench.backends.verification.verify import TENSOR_ACCUMULATOR
+from pydlbench.backends.verification.verify import FAST_ACCUMULATOR, TENSOR_ACCUMULATOR
 from pydlbench.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -143,6 +143,9 @@ def _short(name: str) -> str:
 # How often each clock is read for a row; they are compared, not ranked.
 _LAUNCH_REPETITIONS = 20
 _TENSOR_CORES = ("tf32", "fp16-tc", "bf16-tc", "fp8-tc")
+_FAST = "fp8-tc-fast"
+# What rows call accumulators that are judged apart; of the latter the mode tells.
+_PLAIN_NAMES = {TENSOR_ACCUMULATOR: "float32", FAST_ACCUMULATOR: "float32"}
 
 
 class TorchCudaBackend(TorchBackend):
@@ -186,6 +189,8 @@ class TorchCudaBackend(TorchBackend):
 
     def accumulator(self, accumulate: str, case: KernelSpec) -> str:
         """Return what sums are kept in; what tensor cores sum is judged as such."""
+        if case.precision == _FAST:
+            return FAST_ACCUMULATOR
         if case.precision in _TENSOR_CORES and case.layer.weight_elements:
             return TENSOR_ACCUMULATOR
         return super().accumulator(accumulate, case)
@@ -213,7 +218,7 @@ class TorchCudaBackend(TorchBackend):
         return dataclasses.replace(
             facts,
             timing=clock.timing,
-            accumulate=facts.accumulate.removesuffix("-tensor"),
+            accumulate=_PLAIN_NAMES.get(facts.accumulate, facts.accumulate),
             launch_s=clock.launch_times(_LAUNCH_REPETITIONS),
         )
 

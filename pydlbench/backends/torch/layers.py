@@ -24,6 +24,7 @@ from pydlbench.backends.torch.forward import (
 )
 from pydlbench.backends.torch.operator import FORMATS, Made, Operands, as_array
 from pydlbench.backends.torch.settings import stored
+from pydlbench.words import FP8_PRECISIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,7 +62,7 @@ def variants_of(site: Site) -> list[Variant]:
         UnsupportedError: PyTorch has no such layers, or not this one.
     """
     case, layer = site.case, site.case.layer
-    if case.precision == "fp8-tc":
+    if case.precision in FP8_PRECISIONS:
         return fp8.variants_of(site)
     if layer.kind == "recurrent":
         return recurrent.variants_of(site)

@@ -13,7 +13,7 @@ from pydlbench.backends.torch import settings
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
-from pydlbench.words import PASSES
+from pydlbench.words import FP8_PRECISIONS, PASSES
 
 CONV = build_layer("conv", batch=2, in_channels=4, in_size=6, out_channels=8, kernel=3, padding=1)
 POOL = build_layer("pool", batch=2, channels=3, in_size=7, kernel=3, stride=2)
@@ -52,12 +52,13 @@ def test_facts_of_a_row(gpu_backend, monkeypatch, words, timing):
     assert len(chunk.seconds) == 2
 
 
+@pytest.mark.parametrize("precision", FP8_PRECISIONS)
 @pytest.mark.parametrize("pass_", PASSES)
-def test_fp8_products_have_both_factors_along_the_sum(gpu_backend, monkeypatch, pass_):
+def test_fp8_products_have_both_factors_along_the_sum(gpu_backend, monkeypatch, pass_, precision):
     case = KernelSpec(
         layer=build_layer("gemm", m=32, k=48, n=16),
         device="cuda:0",
-        precision="fp8-tc",
+        precision=precision,
         pass_=pass_,
     )
     (variant,) = gpu_backend.variants(case)
@@ -71,8 +72,8 @@ def test_fp8_products_have_both_factors_along_the_sum(gpu_backend, monkeypatch, 
 
     monkeypatch.setattr(torch, "_scaled_mm", scaled)
     facts = gpu_backend.prepare(case, Preparation()).facts
-    assert facts.correct.status == "ok"
-    assert set(asked) == {(1, 1, False)}
+    assert (facts.correct.status, facts.accumulate) == ("ok", "float32")
+    assert set(asked) == {(1, 1, precision == "fp8-tc-fast")}
 
 
 def test_tf32_is_allowed_inside_only():
