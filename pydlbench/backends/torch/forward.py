@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import functools
 import operator
+import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pydlbench.backends.verification.inputs import kept_elements
 from pydlbench.errors import UnsupportedError
@@ -38,6 +40,7 @@ class How:
         on_gpu: whether on a GPU, where optimizers update all tensors in one call.
         dtype: of what has no operand to take its type from.
         device: of the same.
+        attention: the only one of :data:`ATTENTION_KERNELS` that may be taken, if any is named.
     """
 
     training: bool = False
@@ -45,6 +48,7 @@ class How:
     on_gpu: bool = False
     dtype: torch.dtype = torch.float32
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    attention: str | None = None
 
 
 def _always(function: Function) -> Callable[[Any, How], Function]:
@@ -321,11 +325,34 @@ def _gather(layer: Any, _how: How) -> Function:
 # The table.
 
 
-def _attention(layer: Any, _how: How) -> Function:
+#: PyTorch's kernels of attention on a GPU, by ``torch.nn.attention.SDPBackend``'s names.
+ATTENTION_KERNELS: Final = ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "MATH")
+
+
+def _attention(layer: Any, how: How) -> Function:
     causal, shared = bool(layer.causal), layer.heads != layer.kv_heads
-    return lambda query, key, value: F.scaled_dot_product_attention(
-        query, key, value, is_causal=causal, enable_gqa=shared
-    )
+
+    def forward(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Any:
+        return F.scaled_dot_product_attention(
+            query, key, value, is_causal=causal, enable_gqa=shared
+        )
+
+    if how.attention is None:
+        return forward
+    allowed = SDPBackend.__members__[how.attention]
+
+    def by_kernel(*tensors: torch.Tensor) -> Any:
+        with warnings.catch_warnings(record=True) as reasons:
+            warnings.simplefilter("always")
+            try:
+                with sdpa_kernel(allowed):
+                    return forward(*tensors)
+            except RuntimeError as error:
+                why = reasons[-1].message if reasons else error
+                sentence = " ".join(str(why).split())[:200]
+                raise UnsupportedError(f"{how.attention}: {sentence}") from error
+
+    return by_kernel
 
 
 #: What is called for a layer, by :func:`~pydlbench.backends.frameworks.backend.op_of` it.

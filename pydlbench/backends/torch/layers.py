@@ -5,6 +5,7 @@ A new op is an entry in :data:`~pydlbench.backends.torch.forward.FORWARD`.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -15,6 +16,7 @@ from pydlbench.backends.frameworks.operands import Lie, axes_of, words_of
 from pydlbench.backends.frameworks.operator import LayerPass
 from pydlbench.backends.torch import fp8, gradients, recurrent
 from pydlbench.backends.torch.forward import (
+    ATTENTION_KERNELS,
     FORWARD,
     GRADIENT,
     KEPT,
@@ -24,6 +26,7 @@ from pydlbench.backends.torch.forward import (
 )
 from pydlbench.backends.torch.operator import FORMATS, Made, Operands, as_array
 from pydlbench.backends.torch.settings import stored
+from pydlbench.errors import UnsupportedError
 from pydlbench.words import FP8_PRECISIONS
 
 if TYPE_CHECKING:
@@ -67,8 +70,11 @@ def variants_of(site: Site) -> list[Variant]:
     if layer.kind == "recurrent":
         return recurrent.variants_of(site)
     entry = entry_of("torch", FORWARD, layer)
+    by_kernel = layer.kind == "attention" and case.on_gpu
     found = []
-    for word in words_of(layer):
+    for word, kernel in itertools.product(
+        words_of(layer), ATTENTION_KERNELS if by_kernel else (None,)
+    ):
         if word == "nhwc" and layer.sides == 1:  # PyTorch has no such memory format
             continue
         how = How(
@@ -77,15 +83,21 @@ def variants_of(site: Site) -> list[Variant]:
             on_gpu=case.on_gpu,
             dtype=site.place.dtype,
             device=site.place.device,
+            attention=kernel,
         )
         lie = Lie(layer, "transposed" if word == "transposed" else "plain")
-        run = _Pass(case, entry(layer, how), lie, GRADIENT)
-        names = run.names(site.place, word)
+        run = _Pass(case, entry(layer, how), lie, GRADIENT, recorded=by_kernel)
+        try:
+            names = run.names(site.place, word)
+        except UnsupportedError:  # its build fails with the reason
+            names = ("aten::scaled_dot_product_attention",)
         note = _NOTES.get((run.op, case.pass_))
         found.append(
             site.variant(
                 run.made,
-                algorithm=" + ".join(names) + (" with bias" if case.fuse == "bias" else ""),
+                algorithm=(f"{kernel}: " if kernel else "")
+                + " + ".join(names)
+                + (" with bias" if case.fuse == "bias" else ""),
                 layout=Lie(layer, word, _filters(layer, word)).text(case.pass_),
                 word=word,
                 accumulate=_accumulate(layer, case, names),
@@ -124,7 +136,19 @@ def _accumulate(layer: Layer, case: KernelSpec, names: tuple[str, ...]) -> str:
 
 
 class _Pass(LayerPass):
-    """A pass of a layer, whose gradients autograd has."""
+    """A pass of a layer, whose gradients autograd has.
+
+    Args:
+        case: see :class:`LayerPass`, as the rest.
+        forward: likewise.
+        lie: likewise.
+        gradients: likewise.
+        recorded: whether a forward pass is called by the calls of ATen that it makes once, too.
+    """
+
+    def __init__(self, *layer_pass: Any, recorded: bool = False) -> None:
+        super().__init__(*layer_pass)
+        self._recorded = recorded
 
     def names(self, place: TensorPlace, variant: str) -> tuple[str, ...]:
         """Return the calls that it makes, which are run on tensors without memory."""
@@ -146,6 +170,13 @@ class _Pass(LayerPass):
 
             return Made(program.function, program.arguments, gradients_by_role)
         tensors = tuple(map(operands.tensor, self.roles.reads))
+        if self._recorded:
+            chosen = gradients.forward_program(self.function, tensors)
+
+            def result_by_role(returned: Any) -> Mapping[str, Any]:
+                return self.plain(self.by_role(chosen.finish(returned), tensors), as_array)
+
+            return Made(chosen.function, chosen.arguments, result_by_role)
 
         def results_by_role(returned: Any) -> Mapping[str, Any]:
             # Of several the first is the layer's, unless the table says what they are.

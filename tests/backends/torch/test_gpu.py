@@ -2,14 +2,18 @@
 
 import contextlib
 import os
+import warnings
 from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812 - PyTorch calls it so itself
 
 from pydlbench.backends.base import Preparation
 from pydlbench.backends.torch import gpu as gpu_runtime
 from pydlbench.backends.torch import settings
+from pydlbench.backends.torch.forward import ATTENTION_KERNELS, FORWARD, How
+from pydlbench.errors import UnsupportedError
 from pydlbench.ops.table import build_layer
 from pydlbench.records.specs import KernelSpec
 from pydlbench.timing.chunk import Request
@@ -74,6 +78,45 @@ def test_fp8_products_have_both_factors_along_the_sum(gpu_backend, monkeypatch, 
     facts = gpu_backend.prepare(case, Preparation()).facts
     assert (facts.correct.status, facts.accumulate) == ("ok", "float32")
     assert set(asked) == {(1, 1, precision == "fp8-tc-fast")}
+
+
+ATTENTION = {"batch": 2, "heads": 4, "queries": 8, "size": 16}
+
+
+@pytest.mark.parametrize("pass_", ["forward", "backward-data"])
+@pytest.mark.parametrize(
+    "words", [{}, {"causal": True}, {"kv_heads": 2, "queries": 1, "keys": 9}], ids=str
+)
+def test_each_kernel_of_attention_is_a_candidate_and_one_that_is_not_there_says_so(
+    gpu_backend, words, pass_
+):
+    # A CPU has a flash kernel and the formula, and neither of the others.
+    layer = build_layer("attention", **{**ATTENTION, **words})
+    case = KernelSpec(layer=layer, device="cuda:0", precision="bf16-tc", pass_=pass_)
+    facts = gpu_backend.prepare(case, Preparation(all_candidates=True)).facts
+    candidates = {one["algorithm"].partition(":")[0]: one for one in facts.candidates}
+    assert candidates.keys() == set(ATTENTION_KERNELS)
+    status = {name: one["status"] for name, one in candidates.items()}
+    assert status == {
+        name: "ok" if name in ("FLASH_ATTENTION", "MATH") else "failed" for name in status
+    }
+    assert candidates["CUDNN_ATTENTION"]["reason"].startswith("CUDNN_ATTENTION: ")
+    assert "aten::_scaled_dot_product_flash" in candidates["FLASH_ATTENTION"]["algorithm"]
+    assert "aten::bmm" in candidates["MATH"]["algorithm"]
+    assert facts.correct.status == "ok"
+
+
+def test_why_a_kernel_of_attention_is_not_there_is_the_last_thing_that_it_warns_of(monkeypatch):
+    def refuse(*_, **__):
+        warnings.warn("Flash attention requires\nhalf precision", stacklevel=1)
+        raise RuntimeError("No available kernel. Aborting execution.")
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", refuse)
+    layer = build_layer("attention", **ATTENTION)
+    attend = FORWARD["attention"](layer, How(attention="FLASH_ATTENTION"))
+    with pytest.raises(UnsupportedError) as caught:
+        attend(*(torch.zeros(1) for _ in range(3)))
+    assert str(caught.value) == "FLASH_ATTENTION: Flash attention requires half precision"
 
 
 def test_tf32_is_allowed_inside_only():
