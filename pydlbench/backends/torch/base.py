@@ -122,8 +122,9 @@ class TorchBackend(FrameworkBackend):
         known = MODES[0] if is_own(mode or "") else checked_mode("torch", MODES, mode)
         return empty(self._place, known, torch.inference_mode, self.wait)
 
-    def clock(self, operator: Operator) -> HostClock:
+    def clock(self, operator: Operator, cache: str = "hot") -> HostClock:
         """Return what times an operator on this device: on a CPU the host's clock."""
+        del cache  # there is one state
         assert isinstance(operator, TorchOperator)
         return HostClock(operator, self.cpus, operator.guard)
 

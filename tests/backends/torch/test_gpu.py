@@ -56,6 +56,29 @@ def test_facts_of_a_row(gpu_backend, monkeypatch, words, timing):
     assert len(chunk.seconds) == 2
 
 
+def test_a_row_with_cold_caches_and_the_energy_of_one(gpu_backend, runtime):
+    case = KernelSpec(layer=POOL, device="cuda:0", cache="all-cold")
+    facts = gpu_backend.prepare(case, Preparation(energy=True)).facts
+    assert facts.timing == "events"
+    assert facts.sustained_s == 1 / 400
+    asked = {entry.partition(" ")[0] for entry in runtime.log} - {"wait", "call"}
+    # A graph only tells what a launch costs.
+    assert asked == {"all-cold", "capture", "graph"}
+    assert "all-cold for 1.2 s" in runtime.log
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"cache": "weights-cold"}, "there is: hot, all-cold"),
+        ({"cache": "all-cold", "timing": "cuda-graph"}, "nearest: --timing events"),
+    ],
+)
+def test_states_of_the_cache_that_are_not_brought_about(gpu_backend, words, sentence):
+    with pytest.raises(UnsupportedError, match=sentence):
+        gpu_backend.prepare(KernelSpec(layer=CONV, device="cuda:0", **words), Preparation())
+
+
 @pytest.mark.parametrize("precision", FP8_PRECISIONS)
 @pytest.mark.parametrize("pass_", PASSES)
 def test_fp8_products_have_both_factors_along_the_sum(gpu_backend, monkeypatch, pass_, precision):
