@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pydlbench.backends.torch.operator import Operands
+    from pydlbench.records.specs import KernelSpec
 
     Function = Callable[..., Any]
 
@@ -40,7 +41,7 @@ class How:
         on_gpu: whether on a GPU, where optimizers update all tensors in one call.
         dtype: of what has no operand to take its type from.
         device: of the same.
-        attention: the only one of :data:`ATTENTION_KERNELS` that may be taken, if any is named.
+        kernel: which of :func:`kernels_of` a case is to be taken; None leaves it to PyTorch.
     """
 
     training: bool = False
@@ -48,7 +49,7 @@ class How:
     on_gpu: bool = False
     dtype: torch.dtype = torch.float32
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    attention: str | None = None
+    kernel: str | None = None
 
 
 def _always(function: Function) -> Callable[[Any, How], Function]:
@@ -181,7 +182,21 @@ def _resizing(layer: Any, _how: How) -> Function:
 # Products.
 
 
+def _grouped_product(layer: Any, how: How) -> Function:
+    """Products of groups of rows, one matrix of weights for each: those of a mixture of experts."""
+    groups, rows = layer.src_batch[0], layer.m
+    ends = torch.arange(1, groups + 1, dtype=torch.int32, device=how.device) * rows
+
+    def forward(x: torch.Tensor, w: torch.Tensor) -> Any:
+        w = w.mT if how.transposed else w
+        return F.grouped_mm(x.flatten(0, 1), w, offs=ends).unflatten(0, (groups, rows))
+
+    return forward
+
+
 def _product(layer: Any, how: How) -> Function:
+    if how.kernel == GROUPED:
+        return _grouped_product(layer, how)
     transposed, dimensions = how.transposed, len(layer.src_batch)
     if transposed and not dimensions:
         return lambda x, w, b=None: F.linear(x, w, b)
@@ -198,6 +213,29 @@ def _product(layer: Any, how: How) -> Function:
         return multiply(x, w) if b is None else add_multiply(b, x, w)
 
     return forward
+
+
+# -----------------------------------------------------------------------------
+# Where PyTorch has several kernels for a layer, and users choose.
+
+#: PyTorch's kernels of attention on a GPU, by ``torch.nn.attention.SDPBackend``'s names.
+ATTENTION_KERNELS: Final = ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "MATH")
+#: One kernel for all products of a batch.
+GROUPED: Final = "grouped"
+
+
+def kernels_of(case: KernelSpec) -> tuple[str | None, ...]:
+    """Return the kernels that a case is run by, one after another; None is PyTorch's choice."""
+    layer = case.layer
+    if not case.on_gpu:
+        return (None,)
+    if layer.kind == "attention":
+        return ATTENTION_KERNELS
+    is_batch = layer.op == "gemm" and len(layer.src_batch) == 1 and not layer.broadcast
+    # It has bfloat16 only, which it is made for, and no bias.
+    if is_batch and (case.precision, case.fuse) == ("bf16-tc", "none") and hasattr(F, "grouped_mm"):
+        return (None, GROUPED)
+    return (None,)
 
 
 # -----------------------------------------------------------------------------
@@ -325,10 +363,6 @@ def _gather(layer: Any, _how: How) -> Function:
 # The table.
 
 
-#: PyTorch's kernels of attention on a GPU, by ``torch.nn.attention.SDPBackend``'s names.
-ATTENTION_KERNELS: Final = ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "CUDNN_ATTENTION", "MATH")
-
-
 def _attention(layer: Any, how: How) -> Function:
     causal, shared = bool(layer.causal), layer.heads != layer.kv_heads
 
@@ -337,9 +371,9 @@ def _attention(layer: Any, how: How) -> Function:
             query, key, value, is_causal=causal, enable_gqa=shared
         )
 
-    if how.attention is None:
+    if how.kernel is None:
         return forward
-    allowed = SDPBackend.__members__[how.attention]
+    allowed = SDPBackend.__members__[how.kernel]
 
     def by_kernel(*tensors: torch.Tensor) -> Any:
         with warnings.catch_warnings(record=True) as reasons:
@@ -350,7 +384,7 @@ def _attention(layer: Any, how: How) -> Function:
             except RuntimeError as error:
                 why = reasons[-1].message if reasons else error
                 sentence = " ".join(str(why).split())[:200]
-                raise UnsupportedError(f"{how.attention}: {sentence}") from error
+                raise UnsupportedError(f"{how.kernel}: {sentence}") from error
 
     return by_kernel
 

@@ -16,12 +16,13 @@ from pydlbench.backends.frameworks.operands import Lie, axes_of, words_of
 from pydlbench.backends.frameworks.operator import LayerPass
 from pydlbench.backends.torch import fp8, gradients, recurrent
 from pydlbench.backends.torch.forward import (
-    ATTENTION_KERNELS,
     FORWARD,
     GRADIENT,
+    GROUPED,
     KEPT,
     RESULTS,
     How,
+    kernels_of,
     padding_note,
 )
 from pydlbench.backends.torch.operator import FORMATS, Made, Operands, as_array
@@ -45,6 +46,7 @@ _CHAIN: Final = (
     "a chain of operators, each reading and writing memory; torch has no kernel for it, and on "
     "CPUs no avg_pool3d in bfloat16 or float16: there it is converted to float32 and back"
 )
+_GROUPED: Final = "a grouped product, as of a mixture of experts, whose groups are of equal size"
 _NOTES: Final[Mapping[tuple[str, str], str]] = {
     ("concat", "backward-data"): (
         "autograd hands out views of the incoming gradient, and moves nothing; what reads them in "
@@ -70,11 +72,8 @@ def variants_of(site: Site) -> list[Variant]:
     if layer.kind == "recurrent":
         return recurrent.variants_of(site)
     entry = entry_of("torch", FORWARD, layer)
-    by_kernel = layer.kind == "attention" and case.on_gpu
     found = []
-    for word, kernel in itertools.product(
-        words_of(layer), ATTENTION_KERNELS if by_kernel else (None,)
-    ):
+    for word, kernel in itertools.product(words_of(layer), kernels_of(case)):
         if word == "nhwc" and layer.sides == 1:  # PyTorch has no such memory format
             continue
         how = How(
@@ -83,15 +82,15 @@ def variants_of(site: Site) -> list[Variant]:
             on_gpu=case.on_gpu,
             dtype=site.place.dtype,
             device=site.place.device,
-            attention=kernel,
+            kernel=kernel,
         )
         lie = Lie(layer, "transposed" if word == "transposed" else "plain")
-        run = _Pass(case, entry(layer, how), lie, GRADIENT, recorded=by_kernel)
+        run = _Pass(case, entry(layer, how), lie, GRADIENT, recorded=kernel is not None)
         try:
             names = run.names(site.place, word)
         except UnsupportedError:  # its build fails with the reason
             names = ("aten::scaled_dot_product_attention",)
-        note = _NOTES.get((run.op, case.pass_))
+        note = _GROUPED if kernel == GROUPED else _NOTES.get((run.op, case.pass_))
         found.append(
             site.variant(
                 run.made,

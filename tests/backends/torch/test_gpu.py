@@ -56,6 +56,20 @@ def test_facts_of_a_row(gpu_backend, monkeypatch, words, timing):
     assert len(chunk.seconds) == 2
 
 
+@pytest.mark.parametrize("pass_", PASSES)
+def test_a_batch_of_products_is_tried_as_a_grouped_one(gpu_backend, pass_):
+    layer = build_layer("gemm", m=8, k=16, n=32, batch_count=3)
+    case = KernelSpec(layer=layer, device="cuda:0", precision="bf16-tc", pass_=pass_)
+    facts = gpu_backend.prepare(case, Preparation(all_candidates=True)).facts
+    grouped = [one for one in facts.candidates if one["algorithm"].startswith("grouped: ")]
+    assert {one["algorithm"].split()[1] for one in grouped} == {"aten::_grouped_mm"}
+    assert {one["status"] for one in grouped} == {"ok"}
+    assert len(facts.candidates) == 2 * len(grouped)
+    # It is bfloat16's.
+    others = gpu_backend.variants(KernelSpec(layer=layer, device="cuda:0", precision="fp16-tc"))
+    assert not any(one.algorithm.startswith("grouped") for one in others)
+
+
 def test_a_row_with_cold_caches_and_the_energy_of_one(gpu_backend, runtime):
     case = KernelSpec(layer=POOL, device="cuda:0", cache="all-cold")
     facts = gpu_backend.prepare(case, Preparation(energy=True)).facts
@@ -136,7 +150,7 @@ def test_why_a_kernel_of_attention_is_not_there_is_the_last_thing_that_it_warns_
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", refuse)
     layer = build_layer("attention", **ATTENTION)
-    attend = FORWARD["attention"](layer, How(attention="FLASH_ATTENTION"))
+    attend = FORWARD["attention"](layer, How(kernel="FLASH_ATTENTION"))
     with pytest.raises(UnsupportedError) as caught:
         attend(*(torch.zeros(1) for _ in range(3)))
     assert str(caught.value) == "FLASH_ATTENTION: Flash attention requires half precision"
