@@ -246,7 +246,7 @@ def test_the_package_takes_every_command_line(kit, tmp_path):
         for line in map(json.loads, one.given.splitlines()):
             assert read_request(read(["layers", *line])[0]).cases
             taken.add("rows")
-    assert taken == {"device", "layers", "step", "rows"}
+    assert taken == {"breakdown", "device", "layers", "step", "rows"}
 
 
 def _pair(number: int, native_s: float, **words: Any) -> list[dict[str, Any]]:
