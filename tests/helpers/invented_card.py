@@ -72,7 +72,7 @@ from pydlbench.errors import UnsupportedError
 PLANTED = os.environ.get("CARD_PLANTED")
 FACTS = {"name": "NVIDIA H200", "capability": "9.0", "driver_version": 13000, "uuid": "GPU-0"}
 _module = Module()
-libraries, built_with = _module.libraries, _module.built_with
+built_with = _module.built_with
 push_range, pop_range = _module.push_range, _module.pop_range
 
 class Device(_Device):
@@ -89,13 +89,21 @@ def launch_seconds(device):
         raise UnsupportedError("starting a kernel waits for the device")
     return {"empty_kernel_s": 2e-6}
 
+NO_CUDNN = "cuDNN cannot be loaded: libcudnn.so.9: no such file"
+
+def libraries():
+    found = ("cublaslt",) if PLANTED == "cudnn" else ("cudnn", "cublaslt")
+    return {name: {"version": "9.0", "path": f"/lib/lib{name}.so"} for name in found}
+
 def load_libraries(cudnn, cublaslt):
     if PLANTED == "cudnn":
-        raise UnsupportedError("cuDNN cannot be loaded: libcudnn.so.9: no such file")
+        raise UnsupportedError(NO_CUDNN)
 
 def plans(device, kind, pass_, mode, fields, **words):
     if PLANTED == "gate" and os.environ.get("PYDLBENCH_GATE") != "0":
         raise UnsupportedError("starting a kernel waits for the device")
+    if PLANTED == "cudnn" and kind == "conv2d":
+        raise UnsupportedError(NO_CUDNN)
     if PLANTED == "memory" and mode == "bf16-tc":
         return [Plan("engine 7", fails="memory")]
     if PLANTED == "launch" and (kind, mode) == ("gemm", "tf32"):
