@@ -32,7 +32,11 @@ ForeignKernel::ForeignKernel(std::shared_ptr<Device> device, cudaGraph_t graph,
   std::size_t nodes = 0;
   PYDLBENCH_CUDA_CHECK(cudaGraphGetNodes(graph, nullptr, &nodes));
   if (nodes == 0) throw PrimitiveFailure("CUDA graph", "the framework captured nothing");
-  if (const auto* driver = graph_driver()) kernels_ = graph_kernels(*driver, graph);
+  try {
+    if (const auto* driver = graph_driver()) kernels_ = graph_kernels(*driver, graph);
+  } catch (const PrimitiveFailure&) {
+    kernels_.clear();  // timed all the same
+  }
   cudaGraphExec_t exec = nullptr;
   PYDLBENCH_CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
   graph_ = GraphExec(exec);

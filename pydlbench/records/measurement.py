@@ -280,7 +280,7 @@ class Measurement(
             what the host needs to launch one.
         kernels: What a GPU runs for one execution, by the driver's word: dicts with ``name``,
             ``grid`` and ``block`` (three numbers each), ``shared_bytes`` of a block and
-            ``registers`` of a thread; native rows only.
+            ``registers`` of a thread; of what cannot be captured into a CUDA graph none.
         energy_j: Energy of one execution in joules, with ``--energy``.
         power_w: Mean power during that measurement, in watts.
         sustained_s: Seconds of an execution among a second of them in a row, with ``--energy``:

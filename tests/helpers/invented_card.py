@@ -43,7 +43,8 @@ class Session:
         from pydlbench.__main__ import row
         for case in cases:
             time.sleep(float(os.environ["CARD_SECONDS"]))
-            words = (case.layer.name, case.pass_, case.precision, case.backend, case.cache)
+            name = case.layer.name or case.layer.problem
+            words = (name, case.pass_, case.precision, case.backend, case.cache)
             made = ModuleType("row")
             made.to_dict = lambda words=words: row(*words)
             yield case, made

@@ -18,7 +18,7 @@ from pydlbench.timing.chunk import Chunk
 from pydlbench.timing.statistics import median
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from pydlbench.backends.host_clock import Operator
@@ -42,6 +42,9 @@ class DeviceWork(Protocol):
 
     def run_for(self, seconds: float) -> Mapping[str, Any]:
         """Launch executions back to back for so long; return how many, and their seconds."""
+
+    def kernels(self) -> Sequence[Mapping[str, Any]]:
+        """Return what a graph launches, by the driver's word; nothing of what is no graph."""
 
 
 class DeviceRuntime(Protocol):
@@ -178,6 +181,12 @@ class DeviceClock(HostClock):
             "host": times["wall_s"],
             "enqueue": times["host_s"],
         }
+
+    def kernels(self) -> list[dict[str, Any]]:
+        """Return what one call launches, in a graph of several."""
+        with self._guard():
+            found = self._captured(_LAUNCHES).kernels()
+        return [dict(one) for one in found[: len(found) // _LAUNCHES]]
 
     def sustained(self) -> Sustained:
         """Return what a second of executions in a row takes; nothing where nobody watches."""

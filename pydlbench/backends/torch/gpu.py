@@ -51,7 +51,7 @@ class Captured:
     def __init__(self, graph: Any, work: DeviceWork) -> None:
         self._graph = graph
         self.sample, self.launch_times = work.sample, work.launch_times
-        self.run_for = work.run_for
+        self.run_for, self.kernels = work.run_for, work.kernels
 
 
 class Runtime:
@@ -232,6 +232,7 @@ class TorchCudaBackend(TorchBackend):
             timing=clock.timing,
             accumulate=_PLAIN_NAMES.get(facts.accumulate, facts.accumulate),
             launch_s=clock.launch_times(_LAUNCH_REPETITIONS),
+            kernels=clock.kernels(),
         )
 
 

@@ -65,7 +65,12 @@ class FakeRuntime:
             call()
             return {"executions": 400, "seconds": 1.0}
 
-        return SimpleNamespace(sample=sample, launch_times=launch_times, run_for=run_for)
+        return SimpleNamespace(
+            sample=sample,
+            launch_times=launch_times,
+            run_for=run_for,
+            kernels=lambda: [{"name": "pad"}, {"name": "sm90_xmma_fprop"}] * 10,
+        )
 
 
 class FakeMonitor:

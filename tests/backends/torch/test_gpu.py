@@ -48,6 +48,7 @@ def test_facts_of_a_row(gpu_backend, monkeypatch, words, timing):
     assert facts.accumulate == ("bfloat16" if case.layer is POOL else "float32")
     assert facts.algorithm.endswith("(sm90_xmma_fprop)")
     assert set(facts.launch_s) == {"event", "graph", "host", "enqueue"}
+    assert [one["name"] for one in facts.kernels] == ["pad", "sm90_xmma_fprop"]
     switches = {"fp32": "allow_tf32 off", "tf32": "allow_tf32 on"}
     if case.precision in switches:
         assert switches[case.precision] in facts.notes
