@@ -174,16 +174,6 @@ def steps(device: str, out: Path, switches: Switches) -> Iterator[Step]:
         *("sustained", 90, "--shape", _PRODUCT, "--precision", "bf16-tc,fp8-tc-fast", *backends),
         "--energy",
     )
-    yield layers(
-        *("conv3", 150, "--shape", "alexnet/conv3", "--precision", "bf16-tc", "--algorithms")
-    )
-    yield rows(
-        *("alexnet-owt", 600),
-        *(
-            ("--model", "alexnet-owt", "--pass", "all", "--precision", precision)
-            for precision in _COMMON
-        ),
-    )
     if "torch" in switches.backends:
         yield package(
             *("breakdown alexnet-owt", 240, "breakdown", "alexnet-owt", "--framework", "torch"),
@@ -194,6 +184,16 @@ def steps(device: str, out: Path, switches: Switches) -> Iterator[Step]:
             for shape, passes in _ATTENTION
         )
         yield rows("attention", 180, *lines)
+    yield layers(
+        *("conv3", 150, "--shape", "alexnet/conv3", "--precision", "bf16-tc", "--algorithms")
+    )
+    yield rows(
+        *("alexnet-owt", 600),
+        *(
+            ("--model", "alexnet-owt", "--pass", "all", "--precision", precision)
+            for precision in _COMMON
+        ),
+    )
     for model in ("alexnet-owt", "resnet50"):
         yield package(
             *(f"step {model}", 180, "step", model, "--framework", "torch", "--mode", "eager"),
