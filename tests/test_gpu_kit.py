@@ -235,6 +235,26 @@ def test_the_kit_is_built_with_all_that_the_package_is_built_with(kit):
     assert len(wanted) >= 4
 
 
+def test_a_python_of_a_version_manager_is_found_behind_what_does_not_run(
+    kit, monkeypatch, tmp_path
+):
+    def put(place: str, code: int) -> Path:
+        file = tmp_path / place
+        file.parent.mkdir(parents=True)
+        file.write_text(f"#!/bin/sh\nexit {code}\n")
+        file.chmod(0o755)
+        return file
+
+    shim = put("shims/python3.99", 127)
+    monkeypatch.setenv("PATH", str(shim.parent))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    with pytest.raises(SystemExit, match=r"no python3\.99"):
+        kit.building.interpreter("3.99")
+    put("versions/3.99.1/bin/python", 1)
+    works = put("versions/3.99.0/bin/python", 0)
+    assert kit.building.interpreter("3.99") == str(works)
+
+
 def test_the_package_takes_every_command_line(kit, tmp_path):
     taken = set()
     switches = kit.steps.Switches.of(kit.journal.Journal(tmp_path / "journal.jsonl"))

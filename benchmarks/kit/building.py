@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["LIMIT", "PYTHONS", "REPOSITORY", "TOOLS", "build", "install"]
+__all__ = ["LIMIT", "PYTHONS", "REPOSITORY", "TOOLS", "build", "install", "interpreter"]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: The Python of the machines, then another one that the package supports.
@@ -73,11 +73,7 @@ def install(folder: Path, site: Path) -> None:
 
 def _wheel(folder: Path, work: Path, version: str) -> None:
     """Build the package's wheel for one version of Python; only its bindings are compiled anew."""
-    python = shutil.which(f"python{version}") or ""
-    # What is on PATH may be a version manager's, which runs only where that version is chosen.
-    asked = [python, "-m", "pip", "--version"]
-    if not python or subprocess.run(asked, capture_output=True, check=False).returncode:
-        raise SystemExit(f"no python{version} that runs pip is on PATH; nearest: --python X.Y")
+    python = interpreter(version)
     tools = work / "tools"
     if not tools.exists():
         _pip("install", "--target", tools, *TOOLS)
@@ -96,6 +92,25 @@ def _wheel(folder: Path, work: Path, version: str) -> None:
         PYDLBENCH_CUDA="1",
         CUDAARCHS=_ARCHITECTURES,
     )
+
+
+def interpreter(version: str) -> str:
+    """Return a Python of a version that runs pip.
+
+    What is on PATH may be a version manager's, which runs only where that version is chosen: pyenv
+    has the Pythons themselves in a folder.
+
+    Raises:
+        SystemExit: there is none.
+    """
+    manager = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    named = shutil.which(f"python{version}")
+    managed = sorted(manager.glob(f"{version}.*/bin/python"), reverse=True)
+    for python in (*([named] if named else ()), *map(str, managed)):
+        command = [python, "-m", "pip", "--version"]
+        if not subprocess.run(command, capture_output=True, check=False).returncode:
+            return python
+    raise SystemExit(f"no python{version} that runs pip is on PATH; nearest: --python X.Y")
 
 
 def _headers(work: Path) -> Path:
