@@ -216,7 +216,7 @@ def steps(device: str, out: Path, switches: Switches) -> Iterator[Step]:
         for mode in _CONVOLVED if file.stem.endswith("conv2d") else ("",):
             words = ("-k", f"{mode}]") if mode else ()
             yield tests(f"{file.stem} {mode}".strip(), 300, f"tests/cuda/{file.name}", *words)
-    for name in ("chain", "modes", "arena", "layers_gpu", "reference", "device"):
+    for name in ("foreign", "chain", "modes", "arena", "layers_gpu", "reference", "device"):
         yield tests(f"test_{name}", 240, f"tests/cuda/test_{name}.py")
     yield rows(
         *("vgg16", 300),
