@@ -14,6 +14,7 @@ from pydlbench.backends.verification.scores import attended
 from pydlbench.devices.cpu.affinity import bind, own_cpus
 from pydlbench.errors import UnsupportedError, UsageError, nearest
 from pydlbench.ops.op import INTEGERS
+from pydlbench.words import FP8_PRECISIONS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -85,7 +86,7 @@ _SIGNIFICAND = {
     "fp16-tc": 11,
     "bf16": 8,
     "bf16-tc": 8,
-    "fp8-tc": 4,
+    **dict.fromkeys(FP8_PRECISIONS, 4),
 }
 
 #: Largest relative error of one rounding to nearest, by name of the format.
@@ -95,6 +96,9 @@ UNIT_ROUNDOFF = {
     "float16": 2.0**-11,
     "bfloat16": 2.0**-8,
     "float8_e4m3": 2.0**-4,
+    # Of Hopper's tensor cores on 8-bit factors: 13 bits behind the point, and these are cut off
+    # ("DeepSeek-V3 Technical Report", 2024, section 3.3.2).
+    "float22": 2.0**-14,
 }
 
 
@@ -126,7 +130,7 @@ def largest(precision: str) -> float:
     """Return the largest finite number of a storage precision."""
     if precision.startswith("fp16"):
         return float(np.finfo(np.float16).max)
-    if precision == "fp8-tc":
+    if precision in FP8_PRECISIONS:
         return 448.0
     stored = 24 if precision == "tf32" else significand_bits(precision)
     return (2.0 - 2.0 ** (1 - stored)) * 2.0**127
@@ -136,7 +140,7 @@ def round_to(precision: str, array: NDArray[Any]) -> NDArray[np.float32]:
     """Round to the nearest value of a storage precision, ties to even; the result is float32.
 
     Args:
-        precision: ``fp32``, ``tf32``, ``fp16``, ``fp16-tc``, ``bf16``, ``bf16-tc`` or ``fp8-tc``
+        precision: ``fp32``, ``tf32``, ``fp16``, ``fp16-tc``, ``bf16``, ``bf16-tc`` or one of fp8
             (e4m3, finite values saturating at 448 as its conversions do).
         array: Values of any shape; left as they are.
 
@@ -149,7 +153,7 @@ def round_to(precision: str, array: NDArray[Any]) -> NDArray[np.float32]:
         return values.copy()
     if precision.startswith("fp16"):
         return values.astype(np.float16).astype(np.float32)
-    if precision == "fp8-tc":
+    if precision in FP8_PRECISIONS:
         # Below 2**-6 numbers of e4m3 are subnormal: multiples of 2**-9.
         _, exponent = np.frexp(values)
         spacing = np.ldexp(np.float32(1), np.maximum(exponent - bits, -9))

@@ -77,6 +77,8 @@ if TYPE_CHECKING:
 
 #: The float32 accumulator of a tensor core, which cuts off instead of rounding.
 TENSOR_ACCUMULATOR = "float32-tensor"
+#: That of 8-bit factors whose partial sums are not promoted to float32.
+FAST_ACCUMULATOR = "float22-tensor"
 _CUT_OFF = 1 / 12
 
 _TRANSFORMED = ("wino", "fft")
@@ -92,7 +94,7 @@ def tolerance(
         precision: Storage and arithmetic, such as ``fp32`` or ``bf16``.
         terms: Length K of the sums.
         accumulate: Format of the partial sums: ``float32``, ``float16``, ``bfloat16``, ``float64``,
-            or ``float32-tensor``.
+            ``float32-tensor`` or ``float22-tensor``.
         algorithm: The library's name for the kernel; Winograd and FFT are recognised.
 
     Raises:
@@ -101,7 +103,7 @@ def tolerance(
     storage = UNIT_ROUNDOFF["float32"]
     if precision != "tf32":
         storage = 2.0 ** -significand_bits(precision)
-    cut_off = _CUT_OFF * terms if accumulate == TENSOR_ACCUMULATOR else 0.0
+    cut_off = _CUT_OFF * terms if accumulate in (TENSOR_ACCUMULATOR, FAST_ACCUMULATOR) else 0.0
     rounding = accumulate.removesuffix("-tensor") if cut_off else accumulate
     if rounding not in UNIT_ROUNDOFF:
         choices = ", ".join(nearest(accumulate, UNIT_ROUNDOFF) or UNIT_ROUNDOFF)
