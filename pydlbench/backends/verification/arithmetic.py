@@ -15,13 +15,14 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 F64 = NDArray[np.float64]
 
@@ -145,6 +146,17 @@ class Rounded:
         """Return quotients of a number."""
         return _rounded(other) / self
 
+    def __matmul__(self, other: Rounded) -> Rounded:
+        """Return the products of matrices, the last two axes."""
+        return _products(
+            np.matmul,
+            self,
+            other,
+            self.value.shape[-1],
+            lambda g, _, y: g @ swapaxes(y, -1, -2),
+            lambda g, x, _: swapaxes(x, -1, -2) @ g,
+        )
+
     __radd__ = __add__
     __rmul__ = __mul__
 
@@ -214,9 +226,10 @@ class Rounded:
         return Rounded(value, own, self.value.size // max(1, value.size))
 
     def max(self, axis: Any = None, *, keepdims: bool = False) -> Rounded:
-        """Return the largest of numbers that are exact."""
-        assert self.exact
-        assert not self.watched
+        """Return the largest numbers, as if they were exact and no function of these.
+
+        A result that they are taken off and put back to does not depend on them.
+        """
         return Rounded(self.value.max(axis, keepdims=keepdims))
 
     def scaled(self, factor: float) -> Rounded:
@@ -497,14 +510,22 @@ def stack(parts: Sequence[Rounded]) -> Rounded:
     return concatenate([part.reshape(1, *part.value.shape) for part in parts])
 
 
-def pad(x: Rounded, widths: Sequence[tuple[int, int]]) -> Rounded:
-    """Return numbers with zeros around them."""
+def pad(x: Rounded, widths: Sequence[tuple[int, int]], constant_values: float = 0.0) -> Rounded:
+    """Return numbers with others around them."""
     inner = tuple(
         slice(before, before + size)
         for (before, _), size in zip(widths, x.value.shape, strict=True)
     )
     square = x.square if x.exact else np.pad(np.broadcast_to(x.square, x.value.shape), widths)
-    return _made(np.pad(x.value, widths), square, [(x, lambda g: g[inner], ...)])
+    value = np.pad(x.value, widths, constant_values=constant_values)
+    return _made(value, square, [(x, lambda g: g[inner], ...)])
+
+
+def swapaxes(x: Rounded, first: int, second: int) -> Rounded:
+    """Return numbers with two axes exchanged."""
+    turn = functools.partial(np.swapaxes, axis1=first, axis2=second)
+    square = x.square if x.exact else turn(np.broadcast_to(x.square, x.value.shape))
+    return _made(turn(x.value), square, [(x, lambda g: swapaxes(g, first, second), ...)])
 
 
 def einsum(letters: str, x: Rounded, y: Rounded) -> Rounded:
@@ -513,14 +534,33 @@ def einsum(letters: str, x: Rounded, y: Rounded) -> Rounded:
     first, second = operands.split(",")
     sizes = dict(zip(first + second, x.value.shape + y.value.shape, strict=True))
     length = math.prod(size for letter, size in sizes.items() if letter not in result)
+    return _products(
+        functools.partial(np.einsum, letters, optimize=True),
+        x,
+        y,
+        length,
+        lambda g, _, y: einsum(f"{result},{second}->{first}", g, y),
+        lambda g, x, _: einsum(f"{first},{result}->{second}", x, g),
+    )
+
+
+_Pull = Callable[[Rounded, Rounded, Rounded], Rounded]
+
+
+def _products(
+    multiply: Callable[[Any, Any], Any], x: Rounded, y: Rounded, length: int, *pulls: _Pull
+) -> Rounded:
+    """Return sums of products, with functions of gradient and operands to those of either."""
     squares = np.square(y.value)
-    wide = functools.partial(np.einsum, letters, optimize=True)
-    square = wide(np.square(x.value) + x.square, squares)
+    square = multiply(np.square(x.value) + x.square, squares)
     if not y.exact:
-        square += wide(np.square(x.value), np.broadcast_to(y.square, y.value.shape))
+        square += multiply(np.square(x.value), np.broadcast_to(y.square, y.value.shape))
     kept = _kept(x), _kept(y)
     sources = [
-        (x, lambda g: einsum(f"{result},{second}->{first}", g, kept[1]), ...),
-        (y, lambda g: einsum(f"{first},{result}->{second}", kept[0], g), ...),
+        (operand, lambda g, pull=pull: pull(g, *kept), ...)
+        for operand, pull in zip((x, y), pulls, strict=True)
     ]
-    return _made(wide(x.value, y.value), square, sources, length=length)
+    return _made(multiply(x.value, y.value), square, sources, length=length)
+
+
+arange = np.arange

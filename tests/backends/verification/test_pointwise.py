@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from right_results import right_results
 
 from pydlbench.backends.verification.checksums import Computed
-from pydlbench.backends.verification.inputs import make_inputs, round_to
-from pydlbench.backends.verification.pointwise import (
-    check_pointwise,
+from pydlbench.backends.verification.elements import (
+    check_elements,
     expected_pieces,
     in_place,
 )
+from pydlbench.backends.verification.inputs import make_inputs, round_to
 from pydlbench.backends.verification.verify import tolerance
 from pydlbench.ops.descriptor import parse_problem
 from pydlbench.ops.table import build_layer
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pydlbench.backends.verification.checksums import Evidence
+    from pydlbench.backends.verification.checksums import Comparison
     from pydlbench.ops.op import Layer
 
 
@@ -89,7 +89,7 @@ def found_in(
     inputs: dict[str, Any],
     results: dict[str, Any],
     precision: str = "fp32",
-) -> dict[str, Evidence]:
+) -> dict[str, Comparison]:
     """What a comparison of some results with the reference finds."""
     computed = Computed(
         pass_=pass_,
@@ -99,7 +99,7 @@ def found_in(
         results=results,
         rng=np.random.default_rng(1),
     )
-    return check_pointwise(layer, computed)
+    return check_elements(layer, computed)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

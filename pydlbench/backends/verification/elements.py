@@ -1,7 +1,8 @@
-"""Memory-bound layers against the reference: every element of every result.
+"""Layers against the forward pass of the table, or its gradient: every element of every result.
 
 A piece of a tensor is computed by the formula of the whole, since no result needs more of it than
-some axes, or is a sum of what the pieces give.
+some axes, or is a sum of what the pieces give. Recurrent layers are one piece: each step computes
+with the errors of all steps before.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def gradient(layer: Layer, t: Any, pass_: str = "backward-data") -> dict[str, Ro
         operand = getattr(t, role)
         setattr(operands, role, Rounded(operand.value, watched=True))
     result = forward(layer, operands)["dst"]
-    found = gradients(result, t.dst, [getattr(operands, role) for role in wanted])
-    return dict(zip(wanted, found, strict=True))
+    slopes = gradients(result, t.dst, [getattr(operands, role) for role in wanted])
+    return dict(zip(wanted, slopes, strict=True))
 
 
 def _dropout(layer: Layer, t: Any) -> dict[str, Rounded]:
@@ -206,20 +207,31 @@ def expected_pieces(layer: Layer, pass_: str, propagation: str, inputs: Inputs) 
     """
     given = {role: inputs[role] for role in layer.reads(pass_, propagation)}
     training = pass_ != "forward" or propagation == "training"
+    formula = _FORMULAS.get((layer.op, pass_), forward if pass_ == "forward" else gradient)
+    if layer.kind == "recurrent":
+        t = SimpleNamespace(**{role: Rounded(array) for role, array in given.items()})
+        for role, numbers in formula(layer, t).items():
+            yield piece(role, (slice(None),) * numbers.value.ndim, numbers, TAIL)
+        return
     if layer.op == "batchnorm" and training:
-        found = _batchnorm(layer, pass_, given)
+        results = _batchnorm(layer, pass_, given)
     else:
-        formula = _FORMULAS.get((layer.op, pass_), forward if pass_ == "forward" else gradient)
-        found = evaluate(layer, given, formula, _WHOLE.get(layer.op, ()))
-    for role, cut, numbers in found:
+        results = evaluate(layer, given, formula, _WHOLE.get(layer.op, ()))
+    for role, cut, numbers in results:
         shape = in_place(layer, role, np.broadcast_to(0, layer.shapes()[role]))[cut].shape
-        yield Piece(
-            role=role,
-            cut=cut,
-            value=numbers.value.reshape(shape),
-            size=numbers.size.reshape(shape),
-            terms=numbers.terms,
-        )
+        yield piece(role, cut, numbers.reshape(shape))
+
+
+#: How much larger than elsewhere errors may be where each number is one of thousands of roundings:
+#: the largest of them are four standard deviations off.
+TAIL: Final = 2.5
+
+
+def piece(role: str, cut: tuple[slice, ...], numbers: Rounded, tail: float = 1.0) -> Piece:
+    """Return a piece of what numbers should be, their errors ``tail`` times as large as usual."""
+    return Piece(
+        role=role, cut=cut, value=numbers.value, size=tail * numbers.size, terms=numbers.terms
+    )
 
 
 # -----------------------------------------------------------------------------
@@ -311,7 +323,7 @@ def _moved(
 # -----------------------------------------------------------------------------
 
 
-def check_pointwise(layer: Layer, computed: Computed) -> dict[str, Comparison]:
+def check_elements(layer: Layer, computed: Computed) -> dict[str, Comparison]:
     """Compare the results of a pass with the reference; see :func:`compare`."""
     expected = expected_pieces(layer, computed.pass_, computed.propagation, computed.inputs)
     return compare(layer, computed, expected)
