@@ -295,7 +295,8 @@ def _by_element(
         if not operand.exact:
             factor = slope()
             factor = factor.value if isinstance(factor, Rounded) else factor
-            square = square + np.square(factor, dtype=np.float64) * operand.square
+            part = np.square(factor, dtype=np.float64) * operand.square
+            square = np.add(square, part, out=part if np.shape(part) == value.shape else None)
         sources.append((operand, functools.partial(_pulled, slope, operand.value.shape), ...))
     if isinstance(square, float):
         length = 0

@@ -442,9 +442,11 @@ def worst_of(
         scale: What one is measured against, of the same shape.
         where: Names the place of an index into these arrays.
     """
-    got = np.asarray(got, dtype=np.float64)
     with np.errstate(all="ignore"):
-        error = np.where(got == expected, 0.0, np.abs(got - expected) / scale)
+        error = np.subtract(got, expected, dtype=np.float64)
+        np.abs(error, out=error)
+        error /= scale
+    error[got == expected] = 0.0
     flat = int(np.argmax(error))
     index = [int(one) for one in np.unravel_index(flat, error.shape)]
     return Deviation(

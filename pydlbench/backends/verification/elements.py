@@ -174,6 +174,7 @@ def evaluate(
         (one for one in tensors.values() if isinstance(one, np.ndarray)), key=lambda one: one.size
     )
     shape = largest.shape
+    views = _views(layer)
     totals: dict[str, Rounded] = {}
     for place in pieces(largest, whole=whole):
         cut = tuple(slice(None) if axis in whole else there for axis, there in enumerate(place))
@@ -181,7 +182,7 @@ def evaluate(
         if layer.op == "dropout":
             t.kept = kept_elements(shape, cut, layer.keep)
         for role, numbers in formula(layer, t).items():
-            view = in_place(layer, role, np.broadcast_to(0, layer.shapes()[role])).shape
+            view = views[role].shape
             at = _at(view, cut)
             summed = [
                 axis for axis, n in enumerate(view) if n == 1 != shape[axis] and axis not in whole
@@ -197,6 +198,12 @@ def evaluate(
             total.bent |= numbers.bent
     for role, numbers in totals.items():
         yield role, (slice(None),) * numbers.value.ndim, numbers
+
+
+def _views(layer: Layer) -> dict[str, Any]:
+    """Return by role a tensor of no memory whose axes are those of the images."""
+    shapes = layer.shapes()
+    return {role: in_place(layer, role, np.broadcast_to(0, shapes[role])) for role in shapes}
 
 
 def expected_pieces(layer: Layer, pass_: str, propagation: str, inputs: Inputs) -> Iterator[Piece]:
@@ -217,9 +224,9 @@ def expected_pieces(layer: Layer, pass_: str, propagation: str, inputs: Inputs) 
         results = _batchnorm(layer, pass_, given)
     else:
         results = evaluate(layer, given, formula, _WHOLE.get(layer.op, ()))
+    views = _views(layer)
     for role, cut, numbers in results:
-        shape = in_place(layer, role, np.broadcast_to(0, layer.shapes()[role]))[cut].shape
-        yield piece(role, cut, numbers.reshape(shape))
+        yield piece(role, cut, numbers.reshape(views[role][cut].shape))
 
 
 #: How much larger than elsewhere errors may be where each number is one of thousands of roundings:
@@ -344,13 +351,17 @@ def compare(layer: Layer, computed: Computed, expected: Iterable[Piece]) -> dict
     for piece in expected:
         if piece.role not in results:
             continue
-        scale = np.abs(piece.value) + piece.size
-        if piece.terms != EXACT:
-            stored = "fp32" if layer.in_float32(piece.role) else computed.precision
-            scale = np.maximum(scale, smallest_normal(stored))
         view = in_place(layer, piece.role, results[piece.role])
-        name = _namer(piece, view.shape, results[piece.role].shape)
-        worst = worst_of(view[piece.cut], piece.value, scale, name)
+        got = view[piece.cut]
+        worst = _NOTHING
+        if not np.array_equal(got, piece.value):
+            scale = np.abs(piece.value)
+            scale += piece.size
+            if piece.terms != EXACT:
+                stored = "fp32" if layer.in_float32(piece.role) else computed.precision
+                np.maximum(scale, smallest_normal(stored), out=scale)
+            name = _namer(piece, view.shape, results[piece.role].shape)
+            worst = worst_of(got, piece.value, scale, name)
         before = found.get(piece.role)
         found[piece.role] = Comparison(
             terms=max(piece.terms, before.terms if before else EXACT),

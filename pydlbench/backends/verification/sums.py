@@ -215,7 +215,7 @@ _SUMS: Final = {"conv": _convolution, "deconv": _convolution, "gemm": _product}
 # -----------------------------------------------------------------------------
 
 #: Multiply-adds spent on single points, and on the checksums' side of the weights.
-_POINT_MACS: Final = 50_000_000
+_POINT_MACS: Final = 20_000_000
 _CHECKSUM_MACS: Final = 30_000_000
 #: Source elements gathered for the points.
 _PATCH_ELEMENTS: Final = 1_000_000
