@@ -295,8 +295,9 @@ def _by_element(
         if not operand.exact:
             factor = slope()
             factor = factor.value if isinstance(factor, Rounded) else factor
-            part = np.square(factor, dtype=np.float64) * operand.square
-            square = np.add(square, part, out=part if np.shape(part) == value.shape else None)
+            weight = np.square(factor, dtype=np.float64)
+            unit = weight.ndim == 0 and weight == 1
+            square = square + (operand.square if unit else operand.square * weight)
         sources.append((operand, functools.partial(_pulled, slope, operand.value.shape), ...))
     if isinstance(square, float):
         length = 0

@@ -160,7 +160,7 @@ class _Sum:
         """Sums over the source that there are at a time, for each of its channels and images."""
         taps = math.prod(axis.source.shape[1] for axis in self.axes)
         read = math.prod(axis.source_size for axis in self.axes)
-        return max(taps, read) if self.few else taps
+        return int(max(taps, read) if self.few else taps)
 
 
 def _convolution(layer: Layer, pass_: str, tensors: dict[str, NDArray[Any]]) -> _Sum:
