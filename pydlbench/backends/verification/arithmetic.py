@@ -111,7 +111,7 @@ class Rounded:
         """Return sums."""
         other = _rounded(other)
         value = self.value + other.value
-        return _by_element(value, value**2, (self, _one), (other, _one), length=2)
+        return _by_element(value, value**2, (self, _unit), (other, _unit), length=2)
 
     def __sub__(self, other: Any) -> Rounded:
         """Return differences."""
@@ -249,7 +249,7 @@ def _kept(numbers: Rounded) -> Rounded:
     return Rounded(numbers.value, numbers.square, numbers.length, bent=numbers.bent)
 
 
-def _one() -> Rounded:
+def _unit() -> Rounded:
     return Rounded(1)
 
 
@@ -339,7 +339,7 @@ def gradients(result: Rounded, gradient: Rounded, wanted: Sequence[Rounded]) -> 
         for source, contribution, at in node.sources:
             total = totals.setdefault(source.serial, _Total(source))
             total.add(contribution(own), at)
-    return [totals[one.serial].numbers for one in wanted]
+    return [totals[source.serial].numbers for source in wanted]
 
 
 class _Total:

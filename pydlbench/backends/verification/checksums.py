@@ -448,7 +448,7 @@ def worst_of(
         error /= scale
     error[got == expected] = 0.0
     flat = int(np.argmax(error))
-    index = [int(one) for one in np.unravel_index(flat, error.shape)]
+    index = [int(place) for place in np.unravel_index(flat, error.shape)]
     return Deviation(
         error=float(error.flat[flat]),
         where=where(index),

@@ -86,7 +86,7 @@ def _cross_entropy_gradient(layer: Layer, t: Any) -> dict[str, Rounded]:
 
 
 def _layernorm_gradient(layer: Layer, t: Any) -> dict[str, Rounded]:
-    mean, variance = (one.reshape(*t.src.shape[:-1], 1) for one in (t.mean, t.variance))
+    mean, variance = (each.reshape(*t.src.shape[:-1], 1) for each in (t.mean, t.variance))
     inverse = 1 / arithmetic.sqrt(variance + layer.epsilon)
     distance, inner = t.src * inverse - mean * inverse, t.dst * t.weights
     shift = inner.mean(-1, keepdims=True)
@@ -172,14 +172,14 @@ def evaluate(
     }
     tensors = {**absent, **inputs}
     largest = max(
-        (one for one in tensors.values() if isinstance(one, np.ndarray)), key=lambda one: one.size
+        (each for each in tensors.values() if isinstance(each, np.ndarray)), key=lambda x: x.size
     )
     shape = largest.shape
     views = _views(layer)
     totals: dict[str, Rounded] = {}
     for place in pieces(largest, whole=whole):
         cut = tuple(slice(None) if axis in whole else there for axis, there in enumerate(place))
-        t = SimpleNamespace(**{role: _part(layer, role, one, cut) for role, one in tensors.items()})
+        t = SimpleNamespace(**{role: _part(layer, role, x, cut) for role, x in tensors.items()})
         if layer.op == "dropout":
             t.kept = kept_elements(shape, cut, layer.keep)
         for role, numbers in formula(layer, t).items():
@@ -254,8 +254,7 @@ _SHIFTED: Final = 4
 
 def _sums(layer: Layer, inputs: Inputs, formula: Formula) -> dict[str, Rounded]:
     """Return sums over channels, one number for each."""
-    found = {role: numbers for role, _, numbers in evaluate(layer, inputs, formula)}
-    return {role: numbers.reshape(-1) for role, numbers in found.items()}
+    return {role: sums.reshape(-1) for role, _, sums in evaluate(layer, inputs, formula)}
 
 
 def _batchnorm(
@@ -272,8 +271,8 @@ def _batchnorm(
         def slopes(_: Layer, t: Any) -> dict[str, Rounded]:
             distance = t.src - t.mean.reshape(-1, 1, 1)
             size = t.dst * t.src - t.dst * t.mean.reshape(-1, 1, 1)
-            found = Rounded((t.dst.value * distance.value), size.square, 1)
-            return {"weights": found.sum(_PIXELS), "bias": t.dst.sum(_PIXELS)}
+            products = Rounded((t.dst.value * distance.value), size.square, 1)
+            return {"weights": products.sum(_PIXELS), "bias": t.dst.sum(_PIXELS)}
 
         results = _sums(layer, inputs, slopes)
         results["weights"] = results["weights"] * inverse
@@ -286,7 +285,7 @@ def _batchnorm(
 
 def _batchnorm_gradient(layer: Layer, t: Any) -> dict[str, Rounded]:
     mean, slope, shift, inverse, weights = (
-        one.reshape(-1, 1, 1) for one in (t.mean, t.slope, t.shift, t.inverse, t.weights)
+        each.reshape(-1, 1, 1) for each in (t.mean, t.slope, t.shift, t.inverse, t.weights)
     )
     count = layer.batch * layer.height * layer.width
     distance = t.src * inverse - mean * inverse
@@ -356,7 +355,7 @@ def compare(layer: Layer, computed: Computed, expected: Iterable[Piece]) -> dict
         What was found for each of the results that are there.
     """
     results = computed.results
-    found: dict[str, Comparison] = {}
+    comparisons: dict[str, Comparison] = {}
     for piece in expected:
         if piece.role not in results:
             continue
@@ -371,14 +370,14 @@ def compare(layer: Layer, computed: Computed, expected: Iterable[Piece]) -> dict
                 np.maximum(scale, smallest_normal(stored), out=scale)
             name = _namer(piece, view.shape, results[piece.role].shape)
             worst = worst_of(got, piece.value, scale, name)
-        before = found.get(piece.role)
-        found[piece.role] = Comparison(
+        before = comparisons.get(piece.role)
+        comparisons[piece.role] = Comparison(
             terms=max(piece.terms, before.terms if before else EXACT),
             points=piece.value.size + (before.points if before else 0),
             checksums=0,
             worst=larger(worst, before.worst if before else _NOTHING),
         )
-    return found
+    return comparisons
 
 
 _NOTHING = Deviation(error=0.0, where="", got=0.0, expected=0.0)
@@ -392,6 +391,6 @@ def _namer(
 
     def name(at: Sequence[int]) -> str:
         place = np.ravel_multi_index([low + i for low, i in zip(first, at, strict=True)], view)
-        return element_name(piece.role, [int(one) for one in np.unravel_index(place, shape)])
+        return element_name(piece.role, [int(index) for index in np.unravel_index(place, shape)])
 
     return name

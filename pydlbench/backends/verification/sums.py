@@ -104,7 +104,7 @@ class _Tensor:
         parts = self.parts
         sides = self.array.shape[len(self.letters) :]
         split = self.array.reshape(*(size for _, size in parts), *sides)
-        places = [[at for at, (own, _) in enumerate(parts) if own == one] for one in wanted]
+        places = [[at for at, (own, _) in enumerate(parts) if own == letter] for letter in wanted]
         rest = [at for at, (own, _) in enumerate(parts) if own not in wanted]
         turned = split.transpose(*itertools.chain(*places), *rest, *range(len(parts), split.ndim))
         shape = [math.prod(parts[at][1] for at in each) for each in places]
@@ -251,10 +251,10 @@ def check_sums(layer: Layer, computed: Computed) -> dict[str, Comparison]:
     factors = {3 + side: vector[:, None] for side, vector in enumerate(by_side)}
     if fold is not None:
         factors[0] = fold.T
-    got, energy = contract(output, factors, {axis: one**2 for axis, one in factors.items()})
+    got, energy = contract(output, factors, {axis: matrix**2 for axis, matrix in factors.items()})
     energy += (
         least**2
-        * functools.reduce(np.multiply.outer, (np.sum(one**2) for one in by_side), 1.0)
+        * functools.reduce(np.multiply.outer, (np.sum(vector**2) for vector in by_side), 1.0)
         * (1.0 if fold is None else np.sum(fold**2, axis=1).reshape(-1, *[1] * (output.ndim - 1)))
     )
     checksum = worst_of(
@@ -309,7 +309,7 @@ def _source_sums(
     """Return S and the variance that rounding gives it: (buckets, groups, channels, taps...)."""
     axes = it.axes
     images = {} if fold is None else {0: fold.T}
-    squares = {axis: one**2 for axis, one in images.items()}
+    squares = {axis: matrix**2 for axis, matrix in images.items()}
     squares |= {3 + side: np.ones((size, 1)) for side, size in enumerate(source.shape[3:])}
     if it.few:
         sums, energy = contract(source, images, squares)
@@ -323,8 +323,8 @@ def _source_sums(
     # The mean square of a channel stands for that of each window in it.
     mean_square = energy / math.prod(source.shape[3:])
     by_tap = [
-        [axis.energy(one), one**2 @ (axis.factor != 0)]
-        for axis, one in zip(axes, by_side, strict=True)
+        [axis.energy(vector), vector**2 @ (axis.factor != 0)]
+        for axis, vector in zip(axes, by_side, strict=True)
     ]
     exact, rough = (
         functools.reduce(np.multiply.outer, [each[i] for each in by_tap], np.ones(()))
