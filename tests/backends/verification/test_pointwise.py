@@ -188,7 +188,7 @@ def test_results_below_the_smallest_normal_number_of_float16(text):
     allowed = tolerance("fp16", 2)
     assert found["fp16"] == found["fp16-tc"] < allowed
     # Other formats do have these digits.
-    assert found["bf16-tc"] == found["fp32"] > allowed
+    assert min(found["bf16-tc"], found["fp32"]) > allowed
 
 
 def test_small_results_in_float16_are_not_anything():
