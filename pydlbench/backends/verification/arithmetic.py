@@ -363,7 +363,8 @@ class _Total:
                 square += np.square(own.value)
             self.numbers = Rounded(own.value.copy(), square, own.length, bent=own.bent)
         self.numbers.value[at] += part.value
-        self.numbers.square[at] += np.square(part.value) + part.square
+        self.numbers.square[at] += part.square
+        self.numbers.square[at] += np.square(part.value)
         self.numbers.length = max(self.numbers.length, part.length, self.count)
         self.numbers.bent |= part.bent
 
@@ -553,10 +554,10 @@ def _products(
     multiply: Callable[[Any, Any], Any], x: Rounded, y: Rounded, length: int, *pulls: _Pull
 ) -> Rounded:
     """Return sums of products, with functions of gradient and operands to those of either."""
-    squares = np.square(y.value)
-    square = multiply(np.square(x.value) + x.square, squares)
+    squares = np.square(x.value), np.square(y.value)
+    square = multiply(squares[0] if x.exact else squares[0] + x.square, squares[1])
     if not y.exact:
-        square += multiply(np.square(x.value), np.broadcast_to(y.square, y.value.shape))
+        square += multiply(squares[0], np.broadcast_to(y.square, y.value.shape))
     kept = _kept(x), _kept(y)
     sources = [
         (operand, lambda g, pull=pull: pull(g, *kept), ...)

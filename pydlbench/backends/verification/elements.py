@@ -269,9 +269,11 @@ def _batchnorm(
         inverse = 1 / arithmetic.sqrt(Rounded(inputs["variance"]) + layer.epsilon)
 
         def slopes(_: Layer, t: Any) -> dict[str, Rounded]:
-            distance = t.src - t.mean.reshape(-1, 1, 1)
-            size = t.dst * t.src - t.dst * t.mean.reshape(-1, 1, 1)
-            products = Rounded((t.dst.value * distance.value), size.square, 1)
+            source, mean, given = t.src.value, t.mean.value[:, None, None], t.dst.value
+            distance = source - mean
+            # Of each product, and of the difference: of two numbers, or of their products.
+            square = np.square(source) + np.square(mean) + np.square(distance)
+            products = Rounded(given * distance, np.square(given) * square, 1)
             return {"weights": products.sum(_PIXELS), "bias": t.dst.sum(_PIXELS)}
 
         results = _sums(layer, inputs, slopes)
@@ -288,8 +290,8 @@ def _batchnorm_gradient(layer: Layer, t: Any) -> dict[str, Rounded]:
         each.reshape(-1, 1, 1) for each in (t.mean, t.slope, t.shift, t.inverse, t.weights)
     )
     count = layer.batch * layer.height * layer.width
-    distance = t.src * inverse - mean * inverse
-    return {"src": weights * inverse * (t.dst - (shift + distance * slope) / count)}
+    slope = inverse * slope / count
+    return {"src": weights * inverse * (t.dst - (t.src * slope + (shift / count - mean * slope)))}
 
 
 def _statistics(layer: Layer, inputs: Inputs, count: int) -> dict[str, Rounded]:
