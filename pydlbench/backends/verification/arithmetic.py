@@ -173,18 +173,12 @@ class Rounded:
 
     def __getitem__(self, at: Any) -> Rounded:
         """Return some of them."""
-        square = self.square
-        if not self.exact:
-            square = np.broadcast_to(square, self.value.shape)[at]
-        return _made(self.value[at], square, [(self, lambda g: g, at)])
+        return _moved(self, lambda array: array[at], lambda g: g, at)
 
     def reshape(self, *shape: Any) -> Rounded:
         """Return them in another shape."""
-        square = self.square
-        if not self.exact:
-            square = np.broadcast_to(square, self.value.shape).reshape(*shape)
         back = self.value.shape
-        return _made(self.value.reshape(*shape), square, [(self, lambda g: g.reshape(back), ...)])
+        return _moved(self, lambda array: array.reshape(*shape), lambda g: g.reshape(back))
 
     def sum(self, axis: Any = None, *, keepdims: bool = False, slack: float = 1.0) -> Rounded:
         """Return sums over some axes, whose errors are larger than usual by ``slack``."""
@@ -197,12 +191,11 @@ class Rounded:
 
         def spread(gradient: Rounded) -> Rounded:
             kept = gradient.reshape(value.shape)
-            square = kept.square if kept.exact else np.broadcast_to(kept.square, shape)
-            return _made(np.broadcast_to(kept.value, shape), square, [(kept, lambda g: g, ...)])
+            return _moved(kept, lambda array: np.broadcast_to(array, shape), lambda g: g)
 
         length = self.value.size // max(1, value.size)
         total = _made(value, own, [(self, spread, ...)], length=length)
-        return total if keepdims else total.reshape(self.value.sum(axis).shape)
+        return total if keepdims else total.reshape(np.squeeze(value, axis).shape)
 
     def mean(self, axis: Any = None, *, keepdims: bool = False) -> Rounded:
         """Return means over some axes."""
@@ -271,6 +264,17 @@ def _made(
     made.sources = [entry for entry in sources if entry[0].watched]
     made.watched = bool(made.sources)
     return made
+
+
+def _moved(
+    x: Rounded,
+    move: Callable[[NDArray[Any]], NDArray[Any]],
+    back: Callable[[Rounded], Rounded],
+    at: Any = ...,
+) -> Rounded:
+    """Return numbers in other places, with what moves their gradient back."""
+    square = x.square if x.exact else move(np.broadcast_to(x.square, x.value.shape))
+    return _made(move(x.value), square, [(x, back, at)])
 
 
 def _by_element(
@@ -391,16 +395,11 @@ def _function(
             right to a unit of themselves.
         bent: Whether the function is transcendental.
     """
-    square = value**2 if rounding is None else rounding
-    if not x.exact:
-        square = square + np.square(slope(Rounded(value)).value) * x.square
-    length = 0 if isinstance(square, float) else 1
-    result = Rounded(value, square, max(x.length, length), bent=bent or x.bent)
-
-    def pulled(gradient: Rounded) -> Rounded:
-        return gradient * slope(_kept(result))
-
-    return _made(value, square, [(x, pulled, ...)], length=length, bent=bent)
+    results = [Rounded(value)]
+    rounding = value**2 if rounding is None else rounding
+    made = _by_element(value, rounding, (x, lambda: slope(results[-1])), bent=bent)
+    results.append(_kept(made))
+    return made
 
 
 def reciprocal(x: Rounded, rounding: Any = None) -> Rounded:
@@ -527,8 +526,7 @@ def pad(x: Rounded, widths: Sequence[tuple[int, int]], constant_values: float = 
 def swapaxes(x: Rounded, first: int, second: int) -> Rounded:
     """Return numbers with two axes exchanged."""
     turn = functools.partial(np.swapaxes, axis1=first, axis2=second)
-    square = x.square if x.exact else turn(np.broadcast_to(x.square, x.value.shape))
-    return _made(turn(x.value), square, [(x, lambda g: swapaxes(g, first, second), ...)])
+    return _moved(x, turn, lambda g: swapaxes(g, first, second))
 
 
 def einsum(letters: str, x: Rounded, y: Rounded) -> Rounded:

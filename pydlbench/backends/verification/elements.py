@@ -290,8 +290,8 @@ def _batchnorm_gradient(layer: Layer, t: Any) -> dict[str, Rounded]:
         each.reshape(-1, 1, 1) for each in (t.mean, t.slope, t.shift, t.inverse, t.weights)
     )
     count = layer.batch * layer.height * layer.width
-    slope = inverse * slope / count
-    return {"src": weights * inverse * (t.dst - (t.src * slope + (shift / count - mean * slope)))}
+    taken = (t.src - mean) * (inverse * slope / count) + shift / count
+    return {"src": weights * inverse * (t.dst - taken)}
 
 
 def _statistics(layer: Layer, inputs: Inputs, count: int) -> dict[str, Rounded]:
