@@ -23,6 +23,7 @@ from pydlbench.backends.verification.checksums import (
     element_name,
     larger,
     pieces,
+    sums_over,
     worst_of,
 )
 from pydlbench.backends.verification.inputs import kept_elements, significand_bits, smallest_normal
@@ -252,32 +253,35 @@ _PIXELS: Final = (0, 2, 3)
 _SHIFTED: Final = 4
 
 
-def _sums(layer: Layer, inputs: Inputs, formula: Formula) -> dict[str, Rounded]:
-    """Return sums over channels, one number for each."""
-    return {role: sums.reshape(-1) for role, _, sums in evaluate(layer, inputs, formula)}
-
-
 def _batchnorm(
-    layer: Layer, pass_: str, inputs: Inputs
+    layer: Layer, pass_: str, inputs: Mapping[str, NDArray[Any]]
 ) -> Iterator[tuple[str, tuple[slice, ...], Rounded]]:
     """Yield the results of training."""
     count = layer.batch * layer.height * layer.width
+    average, power = (sums.reshape(-1) / count for sums in sums_over(inputs["src"], _PIXELS))
     if pass_ == "forward":
-        sums = _statistics(layer, inputs, count)
-        results, formula = _moved(layer, inputs, sums, count) | sums, forward
+        # Terms of the variance are the squares of the elements, of which the squares are about
+        # twice that of their mean, and that of the mean: many kernels subtract one from the other.
+        square = 2 * power**2 / count + average**4
+        results = {
+            "mean": Rounded(average, _SHIFTED**2 * power / count, count),
+            "variance": Rounded(power - average**2, square, count),
+        }
+        new = results | {"variance": results["variance"].scaled(count / max(1, count - 1))}
+        sums, formula = results.copy(), forward
+        for name, numbers in new.items():
+            old = Rounded(inputs[f"running_{name}"])
+            moved = (1 - layer.momentum) * old + layer.momentum * numbers
+            results[f"running_{name}"] = moved
     else:
+        mean, given = inputs["mean"].astype(np.float64), inputs["dst"]
+        shift, energy = (sums.reshape(-1) for sums in sums_over(given, _PIXELS))
+        products = np.einsum("nchw,nchw->c", given, inputs["src"], dtype=np.float64)
+        # Of a gradient and an element less the mean: the mean square stands for that of each.
+        distance = power - 2 * mean * average + mean**2
+        slope = Rounded(products - mean * shift, energy * (power + mean**2 + distance), count)
         inverse = 1 / arithmetic.sqrt(Rounded(inputs["variance"]) + layer.epsilon)
-
-        def slopes(_: Layer, t: Any) -> dict[str, Rounded]:
-            source, mean, given = t.src.value, t.mean.value[:, None, None], t.dst.value
-            distance = source - mean
-            # Of each product, and of the difference: of two numbers, or of their products.
-            square = np.square(source) + np.square(mean) + np.square(distance)
-            products = Rounded(given * distance, np.square(given) * square, 1)
-            return {"weights": products.sum(_PIXELS), "bias": t.dst.sum(_PIXELS)}
-
-        results = _sums(layer, inputs, slopes)
-        results["weights"] = results["weights"] * inverse
+        results = {"weights": slope * inverse, "bias": Rounded(shift, energy, count)}
         sums = {"slope": results["weights"], "shift": results["bias"], "inverse": inverse}
         formula = _batchnorm_gradient
     for role, numbers in results.items():
@@ -294,39 +298,7 @@ def _batchnorm_gradient(layer: Layer, t: Any) -> dict[str, Rounded]:
     return {"src": weights * inverse * (t.dst - taken)}
 
 
-def _statistics(layer: Layer, inputs: Inputs, count: int) -> dict[str, Rounded]:
-    """Return mean and biased variance of each channel.
-
-    Terms of the variance are the squares of the elements and that of the mean: many kernels
-    subtract one from the other.
-    """
-    source = {"src": inputs["src"]}
-
-    def total(_: Layer, t: Any) -> dict[str, Rounded]:
-        return {"mean": t.src.sum(_PIXELS, slack=_SHIFTED)}
-
-    mean = _sums(layer, source, total)["mean"].scaled(1 / count)
-
-    def squares(_: Layer, t: Any) -> dict[str, Rounded]:
-        distance = np.square(t.src.value - t.mean.value[:, None, None])
-        fourths = np.square(np.square(t.src.value))
-        return {"variance": Rounded(distance.sum(_PIXELS), fourths.sum(_PIXELS), 1)}
-
-    variance = _sums(layer, source | {"mean": mean}, squares)["variance"].scaled(1 / count)
-    variance.square = variance.square + mean.value**4
-    return {"mean": mean, "variance": variance}
-
-
-def _moved(
-    layer: Layer, inputs: Inputs, sums: Mapping[str, Rounded], count: int
-) -> dict[str, Rounded]:
-    """Return the running statistics, moved towards those of the batch."""
-    new = {"mean": sums["mean"], "variance": sums["variance"].scaled(count / max(1, count - 1))}
-    return {
-        f"running_{name}": (1 - layer.momentum) * Rounded(inputs[f"running_{name}"])
-        + layer.momentum * numbers
-        for name, numbers in new.items()
-    }
+# -----------------------------------------------------------------------------
 
 
 # -----------------------------------------------------------------------------
