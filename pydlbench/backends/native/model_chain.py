@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +11,7 @@ import numpy as np
 
 from pydlbench.backends.native.links import list_step
 from pydlbench.backends.native.listing import check_chained
+from pydlbench.backends.steps.inputs import save_results
 from pydlbench.backends.verification.verify import verify
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.models.graph import INPUT
@@ -185,19 +187,10 @@ class NativeChain:
         return found, tuple(sum(float(one[number]) for number in reorders) for one in runs)
 
     def save(self, folder: Path) -> None:
-        """Run once from the first weights; write output and gradients as numbered files.
-
-        As a framework's step does (``backends.steps.serving``), with their names in that order.
-        """
-        folder.mkdir(exist_ok=True)
+        """Run once from the first weights; write output and gradients."""
         self.chain.load()
         self.chain.run()
-        names = ["output"]
-        np.save(folder / "0.npy", self.output())
-        for number, (name, gradient) in enumerate(self.gradients(), start=1):
-            np.save(folder / f"{number}.npy", gradient)
-            names.append(name)
-        (folder / "names.txt").write_text("\n".join(names))
+        save_results(folder, itertools.chain([("output", self.output())], self.gradients()))
         self.chain.load()
 
     def _kept(self) -> set[str]:
