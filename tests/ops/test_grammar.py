@@ -271,6 +271,14 @@ def test_any_text_is_a_layer_or_one_line_of_help(start, fields):
         assert parse_problem(layer.problem, pool="max") == dataclasses.replace(layer, name=None)
 
 
+def test_windows_may_end_before_the_images_do_where_the_pad_is_given():
+    layer = parse_problem("ic1_iw4ow2kw1sw1pw0", pool="max")
+    assert (layer.pad_before, layer.pad_after, layer.out_size) == ((0,), (-2,), (2,))
+    assert layer.problem == "mb1ic1iw4ow2kw1pw0"
+    assert parse_problem(layer.problem, pool="max") == layer == read_layer(layer.to_dict())
+    assert layer.replace(batch=3).out_size == (2,)
+
+
 def test_a_pooling_that_does_not_exist_is_refused():
     with pytest.raises(UsageError, match=r"^--pool maxi: .*nearest: max"):
         parse_problem("ic4ih8kh3", pool="maxi")

@@ -12,6 +12,7 @@ from pydlbench.backends import autotune
 from pydlbench.backends.base import (
     KernelFacts,
     Preparation,
+    check_all_is_read,
     check_case,
     insufficient_memory,
     is_out_of_memory,
@@ -306,6 +307,7 @@ class FrameworkBackend(abc.ABC):
         """Find the fastest right variant of a case; see ``pydlbench.backends.base.Backend``."""
         check_case(case)
         check_fused(case)
+        check_all_is_read(case.layer)
         if case.cache != "hot":
             raise UnsupportedError(f"{self.name} is timed with hot caches only")
         wanted = wanted_variant(case)
