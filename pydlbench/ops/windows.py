@@ -25,6 +25,7 @@ from pydlbench.ops.op import Layer, Op, Pass, Shapes
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_MOST_CUT: Final = 2**63
 _GROUPS: Final = Field(name="groups", spelling="g", default=1)
 _BATCH: Final = Field(name="batch", spelling="mb", default=1, shown=True)
 _IN: Final = Field(name="in_channels", spelling="ic")
@@ -45,7 +46,8 @@ def _out_size(*, derived: bool) -> Field:
 
 
 def _pad_after(*, derived: bool) -> Field:
-    return Field(name="pad_after", type="sides", default=None, least=0, derived=derived)
+    """Return the field; it is negative where windows end before the images do."""
+    return Field(name="pad_after", type="sides", default=None, least=-_MOST_CUT, derived=derived)
 
 
 def spread_sides(op: Op, values: dict[str, Any]) -> dict[str, Any]:
@@ -108,6 +110,8 @@ def _settle_side(
     """
     window = extent(kernel, dilation)
     reach = (size - 1) * stride + window
+    # Only where the leading pad alone is given, windows may end before the images do.
+    cuts = before is not None and after is None and not transposed
     if transposed and out is None:
         before = before or 0
         out = reach - before - (before if after is None else after)
@@ -116,7 +120,7 @@ def _settle_side(
     if before is None:
         before = 0 if places is None else derived_pad(images, window, stride, places)
     if places is not None:
-        after = max(0, (places - 1) * stride + window - images - before)
+        after = max(-images if cuts else 0, (places - 1) * stride + window - images - before)
     elif after is None:
         after = before
     padded = images + before + after
@@ -172,7 +176,7 @@ def _shown(layer: Layer, field: Field) -> bool:
     """Whether a descriptor contains leading pads, also zeros for which benchdnn derives others."""
     if field.name != "pad_before":
         return False
-    return any(layer.pad_before) or any(
+    return any((*layer.pad_before, min(layer.pad_after) < 0)) or any(
         abs((axis.out - 1) * axis.stride + extent(axis.kernel, axis.dilation) - axis.size) > 1
         for axis in axes(layer)
     )
