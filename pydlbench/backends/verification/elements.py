@@ -254,7 +254,7 @@ _SHIFTED: Final = 4
 
 
 def _batchnorm(
-    layer: Layer, pass_: str, inputs: Mapping[str, NDArray[Any]]
+    layer: Layer, pass_: str, inputs: Mapping[str, Any]
 ) -> Iterator[tuple[str, tuple[slice, ...], Rounded]]:
     """Yield the results of training."""
     count = layer.batch * layer.height * layer.width
