@@ -155,6 +155,11 @@ def _part(layer: Layer, role: str, tensor: Any, cut: tuple[slice, ...]) -> Any:
     return Rounded(part)
 
 
+#: Elements of a piece: of larger ones the C library gives memory back to the system, which clears it
+#: for the next one, for as long as they are computed.
+_PIECE: Final = 1 << 15
+
+
 def evaluate(
     layer: Layer, inputs: Inputs, formula: Formula, whole: tuple[int, ...] = ()
 ) -> Iterator[tuple[str, tuple[slice, ...], Rounded]]:
@@ -178,7 +183,7 @@ def evaluate(
     shape = largest.shape
     views = _views(layer)
     totals: dict[str, Rounded] = {}
-    for place in pieces(largest, whole=whole):
+    for place in pieces(largest, 1 << 13, whole=whole):
         cut = tuple(slice(None) if axis in whole else there for axis, there in enumerate(place))
         t = SimpleNamespace(**{role: _part(layer, role, x, cut) for role, x in tensors.items()})
         if layer.op == "dropout":
