@@ -40,11 +40,8 @@ _ENOUGH_S: Final = 2.0
 #: Runs with a clock behind each step: so many have an interval at 95 %.
 _RUNS: Final = 6
 #: Largest difference between an update and the one that the gradient says, beyond what storing the
-#: weights rounds off, over the largest update: two roundings in float32.
+#: weights rounds off, over the largest update: that of the rate and of its product.
 _UPDATE_TOLERANCE: Final = 1e-6
-#: Roundings of the sum of a weight and its update, and the unit roundoff of float32.
-_ROUNDINGS: Final = 2
-_UNIT: Final = 2.0**-24
 #: Tensors that are kept at a time to check kernels one by one, in bytes.
 _TOGETHER: Final = 1 << 30
 _LISTED: Final = 3
@@ -110,10 +107,10 @@ class NativeChain:
         for name, gradient in self.gradients():
             before = self._given[name].astype(np.float64)
             update = rate * gradient.astype(np.float64)
-            found = self.chain.tensor(name).reshape(before.shape) - before
+            after = self.chain.tensor(name).reshape(before.shape)
             # What is stored is the sum: a small update of a large weight is rounded to its digits.
-            rounded = _ROUNDINGS * _UNIT * (np.abs(before) + np.abs(update))
-            beyond = max(0.0, float((np.abs(found + update) - rounded).max()))
+            rounded = np.spacing(np.maximum(np.abs(before), np.abs(after)).astype("f4")) / 2
+            beyond = max(0.0, float((np.abs(after - before + update) - rounded).max()))
             relative = beyond / max(float(np.abs(update).max()), 1e-30)
             if not relative <= worst:
                 worst, where = relative, name

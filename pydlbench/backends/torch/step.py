@@ -30,6 +30,7 @@ from pydlbench.backends.torch.operator import compiled
 from pydlbench.backends.torch.recording import RecordedStep, record
 from pydlbench.backends.torch.settings import DTYPES
 from pydlbench.errors import UnsupportedError
+from pydlbench.words import FP8_PRECISIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -96,8 +97,8 @@ class TorchSubject(StepModel):
         super().__init__(case)
         base.check_precision(case.precision, case.on_gpu)
         settings.check_precision(case.precision, case.on_gpu)
-        if case.precision == "fp8-tc":
-            raise UnsupportedError("torch runs no whole models in fp8-tc; nearest: bf16-tc")
+        if case.precision in FP8_PRECISIONS:
+            raise UnsupportedError(f"torch: no whole models in {case.precision}; nearest: bf16-tc")
         #: Says at which line of the user's own code the step is; None at none of it.
         self.line: Callable[[], str | None] = lambda: None
 
