@@ -732,7 +732,7 @@ ELEMENTS = [
     (aten("mul.Tensor(T4x6, float32[4, 6](0, 1))"), "elementwise:mul:4x6:1x6", 24),
     (aten("add.Tensor(T4x6, float32[4, 6](0, 1))"), "elementwise:add:4x6:1x6", 24),
     (aten("mul.Tensor(T2x3x1x1, T2x3x4x4)"), "scale:mb2ic3ih4", 96),
-    (aten("silu_.default(T2x3)"), "silu:mb2ic3", 30),
+    (aten("silu_.default(T2x3)"), "silu-in-place:mb2ic3", 30),
     (aten("elu.default(T2x3, 1.0)"), "elu:mb2ic3", 18),
     (
         aten("gelu_backward.default(T2x3, T2x3, approximate='tanh')"),
