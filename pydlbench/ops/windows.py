@@ -255,13 +255,16 @@ _PASSES: Final = {
 }
 
 
+def _slide(axis: Axis, tap: int) -> slice:
+    """Return the positions of padded images that a tap meets along a side."""
+    first = tap * axis.dilation
+    return slice(first, first + (axis.out - 1) * axis.stride + 1, axis.stride)
+
+
 def _windows_of(layer: Layer, padded: Any, taps: tuple[int, ...]) -> Any:
     """Return the view of padded images that a tap meets over all outputs."""
-    cut = [slice(None), slice(None)]
-    for axis, tap in zip(axes(layer), taps, strict=True):
-        first = tap * axis.dilation
-        cut.append(slice(first, first + (axis.out - 1) * axis.stride + 1, axis.stride))
-    return padded[tuple(cut)]
+    cut = [_slide(axis, tap) for axis, tap in zip(axes(layer), taps, strict=True)]
+    return padded[(slice(None), slice(None), *cut)]
 
 
 def _pads(layer: Layer) -> list[tuple[int, int]]:
@@ -404,16 +407,21 @@ def _pool_executed(layer: Layer) -> int:
 
 def _pool(np: Any, layer: Layer, t: Any) -> Any:
     largest = layer.mode == "max"
-    images = np.pad(t.src, _pads(layer), constant_values=-np.inf if largest else 0.0)
-    taps = itertools.product(*map(range, layer.kernel))
-    seen = np.stack([_windows_of(layer, images, tap) for tap in taps])
+    images = np.pad(t.src, _pads(layer), constant_values=-math.inf if largest else 0.0)
+    # The innermost side first: of equal maxima the first one, row by row, is that of the window.
+    for number, axis in reversed(list(enumerate(axes(layer), start=2))):
+        before = (slice(None),) * number
+        seen = [images[(*before, _slide(axis, tap))] for tap in range(axis.kernel)]
+        images = (
+            functools.reduce(lambda most, x: np.maximum(x, most), seen) if largest else sum(seen)
+        )
     if largest:
-        return seen.max(0)
+        return images
     counts = np.ones(())
     for axis in axes(layer):
         counts = np.multiply.outer(counts, axis.elements_inside())
     with np.errstate(invalid="ignore"):
-        return seen.sum(0) / (math.prod(layer.kernel) if layer.count_include_pad else counts)
+        return images / (math.prod(layer.kernel) if layer.count_include_pad else counts)
 
 
 POOL: Final = Op(
