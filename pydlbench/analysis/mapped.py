@@ -13,6 +13,7 @@ from pydlbench.analysis.operators import listed
 from pydlbench.backends.steps.groups import EQUATION, CallGroup, is_group
 from pydlbench.models.passes import StepPass
 from pydlbench.ops.meaning import Meaning
+from pydlbench.ops.pointwise import out_of_place
 from pydlbench.ops.seen import meaning_of
 from pydlbench.records.estimate import Recorded
 from pydlbench.records.operator import RecordedCall
@@ -77,7 +78,8 @@ def map_calls(
         layers = [
             StepPass(
                 node=(*one.names, "")[0],
-                layer=each.layer,
+                # Native kernels of GPUs do not work in place.
+                layer=each.layer if device == "cpu" else out_of_place(each.layer),
                 pass_=each.pass_,
                 # A batch normalisation says by itself whose statistics it takes.
                 propagation=each.propagation

@@ -32,7 +32,11 @@ PROBLEMS = (
     *("concat:mb2ic1+4+3ih3iw5", "concat:mb3ic8+16ih4", "concat:mb3ic8+8"),
     *("softmax-xent:mb3ic5", "softmax-xent:mb9ic101", "softmax-xent:mb17ic1001"),
     *("softmax:mb2ic5ih3iw7", "softmax:mb1ic2ih3iw600", "log-softmax:mb2ic5ih3iw8"),
-    *(f"{op}:mb2ic5ih3iw7" for op in ops_of_kind("pointwise") if OPS[op].spread),
+    *(
+        f"{op}:mb2ic5ih3iw7"
+        for op in ops_of_kind("pointwise")
+        if OPS[op].spread and not OPS[op].no_gpu
+    ),
     *("dropout:mb2ic5ih3iw7", "dropout:mb3ic16ih4keep0.9", "dropout:mb3ic9keep1"),
     *("l2:ic37", "l2:ic9001decay0.1", "sgd:ic37", "sgd:ic2049lr0.3"),
     *("momentum:ic37", "momentum:ic2049lr0.3mu0.5"),
