@@ -22,7 +22,7 @@ from pydlbench.workers.host import RemoteKernel
 pytest.importorskip("pydlbench._cpu", reason="the native module _cpu is not built here")
 
 POOL = build_layer("pool", batch=2, channels=16, in_size=9, kernel=3, stride=2, name="small/pool")
-QUICK = Options(budget_s=0.02, seed=3)
+QUICK = Options(budget_s=0.02, seed=3, repetitions=1)
 INVENTED = Path(__file__).parents[1] / "workers" / "invented"
 torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="torch is not installed here"
