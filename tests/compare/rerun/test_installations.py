@@ -14,8 +14,7 @@ from pydlbench.backends import base
 from pydlbench.cli import main
 from pydlbench.workers.installation import messages, read_installation
 
-QUICK = ["--budget", "0.02", "--quiet"]
-MEASURED = ["--shape", "8x8:8x8", "--repetitions", "5", *QUICK]
+MEASURED = ["--shape", "8x8:8x8", "--repetitions", "5", "--budget", "0.02", "--quiet"]
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +53,8 @@ def test_each_row_says_which_library_each_side_has(usual, slow, capsys):
 
 
 def test_several_layers_and_backends_are_measured(usual, slow, capsys):
-    shapes = ("--shape", "4x4:4x4,mb1ic4ih8oc4kh3", "--backend", "native,torch")
-    assert compare(usual, slow, *shapes, "--repetitions", "2", *QUICK, "--json", "-") == 0
+    words = ("--shape", "4x4:4x4,mb1ic4ih8oc4kh3", "--backend", "native,torch")
+    assert compare(usual, slow, *words, *MEASURED[2:], "--json", "-") == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert {(row["problem"][:2], row["backend"]) for row in rows} == {
         (shape, backend) for shape in ("4x", "mb") for backend in ("native", "torch")
@@ -71,7 +70,7 @@ def test_a_kernel_that_one_of_them_lacks_costs_its_row(usual, tmp_path, capsys):
         "drifting_backend.Backend.prepare = refuse"
     )
     broken = installation(tmp_path / "env", code=refuse)
-    assert compare(usual, broken, "--shape", "8x8:8x8", "--repetitions", "2", *QUICK) == 1
+    assert compare(usual, broken, *MEASURED) == 1
     err = capsys.readouterr().err.strip()
     assert says(err, "nothing to compare", "1 row", "has no such kernel")
     assert "\n" not in err
