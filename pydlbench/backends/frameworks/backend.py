@@ -13,6 +13,7 @@ from pydlbench.backends import autotune
 from pydlbench.backends.base import (
     KernelFacts,
     Preparation,
+    check_all_is_read,
     check_case,
     insufficient_memory,
     is_out_of_memory,
@@ -323,6 +324,7 @@ class FrameworkBackend(abc.ABC):
         """Find the fastest right variant of a case; see ``pydlbench.backends.base.Backend``."""
         check_case(case)
         check_fused(case)
+        check_all_is_read(case.layer)
         self.check_clock()
         if case.cache not in self.caches:
             raise UnsupportedError(

@@ -11,7 +11,13 @@ import msgspec
 import numpy as np
 
 import pydlbench._cuda as _cuda
-from pydlbench.backends.base import DEFAULT_WORKSPACE, KernelFacts, Preparation, check_case
+from pydlbench.backends.base import (
+    DEFAULT_WORKSPACE,
+    KernelFacts,
+    Preparation,
+    check_all_is_read,
+    check_case,
+)
 from pydlbench.backends.frameworks.device_clock import chunk_of
 from pydlbench.backends.native import cuda_libraries, nvml
 from pydlbench.backends.native.cuda_plans import CudaAutotuner, native_pass, plans
@@ -126,6 +132,7 @@ class CudaBackend:
 
     def _check_support(self, case: KernelSpec) -> None:
         check_case(case)
+        check_all_is_read(case.layer)
         if reason := case.layer.entry.no_gpu:
             raise UnsupportedError(f"{case.layer.kind}: {reason}; nearest: --device cpu")
         if case.layout == "blocked":

@@ -6,17 +6,19 @@ import itertools
 import math
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pydlbench.backends.verification.scores import attended
 from pydlbench.devices.cpu.affinity import bind, own_cpus
 from pydlbench.errors import UnsupportedError, UsageError, nearest
 from pydlbench.ops.op import INTEGERS
 from pydlbench.words import FP8_PRECISIONS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from numpy.typing import NDArray
 
     from pydlbench.ops.op import Layer
@@ -274,8 +276,47 @@ def make_inputs(
         for role in layer.reads(pass_, propagation)
     }
     if layer.op == "attention" and "result" in inputs:
-        inputs["result"] = round_to(precision, attended(layer, inputs))
+        inputs["result"] = round_to(precision, _attended(layer, inputs))
     return inputs
+
+
+#: Scores of an attention that there are at a time.
+_SCORES = 1 << 18
+
+
+def query_blocks(
+    layer: Layer, inputs: Mapping[str, NDArray[Any]], image: int, shared: int
+) -> Iterator[tuple[int, slice, dict[str, NDArray[Any]]]]:
+    """Yield some rows of a head of queries, and the matrices that they meet.
+
+    Args:
+        layer: An attention.
+        inputs: What a pass reads.
+        image: Index in the batch.
+        shared: Head of keys and values.
+
+    Yields:
+        The head, the rows, and of each tensor what belongs to them.
+    """
+    heads = layer.heads // layer.kv_heads
+    whole = {role: inputs[role][image, shared][None, None] for role in ("key", "value")}
+    step = max(1, _SCORES // layer.keys)
+    for head in range(shared * heads, (shared + 1) * heads):
+        for first in range(0, layer.queries, step):
+            rows = slice(first, min(first + step, layer.queries))
+            own = {role: inputs[role] for role in ("query", "dst") if role in inputs}
+            at = {role: array[image, head, rows][None, None] for role, array in own.items()}
+            yield head, rows, whole | at
+
+
+def _attended(layer: Layer, inputs: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+    """Return the result of the forward pass in float32."""
+    result = np.empty(layer.shapes()["result"], dtype=np.float32)
+    for image, shared in np.ndindex(layer.batch, layer.kv_heads):
+        for head, rows, t in query_blocks(layer, inputs, image, shared):
+            tensors = SimpleNamespace(**t, first=rows.start)
+            result[image, head, rows] = layer.entry.reference(np, layer, tensors)
+    return result
 
 
 _ROLES = ("src", "weights", "dst")
