@@ -130,7 +130,7 @@ def measured(case: StepSpec, args: argparse.Namespace) -> Row:
             ]
             for error in study.take(subjects, rounds=args.rounds).values():
                 raise error
-    own, *others = (study.table.of(number) for number in range(len(kernels)))
+    own, *others = (study.table.series(number) for number in range(len(kernels)))
     ratios = {}
     for step, samples in zip(steps, others, strict=True):
         ratio = contrast(own, samples)

@@ -208,8 +208,8 @@ class _Analysis:
         rounds = _Rounds(table, parts)
         self._beside = rounds.beside
         self._step = rounds.step_s
-        disturbed = seen_in_rounds(self._beside).keys()
-        quiet = [number for number in self._step if number not in disturbed]
+        self._disturbed = seen_in_rounds(self._beside).keys() & self._step.keys()
+        quiet = [number for number in self._step if number not in self._disturbed]
         # Of fewer the middle would be that of a few rounds.
         self._quiet = quiet if 2 * len(quiet) >= len(self._step) else list(self._step)
         self._experiments = [*experiments, *rounds.caches]
@@ -491,23 +491,35 @@ class _Analysis:
         return median(known) if known else None
 
     def _contradictions(self) -> tuple[str, ...]:
-        """Name native layers that take much longer than the framework's own calls."""
-        found: dict[tuple[str, str], int] = {}
+        """Name native layers that take much longer than the framework's own calls.
+
+        Where most rounds were disturbed, this is the likely reason for all of them: they are named
+        together.
+        """
+        places: dict[tuple[str, str], int] = {}
         for place in self._layered:
             call = self._call(place)
             if not self._in_place(call):
-                found.setdefault((call.signature, call.direction), place)
-        texts = []
-        for place in found.values():
+                places.setdefault((call.signature, call.direction), place)
+        doubtful: dict[int, float] = {}
+        for place in places.values():
             pairs = [(every[place].native, every[place].alone) for every in self._calls.values()]
             ratios = [native / alone for native, alone in pairs if native is not None and alone]
             if ratios and (ratio := median(ratios)) > _DOUBTFUL:
-                call = self._call(place)
-                texts.append(
-                    f"the native layer of {call.module} {call.operator} takes {ratio:.1f} times as "
-                    "long as the framework's own call"
-                )
-        return tuple(texts)
+                doubtful[place] = ratio
+        disturbed, rounds = len(self._disturbed), len(self._step)
+        if len(doubtful) > 1 and 2 * disturbed > rounds:
+            together = (
+                f"{len(doubtful)} native layers take {min(doubtful.values()):.1f} to "
+                f"{max(doubtful.values()):.1f} times as long as the framework's own calls, and "
+                f"{disturbed} of {rounds} rounds were disturbed: repeat on an idle machine"
+            )
+            return (together,)
+        return tuple(
+            f"the native layer of {self._call(place).module} {self._call(place).operator} takes "
+            f"{ratio:.1f} times as long as the framework's own call"
+            for place, ratio in doubtful.items()
+        )
 
 
 class _Rounds:
@@ -523,7 +535,7 @@ class _Rounds:
     """
 
     def __init__(self, table: Table, parts: StepParts) -> None:
-        steps, traced = table.of(STEP), table.of(TRACED)
+        steps, traced = table.series(STEP), table.series(TRACED)
         count, others = len(parts.calls), len(parts.gaps)
         width = count + (others + count if others else 0)
         shares = {one.round: _shares(one, width) for one in traced}
@@ -547,14 +559,14 @@ class _Rounds:
         alone: dict[str, dict[int, float]] = {}
         self.caches: list[Experiment] = []
         if parts.alone and ALONE in table:
-            series = table.of(ALONE)
+            series = table.series(ALONE)
             self.beside.append(series)
             repeated = by_part(series, parts.alone, parts.repeats)
             alone = {name: times[-1] for name, times in repeated.items()}
             if parts.repeats > 1:
                 self.caches.append(_caches(parts, repeated))
         subjects = {one.subject for some in parts.native.values() for one in some}
-        native = {one: table.of(one) for one in subjects if one in table}
+        native = {one: table.series(one) for one in subjects if one in table}
         seconds = {one: series.by_round() for one, series in native.items()}
         clocks = {one: series.clocks_by_round() for one, series in native.items()}
 

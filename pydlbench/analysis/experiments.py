@@ -86,13 +86,13 @@ def log_experiments(
     }
     if not own:
         return []
-    alone = by_part(table.of(ALONE), parts.alone, parts.repeats)
+    alone = by_part(table.series(ALONE), parts.alone, parts.repeats)
     subjects = {kernel.subject for key in own for kernel in parts.native[key]}
-    native = {one: table.of(one).by_round() for one in subjects}
+    native = {one: table.series(one).by_round() for one in subjects}
     reorders: dict[int, float] = {}
     kernels: dict[int, float] = {}
     creation: dict[int, float] = {}
-    series = table.of(LOG)
+    series = table.series(LOG)
     cost = _writing(series, names)
     for visit in series:
         flat = middle_rounds(list(itertools.chain(*visit.parts)), LOGGED * len(names))
@@ -155,12 +155,12 @@ def alternatives(table: Table, hows: Mapping[str, str]) -> list[Alternative]:
         table: with visits of steps, and of those changed as far as there are some.
         hows: by subject, how such a step differs.
     """
-    steps = table.of(STEP)
+    steps = table.series(STEP)
     found = []
     for name, how in hows.items():
         if name not in table:
             continue
-        changed = table.of(name)
+        changed = table.series(name)
         plain_s, changed_s = steps.by_round(), changed.by_round()
         saved = {number: plain_s[number] - one for number, one in changed_s.items()}
         made = estimate_values(saved, [steps, changed])
@@ -218,9 +218,9 @@ def fresh_memory(table: Table) -> Experiment | None:
     """
     if PAGES not in table or PAGES_KEPT not in table:
         return None
-    new, kept = table.of(PAGES), table.of(PAGES_KEPT)
+    new, kept = table.series(PAGES), table.series(PAGES_KEPT)
     more = (new.faults or 0.0) - (kept.faults or 0.0)
-    counted = {one.round: one.faults for one in table.of(STEP) if one.faults is not None}
+    counted = {one.round: one.faults for one in table.series(STEP) if one.faults is not None}
     new_s, kept_s = new.by_round(), kept.by_round()
     cost = {
         number: max(0.0, new_s[number] - kept_s[number]) / more
@@ -254,12 +254,12 @@ def wakeups(table: Table) -> Experiment | str:
     """
     counted = {
         one.round: one.voluntary / (len(one.seconds) * one.inner)
-        for one in table.of(STEP)
+        for one in table.series(STEP)
         if one.voluntary is not None
     }
     if WAKEUP not in table or not counted:
         return "sleeping threads, or what waking one costs, were not counted"
-    cost, step_s = table.of(WAKEUP).by_round(), table.of(STEP).median
+    cost, step_s = table.series(WAKEUP).by_round(), table.series(STEP).median
     seconds = {number: count * in_round(cost, number) for number, count in counted.items()}
     each = f"{1e6 * median(cost.values()):.1f} us each: a byte to a sleeping thread"
     asleep = f"threads fall asleep {median(counted.values()):.1f} times in a step"

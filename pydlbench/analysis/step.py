@@ -608,7 +608,7 @@ class _Measured:
             layout=case.layout,
             library=self._facts.library,
             threads=len(self._session.cpus),
-            processes=table.of(STEP).processes,
+            processes=table.series(STEP).processes,
             program=program_hash((call.signature, call.direction) for call in self._calls),
             trace=self._tracing_of_rounds(),
             forecast_s=self.forecast_s,
