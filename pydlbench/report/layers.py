@@ -380,25 +380,24 @@ def _sustained_table(
 ) -> Iterator[Table]:
     """Yield what rows reach in a burst and for a second, with the clock, power and energy of it."""
 
-    def rate(row: Measurement, seconds: float | None) -> str:
-        return number(row.flops / seconds / 1e12) if seconds and row.flops else "-"
+    def told(value: float | None) -> str:
+        return number(value) if value else "-"
 
     def clock(hz: float | None) -> str:
         return "-" if hz is None else f"{hz / 1e6:.0f}"
 
     def per_flop(row: Measurement) -> str:
-        picojoules = 1e12 * row.energy_j / row.flops if row.energy_j and row.flops else None
-        return "-" if picojoules is None else number(picojoules)
+        return told(1e3 / row.gflops_per_watt if row.gflops_per_watt else None)
 
     sustained = [row for row in rows if row.sustained_s]
     if sustained:
         found = [
             Column("row", name_of, right=False),
-            Column("burst TFLOP/s", lambda row: rate(row, row.time.median if row.time else None)),
+            Column("burst TFLOP/s", lambda row: told(row.tflops)),
             Column("MHz", lambda row: clock(row.clock_hz)),
-            Column("sustained TFLOP/s", lambda row: rate(row, row.sustained_s)),
+            Column("sustained TFLOP/s", lambda row: told(row.sustained_tflops)),
             Column("MHz", lambda row: clock(row.sustained_hz)),
-            Column("W", lambda row: number(row.power_w) if row.power_w else "-"),
+            Column("W", lambda row: told(row.power_w)),
             Column("pJ/FLOP", per_flop),
         ]
         yield Table.of(found, sustained)
