@@ -39,7 +39,7 @@ _READ: Final = 200
 def step_policy(step: StepSpec, session: Session, facts: StepFacts) -> Policy:
     """Return the constants of sampling for a step."""
     policy = Policy(budget_s=session.options.budget_s)
-    policy = policies.step_policy(policy)
+    policy = policies.step_policy(policy, settled=not step.backward)
     return gpu_policy(policy, facts.timing) if step.on_gpu else policy
 
 

@@ -41,7 +41,7 @@ def test_shares_add_up_to_one_and_times_to_the_sum(made):
 
 def test_the_slow_layer_dominates_and_its_roof_says_what_it_could_save():
     made = plan(build_model("mnist", 1))
-    slow = next(t.hot for t in made.terms if t.work.layer.name == "mnist/conv2")
+    slow = next(t.hot for t in made.terms if t.step_pass.layer.name == "mnist/conv2")
     rows = {
         case: row(case, 50.0 if case.layer == slow.layer else 1.0, roof=0.5) for case in made.cases
     }
@@ -106,7 +106,7 @@ def test_the_json_form_has_what_readers_rely_on(made):
 
 
 def test_kernels_without_a_cold_row_are_counted_with_their_hot_time(made):
-    lacking = {t.cold for t in made.terms if t.work.layer.kind == "gemm"}
+    lacking = {t.cold for t in made.terms if t.step_pass.layer.kind == "gemm"}
     rows = {
         case: row(case, 1.0, status="skipped", reason="all of it stays in the cache")
         if case in lacking
@@ -166,8 +166,8 @@ def test_layers_that_run_the_same_kernels_count_together():
 
 def test_many_small_layers_of_one_kind_dominate_a_large_one():
     made = plan(build_model("resnet18", 2))
-    many = next(t.hot for t in made.terms if t.work.node == "stage2/unit1/conv1")
-    large = next(t.hot for t in made.terms if t.work.node == "conv1")
+    many = next(t.hot for t in made.terms if t.step_pass.node == "stage2/unit1/conv1")
+    large = next(t.hot for t in made.terms if t.step_pass.node == "conv1")
     times = {many.layer.problem: 4.0, large.layer.problem: 10.0}
     rows = {case: row(case, times.get(case.layer.problem, 0.1), roof=0.1) for case in made.cases}
     found = estimate(made, rows)

@@ -11,7 +11,7 @@ from pydlbench.models.passes import step_passes
 def test_a_plan_has_a_term_for_each_piece_of_work():
     model = build_model("alexnet-owt", 2)
     found = plan(model, "training")
-    assert [term.work for term in found.terms] == list(step_passes(model, "training"))
+    assert [term.step_pass for term in found.terms] == list(step_passes(model, "training"))
 
 
 def test_identical_kernels_are_measured_once():
@@ -24,9 +24,9 @@ def test_identical_kernels_are_measured_once():
 
 def test_kernels_that_differ_in_their_names_only_are_one_case():
     found = plan(build_model("vgg16", 1))
-    conv = [t for t in found.terms if t.work.node in ("conv3_2", "conv3_3")]
-    convolutions = [t for t in conv if t.work.layer.kind == "conv2d"]
-    assert len({t.work.layer.name for t in convolutions}) == 2
+    conv = [t for t in found.terms if t.step_pass.node in ("conv3_2", "conv3_3")]
+    convolutions = [t for t in conv if t.step_pass.layer.kind == "conv2d"]
+    assert len({t.step_pass.layer.name for t in convolutions}) == 2
     assert len({t.hot for t in convolutions}) == 1
 
 
@@ -43,7 +43,7 @@ def test_what_no_cache_holds_is_measured_once():
     assert {case.cache for case in none.cases} == {"hot"}
     assert len(none.cases) < len(some.cases) < len(both.cases)
     for term in some.terms:
-        big = term.work.layer.bytes(term.work.pass_, 4) >= 4 << 20
+        big = term.step_pass.layer.bytes(term.step_pass.pass_, 4) >= 4 << 20
         assert term.cold.cache == ("hot" if big else "all-cold")
 
 

@@ -190,11 +190,14 @@ def test_visits_beside_others_have_as_many_samples_as_those_without(machine, stu
     assert {len(one.seconds) for one in found} == {15}
 
 
-def test_a_long_step_is_warm_in_a_new_process_once_it_was_made_ready(machine, study):
+@pytest.mark.parametrize(
+    ("settled", "sizes"), [(False, [(1, 0), (3, 0)]), (True, [(3, 0)])], ids=["training", "forward"]
+)
+def test_a_long_step_is_warm_in_a_new_process_after_one_run_or_two(machine, study, settled, sizes):
     host = machine()
-    policy = step_policy(Policy(budget_s=10.0))
+    policy = step_policy(Policy(budget_s=10.0), settled=settled)
     size = Size(execution_s=0.4, wall_s=0.4, process=1)
     study.take([host.subject("step", 0.4, policy=policy, process=2, size=size)])
     requests = [request for _, request in host.requests]
-    assert [(request.samples, request.untimed) for request in requests] == [(3, 0)]
+    assert [(request.samples, request.untimed) for request in requests] == sizes
     assert len(study.table.series("step").seconds) == 3
