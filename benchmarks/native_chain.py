@@ -79,7 +79,7 @@ def native_rows(
     """Return the step's native rows, their sums with hot and with cold caches, what is missing."""
     model = build_model(case.model, case.batch, **case.options)
     wanted = plan(model, case.phase, case.precision, "cpu", session.cache_bytes("cpu"))
-    rows = dict(session.measure(wanted.cases))
+    rows = dict(session.measure(wanted.specs))
     total = estimate(wanted, rows)
     return rows, total.estimate.hot_s, total.estimate.cold_s, len(total.missing)
 

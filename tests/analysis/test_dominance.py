@@ -89,7 +89,7 @@ def test_nothing_dominates_an_empty_sum():
 def test_the_estimate_says_what_leads_and_which_part_was_disturbed():
     made = plan(build_model("mnist", 1))
     conv2 = next(t.hot.layer for t in made.terms if t.step_pass.layer.name == "mnist/conv2")
-    rows = {case: row(case, 50.0 if case.layer == conv2 else 1.0) for case in made.cases}
+    rows = {case: row(case, 50.0 if case.layer == conv2 else 1.0) for case in made.specs}
     found = estimate(made, rows)
     share = found.dominant_group["share"]
     assert (found.dominant_group["layer"], found.disturbed_share) == ("conv2", 0)
@@ -107,7 +107,7 @@ def test_a_disturbed_part_silences_a_sum_only_where_it_is_large(large):
             row(case, 500.0 if case.layer == conv2 else 1.0),
             contended=(case.layer == conv2) is large,
         )
-        for case in made.cases
+        for case in made.specs
     }
     found = estimate(made, rows)
     assert found.tells is not large

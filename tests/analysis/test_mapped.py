@@ -23,14 +23,14 @@ def test_native_kernels_are_measured_once_and_summed_as_often_as_they_are_called
     kernels = kernels_of(mapped)
     assert len(kernels.terms) == 3
     assert {one.step_pass.layer.kind for one in kernels.terms} == {"conv2d"}
-    assert len(kernels.cases) == 2
+    assert len(kernels.specs) == 2
 
 
 def test_the_work_of_a_recorded_step_is_that_of_its_modules():
     how = {"phase": "forward", "precision": "fp32", "device": "cpu", "cache_bytes": None}
     found = recorded_plan(CALLS, name="my.py:build", batch=2, notes=("drawn by chance",), **how)
     assert Counter(one.step_pass.node for one in found.terms) == {"a": 2, "b": 1}
-    assert len(found.cases) == 2
+    assert len(found.specs) == 2
     assert found.recorded.native_calls == 3 / 4  # a view is no work
     assert set(found.recorded.unmapped) == {"my.op"}
     assert found.recorded.notes == ("drawn by chance",)

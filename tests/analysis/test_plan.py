@@ -19,7 +19,7 @@ def test_identical_kernels_are_measured_once():
     found = plan(model, "training")
     assert len(found.terms) > 1000
     assert len({term.hot for term in found.terms}) < 300
-    assert len(found.cases) == len(set(found.cases))
+    assert len(found.specs) == len(set(found.specs))
 
 
 def test_kernels_that_differ_in_their_names_only_are_one_case():
@@ -31,7 +31,7 @@ def test_kernels_that_differ_in_their_names_only_are_one_case():
 
 
 def test_hot_and_cold_stand_beside_each_other():
-    cases = plan(build_model("mnist", 1)).cases
+    cases = plan(build_model("mnist", 1)).specs
     assert [case.cache for case in cases[:4]] == ["hot", "all-cold", "hot", "all-cold"]
 
 
@@ -40,8 +40,8 @@ def test_what_no_cache_holds_is_measured_once():
     some = plan(model, cache_bytes=1 << 20)
     none = plan(model, cache_bytes=1)
     both = plan(model, cache_bytes=1 << 40)
-    assert {case.cache for case in none.cases} == {"hot"}
-    assert len(none.cases) < len(some.cases) < len(both.cases)
+    assert {case.cache for case in none.specs} == {"hot"}
+    assert len(none.specs) < len(some.specs) < len(both.specs)
     for term in some.terms:
         big = term.step_pass.layer.bytes(term.step_pass.pass_, 4) >= 4 << 20
         assert term.cold.cache == ("hot" if big else "all-cold")
@@ -49,8 +49,8 @@ def test_what_no_cache_holds_is_measured_once():
 
 def test_bf16_needs_half_the_bytes():
     model = build_model("vgg11", 4)
-    assert len(plan(model, precision="bf16", cache_bytes=1 << 22).cases) > len(
-        plan(model, precision="fp32", cache_bytes=1 << 22).cases
+    assert len(plan(model, precision="bf16", cache_bytes=1 << 22).specs) > len(
+        plan(model, precision="fp32", cache_bytes=1 << 22).specs
     )
 
 
