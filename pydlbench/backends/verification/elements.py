@@ -155,8 +155,8 @@ def _part(layer: Layer, role: str, tensor: Any, cut: tuple[slice, ...]) -> Any:
     return Rounded(part)
 
 
-#: Elements of a piece: of larger ones the C library gives memory back to the system, which clears it
-#: for the next one, for as long as they are computed.
+#: Elements of a piece: of larger ones the C library gives memory back to the system, which clears
+#: it for the next one, for as long as they are computed.
 _PIECE: Final = 1 << 15
 
 
