@@ -155,6 +155,10 @@ def _part(layer: Layer, role: str, tensor: Any, cut: tuple[slice, ...]) -> Any:
     return Rounded(part)
 
 
+#: Elements of a piece; of fewer, the time between NumPy's functions is a large part.
+_PIECE: Final = 1 << 17
+
+
 def evaluate(
     layer: Layer, inputs: Inputs, formula: Formula, whole: tuple[int, ...] = ()
 ) -> Iterator[tuple[str, tuple[slice, ...], Rounded]]:
@@ -178,7 +182,7 @@ def evaluate(
     shape = largest.shape
     views = _views(layer)
     totals: dict[str, Rounded] = {}
-    for place in pieces(largest, whole=whole):
+    for place in pieces(largest, _PIECE, whole):
         cut = tuple(slice(None) if axis in whole else there for axis, there in enumerate(place))
         t = SimpleNamespace(**{role: _part(layer, role, x, cut) for role, x in tensors.items()})
         if layer.op == "dropout":

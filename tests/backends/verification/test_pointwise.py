@@ -157,7 +157,7 @@ def test_large_layers_are_compared_in_pieces():
         layer = parse_problem(text)
         inputs = make_inputs(layer, "forward", "fp32", 1)
         pieces = list(expected_pieces(layer, "forward", "inference", inputs))
-        assert len(pieces) > 2
+        assert len(pieces) > 1
         assert max(piece.value.size for piece in pieces) <= 1 << 17
         all_expected(layer, "forward", inputs)
 
