@@ -10,7 +10,9 @@ optimizers have nothing behind them.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+import operator
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import UsageError
@@ -264,8 +266,9 @@ def _settle_lrn(values: dict[str, Any]) -> None:
 def _lrn(np: Any, layer: Layer, t: Any) -> Any:
     half, channels = layer.local_size // 2, layer.channels
     squares = np.pad(t.src**2, [(0, 0), (half, half), (0, 0), (0, 0)])
-    total = sum(squares[:, first : first + channels] for first in range(layer.local_size))
-    return t.src / (layer.k + layer.alpha / layer.local_size * total) ** layer.beta
+    around = [squares[:, first : first + channels] for first in range(layer.local_size)]
+    total = functools.reduce(operator.add, around)
+    return t.src * (layer.k + layer.alpha / layer.local_size * total) ** -layer.beta
 
 
 def _channels(array: Any) -> Any:
