@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.cli.options import DEVICE, JsonOutput
@@ -12,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pydlbench.backends.capabilities import Capabilities
+    from pydlbench.report.blocks import Block
 
 
 class Options(JsonOutput):
@@ -40,7 +40,6 @@ def run(args: Options, describe: Callable[[str, str], dict[str, Any]] | None = N
     """
     from pydlbench.backends.capabilities import default_device, every
     from pydlbench.cli.output import Outputs
-    from pydlbench.report.json import dump
     from pydlbench.words import check_device
 
     outputs = Outputs.of(args)
@@ -56,9 +55,7 @@ def run(args: Options, describe: Callable[[str, str], dict[str, Any]] | None = N
     ]
     left_out = _left_out()
     document = {"backends": entries, "left_out": left_out}
-    outputs.write(
-        {"json": lambda: dump(document)}, lambda: "\n".join([*_lines(entries), *_why(left_out)])
-    )
+    outputs.write(lambda: document, lambda: _report(entries, left_out))
     return 0
 
 
@@ -69,14 +66,6 @@ def _left_out() -> list[dict[str, str]]:
 
     model_names()  # looks at all that there are
     return [dataclasses.asdict(one) for one in plugins.broken()]
-
-
-def _why(left_out: list[dict[str, str]]) -> list[str]:
-    lines = [
-        f"{one['name']} of {one['distribution']} ({one['group']}) is left out: {one['reason']}"
-        for one in left_out
-    ]
-    return ["", *lines] if lines else []
 
 
 def _entries(
@@ -128,16 +117,16 @@ def _start(backend: str, device: str) -> dict[str, Any]:
         return session.worker(backend, device).describe()
 
 
-def _lines(entries: list[dict[str, Any]]) -> list[str]:
-    from pydlbench.report.blocks import Table
-    from pydlbench.report.text import Style, as_text
+def _report(entries: list[dict[str, Any]], left_out: list[dict[str, str]]) -> list[Block]:
+    """Return the table, why backends cannot be used, and what of other packages is left out."""
+    from pydlbench.report.blocks import Lines, Table
 
-    rows = []
+    cells = []
     for entry in entries:
         about = entry["about"] or {}
         name, version = about.get("name"), about.get("version")
         shown = f"{name} {version}" if name and version else entry["version"] or "-"
-        rows.append(
+        cells.append(
             [
                 entry["backend"],
                 entry["device"],
@@ -148,15 +137,17 @@ def _lines(entries: list[dict[str, Any]]) -> list[str]:
             ]
         )
     titles = ["backend", "device", "version", "modes", "precisions", "usable"]
-    table = Table(titles, rows, [False] * len(titles))
-    lines = [as_text([table], Style.of(sys.stdout))]
-    missing = [entry for entry in entries if not entry["usable"]]
-    if missing:
-        lines.append("")
-    for entry in missing:
+    missing = []
+    for entry in entries:
         reason = " ".join(str(entry["reason"]).split())
         # Its own message may say so already.
         missing_here = entry["version"] is None and entry["install"] not in reason
         get = f"; get it with: {entry['install']}" if missing_here else ""
-        lines.append(f"{entry['backend']} on {entry['device']}: {reason}{get}")
-    return lines
+        if not entry["usable"]:
+            missing.append(f"{entry['backend']} on {entry['device']}: {reason}{get}")
+    useless = [
+        f"{each['name']} of {each['distribution']} ({each['group']}) is left out: {each['reason']}"
+        for each in left_out
+    ]
+    table = Table(titles, cells, [False] * len(titles))
+    return [table, Lines(missing, listed=True), Lines(useless, listed=True)]

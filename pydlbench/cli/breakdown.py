@@ -17,7 +17,6 @@ from pydlbench.cli.options import (
 from pydlbench.cli.steps import (
     EXPECTED_NODES,
     ModelTask,
-    answer,
     frameworks_of,
     read_steps,
     summands,
@@ -87,6 +86,7 @@ def run(
     Raises:
         UsageError: bad input; nothing was measured and nothing written.
     """
+    from pydlbench.cli.measuring import answer
     from pydlbench.report.breakdown import breakdown_report
 
     def report(run: RunRecord, results: Results) -> list[Block]:

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
     from pydlbench.compare.comparison import Comparison, Settings
     from pydlbench.compare.match import Matching
-    from pydlbench.compare.published import Figure, MatchedFigure, Own
     from pydlbench.compare.rerun import RerunPair
     from pydlbench.compare.rows import Row, Side
     from pydlbench.records.fleet import FleetComparison
+    from pydlbench.records.published import OwnFigure
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepSpec
     from pydlbench.store.documents import Loaded
@@ -218,8 +218,6 @@ def _fleets(args: Options, runs: Sequence[Loaded], outputs: Outputs) -> int:
     from pydlbench.fleet.compare import compare_fleets
     from pydlbench.fleet.gather import TABLE
     from pydlbench.report.fleet import fleet_comparison
-    from pydlbench.report.json import dump
-    from pydlbench.report.text import as_markdown
 
     other = next((one.info for one in runs if one.info.kind != "fleet"), None)
     if other is not None:
@@ -236,10 +234,7 @@ def _fleets(args: Options, runs: Sequence[Loaded], outputs: Outputs) -> int:
     found = compare_fleets(before, after, beyond)
     head = {"kind": "compare-fleets", "runs": [one.info.id for one in runs]}
     outputs.write(
-        {
-            "json": lambda: dump({**head, **found.to_dict()}),
-            "md": lambda: as_markdown(fleet_comparison(found)),
-        },
+        lambda: {**head, **found.to_dict()},
         lambda: fleet_comparison(found),
     )
     if args.fail_on is None:
@@ -321,15 +316,11 @@ def show(found: Comparison, outputs: Outputs, *, everything: bool) -> None:
         PydlbenchError: a file could not be written after all; the table is printed before.
     """
     from pydlbench.report.compare import comparison_report
-    from pydlbench.report.json import dump
-    from pydlbench.report.text import as_markdown
 
     outputs.write(
-        {
-            "json": lambda: dump(found.to_dict()),
-            "md": lambda: as_markdown(comparison_report(found)),
-        },
+        found.to_dict,
         lambda: comparison_report(found, everything=everything),
+        markdown=lambda: comparison_report(found),
     )
 
 
@@ -351,25 +342,21 @@ def run_published(args: Options, outputs: Outputs) -> int:
         UsageError: no such run, no such model.
     """
     from pydlbench.compare.published import find_figures, match_figures
-    from pydlbench.report.json import dump
     from pydlbench.report.published import published_report
-    from pydlbench.report.text import as_markdown
 
-    figures = find_figures(args.model)
-    own = _own(args)
-    found = match_figures(figures, own)
+    figures = match_figures(find_figures(args.model), _own(args))
     given = bool(args.runs)
     outputs.write(
-        {
-            "json": lambda: dump(_document(found, args.runs, given)),
-            "md": lambda: as_markdown(published_report(found, own=given)),
+        lambda: {
+            "runs": list(args.runs),
+            "published": [figure.to_dict() for figure in figures if figure.own or not given],
         },
-        lambda: published_report(found, own=given),
+        lambda: published_report(figures, own=given),
     )
-    return 1 if given and not any(ours for _, ours in found) else 0
+    return 1 if given and not any(figure.own for figure in figures) else 0
 
 
-def _own(args: Options) -> list[Own]:
+def _own(args: Options) -> list[OwnFigure]:
     from pydlbench.cli.machine import reading_store
     from pydlbench.compare.published import own_figures
     from pydlbench.store.documents import load
@@ -390,19 +377,6 @@ def _script_batch(protocol: str, model: str) -> int | None:
         return find_protocol(protocol).settings(model).batch
     except UsageError:  # of a pydlbench that knows more protocols
         return None
-
-
-def _document(
-    found: Sequence[tuple[Figure, Sequence[MatchedFigure]]], runs: Sequence[str], given: bool
-) -> dict[str, Any]:
-    return {
-        "runs": list(runs),
-        "published": [
-            {**figure.to_dict(), "own": [one.to_dict() for one in ours]}
-            for figure, ours in found
-            if ours or not given
-        ],
-    }
 
 
 # -----------------------------------------------------------------------------

@@ -61,7 +61,6 @@ def run(args: Options, probe: Callable[..., DeviceRecord | GpuRecord] | None = N
     from pydlbench.backends import capabilities
     from pydlbench.cli.output import Outputs
     from pydlbench.report.device import device_report
-    from pydlbench.report.json import dump
 
     _check_combination(args)
     if args.known:
@@ -75,11 +74,7 @@ def run(args: Options, probe: Callable[..., DeviceRecord | GpuRecord] | None = N
     record = probe(**arguments)
     outputs.note(*notes)
     outputs.write(
-        {
-            "json": lambda: dump(
-                {"device": record.to_dict(), "environment": capabilities.environment()}
-            )
-        },
+        lambda: {"device": record.to_dict(), "environment": capabilities.environment()},
         lambda: device_report(record),
         warnings=[f"{advice.symptom}; {advice.remedy}" for advice in record.warnings],
     )
@@ -122,7 +117,6 @@ def run_known(args: Options) -> int:
     from pydlbench.cli.output import Outputs
     from pydlbench.devices.gpu.cards import known_cards
     from pydlbench.report.device import cards_report, price_cards
-    from pydlbench.report.json import dump
 
     prices = _by_card("--price", args.price)
     images = _by_card("--throughput", args.throughput)
@@ -134,7 +128,7 @@ def run_known(args: Options) -> int:
             )
     cards = price_cards(known_cards(), prices, images)
     Outputs.of(args).write(
-        {"json": lambda: dump({"cards": [card.to_dict() for card in cards]})},
+        lambda: {"cards": [card.to_dict() for card in cards]},
         lambda: cards_report(cards),
     )
     return 0

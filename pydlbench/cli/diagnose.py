@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydlbench.cli.options import BUDGET, FAIL_ON, FRAMEWORK, HOW, ExplainedStep, option
-from pydlbench.cli.steps import ModelTask, answer, frameworks_of, read_steps, summands
+from pydlbench.cli.steps import ModelTask, frameworks_of, read_steps, summands
 from pydlbench.cli.values import FOUND, choices, fail_on, positive_seconds
 from pydlbench.errors import UsageError
 from pydlbench.runner.tasks import Result
@@ -62,6 +62,7 @@ def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int
         UsageError: bad input; nothing was measured and nothing written.
         PydlbenchError: the step cannot be run.
     """
+    from pydlbench.cli.measuring import answer
     from pydlbench.report.diagnose import diagnosis_report
 
     def report(run: RunRecord, results: Results) -> list[Block]:

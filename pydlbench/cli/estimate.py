@@ -25,7 +25,6 @@ from pydlbench.cli.options import (
 from pydlbench.cli.steps import (
     EXPECTED_NODES,
     ModelTask,
-    answer,
     check_phase,
     fields_of,
     frameworks_of,
@@ -115,6 +114,7 @@ def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int
                 f"--summary: {args.model} has no graph to be counted; nearest: leave it out"
             )
         return show_summary(model, Outputs.of(args))
+    from pydlbench.cli.measuring import answer
     from pydlbench.report.estimate import estimate_report
 
     def rows(results: Results) -> list[Measurement]:
@@ -253,9 +253,11 @@ class EstimateTask(ModelTask):
 def show_summary(model: Model, outputs: Outputs) -> int:
     """Count, without timing anything; returns the exit code."""
     from pydlbench.models.counts import summary
+    from pydlbench.records.documents import SummaryDocument
+    from pydlbench.records.record import SCHEMA_VERSION
     from pydlbench.report.estimate import summary_report
-    from pydlbench.report.json import dump
 
-    found = summary(model)
-    outputs.write({"json": lambda: dump(found)}, lambda: summary_report(found))
+    counts = summary(model)
+    shown = SummaryDocument.from_dict({"schema_version": SCHEMA_VERSION, **counts})
+    outputs.write(lambda: counts, lambda: summary_report(shown))
     return 0

@@ -477,23 +477,11 @@ def judged(run: Loaded, beyond: float = _BEYOND, model: str | None = None) -> Fl
 
 
 def _show(loaded: Loaded, outputs: Outputs, beyond: float, model: str | None) -> FleetVerdict:
-    from pydlbench.report.json import dump
-    from pydlbench.report.text import as_markdown
-
     found = judged(loaded, beyond, model)
     report = _blocks(loaded, found)
 
-    def document() -> str:
-        head = {"kind": "fleet", "interrupted": loaded.info.early, "run": loaded.record.to_dict()}
-        return dump({**head, **found.to_dict()})
-
-    outputs.write(
-        {
-            "json": document,
-            "md": lambda: as_markdown(report),
-        },
-        lambda: report,
-    )
+    head = {"kind": "fleet", "interrupted": loaded.info.early, "run": loaded.record.to_dict()}
+    outputs.write(lambda: {**head, **found.to_dict()}, lambda: report)
     return found
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from pydlbench.cli.options import EXPLAIN, HOW, REPETITIONS, ExplainedStep, flag
 from pydlbench.cli.steps import (
     ModelTask,
-    answer,
     code_limit,
     frameworks_of,
     read_steps,
@@ -68,6 +67,7 @@ def run(
     Raises:
         UsageError: bad input; nothing was measured and nothing written.
     """
+    from pydlbench.cli.measuring import answer
     from pydlbench.report.forecast import forecast_report
 
     def report(run: RunRecord, results: Results) -> list[Block]:

@@ -52,10 +52,10 @@ from pydlbench.words import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from pydlbench.cli.output import Outputs
     from pydlbench.cli.recorded import Log
     from pydlbench.ops.op import Layer
     from pydlbench.records.measurement import Measurement
+    from pydlbench.records.recorded import RecordedSteps
     from pydlbench.records.run import RunRecord
     from pydlbench.records.specs import KernelSpec
     from pydlbench.report.blocks import Block
@@ -206,42 +206,62 @@ def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int
     Raises:
         UsageError: Bad input; nothing was measured and nothing written.
     """
-    from pydlbench.cli.output import Outputs
-
-    outputs = Outputs.of(args)
     if args.samples and args.json is None and args.format != "json":
         raise UsageError("--samples: raw samples are in JSON only; nearest: --samples --json -")
     args = with_options(args)
     request = read_request(args)
-    outputs.note(*request.notes)
     ahead = session_factory is None and _wants_native(request)
     with _native_ahead(request) if ahead else contextlib.nullcontext():
-        from pydlbench.cli.measuring import measure
-        from pydlbench.records.measurement import Measurement
+        from pydlbench.cli.measuring import answer
+        from pydlbench.cli.output import row_warnings
+        from pydlbench.report.csv import to_csv
+        from pydlbench.report.json import layers_document
 
-        def shown(results: Results) -> None:
-            rows = [one.record(Measurement) for one in results.outcomes]
-            show(
+        code, _ = answer(
+            *(args, "layers", tasks(request), request.notes),
+            lambda run, results: _report(args, run, _rows(results), request.log),
+            document=lambda results: layers_document(
                 results.run,
-                rows,
-                outputs,
-                early=results.early,
-                algorithms=args.algorithms,
-                explain=args.explain,
-                ncu=args.ncu,
-                log=request.log,
-            )
-
-        code, _ = measure(
-            args,
-            "layers",
-            tasks(request),
-            shown,
+                _rows(results),
+                interrupted=results.early,
+                recorded=_recorded_steps(request.log, _rows(results)),
+            ),
+            csv=lambda results: to_csv(results.run, _rows(results)),
+            warnings=lambda results: [
+                *_device_warnings(results.run),
+                *row_warnings(_rows(results)),
+            ],
             sessions=session_factory,
             request=asked_for(request),
             samples=args.samples,
         )
     return code
+
+
+def _rows(results: Results) -> list[Measurement]:
+    from pydlbench.records.measurement import Measurement
+
+    return [outcome.record(Measurement) for outcome in results.outcomes]
+
+
+def _recorded_steps(log: Log | None, rows: Sequence[Measurement]) -> RecordedSteps | None:
+    """Return the log whose problems rows are, held against their times."""
+    return log.described(rows) if log and rows else None
+
+
+def _report(
+    args: Options, run: RunRecord, rows: Sequence[Measurement], log: Log | None
+) -> list[Block]:
+    from pydlbench.report.layers import layers_report
+    from pydlbench.report.recorded import recorded_report
+    from pydlbench.report.verdicts import conclude_run
+
+    shown = {name: getattr(args, name) for name in ("algorithms", "explain", "ncu")}
+    recorded = _recorded_steps(log, rows)
+    return [
+        *layers_report(run, rows, conclude_run(run, rows), **shown),
+        *(recorded_report(recorded) if recorded else ()),
+    ]
 
 
 def _wants_native(request: Request) -> bool:
@@ -258,77 +278,6 @@ def _native_ahead(request: Request) -> contextlib.AbstractContextManager[None]:
 
     (threads,) = request.threads
     return launched_ahead("native", "cpu", choose_cpus(read_cpu_facts(), threads))
-
-
-# -----------------------------------------------------------------------------
-# What is shown of rows.
-
-
-def show(
-    run: RunRecord,
-    rows: Sequence[Measurement],
-    outputs: Outputs,
-    *,
-    early: bool = False,
-    algorithms: bool = False,
-    explain: bool = False,
-    ncu: bool = False,
-    log: Log | None = None,
-    again: bool = False,
-) -> None:
-    """Write the files, then print the table or the format that goes to standard output.
-
-    Args:
-        run: the run.
-        rows: what is finished; with none, a run that ended early writes no file.
-        outputs: where to.
-        early: more was asked for.
-        algorithms: list the candidates of every row.
-        explain: show the measurements behind what is said of slower backends.
-        ncu: print the command that profiles each native row of a GPU.
-        log: whose problems the layers are; they are held against its times.
-        again: a run that was shown before; warnings about its machine are not repeated.
-
-    Raises:
-        PydlbenchError: a file could not be written after all; the table is printed before.
-    """
-    from pydlbench.cli.output import row_warnings
-    from pydlbench.report.blocks import run_lines
-    from pydlbench.report.csv import to_csv
-    from pydlbench.report.json import to_json
-    from pydlbench.report.layers import layers_report
-    from pydlbench.report.recorded import recorded_report
-    from pydlbench.report.text import as_markdown
-    from pydlbench.report.verdicts import conclude_run
-
-    bugs: list[Exception] = []
-    conclusion: list[str] = []
-    try:
-        conclusion = conclude_run(run, rows) if rows else []
-    except Exception as error:  # noqa: BLE001 - a sentence must not cost the measurements
-        bugs.append(error)
-
-    recorded = log.described(rows) if log and rows else None
-
-    def report() -> list[Block]:
-        if not rows:
-            return []
-        how = {"algorithms": algorithms, "explain": explain, "ncu": ncu}
-        more = recorded_report(recorded) if recorded else []
-        return [*layers_report(run, rows, conclusion, **how), *more]
-
-    outputs.write(
-        {
-            "json": lambda: to_json(run, rows, interrupted=early, recorded=recorded),
-            "csv": lambda: to_csv(run, rows),
-            "md": lambda: as_markdown([*report(), run_lines(run)]),
-        },
-        report,
-        warnings=[*(() if again else _device_warnings(run)), *row_warnings(rows)],
-        keep_files=early and not rows,
-    )
-    if bugs:
-        raise bugs[0]
 
 
 def _device_warnings(run: RunRecord) -> list[str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.errors import UsageError
+from pydlbench.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,9 +43,7 @@ def run_trace(args: StepOptions, session_factory: Callable[..., Any] | None = No
     from pydlbench.analysis.recorded import describe, distinct_problems
     from pydlbench.cli.output import Outputs
     from pydlbench.devices.bandwidths import LEVELS
-    from pydlbench.report.json import dump
     from pydlbench.report.recorded import recorded_report
-    from pydlbench.report.text import as_markdown
     from pydlbench.runner.options import Options
     from pydlbench.runner.session import Session
     from pydlbench.steps.traced import limits_of
@@ -64,12 +63,7 @@ def run_trace(args: StepOptions, session_factory: Callable[..., Any] | None = No
         described = describe(recorded, name, problems, **how)
         run = session.run
     outputs.write(
-        {
-            "json": lambda: dump(
-                {"kind": "trace", "run": run.to_dict(), "recorded": described.to_dict()}
-            ),
-            "md": lambda: as_markdown(recorded_report(described)),
-        },
+        lambda: {"kind": "trace", "run": run.to_dict(), "recorded": described.to_dict()},
         lambda: recorded_report(described),
         warnings=["recorded on a GPU: its limits are not this machine's"] * recorded.on_gpu,
     )
@@ -78,7 +72,7 @@ def run_trace(args: StepOptions, session_factory: Callable[..., Any] | None = No
 
 def _machine(session: Any) -> str:
     threads = len(session.cpus)
-    return f"{session.facts.name}, {threads} thread{'' if threads == 1 else 's'}"
+    return f"{session.facts.name}, {counted(threads, 'thread')}"
 
 
 # -----------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from pydlbench.cli.options import OUTPUT, RUNS, TO, Stored, option
 from pydlbench.cli.output import reading_runs, without_collection
 from pydlbench.cli.terminal import tell
 from pydlbench.errors import UsageError
+from pydlbench.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,7 +72,7 @@ def run(args: Options) -> int:
     written = _write_figures(args, figures)
     if not args.quiet and args.output != STDOUT:
         size = len(html.encode("utf-8", "backslashreplace"))
-        count = f"{len(figures)} figure{'' if len(figures) == 1 else 's'}"
+        count = counted(len(figures), "figure")
         print(f"{args.output}: {size / 1e6:.2f} MB, {count}, opens without a network")
         for text in written:
             print(text)

@@ -97,7 +97,6 @@ def list_runs(args: ListOptions) -> int:
         UsageError: no run has the tag.
         StoreError: the store cannot be read.
     """
-    from pydlbench.report.json import dump
     from pydlbench.report.runs import runs_table
 
     outputs = Outputs.of(args)
@@ -112,7 +111,7 @@ def list_runs(args: ListOptions) -> int:
                 tag = args.tag or repr(args.tag)
                 raise UsageError(f"--tag {tag}: no run has it; nearest: {near}")
     outputs.write(
-        {"json": lambda: dump({"runs": [one.to_dict() for one in found]})},
+        lambda: {"runs": [info.to_dict() for info in found]},
         lambda: [runs_table(found)] if found else [],
     )
     if not found and not args.quiet:
@@ -259,7 +258,7 @@ def show(run: Loaded, *, quiet: bool = False) -> None:
         run: of a store or a file.
         quiet: no warnings.
     """
-    from pydlbench.report.runs import command_text
+    from pydlbench.records.run import command_text
 
     info = run.info
     tags = f"  tags {', '.join(info.tags)}" if info.tags else ""
@@ -370,9 +369,8 @@ def _estimates(run: Loaded) -> list[Block]:
 
 
 def _steps(run: Loaded) -> list[Block]:
-    from pydlbench.cli.step import steps_blocks
     from pydlbench.records.step import StepRecord
-    from pydlbench.report.step import settings
+    from pydlbench.report.step import settings, steps_report
 
     agreements = [entry.document for entry in run.table("agreement")]
     records = []
@@ -383,7 +381,7 @@ def _steps(run: Loaded) -> list[Block]:
     by_setting: dict[str, list[StepRecord]] = {}
     for setting, record in zip(settings(records), records, strict=True):
         by_setting.setdefault(setting, []).append(record)
-    reports = (steps_blocks(run.record, some, agreements) for some in by_setting.values())
+    reports = (steps_report(run.record, some, agreements) for some in by_setting.values())
     return [block for report in reports for block in report]
 
 

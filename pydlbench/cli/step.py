@@ -19,9 +19,7 @@ from pydlbench.cli.steps import (
     subjects_of,
     values_of,
 )
-from pydlbench.cli.values import (
-    choices,
-)
+from pydlbench.cli.values import choices
 from pydlbench.errors import PydlbenchError, UsageError
 from pydlbench.runner.tasks import Result, Row, Task
 from pydlbench.words import (
@@ -35,17 +33,14 @@ from pydlbench.words import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from pydlbench.cli.output import Outputs
     from pydlbench.models.graph import Model
-    from pydlbench.records.run import RunRecord
-    from pydlbench.records.step import StepRecord, StepSpec
-    from pydlbench.report.blocks import Block
+    from pydlbench.records.step import StepSpec
     from pydlbench.runner.execute import Results
     from pydlbench.runner.tasks import View
 
-__all__ = ["Options", "read_tasks", "run", "show"]
+__all__ = ["Options", "read_tasks", "run"]
 
 
 def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int:
@@ -70,20 +65,31 @@ def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int
         from pydlbench.cli.step_protocol import run_protocol
 
         return run_protocol(args, session_factory)
-    from pydlbench.cli.measuring import measure
-    from pydlbench.cli.output import Outputs
+    from pydlbench.cli.measuring import answer
+    from pydlbench.cli.output import row_warnings
     from pydlbench.records.step import StepRecord
+    from pydlbench.report.step import steps_document, steps_report, to_csv
 
-    outputs = Outputs.of(args)
+    def records(results: Results) -> list[StepRecord]:
+        return [outcome.record(StepRecord) for outcome in results.outcomes]
+
+    def agreements(results: Results) -> list[dict[str, Any]]:
+        return [part.document for part in results.parts.values()]
+
+    def document(results: Results) -> dict[str, Any]:
+        return steps_document(
+            results.run, records(results), agreements(results), interrupted=results.early
+        )
+
     tasks, notes = read_tasks(args)
-    outputs.note(*notes)
-
-    def shown(results: Results) -> None:
-        agreements = [one.document for one in results.parts.values()]
-        records = [one.record(StepRecord) for one in results.outcomes]
-        show(results.run, records, agreements, outputs, early=results.early)
-
-    code, results = measure(args, "step", tasks, shown, sessions=session_factory)
+    code, results = answer(
+        *(args, "step", tasks, notes),
+        lambda run, results: steps_report(run, records(results), agreements(results)),
+        document=document,
+        csv=lambda results: to_csv(results.run, records(results)),
+        warnings=lambda results: row_warnings(records(results)),
+        sessions=session_factory,
+    )
     disagree = any(one.document["status"] != "ok" for one in results.parts.values())
     return 1 if code == 0 and disagree else code
 
@@ -274,74 +280,3 @@ def _compare(session: Any, cases: Sequence[StepSpec]) -> dict[str, Any]:
         return {**where, "status": "failed", "detail": str(error)}
     check = found.check
     return {**where, "status": check.status, "detail": check.detail, **found.to_dict()}
-
-
-# -----------------------------------------------------------------------------
-# What is shown of steps.
-
-
-def show(
-    run: RunRecord,
-    rows: Sequence[StepRecord],
-    agreements: Sequence[Mapping[str, Any]],
-    outputs: Outputs,
-    *,
-    early: bool = False,
-) -> None:
-    """Write the files, then print; nothing if no row is finished.
-
-    Args:
-        run: the run.
-        rows: what is finished.
-        agreements: what came of ``--agree``.
-        outputs: where to.
-        early: more was asked for.
-
-    Raises:
-        PydlbenchError: a file could not be written after all; the table is printed before.
-    """
-    if not rows:
-        return
-    from pydlbench.cli.output import row_warnings
-    from pydlbench.report import step as export
-    from pydlbench.report.text import as_markdown
-
-    shown = export.step_rows(rows)
-    lines = [*export.conclude(shown), *map(_agreement, agreements)]
-
-    def report() -> list[Block]:
-        return steps_blocks(run, rows, agreements)
-
-    outputs.write(
-        {
-            "json": lambda: export.to_json(run, shown, agreements, lines, interrupted=early),
-            "csv": lambda: export.to_csv(run, shown),
-            "md": lambda: as_markdown(report()),
-        },
-        report,
-        warnings=row_warnings(rows),
-    )
-
-
-def steps_blocks(
-    run: RunRecord, rows: Sequence[StepRecord], agreements: Sequence[Mapping[str, Any]]
-) -> list[Block]:
-    """Return the report on the steps of a model.
-
-    Args:
-        run: the run.
-        rows: at least one.
-        agreements: what came of ``--agree``.
-    """
-    from pydlbench.report.step import conclude, step_rows, steps_report
-
-    shown = step_rows(rows)
-    return steps_report(run, shown, [*conclude(shown), *map(_agreement, agreements)])
-
-
-def _agreement(found: Mapping[str, Any]) -> str:
-    """One line for a comparison of the frameworks."""
-    return (
-        f"agreement of the frameworks, batch {found['batch']}, {found['phase']}: "
-        f"{found['status']}: {found['detail']}"
-    )

@@ -23,17 +23,13 @@ from pydlbench.words import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from pydlbench.cli.options import ExplainedStep
     from pydlbench.cli.step_options import Options as StepOptions
     from pydlbench.models.graph import Model
-    from pydlbench.records.record import Record
-    from pydlbench.records.run import RunRecord
     from pydlbench.records.step import StepSpec
-    from pydlbench.report.blocks import Block
-    from pydlbench.runner.execute import Results
     from pydlbench.runner.tasks import View
 
 
@@ -182,64 +178,6 @@ class ModelTask(Task):
         cases = settled([row.spec for row in self.rows], session)
         rows = tuple(renamed(*both) for both in zip(self.rows, cases, strict=True))
         return replace(self, rows=rows, guessed=False)
-
-
-def answer(
-    args: ModelOptions,
-    kind: str,
-    tasks: Sequence[Task],
-    notes: Sequence[str],
-    report: Callable[[RunRecord, Results], list[Block]],
-    *,
-    parts: Callable[[Results], Sequence[Record]] = lambda _: (),
-    **how: Any,
-) -> tuple[int, Results]:
-    """Measure the tasks of a command about a step; write its files and print its report.
-
-    Args:
-        args: the command's options.
-        kind: the command.
-        tasks: what is wanted.
-        notes: on it.
-        report: makes what is printed of what came of it, of which there is something.
-        parts: rows that its JSON has behind the answers.
-        how: further keywords of :func:`pydlbench.cli.measuring.measure`.
-
-    Returns:
-        The command's exit code, and what came of the run.
-
-    Raises:
-        UsageError: bad input; nothing was measured and nothing written.
-        PydlbenchError: what has ended the run early, or a file could not be written after all; the
-            report is printed before.
-    """
-    from pydlbench.cli.measuring import measure
-    from pydlbench.cli.output import Outputs
-    from pydlbench.report.blocks import run_lines
-    from pydlbench.report.json import dump, run_document
-    from pydlbench.report.text import as_markdown
-    from pydlbench.store.entry import Entry
-
-    outputs = Outputs.of(args)
-    outputs.note(*notes)
-
-    def show(results: Results) -> None:
-        if not results.outcomes:
-            return
-        run, early = results.run, results.early
-        entries = [Entry.from_document(one.result.table, one.document) for one in results.outcomes]
-        entries += [Entry.from_document("layer", row.to_dict()) for row in parts(results)]
-        outputs.write(
-            {
-                "json": lambda: dump(
-                    run_document(kind, run, entries, interrupted=early, samples=True)
-                ),
-                "md": lambda: as_markdown([*report(run, results), run_lines(run)]),
-            },
-            lambda: report(run, results),
-        )
-
-    return measure(args, kind, tasks, show, **how)
 
 
 def code_limit(args: ModelOptions) -> dict[str, float]:

@@ -23,13 +23,14 @@ from pydlbench.cli.parser import COMMANDS, command_parser, records
 from pydlbench.cli.values import assignment
 from pydlbench.errors import UsageError, nearest
 from pydlbench.runner.sweep import Key, apply_rules, key_words, parse_sweep
-from pydlbench.units import format_seconds, percent
+from pydlbench.units import counted, format_seconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from pydlbench.cli.options import CommandOptions, Option
     from pydlbench.cli.output import Outputs
+    from pydlbench.report.blocks import Block
     from pydlbench.runner.execute import Outcome, Results
     from pydlbench.runner.sweep import SweepFile, Table
     from pydlbench.runner.tasks import Task
@@ -341,7 +342,7 @@ _SHARE_HIGH: Final = 10.0
 
 def show_plan(file: SweepFile, tasks: Sequence[Task], outputs: Outputs) -> None:
     """Show a file's rows with the time that their budgets allow for."""
-    from pydlbench.report.json import dump
+    from pydlbench.report.blocks import Heading, Lines, Table
 
     def command(task: Task) -> tuple[int, str, tuple[str, ...], Any]:
         return task.table, task.place, task.words, task.options.get("threads")
@@ -364,23 +365,22 @@ def show_plan(file: SweepFile, tasks: Sequence[Task], outputs: Outputs) -> None:
             for job in jobs
         ],
     }
-    lines = [f"{file.path}: {file.title}" if file.title else file.path, ""]
-    number = 0
+    above: dict[int, str] = {}
+    cells: list[list[str]] = []
     for job in jobs:
         place = job[0].place.partition(": ")[2]
-        lines.append(f"{place}  {_command(job[0])}  ({_span_text(job)})")
-        for row in (row for task in job for row in task.rows):
-            number += 1
-            lines.append(f"{number:>5}  {_row_text(job[0].kind, row.fields)}")
-    count = f"{number} row{'' if number == 1 else 's'}"
-    lines += [
-        "",
-        f"{count} in {_span_text(tasks)}, from the budgets of sampling; nothing was measured",
+        above[len(cells)] = f"{place}  {_command(job[0])}  ({_span_text(job)})"
+        rows = [row for task in job for row in task.rows]
+        texts = (_row_text(job[0].kind, row.fields) for row in rows)
+        cells += [[str(number), text] for number, text in enumerate(texts, len(cells) + 1)]
+    count = counted(len(cells), "row")
+    whole = f"{count} in {_span_text(tasks)}, from the budgets of sampling; nothing was measured"
+    blocks: list[Block] = [
+        Heading([f"{file.path}: {file.title}" if file.title else file.path]),
+        Table(("row", "what is measured"), cells, (True, False), above=above),
+        Lines([whole]),
     ]
-    text = "\n".join(lines)
-    outputs.write(
-        {"json": lambda: dump(document), "md": lambda: f"```text\n{text}\n```\n"}, lambda: text
-    )
+    outputs.write(lambda: document, lambda: blocks)
 
 
 def _span(tasks: Sequence[Task]) -> dict[str, float]:
@@ -442,9 +442,10 @@ def show(file: SweepFile, results: Results, outputs: Outputs) -> None:
     Raises:
         PydlbenchError: a file could not be written after all; the rest is printed before.
     """
-    from pydlbench.cli.export import run_markdown
+    from pydlbench.cli.runs import stored_report
     from pydlbench.records.run import RunInfo
-    from pydlbench.report.json import dump, run_document
+    from pydlbench.report.blocks import run_lines
+    from pydlbench.report.json import run_document
     from pydlbench.store.documents import Loaded
 
     entries = results.entries()
@@ -457,69 +458,67 @@ def show(file: SweepFile, results: Results, outputs: Outputs) -> None:
         command=results.run.command,
     )
 
-    def document() -> str:
-        found = run_document("sweep", results.run, entries, interrupted=results.early)
+    def document() -> dict[str, Any]:
         refused = [
-            {**one.document, "place": one.task.place}
-            for one in results.outcomes
-            if not one.result.table
+            {**outcome.document, "place": outcome.task.place}
+            for outcome in results.outcomes
+            if not outcome.result.table
         ]
-        return dump({**found, "not_estimated": refused})
+        whole = run_document("sweep", results.run, entries, interrupted=results.early)
+        return {**whole, "not_estimated": refused}
 
     outputs.write(
-        {"json": document, "md": lambda: run_markdown(Loaded(info, results.run, entries))},
-        lambda: "\n".join(_summary(file, results)),
+        document,
+        lambda: _summary(file, results),
+        markdown=lambda: [
+            *stored_report(Loaded(info, results.run, entries)),
+            run_lines(results.run),
+        ],
         # A run that ends before its first row does not take the place of an earlier one.
         keep_files=results.interrupted and not entries,
     )
 
 
-def _summary(file: SweepFile, results: Results) -> list[str]:
-    outcomes = results.outcomes
-    lines = [file.title or file.path]
+def _summary(file: SweepFile, results: Results) -> list[Block]:
+    from pydlbench.report.blocks import Heading, Lines, Title
+
+    blocks: list[Block] = [Heading([file.title or file.path])]
     for table in file.tables:
-        found = [one for one in outcomes if one.task.table == table.number]
-        if found:
+        outcomes = [each for each in results.outcomes if each.task.table == table.number]
+        if outcomes:
             place = table.place.partition(": ")[2]
-            lines += ["", f"{place}  {_count(found)}", *_of_table(table.kind, results, found)]
-    refused = [one for one in outcomes if one.status != "ok"]
-    if refused:
-        lines.append("")
-        for one in refused[:_REASONS]:
-            what = one.row.label if one.task.kind == "layers" else _label(one)
-            lines.append(f"{one.status}: {what}: {one.reason}")
-        if len(refused) > _REASONS:
-            lines.append(f"... and {len(refused) - _REASONS} more")
-    lines += ["", f"{_count(outcomes)}, run {results.run.id}"]
+            blocks.append(Title(f"{place}  {_count(outcomes)}"))
+            blocks.append(_of_table(table.kind, results, outcomes))
+    refused = [each for each in results.outcomes if each.status != "ok"]
+    reasons = [
+        f"{each.status}: {each.row.label if each.task.kind == 'layers' else _label(each)}: "
+        f"{each.reason}"
+        for each in refused[:_REASONS]
+    ]
+    reasons += [f"... and {len(refused) - _REASONS} more"] if len(refused) > _REASONS else []
+    last = [f"{_count(results.outcomes)}, run {results.run.id}"]
     if results.where is not None:
-        lines.append(f"next: pydlbench report {results.run.id}{results.where} -o sweep.html")
-    return lines
+        last.append(f"next: pydlbench report {results.run.id}{results.where} -o sweep.html")
+    return [*blocks, Lines(reasons, alarm=True), Lines(last)]
 
 
 def _count(outcomes: Sequence[Outcome]) -> str:
     ok = sum(one.status == "ok" for one in outcomes)
-    total = f"{len(outcomes)} row{'' if len(outcomes) == 1 else 's'}"
+    total = counted(len(outcomes), "row")
     return total if ok == len(outcomes) else f"{ok} of {total} ok"
 
 
-def _of_table(kind: str, results: Results, outcomes: Sequence[Outcome]) -> list[str]:
-    if kind == "layers":
-        return _layers(results, outcomes)
-    ok = [one for one in outcomes if one.status == "ok"]
-    line = _LINES.get(kind, _nothing)
-    labels = [_label(one) for one in ok]
-    wide = max(map(len, labels), default=0)
-    return [
-        f"{label:<{wide}}  {line(one.document)}".rstrip()
-        for label, one in zip(labels, ok, strict=True)
-    ]
-
-
-def _layers(results: Results, outcomes: Sequence[Outcome]) -> list[str]:
+def _of_table(kind: str, results: Results, outcomes: Sequence[Outcome]) -> Block:
+    """Return a conclusion for layers, a line for each step."""
     from pydlbench.records.measurement import Measurement
+    from pydlbench.report.blocks import Lines, Table
     from pydlbench.report.verdicts import conclude_run
 
-    return conclude_run(results.run, [one.record(Measurement) for one in outcomes])
+    if kind == "layers":
+        return Lines(conclude_run(results.run, [each.record(Measurement) for each in outcomes]))
+    ok = [each for each in outcomes if each.status == "ok"]
+    cells = [[_label(each), _LINES[kind](each.document)] for each in ok]
+    return Table(("step", "result"), cells, (False, False))
 
 
 def _label(one: Outcome) -> str:
@@ -569,14 +568,7 @@ def _breakdown(document: Mapping[str, Any]) -> str:
 
 
 def _findings(document: Mapping[str, Any]) -> str:
-    found = document["findings"]
-    if not found:
-        return "no finding"
-    return f"{len(found)} finding{'' if len(found) == 1 else 's'}"
-
-
-def _nothing(_: Mapping[str, Any]) -> str:
-    return ""
+    return counted(len(document["findings"]), "finding")
 
 
 _LINES: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {

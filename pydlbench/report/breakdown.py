@@ -13,7 +13,7 @@ from pydlbench.report.blocks import Heading, Lines, Table
 from pydlbench.report.columns import device_name
 from pydlbench.report.context import call_tree
 from pydlbench.report.figures.bars import Bar, bars
-from pydlbench.units import Scale, percent
+from pydlbench.units import Scale, counted, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -66,7 +66,7 @@ def breakdown_report(
 
 def _blocks(run: RunRecord, record: BreakdownRecord, *, explain: bool) -> list[Block]:
     scale = Scale.fit(record.measured.median)
-    threads = f"{record.threads} thread{'' if record.threads == 1 else 's'}"
+    threads = counted(record.threads, "thread")
     place = record.device if record.device != "cpu" else threads
     where = f"{device_name(run.device)}  {place}  measured in {record.seconds:.0f} s"
     modules = record.modules if explain else record.modules[:_SHOWN]

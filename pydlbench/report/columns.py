@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from pydlbench.records.fields import Column, columns_of
-from pydlbench.units import format_bytes, format_flops, format_hz, time_in, time_unit
+from pydlbench.units import counted, format_bytes, format_flops, format_hz, time_in, time_unit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -215,12 +215,12 @@ def _where(run: RunRecord, rows: Sequence[Measurement]) -> list[str]:
     clocks = [row.clock_hz for row in rows if row.clock_hz]
     if clocks:
         clock = f"{format_hz(median(clocks))} (measured)"
-        device += f", {_count(cores, 'core')} at {clock}" if cores else f", {clock}"
+        device += f", {counted(cores, 'core')} at {clock}" if cores else f", {clock}"
     elif cores:
-        device += f", {_count(cores, 'core')}"
+        device += f", {counted(cores, 'core')}"
     items = [device]
     if len(threads) == 1:
-        items.append(_count(next(iter(threads)), "thread"))
+        items.append(counted(next(iter(threads)), "thread"))
     if "cache" not in differ:
         items.append(f"{rows[0].cache} cache".replace("-cold cache", " cold"))
     items += filter(None, [_timing(rows, differ)])
@@ -243,10 +243,6 @@ def _timing(rows: Sequence[Measurement], differ: Sequence[str]) -> str:
     if len(set(ways.values())) == 1:
         return next(iter(ways.values()))
     return ", ".join(f"{cache}: {way}" for cache, way in ways.items())
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _flops(algorithmic: int, executed: int) -> str:

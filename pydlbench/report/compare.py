@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import heapq
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pydlbench.compare.comparison import FASTER, SAME, SLOWER, UNCLEAR
 from pydlbench.compare.match import LAYER_KINDS, describe
 from pydlbench.compare.stored import CONTENDED
-from pydlbench.records.fields import Column
+from pydlbench.records.comparison import FACTOR, least_change, ratio_text
+from pydlbench.records.fields import columns_of
 from pydlbench.report.blocks import Heading, Lines, Table, some_names
-from pydlbench.units import number, percent, time_in, time_unit
+from pydlbench.units import counted, number, percent, time_in, time_unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,13 +27,6 @@ if TYPE_CHECKING:
 # Ratios, verdicts and settings of a comparison in words, for its table and its Markdown alike.
 
 _SHOWN: Final = 6
-# Beyond this a ratio is said as a factor.
-_FACTOR: Final = 2.0
-
-
-def ratio_text(value: float) -> str:
-    """Format a ratio: ``1.032``, ``0.970``, ``12.4``."""
-    return f"{value:.3f}" if 0.0995 <= value < 9.995 else number(value)
 
 
 def interval(estimate: Estimate) -> str:
@@ -41,21 +36,15 @@ def interval(estimate: Estimate) -> str:
     return f"{ratio_text(estimate.ci_low)} to {ratio_text(estimate.ci_high)}"
 
 
-def resolution(estimate: Estimate) -> str:
-    """Format the smallest change that would have been found: ``12 %``, ``2.1x``."""
-    value = estimate.resolution
-    return "-" if value is None or value > 99 else _least(value)
-
-
 def change(ratio: float) -> str:
     """Say how much faster or slower: ``4 % slower``, ``2.1x as fast``, ``3.4x as slow``."""
-    if ratio >= _FACTOR:
+    if ratio >= FACTOR:
         return f"{number(ratio, 2)}x as slow"
     if ratio > 1:
         return f"{percent(ratio - 1)} slower"
     return (
         f"{number(1 / ratio, 2)}x as fast"
-        if ratio <= 1 / _FACTOR
+        if ratio <= 1 / FACTOR
         else f"{percent(1 - ratio)} faster"
     )
 
@@ -87,13 +76,13 @@ def left_over(found: Comparison) -> list[str]:
     lines = []
     for mark, rows in (("A", found.matching.only_a), ("B", found.matching.only_b)):
         if rows:
-            lines.append(f"only in {mark}, {_rows(len(rows))}: {names_of(rows)}")
+            lines.append(f"only in {mark}, {counted(len(rows), 'row')}: {names_of(rows)}")
     untimed: dict[tuple[str, str], list[Row]] = {}
     for pair in found.matching.untimed:
         untimed.setdefault((pair.a.status, pair.b.status), []).append(pair.b)
     for (first, second), rows in untimed.items():
         which = "in both" if first == second else f"in A, {second} in B"
-        lines.append(f"{first} {which}, {_rows(len(rows))}: {names_of(rows)}")
+        lines.append(f"{first} {which}, {counted(len(rows), 'row')}: {names_of(rows)}")
     return lines
 
 
@@ -104,7 +93,7 @@ def unclear_reasons(found: Comparison) -> list[str]:
         if row.estimate.reason is not None:
             reasons.setdefault(row.estimate.reason, []).append(row.b)
     return [
-        f"no verdict, {_rows(len(rows))}: {reason}: {names_of(rows)}"
+        f"no verdict, {counted(len(rows), 'row')}: {reason}: {names_of(rows)}"
         for reason, rows in reasons.items()
     ]
 
@@ -160,13 +149,15 @@ def what_would_decide(found: Comparison, threshold: float) -> list[str]:
     if lost := found.lost:
         where = "not timed now" if found.passes else "timed in A and not in B"
         causes[f"{where}; measure again"] = lost
-    lines = [f"{_rows(len(rows))} ({names_of(rows)}): {cause}" for cause, rows in causes.items()]
+    lines = [
+        f"{counted(len(rows), 'row')} ({names_of(rows)}): {cause}" for cause, rows in causes.items()
+    ]
     if coarse:
         told = [row.estimate.resolution for row in coarse if row.estimate.resolution is not None]
-        much = f"resolve no less than {_least(min(told))}" if told else "have no resolution"
+        much = f"resolve no less than {least_change(min(told))}" if told else "have no resolution"
         names = names_of(row.b for row in coarse)
         ways = _either(_ways(found, [row.b for row in coarse]))
-        lines.append(f"{_rows(len(coarse))} ({names}): {much}; {ways}")
+        lines.append(f"{counted(len(coarse), 'row')} ({names}): {much}; {ways}")
     return lines
 
 
@@ -196,11 +187,6 @@ def judge(comparison: Comparison, threshold: float) -> Judgement:
     return Judgement("", tuple(f"cannot tell {limit}: {cause}" for cause in causes))
 
 
-def _least(value: float) -> str:
-    # From 99.5 % on, two digits of a percentage would take an exponent.
-    return f"{value:.1f}x" if value >= _FACTOR - 0.005 else f"{100 * (value - 1):.2g} %"
-
-
 def _remedy(reason: str, found: Comparison, row: Row) -> str:
     if reason == CONTENDED:
         return "measure again when nothing else runs"
@@ -225,10 +211,6 @@ def _side(side: Side) -> str:
     if side.run_id and side.run_id != side.name:
         parts.append(f"run {side.run_id}")
     return "  ".join(filter(None, [*parts, side.created_utc, side.machine]))
-
-
-def _rows(count: int) -> str:
-    return "1 row" if count == 1 else f"{count} rows"
 
 
 def groups_of(rows: Sequence[ComparedRow]) -> dict[str, list[ComparedRow]]:
@@ -266,7 +248,7 @@ def conclude(found: Comparison) -> list[str]:
     elif SAME in groups:
         sentence = (
             f"nothing is known to be faster or slower: {len(groups[SAME])} of "
-            f"{_rows(total)} are the same within {_margin(found)}"
+            f"{counted(total, 'row')} are the same within {_margin(found)}"
         )
     else:
         sentence = f"nothing can be said for sure of {_those(total)}"
@@ -294,7 +276,7 @@ def _changed(rows: list[ComparedRow], total: int) -> str:
     ordered = sorted(rows, key=lambda row: -row.estimate.ratio if slow else row.estimate.ratio)
     names = list(dict.fromkeys(row.b.layer for row in ordered))
     more = ", ..." if len(names) > _NAMED else ""
-    return f"{much} in {len(rows)} of {_rows(total)} ({', '.join(names[:_NAMED])}{more})"
+    return f"{much} in {len(rows)} of {counted(total, 'row')} ({', '.join(names[:_NAMED])}{more})"
 
 
 def _range(first: str, second: str) -> str:
@@ -332,8 +314,6 @@ _AXES: Final = (
 )
 # Whole steps have none of these: beside layers that is no difference.
 _OF_LAYERS: Final = frozenset(("cache", "fuse", "propagation"))
-_NUMBERS: Final = frozenset(("batch", "threads"))
-_TITLES: Final = {"pass_": "pass", "layout_request": "layout"}
 _OF_AXIS: Final = {
     "backend": ("backend", "mode"),
     "mode": ("mode",),
@@ -355,7 +335,6 @@ def comparison_report(found: Comparison, *, everything: bool = True) -> list[Blo
         everything: all rows, however many there are.
     """
     shown = _shown(found.rows, everything)
-    slower = {at for at, row in enumerate(shown) if row.verdict == SLOWER}
     left = len(found.rows) - len(shown)
     others = [*left_over(found), *unclear_reasons(found), *(f"note: {one}" for one in found.notes)]
     return [
@@ -365,51 +344,27 @@ def comparison_report(found: Comparison, *, everything: bool = True) -> list[Blo
             [f"warning: {one.text}" for one in found.differences],
             listed=True,
         ),
-        Table.of(comparison_columns(found, shown), shown, alarms=slower),
+        _rows_table(found, shown),
         Lines([f"... {left} rows more; --all prints them"] if left else []),
         Lines(others, listed=True),
         Lines(legend(found)),
     ]
 
 
-def comparison_columns(found: Comparison, rows: Sequence[ComparedRow]) -> list[Column[ComparedRow]]:
-    """Return the columns of rows: what they differ in, both times, ratio, resolution, verdict."""
-    unit = time_unit([row.a.median or 0.0 for row in rows] + [row.b.median or 0.0 for row in rows])
-
-    def time(row: Row) -> str:
-        return time_in(unit, row.median or 0.0).removesuffix(unit[1]).strip()
-
-    def setting(axis: str) -> Column[ComparedRow]:
-        def cell(row: ComparedRow) -> str:
-            value = getattr(row.b, axis)
-            return "" if value is None else str(value)
-
-        return Column(_TITLES.get(axis, axis), cell, right=axis in _NUMBERS)
-
-    def library(side: int) -> Column[ComparedRow]:
-        return Column("AB"[side], lambda row: row.libraries[side] or "-", right=False)
-
-    columns: list[Column[ComparedRow]] = [
-        Column("layer", lambda row: row.b.layer, right=False),
-        *map(setting, _varying(found, rows)),
-        *map(library, (0, 1) if found.installations else ()),
-        Column(f"A {unit[1]}", lambda row: time(row.a)),
-        Column(f"B {unit[1]}", lambda row: time(row.b)),
-        Column("ratio", lambda row: ratio_text(row.estimate.ratio)),
-        Column(
-            f"{100 * found.settings.confidence:g} % interval", lambda row: interval(row.estimate)
-        ),
-        Column("resolves", lambda row: resolution(row.estimate)),
-        Column("verdict", lambda row: row.verdict, right=False),
-    ]
-    if any(row.estimate.cycles is not None for row in rows):
-        columns.append(Column("in cycles", _cycles))
-    return columns
-
-
-def _cycles(row: ComparedRow) -> str:
-    cycles = row.estimate.cycles
-    return "-" if cycles is None else ratio_text(cycles)
+def _rows_table(found: Comparison, shown: Sequence[ComparedRow]) -> Table:
+    """Return rows with what they differ in, both times, ratio, resolution and verdict."""
+    rows = [row.document() for row in shown]
+    unit = time_unit([side.median or 0.0 for row in shown for side in (row.a, row.b)])
+    level = f"{100 * found.settings.confidence:g}_%_interval"
+    settings = " ".join(_varying(found, shown))
+    libraries = "a.library=A b.library=B" if found.installations else ""
+    names = (
+        f"layer {settings} {libraries} a.median=A b.median=B ratio ci_low..ci_high={level} "
+        "resolution verdict cycles"
+    )
+    slower = {at for at, row in enumerate(rows) if row.verdict == SLOWER}
+    columns = columns_of(rows, names, seconds=partial(time_in, unit))
+    return Table.of(columns, rows, alarms=slower)
 
 
 def _shown(rows: Sequence[ComparedRow], everything: bool) -> Sequence[ComparedRow]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pydlbench.backends import capabilities
 from pydlbench.report.blocks import Facts, Heading, Lines
 from pydlbench.report.columns import device_name
-from pydlbench.units import format_seconds, percent
+from pydlbench.units import counted, format_seconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +65,7 @@ def what(run: RunRecord, found: Diagnosis) -> list[str]:
     first = "  ".join([*items, f"{who}, {layout}" if chosen else who])
     second = [device_name(run.device)]
     if step.threads:
-        second.append(f"{step.threads} thread{'' if step.threads == 1 else 's'}")
+        second.append(counted(step.threads, "thread"))
     if time is None:
         second.append(f"step {step.status}: {step.reason}")
     else:
@@ -81,7 +81,7 @@ def headline(found: Diagnosis) -> str:
     if found.step.contended:
         return "other work disturbed the step: its time is an upper bound."
     made = len(found.findings) + len(found.tried)
-    experiments = f"{made} experiment{'' if made == 1 else 's'}" if made else "no experiment"
+    experiments = counted(made, "experiment") if made else "no experiment"
     if not found.findings:
         return f"Nothing found that would save 1 % of the step ({experiments})."
     first = found.findings[0]

@@ -6,18 +6,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.analysis.dominance import Dominance
 from pydlbench.records.estimate import EstimatedLayer
-from pydlbench.records.fields import Column, columns_of
+from pydlbench.records.fields import columns_of
 from pydlbench.records.measurement import fewer_flops
 from pydlbench.report.blocks import Facts, Heading, Lines, Table, some_names
 from pydlbench.report.columns import device_name
 from pydlbench.report.figures.bars import Bar, bars
 from pydlbench.report.figures.roofline import roofline
 from pydlbench.report.verdicts import disturbance, dominates, share_text, sum_is_disturbed
-from pydlbench.units import format_bytes, format_seconds, percent, si
+from pydlbench.units import counted, format_bytes, format_seconds, percent, si
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
+    from pydlbench.records.documents import SummaryDocument
     from pydlbench.records.estimate import Recorded, StepEstimate
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
@@ -57,7 +58,7 @@ def estimate_report(
     types = step.recorded.types if step.recorded is not None else ""
     what = [step.model, f"batch {step.batch}", step.phase, types or step.precision, step.title]
     where = [device_name(run.device)]
-    where += [f"{threads} thread{'' if threads == 1 else 's'}"] if threads else []
+    where += [counted(threads, "thread")] if threads else []
     where += sorted({row.library for row in rows if row.library})
     where.append("native backend, every layer alone")
     blocks: list[Block] = [Heading(["  ".join(filter(None, what)), "  ".join(where)])]
@@ -208,32 +209,20 @@ def _alike(layer: EstimatedLayer) -> str:
 # -----------------------------------------------------------------------------
 # The report of ``estimate --summary``: what a model is made of, counted and not timed.
 
-_NODES: Final[tuple[Column[Mapping[str, Any]], ...]] = (
-    Column("layer", lambda one: one["name"], right=False),
-    Column("operation", lambda one: one["op"], right=False),
-    Column("output", lambda one: "x".join(map(str, one["shape"])), right=False),
-    Column("problem", lambda one: one["problem"] or "-", right=False),
-    Column("parameters", lambda one: _count(one["parameters"])),
-    Column("multiply-adds", lambda one: _count(one["macs_forward"])),
-)
 
-
-def summary_report(found: Mapping[str, Any]) -> list[Block]:
-    """Return the table of nodes and the totals.
-
-    Args:
-        found: What ``pydlbench.models.counts.summary`` returns.
-    """
-    head = f"{found['model']}  {found['title']}  batch {found['batch']}  from {found['source']}"
+def summary_report(model: SummaryDocument) -> list[Block]:
+    """Return the table of nodes and the totals."""
+    head = f"{model.model}  {model.title}  batch {model.batch}  from {model.source}"
     totals = [
-        ("parameters", f"{found['parameters']:,}"),
-        ("multiply-adds forward", f"{found['macs_forward']:,}"),
-        ("multiply-adds training", f"{found['macs_training']:,}"),
+        ("parameters", f"{model.parameters:,}"),
+        ("multiply-adds forward", f"{model.macs_forward:,}"),
+        ("multiply-adds training", f"{model.macs_training:,}"),
     ]
     note = "multiply-adds are those of one image; one is two FLOP"
-    table = Table.of(_NODES, found["layers"])
-    return [Heading([head], bold=0), table, Facts(totals), Lines([note])]
-
-
-def _count(number: int) -> str:
-    return f"{number:,}" if number else "-"
+    columns = columns_of(model.layers, "name op shape problem parameters macs_forward")
+    return [
+        Heading([head], bold=0),
+        Table.of(columns, model.layers),
+        Facts(totals),
+        Lines([note]),
+    ]

@@ -11,7 +11,7 @@ from pydlbench.records.fields import Column, columns_of
 from pydlbench.records.forecast import ForecastRecord
 from pydlbench.report.blocks import Heading, Lines, Table
 from pydlbench.report.columns import device_name
-from pydlbench.units import Scale, percent
+from pydlbench.units import Scale, counted, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -105,7 +105,7 @@ def _where(run: RunRecord, record: ForecastRecord) -> str:
     threads = record.place.threads
     if record.place.device != "cpu":
         return device_name(run.device)
-    return f"{device_name(run.device)}  {threads} thread{'' if threads == 1 else 's'}"
+    return f"{device_name(run.device)}  {counted(threads, 'thread')}"
 
 
 def sources(record: ForecastRecord) -> str:

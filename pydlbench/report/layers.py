@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.ops.table import without_sides
-from pydlbench.records.fields import Column
-from pydlbench.records.measurement import TimeSummary
+from pydlbench.records.fields import Column, columns_of
+from pydlbench.records.measurement import Candidate
 from pydlbench.report.backends import interleaved_legend, interleaved_table
 from pydlbench.report.blocks import Heading, Lines, Table, some_names
 from pydlbench.report.columns import by_problem, columns, heading, label, varying
@@ -22,14 +22,13 @@ from pydlbench.units import (
     format_seconds,
     number,
     percent,
-    scientific,
     time_in,
     time_unit,
 )
 from pydlbench.words import PROFILED_RANGE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pydlbench.records.measurement import Measurement
     from pydlbench.records.run import RunRecord
@@ -65,6 +64,7 @@ def layers_report(
     def name(row: Measurement) -> str:
         return label(row, axes)
 
+    apart = [row for row in timed if disagreement(row) is not None]
     blocks: list[Block] = [
         Heading(heading(run, timed or rows)),
         interleaved_table(timed) if beside else Table.of(columns(timed) if timed else (), timed),
@@ -79,8 +79,8 @@ def layers_report(
         *batches(_rates(timed), "TFLOP/s"),
         *_refused(rows, name),
         Lines([*_footnotes(timed, name), *gpu_notes(timed, name), *explanations(timed, name)]),
-        *_clocks_table(timed, name),
-        *_sustained_table(timed, name),
+        _named_table(apart if len(apart) > _NAMED else (), name, _BY_CLOCK),
+        _named_table([row for row in timed if row.sustained_s], name, _SUSTAINED),
     ]
     if algorithms:
         for row in rows:
@@ -227,7 +227,9 @@ def _beside(row: Measurement) -> str:
 # -----------------------------------------------------------------------------
 # ``--algorithms``: every implementation that was tried for one layer, fastest first.
 
-_Candidate = tuple[Mapping[str, Any], TimeSummary | None]
+
+_TIMES: Final = "star algorithm layout summary.median summary.spread=CI summary.n"
+_MORE: Final = "reorders workspace_bytes tensor_cores setup_s verdict"
 
 
 def algorithms_report(row: Measurement, name: str) -> list[Block]:
@@ -239,14 +241,27 @@ def algorithms_report(row: Measurement, name: str) -> list[Block]:
         row: Measurement with ``candidates``.
         name: What to call it in the title.
     """
-    candidates = [(item, _time(item)) for item in row.candidates or ()]
-    if not candidates:
+    known = [(each, each.summary) for each in map(Candidate.from_dict, row.candidates or ())]
+    if not known:
         return [Lines([f"{name}: no candidates were recorded"])]
-    candidates.sort(key=lambda pair: pair[1].median if pair[1] else math.inf)
-    many = f"{len(candidates)} candidate{'s' if len(candidates) > 1 else ''}"
+    known.sort(key=lambda pair: pair[1].median if pair[1] else math.inf)
+    many = f"{len(known)} candidate{'s' if len(known) > 1 else ''}"
     title = f"{name}: {many}, fastest first; * is the row above"
-    launched = [_launch(one) for one in row.kernels]
-    return [Lines([title, *launched]), Table.of(_candidate_columns(candidates), candidates)]
+    candidates = [each for each, _ in known]
+    medians = [time.median for _, time in known if time]
+
+    def ratio(candidate: Candidate) -> str:
+        time = candidate.summary
+        return f"{number(time.median / medians[0])}x" if time and medians[0] > 0 else "-"
+
+    seconds = partial(time_in, time_unit(medians))
+    columns = [
+        *columns_of(candidates, _TIMES, seconds=seconds),
+        *([Column("ratio", ratio)] if medians else []),
+        *columns_of(candidates, _MORE),
+    ]
+    launched = [_launch(kernel) for kernel in row.kernels]
+    return [Lines([title, *launched]), Table.of(columns, candidates)]
 
 
 def _launch(kernel: Mapping[str, Any]) -> str:
@@ -256,73 +271,6 @@ def _launch(kernel: Mapping[str, Any]) -> str:
         f"runs {kernel['name']}: grid {grid}, block {block}, "
         f"{format_bytes(kernel['shared_bytes'])} shared, {kernel['registers']} registers"
     )
-
-
-def _candidate_columns(candidates: Sequence[_Candidate]) -> list[Column[_Candidate]]:
-    medians = [time.median for _, time in candidates if time]
-    unit = time_unit(medians)
-
-    def text(key: str) -> Callable[[_Candidate], str]:
-        return lambda one: str(one[0].get(key) or "-")
-
-    def of_time(cell: Callable[[TimeSummary], str]) -> Callable[[_Candidate], str]:
-        return lambda one: cell(one[1]) if one[1] else "-"
-
-    def ratio(time: TimeSummary) -> str:
-        return f"{number(time.median / medians[0])}x" if medians[0] > 0 else "-"
-
-    def reorders(one: _Candidate) -> str:
-        seconds = sum((one[0].get("reorder_s") or {}).values())
-        return format_seconds(seconds) if seconds else "-"
-
-    def workspace(one: _Candidate) -> str:
-        size = one[0].get("workspace_bytes")
-        return format_bytes(size) if size else "-"
-
-    def tensor_cores(one: _Candidate) -> str:
-        return {None: "-", True: "yes", False: "no"}[one[0].get("tensor_cores")]
-
-    def built_in(one: _Candidate) -> str:
-        seconds = one[0].get("setup_s")
-        return format_seconds(seconds) if seconds else "-"
-
-    found = [
-        Column("", lambda one: "*" if one[0].get("chosen") else "", right=False),
-        Column("algorithm", text("algorithm"), right=False),
-        Column("layout", text("layout"), right=False),
-        Column("median", of_time(lambda time: time_in(unit, time.median))),
-        Column("CI", of_time(lambda time: time.spread)),
-        Column("n", of_time(lambda time: str(time.n))),
-        Column("ratio", of_time(ratio)),
-    ]
-    if any(item.get("reorder_s") for item, _ in candidates):
-        found.append(Column("reorders", reorders))
-    found.append(Column("workspace", workspace))
-    if any(item.get("tensor_cores") is not None for item, _ in candidates):
-        found += [Column("tensor cores", tensor_cores), Column("built in", built_in)]
-    return [*found, Column("verdict", lambda one: _verdict(one[0]), right=False)]
-
-
-def _time(item: Mapping[str, Any]) -> TimeSummary | None:
-    value = item.get("time_s")
-    if item.get("status", "ok") != "ok" or not value:
-        return None
-    # Trials are short; what they do not know is shown as unknown.
-    unknown = dict.fromkeys(("q1", "q3", "min"), math.nan) | {"ci_low": None, "ci_high": None}
-    known = value if isinstance(value, Mapping) else {"median": value}
-    return TimeSummary.from_dict({**unknown, "n": 1, **known})
-
-
-def _verdict(item: Mapping[str, Any]) -> str:
-    status, reason = str(item.get("status", "ok")), item.get("reason")
-    if reason:
-        return f"{status}: {' '.join(str(reason).split())}"
-    verdict = item.get("correct")
-    if status != "ok" or verdict:
-        error = (verdict or {}).get("rel_error")
-        return f"{status} {scientific(error)}" if error else status
-    # Candidates that cannot win are not worth a verification unless asked for.
-    return f"{status}, unchecked"
 
 
 # -----------------------------------------------------------------------------
@@ -375,58 +323,20 @@ def _slowed(row: Measurement) -> bool:
     return row.sustained_hz < (1 - _SLOWED) * row.clock_hz
 
 
-def _sustained_table(
-    rows: Sequence[Measurement], name_of: Callable[[Measurement], str]
-) -> Iterator[Table]:
-    """Yield what rows reach in a burst and for a second, with the clock, power and energy of it."""
-
-    def rate(row: Measurement, seconds: float | None) -> str:
-        return number(row.flops / seconds / 1e12) if seconds and row.flops else "-"
-
-    def clock(hz: float | None) -> str:
-        return "-" if hz is None else f"{hz / 1e6:.0f}"
-
-    def per_flop(row: Measurement) -> str:
-        picojoules = 1e12 * row.energy_j / row.flops if row.energy_j and row.flops else None
-        return "-" if picojoules is None else number(picojoules)
-
-    sustained = [row for row in rows if row.sustained_s]
-    if sustained:
-        found = [
-            Column("row", name_of, right=False),
-            Column("burst TFLOP/s", lambda row: rate(row, row.time.median if row.time else None)),
-            Column("MHz", lambda row: clock(row.clock_hz)),
-            Column("sustained TFLOP/s", lambda row: rate(row, row.sustained_s)),
-            Column("MHz", lambda row: clock(row.sustained_hz)),
-            Column("W", lambda row: number(row.power_w) if row.power_w else "-"),
-            Column("pJ/FLOP", per_flop),
-        ]
-        yield Table.of(found, sustained)
+# What rows reach in a burst and for a second, with the clock, power and energy of it.
+_SUSTAINED: Final = "tflops=burst_TFLOP/s clock_hz sustained_tflops sustained_hz power_w picojoules"
+# The times by three clocks of the rows whose clocks disagree, where these are many.
+_BY_CLOCK: Final = (
+    "launch_s.event=between_events launch_s.graph=in_a_graph launch_s.host=host's_clock "
+    "launch_s.enqueue=launching_it"
+)
 
 
-def _clocks_table(
-    rows: Sequence[Measurement], name_of: Callable[[Measurement], str]
-) -> Iterator[Table]:
-    """Yield the times by three clocks of the rows whose clocks disagree, where these are many."""
-    apart = [row for row in rows if disagreement(row) is not None]
-
-    def column(title: str, clock: str) -> Column[Measurement]:
-        return Column(title, lambda row: _seconds(row, clock))
-
-    if len(apart) > _NAMED:
-        found = [
-            Column("row", name_of, right=False),
-            column("between events", "event"),
-            column("in a graph", "graph"),
-            column("host's clock", "host"),
-            column("launching it", "enqueue"),
-        ]
-        yield Table.of(found, apart)
-
-
-def _seconds(row: Measurement, clock: str) -> str:
-    seconds = (row.launch_s or {}).get(clock)
-    return format_seconds(seconds) if seconds else "-"
+def _named_table(
+    rows: Sequence[Measurement], name_of: Callable[[Measurement], str], names: str
+) -> Table:
+    """Return rows by their names, with some of their fields."""
+    return Table.of([Column("row", name_of, right=False), *columns_of(rows, names)], rows)
 
 
 def _some(names: Sequence[str], rows: int) -> str:

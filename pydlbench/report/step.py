@@ -17,10 +17,9 @@ from pydlbench.report.context import context_blocks
 from pydlbench.report.csv import flat_lines
 from pydlbench.report.figures.batches import Rate, batches
 from pydlbench.report.figures.samples import Sampled, samples
-from pydlbench.report.json import dump
 from pydlbench.report.text import csv_text
 from pydlbench.timing.statistics import paired_ratio
-from pydlbench.units import format_flops, format_seconds, percent
+from pydlbench.units import counted, format_flops, format_seconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -84,7 +83,7 @@ def _setting(record: StepRecord, *, told: bool) -> str:
     words += [] if case.dropout else ["without dropout"]
     words += ["running statistics"] if case.running_statistics else []
     if told and threads:
-        words.append(f"{threads} thread{'' if threads == 1 else 's'}")
+        words.append(counted(threads, "thread"))
     return "  ".join(words)
 
 
@@ -136,14 +135,17 @@ def _wide(row: StepRow) -> str:
 _AXES = ("precision", "phase", "batch", "device")
 
 
-def steps_report(run: RunRecord, rows: Sequence[StepRow], conclusion: Sequence[str]) -> list[Block]:
+def steps_report(
+    run: RunRecord, records: Sequence[StepRecord], agreements: Sequence[Mapping[str, Any]] = ()
+) -> list[Block]:
     """Return heading, table, modules, rows without a time, notes, and conclusion.
 
     Args:
         run: for the device's name.
-        rows: in the order in which they are to stand; at least one.
-        conclusion: sentences.
+        records: in the order in which they are to stand; at least one.
+        agreements: what came of ``--agree``.
     """
+    rows = step_rows(records)
     timed = [row for row in rows if row.record.time is not None]
     differing = _differing(rows)
     notes = dict.fromkeys(f"{row.who}: {note}" for row in rows for note in row.record.notes)
@@ -161,7 +163,7 @@ def steps_report(run: RunRecord, rows: Sequence[StepRow], conclusion: Sequence[s
             for status in ("failed", "skipped")
         ),
         Lines(list(notes)),
-        Lines(conclusion),
+        Lines(_conclusion(rows, agreements)),
     ]
 
 
@@ -205,8 +207,7 @@ def heading(run: RunRecord, rows: Sequence[StepRow]) -> list[str]:
     where += sorted({_gpu(row) for row in rows if row.record.case.on_gpu})
     threads = {row.record.threads for row in rows if row.record.threads}
     if len(threads) == 1:
-        count = threads.pop()
-        where.append(f"{count} thread{'' if count == 1 else 's'}")
+        where.append(counted(threads.pop(), "thread"))
     where += sorted({row.record.library for row in rows if row.record.library})
     title = next((row.title for row in rows if row.title), "")
     return ["  ".join(filter(None, [*items, title])), "  ".join(where)]
@@ -374,6 +375,16 @@ def conclude(rows: Sequence[StepRow]) -> list[str]:
     return lines
 
 
+def _conclusion(rows: Sequence[StepRow], agreements: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the last lines, and one for each comparison of the frameworks' numbers."""
+    compared = (
+        f"agreement of the frameworks, batch {each['batch']}, {each['phase']}: {each['status']}: "
+        f"{each['detail']}"
+        for each in agreements
+    )
+    return [*(conclude(rows) if rows else ()), *compared]
+
+
 def _name(row: StepRow, rows: Sequence[StepRow]) -> str:
     """Framework and mode, with the precision and the device where those differ too."""
     axes = [
@@ -450,29 +461,27 @@ def _devices(timed: Sequence[StepRow]) -> list[str]:
 CSV_COLUMNS: Final = ("run_id", "created_utc", *flat_names(StepRow))
 
 
-def to_json(
+def steps_document(
     run: RunRecord,
-    rows: Sequence[StepRow],
+    records: Sequence[StepRecord],
     agreements: Sequence[Mapping[str, Any]],
-    conclusion: Sequence[str],
     *,
     interrupted: bool,
-) -> str:
+) -> dict[str, Any]:
     """Return one object with the run, its steps and what came of comparing frameworks."""
-    return dump(
-        {
-            "kind": "step",
-            "interrupted": interrupted,
-            "run": run.to_dict(),
-            "model": rows[0].record.case.model if rows else None,
-            "steps": [row.to_dict() for row in rows],
-            "agreements": [dict(one) for one in agreements],
-            "conclusion": list(conclusion),
-        }
-    )
+    rows = step_rows(records)
+    return {
+        "kind": "step",
+        "interrupted": interrupted,
+        "run": run.to_dict(),
+        "model": records[0].case.model if records else None,
+        "steps": [row.to_dict() for row in rows],
+        "agreements": [dict(each) for each in agreements],
+        "conclusion": _conclusion(rows, agreements),
+    }
 
 
-def to_csv(run: RunRecord, rows: Sequence[StepRow]) -> str:
+def to_csv(run: RunRecord, records: Sequence[StepRecord]) -> str:
     """Return the header and one line per step; what is unknown is an empty cell."""
-    documents = (row.to_dict() for row in rows)
+    documents = (row.to_dict() for row in step_rows(records))
     return csv_text(CSV_COLUMNS, flat_lines(run, "step", CSV_COLUMNS, documents))

@@ -11,7 +11,7 @@ from pydlbench.ops.table import ITEM_BYTES, without_sides
 from pydlbench.records.measurement import MATERIAL, NEAR_ROOF, disturbed_share, is_tied, less_exact
 from pydlbench.report.columns import AXES, axis_values, by_problem, label, varying
 from pydlbench.timing.guards import HARMFUL
-from pydlbench.units import format_seconds, number, percent, time_in, time_unit
+from pydlbench.units import counted, format_seconds, number, percent, time_in, time_unit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -280,13 +280,13 @@ def _many(problems: Sequence[Sequence[Measurement]]) -> list[str]:
         if len(names) < 2:
             continue
         own = [name for name, where in ran.items() if where == common]
-        over = f"over {_counted(len(common), 'problem')}"
+        over = f"over {counted(len(common), 'problem')}"
         if len(common) < len(problems):
             over += f" of {len(problems)}, those of {_listed(own)}"
         lines.append(f"{over}, geometric mean: {_means(names, common, exactly, winners)}.")
     for (who, sums), count in coarse.items():
         lines.append(
-            f"{who} sums in {sums} in {_counted(count, 'problem')}, less exactly than the fastest: "
+            f"{who} sums in {sums} in {counted(count, 'problem')}, less exactly than the fastest: "
             "that counts in no mean."
         )
     undecided = winners.count(None)
@@ -315,10 +315,6 @@ def _means(
         f"({[winners[i] for i in common].count(name)} of {len(common)} fastest)"
         for name in sorted(means, key=lambda name: means[name])
     )
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _listed(names: Sequence[str]) -> str:

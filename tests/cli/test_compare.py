@@ -11,7 +11,7 @@ from said import says
 import pydlbench
 from pydlbench.cli import main
 from pydlbench.records.measurement import TimeSummary
-from pydlbench.report.json import to_json
+from pydlbench.report.json import dump, layers_document
 from pydlbench.store.entry import Entry
 from pydlbench.store.store import Store
 
@@ -47,7 +47,7 @@ def write(tmp_path, measurement, run_record):
             rows.append(msgspec.structs.replace(row, **own))
         record = msgspec.structs.replace(run_record, id=name)
         path = tmp_path / f"{name}.json"
-        path.write_text(to_json(record, rows))
+        path.write_text(dump(layers_document(record, rows)))
         return str(path)
 
     return build

@@ -9,7 +9,7 @@ import pytest
 
 from pydlbench.records.measurement import Correctness, Measurement
 from pydlbench.report.csv import CSV_COLUMNS, to_csv
-from pydlbench.report.json import to_json
+from pydlbench.report.json import dump, layers_document
 from pydlbench.report.layers import layers_report
 from pydlbench.report.text import as_markdown
 from pydlbench.timing.chunk import GpuReadings
@@ -17,7 +17,7 @@ from pydlbench.timing.chunk import GpuReadings
 
 def test_json_document_and_its_rows_back(run_record, measurement, without_time):
     rows = [measurement(), without_time("failed", "worker killed by SIGKILL")]
-    text = to_json(run_record, rows)
+    text = dump(layers_document(run_record, rows))
     document = json.loads(text)
     assert document["schema_version"] == 1
     assert document["interrupted"] is False
@@ -27,7 +27,7 @@ def test_json_document_and_its_rows_back(run_record, measurement, without_time):
 
 def test_json_has_no_nan(run_record, measurement):
     wrong = Correctness(status="failed", rel_error=float("nan"), tolerance=float("inf"))
-    text = to_json(run_record, [measurement(correct=wrong)])
+    text = dump(layers_document(run_record, [measurement(correct=wrong)]))
     assert "NaN" not in text
     assert "Infinity" not in text
     assert json.loads(text)["measurements"][0]["correct"]["rel_error"] is None
