@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydlbench.cli.options import BUDGET, FAIL_ON, FRAMEWORK, HOW, ExplainedStep, option
 from pydlbench.cli.steps import ModelTask, frameworks_of, read_steps, summands
-from pydlbench.cli.values import FOUND, choices, fail_on, positive_seconds
+from pydlbench.cli.values import FINDING, choices, fail_on, positive_seconds
 from pydlbench.errors import UsageError
 from pydlbench.runner.tasks import Result
 from pydlbench.words import FRAMEWORKS, ONNX_FRAMEWORK
@@ -66,15 +66,15 @@ def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int
     from pydlbench.report.diagnose import diagnosis_report
 
     def report(run: RunRecord, results: Results) -> list[Block]:
-        (one,) = results.outcomes
-        return diagnosis_report(run, one.result.detail)
+        (each,) = results.outcomes
+        return diagnosis_report(run, each.result.detail)
 
     how: dict[str, Any] = {"sessions": session_factory, "what": "diagnoses"}
     code, results = answer(args, "diagnose", *read_tasks(args), report, **how)
     if code == 0 and args.fail_on is not None:
-        found = [one.result.detail for one in results.outcomes]
-        shares = [one.saving.share for each in found for one in each.findings]
-        return FOUND if any(share >= args.fail_on[1] for share in shares) else 0
+        diagnoses = [outcome.result.detail for outcome in results.outcomes]
+        shares = [finding.saving.share for diagnosis in diagnoses for finding in diagnosis.findings]
+        return FINDING if any(share >= args.fail_on[1] for share in shares) else 0
     return code
 
 
@@ -131,9 +131,9 @@ class DiagnoseTask(ModelTask):
         if row.spec.on_gpu:
             session.room_bytes(row.spec.device)  # or says that there is no GPU
         view.advance(0, 1, row.label)
-        found = diagnose(
+        record = diagnose(
             row.spec, session, self.time_limit_s, lambda text: view.advance(0, 1, text)
         )
-        yield Result("findings", found.to_dict(), row, detail=found)
-        if found.interrupted:
+        yield Result("findings", record.to_dict(), row, detail=record)
+        if record.interrupted:
             raise KeyboardInterrupt

@@ -71,13 +71,13 @@ def run(
     from pydlbench.report.forecast import forecast_report
 
     def report(run: RunRecord, results: Results) -> list[Block]:
-        documents = [one.document for one in results.outcomes]
+        documents = [outcome.document for outcome in results.outcomes]
         return forecast_report(run, documents, explain=args.explain)
 
     tasks, notes = read_tasks(args, forecaster)
     # Without the GPU, or a model, no step of the run has a forecast.
     steps = [row.spec for task in tasks for row in task.rows]
-    tolerant = not any(one.on_gpu or one.own is not None for one in steps)
+    tolerant = not any(step.on_gpu or step.own is not None for step in steps)
     how: dict[str, Any] = {"sessions": session_factory, "what": "forecasts"}
     return answer(args, "forecast", tasks, notes, report, tolerant=tolerant, **how)[0]
 

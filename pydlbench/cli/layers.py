@@ -35,6 +35,7 @@ from pydlbench.cli.options import (
     flag,
     option,
 )
+from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import byte_count, choices, patterns, splits, wholes
 from pydlbench.errors import PydlbenchError, UsageError, nearest
 from pydlbench.runner.tasks import KernelTask, Row, Task
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
 
 
 def _backends_of_layers() -> list[str]:
-    return [one.name for one in capabilities.every() if one.layers]
+    return [backend.name for backend in capabilities.every() if backend.layers]
 
 
 class Options(Measuring, TableOutput):
@@ -266,7 +267,7 @@ def _report(
 
 def _wants_native(request: Request) -> bool:
     """Whether a native process on the CPU is the first that is needed."""
-    native = any(case.backend == "native" and not case.on_gpu for case in request.cases)
+    native = any(spec.backend == "native" and not spec.on_gpu for spec in request.cases)
     return native and len(request.threads) == 1
 
 
@@ -282,14 +283,14 @@ def _native_ahead(request: Request) -> contextlib.AbstractContextManager[None]:
 
 def _device_warnings(run: RunRecord) -> list[str]:
     devices = run.devices()
-    found: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for threads, device in (devices or {"": run.device}).items():
         for item in device.get("warnings") or ():
             text = "; ".join(filter(None, (item["symptom"], item.get("remedy"))))
-            found.setdefault(text, []).append(threads)
+            texts.setdefault(text, []).append(threads)
     return [
         text if len(which) >= len(devices) else f"{text} (with --threads {','.join(which)})"
-        for text, which in found.items()
+        for text, which in texts.items()
     ]
 
 
@@ -306,7 +307,6 @@ def read_layers(args: Options) -> list[Layer]:
     Raises:
         UsageError: there is none, or a value is bad.
     """
-    from pydlbench.cli.terminal import tell
     from pydlbench.models.catalog import check_pool_used, find_layers
 
     pool, shapes = args.pool, list(args.shape)
@@ -314,21 +314,21 @@ def read_layers(args: Options) -> list[Layer]:
     if not shapes and not models:
         shapes = [_DEFAULT_PATTERN]
     batches: Sequence[int | None] = args.batch or [None]
-    found: dict[Layer, None] = {}
+    chosen: dict[Layer, None] = {}
     for batch in batches:
-        for name, asked in (("--shape", shapes), ("--model", models)):
+        for name, wanted in (("--shape", shapes), ("--model", models)):
             used = pool if name == "--shape" else None
-            if asked:
-                said = None if args.quiet else tell
-                layers = find_layers(asked, batch, used, option=name, tell=said)
-                found |= dict.fromkeys(layers)
-            if len(found) > _MOST_LAYERS:
+            if wanted:
+                notify = None if args.quiet else tell
+                layers = find_layers(wanted, batch, used, option=name, tell=notify)
+                chosen |= dict.fromkeys(layers)
+            if len(chosen) > _MOST_LAYERS:
                 raise UsageError(
                     f"{name}: more than {_MOST_LAYERS:,} layers with all batches; nearest: fewer"
                 )
     if not shapes:
         check_pool_used(pool, used=False)
-    return list(found)
+    return list(chosen)
 
 
 def _models(names: Sequence[str]) -> Sequence[str]:
@@ -435,7 +435,7 @@ def read_request(args: Options, *, several: bool = False) -> Request:
     threads = _threads(args.threads)
     log = read_log(args, args.shape, args.model)
     if log is not None:
-        layers = list(dict.fromkeys(each.layer for each in log.layers))
+        layers = list(dict.fromkeys(layer.layer for layer in log.layers))
         wanted = _recorded(args, log, passes, precisions, kinds, on_gpu)
         passes = list(dict.fromkeys(pass_ for _, pass_, _, _ in wanted)) or passes
         notes += log.notes
@@ -448,7 +448,7 @@ def read_request(args: Options, *, several: bool = False) -> Request:
             if pass_ in layer.passes and (pass_ == "forward" or kind == kinds[0])
         ]
     every = set(args.pass_) & {"all"}
-    cases = [
+    specs = [
         KernelSpec(
             layer=layer,
             pass_=pass_,
@@ -468,18 +468,18 @@ def read_request(args: Options, *, several: bool = False) -> Request:
         ) in product(wanted, args.cache, layouts, timings, fusions, backends)
         if pass_ == "forward" or _has_gradient(fuse, pass_, fusions)
     ]
-    if not cases:
+    if not specs:
         valid = ", ".join(dict.fromkeys(pass_ for layer in layers for pass_ in layer.passes))
         words = ", ".join(dict.fromkeys(word_of(layer) for layer in layers))
         raise UsageError(f"--pass {','.join(passes)}: {words} has no such pass; choices: {valid}")
     notes += () if every or log else left_out_of(layers, passes)
     usual = _BUDGET_IN_TURN_S if len(backends) > 1 else LAYER_BUDGET_S
     options["budget_s"] = args.budget or usual
-    if several or len(cases) * len(threads) > 1:
+    if several or len(specs) * len(threads) > 1:
         # Repetitions of a single row follow each other in one process; these are spread over the
         # run.
         options["renew"] = True
-    return Request(cases=tuple(cases), threads=threads, options=options, notes=notes, log=log)
+    return Request(cases=tuple(specs), threads=threads, options=options, notes=notes, log=log)
 
 
 def _recorded(
@@ -519,7 +519,7 @@ def _backends(args: Options, device: str) -> tuple[list[tuple[str, str | None]],
     modes = choices("--mode", ",".join(args.mode or ["all"]), known_modes, "all")
     # Where nobody asks for a mode, what is named runs as it does by itself.
     plain = not (args.mode or every)
-    found: list[tuple[str, str | None]] = []
+    ways: list[tuple[str, str | None]] = []
     notes = []
     for name in named:
         known = capabilities.of(name).modes.get(kind)
@@ -529,19 +529,19 @@ def _backends(args: Options, device: str) -> tuple[list[tuple[str, str | None]],
         if known is None and every:
             notes.append(f"{name} does not run on {device}, left out")
         elif known is None:
-            found.append((name, None))  # it was asked for: its row says why
+            ways.append((name, None))  # it was asked for: its row says why
         else:
             fitting = [(name, mode) for mode in known if mode is None or mode in modes]
             if not fitting:
                 notes.append(f"{name} has no mode {','.join(modes)}, left out")
-            found += fitting[:1] if plain else fitting
-    found += [("torch", name) for name in kernels]
+            ways += fitting[:1] if plain else fitting
+    ways += [("torch", name) for name in kernels]
     if args.mode and named:
         known_here = [
             mode for name in named for mode in capabilities.of(name).modes.get(kind, ()) if mode
         ]
         _check_modes(args.mode, modes, named, known_here)
-    return found, tuple(notes)
+    return ways, tuple(notes)
 
 
 def _check_modes(
@@ -571,7 +571,7 @@ def _precisions(on_gpu: bool, given: Sequence[str]) -> list[str]:
 
 def _fusions(on_gpu: bool, given: Sequence[str]) -> list[str]:
     """What is computed in the same call; natively, and with a ReLU, on GPUs only."""
-    known = FUSIONS if on_gpu else [one for one in FUSIONS if one != "bias-relu"]
+    known = FUSIONS if on_gpu else [each for each in FUSIONS if each != "bias-relu"]
     if not on_gpu:
         _not_here("--fuse", given, {"bias-relu"}, known)
     return choices("--fuse", ",".join(given), known, "all")
@@ -629,8 +629,8 @@ def tasks(request: Request) -> list[Task]:
     return [
         KernelTask(
             rows=tuple(
-                Row(fields=_fields(case, threads), label=case.label, spec=case)
-                for case in request.cases
+                Row(fields=_fields(spec, threads), label=spec.label, spec=spec)
+                for spec in request.cases
             ),
             options={**request.options, "threads": threads},
         )
@@ -644,24 +644,24 @@ def read_tasks(args: Options) -> tuple[list[Task], tuple[str, ...]]:
     return tasks(request), request.notes
 
 
-def _fields(case: KernelSpec, threads: int | None) -> dict[str, str]:
-    name = case.layer.name or case.layer.problem
+def _fields(spec: KernelSpec, threads: int | None) -> dict[str, str]:
+    name = spec.layer.name or spec.layer.problem
     return {
         "shape": name,
         "model": name.rpartition("/")[0],
-        "kind": case.layer.kind,
-        "batch": str(case.layer.batch),
-        "pass": case.pass_,
-        "precision": case.precision,
-        "propagation": case.propagation,
-        "cache": case.cache,
-        "layout": case.layout,
+        "kind": spec.layer.kind,
+        "batch": str(spec.layer.batch),
+        "pass": spec.pass_,
+        "precision": spec.precision,
+        "propagation": spec.propagation,
+        "cache": spec.cache,
+        "layout": spec.layout,
         "threads": "default" if threads is None else str(threads),
-        "device": case.device,
-        "backend": case.backend,
-        "mode": case.mode or "",
-        "timing": case.timing,
-        "fuse": case.fuse,
+        "device": spec.device,
+        "backend": spec.backend,
+        "mode": spec.mode or "",
+        "timing": spec.timing,
+        "fuse": spec.fuse,
     }
 
 

@@ -10,7 +10,7 @@ from pydlbench.backends.capabilities import untested
 from pydlbench.cli.machine import reading_store
 from pydlbench.cli.output import Outputs
 from pydlbench.cli.terminal import Progress, tell
-from pydlbench.cli.values import FOUND
+from pydlbench.cli.values import FINDING
 from pydlbench.errors import StoreError, UsageError
 from pydlbench.report.blocks import run_lines
 from pydlbench.report.json import run_document
@@ -67,11 +67,14 @@ def answer(
         PydlbenchError: what has ended the run early, or a file could not be written after all; the
             report is printed before.
     """
-    outputs = Outputs.of(args)
+    outputs = Outputs.from_options(args)
     outputs.note(*notes)
 
     def plain(results: Results) -> dict[str, Any]:
-        entries = [Entry.from_document(one.result.table, one.document) for one in results.outcomes]
+        entries = [
+            Entry.from_document(outcome.result.table, outcome.document)
+            for outcome in results.outcomes
+        ]
         entries += [Entry.from_document("layer", row.to_dict()) for row in parts(results)]
         return run_document(kind, results.run, entries, interrupted=results.early, samples=True)
 
@@ -129,7 +132,7 @@ def measure(
         tell(f"warning: {line}")
     open_session = None if sessions is None else lambda task: sessions(**task.options)
     with recorder_of(args, kind, getattr(args, "resume", None)) as recorder:
-        shown = progress or Progress.of(args)
+        shown = progress or Progress.from_options(args)
         results = execute(tasks, open_session, recorder, progress=shown, **how)
         show(results)
     return ended(results, what, getattr(args, "fail_on", None)), results
@@ -160,10 +163,10 @@ def ended(results: Results, what: str = "rows", fail_on: tuple[str, float] | Non
         so_far = f", {others} more had some of their repetitions" if others else ""
         tell(f"interrupted: {results.finished} of {results.total} {what} finished{so_far}")
         return 130
-    failed = [one for one in results.outcomes if one.status == "failed"]
+    failed = [outcome for outcome in results.outcomes if outcome.status == "failed"]
     if fail_on is not None and fail_on[0] == "failed" and failed:
         tell(f"--fail-on: {len(failed)} of {results.total} {what} failed")
-        return FOUND
+        return FINDING
     return 0 if results.ok else 1
 
 

@@ -42,7 +42,7 @@ class Outputs:
     quiet: bool = False
 
     @classmethod
-    def of(cls, args: Quiet) -> Outputs:
+    def from_options(cls, args: Quiet) -> Outputs:
         """Read the options and make sure that every file can be written.
 
         Raises:
@@ -131,7 +131,7 @@ class Outputs:
 
 def print_report(report: Sequence[Block]) -> None:
     """Print a report on standard output, as it suits whatever that is."""
-    if text := as_text(report, Style.of(sys.stdout)):
+    if text := as_text(report, Style.for_stream(sys.stdout)):
         print(text, flush=True)
 
 

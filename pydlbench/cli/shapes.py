@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pydlbench.cli.options import BATCH, POOL, JsonOutput, argument
+from pydlbench.cli.output import Outputs
+from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import patterns
+from pydlbench.report.blocks import Block, Lines, Table
+from pydlbench.units import format_flops
 
 if TYPE_CHECKING:
     from pydlbench.ops.op import Layer
     from pydlbench.records.documents import ShapeEntry
-    from pydlbench.report.blocks import Block
 
 _ITEMSIZE = 4  # fp32
 _ALL = "*/*"
@@ -38,11 +41,9 @@ def run(args: Options) -> int:
     Raises:
         UsageError: Unknown or malformed layer, bad option, unwritable file.
     """
-    from pydlbench.cli.output import Outputs
-    from pydlbench.cli.terminal import tell
     from pydlbench.models.catalog import find_layers
 
-    outputs = Outputs.of(args)
+    outputs = Outputs.from_options(args)
     # A lone glob would match the layers of one model only: names without a model mean that one.
     given = [_ALL if pattern == "*" else pattern for pattern in args.pattern] or [_ALL]
     layers = find_layers(
@@ -88,8 +89,6 @@ def _entry(layer: Layer) -> ShapeEntry:
 def _summary(layers: list[Layer]) -> list[Block]:
     """Return a line per model: what its layers are called and what they compute together."""
     from pydlbench.models.catalog import load_entry
-    from pydlbench.report.blocks import Lines, Table
-    from pydlbench.units import format_flops
 
     models: dict[str, list[Layer]] = {}
     for layer in layers:
@@ -121,7 +120,6 @@ def _summary(layers: list[Layer]) -> list[Block]:
 def _table(layers: list[Layer]) -> list[Block]:
     """Return a line per layer, below what its columns mean."""
     from pydlbench.records.fields import columns_of
-    from pydlbench.report.blocks import Lines, Table
 
     rows = list(map(_entry, layers))
     names = "layer pooled forward.flops forward.executed forward.bytes forward.intensity"
@@ -129,4 +127,4 @@ def _table(layers: list[Layer]) -> list[Block]:
         "forward, fp32. FLOPs: two per multiply-add, padding counted; executed: share of them on",
         "real elements; bytes: the least to be moved; FLOP/byte: executed FLOPs over these bytes.",
     )
-    return [Lines(legend), Table.of(columns_of(rows, names), rows)]
+    return [Lines(legend), Table.from_rows(columns_of(rows, names), rows)]

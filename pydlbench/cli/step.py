@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
+from pydlbench.cli.output import row_warnings
 from pydlbench.cli.step_options import Options
 from pydlbench.cli.steps import (
     ModelTask,
@@ -66,7 +67,6 @@ def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int
 
         return run_protocol(args, session_factory)
     from pydlbench.cli.measuring import answer
-    from pydlbench.cli.output import row_warnings
     from pydlbench.records.step import StepRecord
     from pydlbench.report.step import steps_document, steps_report, to_csv
 
@@ -90,7 +90,7 @@ def run(args: Options, session_factory: Callable[..., Any] | None = None) -> int
         warnings=lambda results: row_warnings(records(results)),
         sessions=session_factory,
     )
-    disagree = any(one.document["status"] != "ok" for one in results.parts.values())
+    disagree = any(part.document["status"] != "ok" for part in results.parts.values())
     return 1 if code == 0 and disagree else code
 
 
@@ -187,30 +187,35 @@ def _ways(args: Options) -> tuple[list[tuple[str, str]], tuple[str, ...], bool]:
         return [*ways], notes, True
     frameworks = frameworks or [*FRAMEWORKS]
     if not args.mode:
-        return [(one, FRAMEWORK_MODES[one][0]) for one in frameworks], (), False
+        return [(framework, FRAMEWORK_MODES[framework][0]) for framework in frameworks], (), False
     modes = choices("--mode", ",".join(args.mode), _MODES, "all")
-    found = [(one, mode) for one in frameworks for mode in modes if mode in FRAMEWORK_MODES[one]]
-    if not found:
-        known = ", ".join(mode for one in frameworks for mode in FRAMEWORK_MODES[one])
+    pairs = [
+        (framework, mode)
+        for framework in frameworks
+        for mode in modes
+        if mode in FRAMEWORK_MODES[framework]
+    ]
+    if not pairs:
+        known = ", ".join(mode for framework in frameworks for mode in FRAMEWORK_MODES[framework])
         raise UsageError(
             f"--mode {modes[0]}: {', '.join(frameworks)} has no such mode; nearest: {known}"
         )
-    idle = [one for one in frameworks if one not in dict(found)]
-    notes = tuple(f"{one} has no mode {','.join(modes)}, left out" for one in idle)
-    return found, notes, False
+    idle = [framework for framework in frameworks if framework not in dict(pairs)]
+    notes = tuple(f"{framework} has no mode {','.join(modes)}, left out" for framework in idle)
+    return pairs, notes, False
 
 
 def _precisions(given: Sequence[str], on: Sequence[str]) -> list[str]:
     cpu, gpu = "cpu" in on, any(device != "cpu" for device in on)
     here = [
-        one
-        for one in PRECISIONS
-        if (cpu and one in CPU_PRECISIONS) or (gpu and one in GPU_PRECISIONS)
+        each
+        for each in PRECISIONS
+        if (cpu and each in CPU_PRECISIONS) or (gpu and each in GPU_PRECISIONS)
     ]
     if cpu and not gpu:
-        for one in given:
-            if one in GPU_PRECISIONS and one not in CPU_PRECISIONS:
-                raise UsageError(f"--precision {one}: for GPUs only; nearest: --device cuda:0")
+        for value in given:
+            if value in GPU_PRECISIONS and value not in CPU_PRECISIONS:
+                raise UsageError(f"--precision {value}: for GPUs only; nearest: --device cuda:0")
     return choices("--precision", ",".join(given), here, "all")
 
 
@@ -264,19 +269,19 @@ class StepTask(ModelTask, StepsTask):
         """Return a step's record without numbers."""
         from pydlbench.records.step import StepRecord
 
-        record = StepRecord(case=row.spec, status=status, reason=reason)
+        record = StepRecord(spec=row.spec, status=status, reason=reason)
         return Result("step", record.to_dict(), row)
 
 
 def _compare(session: Any, cases: Sequence[StepSpec]) -> dict[str, Any]:
     """Hold the two frameworks' numbers against each other."""
-    case = cases[0]
+    step = cases[0]
     # Whichever is named first, PyTorch's are what the other's are held against.
-    two = sorted({one.framework for one in cases}, key=tuple(FRAMEWORK_MODES).index)
-    where = {"batch": case.batch, "phase": case.phase}
+    two = sorted({spec.framework for spec in cases}, key=tuple(FRAMEWORK_MODES).index)
+    where = {"batch": step.batch, "phase": step.phase}
     try:
-        found = session.agreement(case, tuple(two))
+        agreement = session.agreement(step, tuple(two))
     except PydlbenchError as error:  # its rows may do all the same
         return {**where, "status": "failed", "detail": str(error)}
-    check = found.check
-    return {**where, "status": check.status, "detail": check.detail, **found.to_dict()}
+    check = agreement.check
+    return {**where, "status": check.status, "detail": check.detail, **agreement.to_dict()}

@@ -39,13 +39,13 @@ def settings(given: Sequence[tuple[str, str]]) -> dict[str, str]:
     Raises:
         UsageError: one is given twice.
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for name, value in given:
         key = name.replace("-", "_")
-        if key in found:
+        if key in values:
             raise UsageError(f"--set {name}={value}: {name} is given twice; nearest: leave one out")
-        found[key] = value
-    return found
+        values[key] = value
+    return values
 
 
 # -----------------------------------------------------------------------------
@@ -55,7 +55,7 @@ def settings(given: Sequence[tuple[str, str]]) -> dict[str, str]:
 EXPECTED_NODES: Final = 100
 #: Options of a model of the user's own, as attributes.
 OWN_OPTIONS: Final = tuple(
-    name for name, one in ModelOptions.declared().items() if one.group == OWN
+    name for name, each in ModelOptions.declared().items() if each.group == OWN
 )
 
 
@@ -98,7 +98,7 @@ def read_model(args: ModelOptions, batch: int | None) -> tuple[Model | None, dic
             f"--autocast {args.autocast}: --precision says it already; nearest: leave one out"
         )
     own = OwnSpec(
-        inputs=tuple(map(OwnInput.of, args.input)),
+        inputs=tuple(map(OwnInput.parse, args.input)),
         loss=args.loss,
         optimizer=args.optimizer or "sgd",
         train=True if args.train_mode else False if args.eval_mode else None,
@@ -146,9 +146,13 @@ class ModelTask(Task):
     def measure(self, session: Any, view: View) -> Iterator[Result]:
         """Yield each result as soon as it is finished; it answers the row that was asked for."""
         task = self._settled(session) if self.guessed else self
-        asked = {id(row): own for row, own in zip(task.rows, self.rows, strict=True)}
-        for one in task.measure_steps(session, view):
-            yield one if one.row is None else replace(one, row=asked[id(one.row)])
+        own_rows = {id(row): own for row, own in zip(task.rows, self.rows, strict=True)}
+        for measure_step in task.measure_steps(session, view):
+            yield (
+                measure_step
+                if measure_step.row is None
+                else replace(measure_step, row=own_rows[id(measure_step.row)])
+            )
 
     def without_numbers(self, row: Row, error: PydlbenchError) -> Result:
         """Return the result of a step without numbers: why there are none.
@@ -171,9 +175,9 @@ class ModelTask(Task):
         """Return the task with its steps in the framework that their model is of."""
         from pydlbench.steps.prepare import settled
 
-        def renamed(row: Row, case: StepSpec) -> Row:
-            before, now = (f"{one.framework} {one.mode}" for one in (row.spec, case))
-            return replace(row, spec=case, label=row.label.replace(before, now))
+        def renamed(row: Row, step: StepSpec) -> Row:
+            before, now = (f"{each.framework} {each.mode}" for each in (row.spec, step))
+            return replace(row, spec=step, label=row.label.replace(before, now))
 
         cases = settled([row.spec for row in self.rows], session)
         rows = tuple(renamed(*both) for both in zip(self.rows, cases, strict=True))
@@ -290,8 +294,8 @@ def _precision(args: ExplainedStep, device: str) -> str:
     """Return the precision that was asked for; a GPU's bf16 is that of its tensor cores."""
     if device == "cpu":
         return one_of("--precision", args.autocast or args.precision, CPU_PRECISIONS)
-    asked = f"{args.autocast}-tc" if args.autocast else args.precision
-    return one_of("--precision", asked, GPU_PRECISIONS)
+    name = f"{args.autocast}-tc" if args.autocast else args.precision
+    return one_of("--precision", name, GPU_PRECISIONS)
 
 
 def summands(args: ModelOptions, budget_s: float) -> dict[str, Any]:
@@ -313,20 +317,20 @@ def fields_of(args: ModelOptions, values: Mapping[str, object]) -> dict[str, str
         args: the options; ``set_`` and ``threads`` are read.
         values: what stands between the model's options and the threads; None is what was not given.
     """
-    variant = {"set": " ".join(sorted("=".join(one) for one in args.set_))} if args.set_ else {}
+    variant = {"set": " ".join(sorted("=".join(each) for each in args.set_))} if args.set_ else {}
     every = {**values, "threads": args.threads}
-    plain = {name: "default" if one is None else str(one) for name, one in every.items()}
+    plain = {name: "default" if each is None else str(each) for name, each in every.items()}
     return {**variant, **plain}
 
 
 def values_of(step: StepSpec, *names: str) -> dict[str, object]:
     """Return attributes of a step by name, for :func:`fields_of`."""
-    found = {name: getattr(step, name) for name in names}
+    values = {name: getattr(step, name) for name in names}
     if step.own is not None:
         from pydlbench.records.step import options_text
 
-        found["own"] = " ".join(filter(None, [options_text(step.options), *step.own.words()]))
-    return found
+        values["own"] = " ".join(filter(None, [options_text(step.options), *step.own.words()]))
+    return values
 
 
 def subjects_of(
@@ -352,7 +356,7 @@ def subjects_of(
             has = f"{' and '.join(named)} {'has' if len(named) == 1 else 'have'}"
             near = valid[min(_place(mode), len(valid) - 1)]
             raise UsageError(f"--mode {mode}: {has} no such mode; nearest: {near}")
-    found: list[tuple[str, str]] = []
+    subjects: list[tuple[str, str]] = []
     notes = []
     for name in named:
         own = FRAMEWORK_MODES[name]
@@ -367,8 +371,8 @@ def subjects_of(
             )
         elif not fitting:
             notes.append(f"{name} has no mode {', '.join(wanted or ())}, left out")
-        found += [(name, mode) for mode in fitting]
-    return tuple(found), tuple(notes)
+        subjects += [(name, mode) for mode in fitting]
+    return tuple(subjects), tuple(notes)
 
 
 def _place(mode: str) -> int:
@@ -379,11 +383,11 @@ def _place(mode: str) -> int:
 def _installed() -> list[str]:
     from pydlbench.backends.capabilities import is_there, of
 
-    found = [name for name in FRAMEWORKS if is_there(of(name))]
-    if not found:
+    installed = [name for name in FRAMEWORKS if is_there(of(name))]
+    if not installed:
         ways = " or ".join(of(name).install for name in FRAMEWORKS)
         raise BackendMissingError(f"--framework: none is installed; get one with: {ways}")
-    return found
+    return installed
 
 
 def devices(args: StepOptions) -> tuple[Sequence[str], tuple[str, ...]]:

@@ -19,20 +19,23 @@ from pydlbench.cli.options import (
     flag,
     flag_of,
 )
+from pydlbench.cli.output import Outputs
 from pydlbench.cli.parser import COMMANDS, command_parser, records
+from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import assignment
 from pydlbench.errors import UsageError, nearest
+from pydlbench.report.blocks import Block, Heading, Lines, Table, Title, run_lines
 from pydlbench.runner.sweep import Key, apply_rules, key_words, parse_sweep
+from pydlbench.store.place import user_path
 from pydlbench.units import counted, format_seconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from pydlbench.cli.options import CommandOptions, Option
-    from pydlbench.cli.output import Outputs
-    from pydlbench.report.blocks import Block
     from pydlbench.runner.execute import Outcome, Results
-    from pydlbench.runner.sweep import SweepFile, Table
+    from pydlbench.runner.sweep import SweepFile
+    from pydlbench.runner.sweep import Table as SweepTable
     from pydlbench.runner.tasks import Task
 
 # A file of a person; a machine's list of cases is a shell loop's matter.
@@ -81,15 +84,13 @@ def run(
         UsageError: bad input; nothing was measured and nothing written.
     """
     from pydlbench.cli.breakdown import BreakdownTask
-    from pydlbench.cli.output import Outputs
-    from pydlbench.cli.terminal import tell
 
-    outputs = Outputs.of(args)
+    outputs = Outputs.from_options(args)
     if args.dry_run and args.resume is not None:
         raise UsageError(
             f"--resume {args.resume}: not with --dry-run; nearest: leave one of them out"
         )
-    file = parse_sweep(*_asked(args), table_keys())
+    file = parse_sweep(*_file_text(args), table_keys())
     tasks, notes = read_file(file)
     if args.dry_run:
         show_plan(file, tasks, outputs)
@@ -109,7 +110,7 @@ def run(
         args,
         "sweep",
         tasks,
-        lambda found: show(file, found, outputs),
+        lambda finished: show(file, finished, outputs),
         sessions=session_factory,
         request={"file": file.path, "text": file.text},
         tolerant=True,
@@ -119,7 +120,7 @@ def run(
     return code
 
 
-def _asked(args: Options) -> tuple[str, str]:
+def _file_text(args: Options) -> tuple[str, str]:
     """Return the file's name and text; of a run that is resumed those that it was begun with.
 
     Raises:
@@ -133,15 +134,15 @@ def _asked(args: Options) -> tuple[str, str]:
     from pydlbench.cli.measuring import run_to_resume
 
     with run_to_resume(args, args.resume, "sweep") as (store, info):
-        asked: Mapping[str, Any] | None = store.request(info.id)
-    if asked is None or "text" not in asked:
+        request: Mapping[str, Any] | None = store.request(info.id)
+    if request is None or "text" not in request:
         raise UsageError(f"--resume {info.id}: it was kept without its file; start a new run")
-    if args.file is not None and read_text(args.file)[1] != asked["text"]:
+    if args.file is not None and read_text(args.file)[1] != request["text"]:
         raise UsageError(
             f"{args.file}: has changed since run {info.id} began; nearest: leave "
             "FILE out to go on with what it was, or leave --resume out"
         )
-    return str(asked["file"]), str(asked["text"])
+    return str(request["file"]), str(request["text"])
 
 
 def read_text(name: str) -> tuple[str, str]:
@@ -150,8 +151,6 @@ def read_text(name: str) -> tuple[str, str]:
     Raises:
         UsageError: it cannot be read.
     """
-    from pydlbench.store.place import user_path
-
     path = user_path(name)
     try:
         if name == "-":
@@ -167,7 +166,7 @@ def read_text(name: str) -> tuple[str, str]:
         raise UsageError(f"{name}: not UTF-8 text; nearest: a TOML file") from error
     except OSError as error:
         folder = path.parent
-        names = [one.name for one in folder.glob("*.toml")] if folder.is_dir() else []
+        names = [each.name for each in folder.glob("*.toml")] if folder.is_dir() else []
         near = nearest(path.name, names, 1) or names[:1]
         hint = f"; nearest: {folder / near[0]}" if near else ""
         raise UsageError(f"{name}: cannot be read ({error.strerror}){hint}") from error
@@ -181,19 +180,19 @@ def keys_of(kind: type[CommandOptions]) -> tuple[Key, ...]:
     """Return what a table or keywords may have, from a command's record."""
     return tuple(
         Key(
-            name=name if one.argument else flag_of(name).lstrip("-"),
-            takes=_takes(one),
-            positional=bool(one.argument),
-            refused=one.refused,
+            name=name if each.argument else flag_of(name).lstrip("-"),
+            takes=_takes(each),
+            positional=bool(each.argument),
+            refused=each.refused,
         )
-        for name, one in kind.declared().items()
+        for name, each in kind.declared().items()
     )
 
 
-def _takes(one: Option) -> str:
-    if one.read is assignment:
+def _takes(option: Option) -> str:
+    if option.read is assignment:
         return "pairs"
-    return "many" if one.many else "one" if one.metavar else "flag"
+    return "many" if option.many else "one" if option.metavar else "flag"
 
 
 def words_of(place: str, kind: type[CommandOptions], values: Mapping[str, Any]) -> list[str]:
@@ -246,11 +245,11 @@ def read_file(file: SweepFile) -> tuple[list[Task], list[str]]:
     wanted: set[str] = set()
     rows = 0
     for table in file.tables:
-        found: list[Task] = []
+        tasks_read: list[Task] = []
         for words in table.requests:
-            read, said = _read_request(table, words)
-            found += read
-            notes += [f"{table.place}: {text}" for text in said]
+            read, remarks = _read_request(table, words)
+            tasks_read += read
+            notes += [f"{table.place}: {text}" for text in remarks]
             rows += sum(len(task.rows) for task in read)
             if rows > _MOST_ROWS:
                 raise UsageError(
@@ -258,11 +257,11 @@ def read_file(file: SweepFile) -> tuple[list[Task], list[str]]:
                     "several files"
                 )
         kept, out = apply_rules(
-            table.place, table.exclude, [row for task in found for row in task.rows]
+            table.place, table.exclude, [row for task in tasks_read for row in task.rows]
         )
         if out:
             notes.append(f"{table.place}: exclude takes out {out} of {len(kept) + out} rows")
-        own, twice = _once(found, {id(row) for row in kept}, wanted)
+        own, twice = _once(tasks_read, {id(row) for row in kept}, wanted)
         tasks += own
         if twice:
             count = "1 row is" if twice == 1 else f"{twice} rows are"
@@ -277,7 +276,7 @@ def _once(tasks: Sequence[Task], kept: Collection[int], wanted: set[str]) -> tup
     """
     from pydlbench.runner.execute import row_key
 
-    left, twice = [], 0
+    kept_tasks, twice = [], 0
     for task in tasks:
         own = []
         for row in task.rows:
@@ -287,14 +286,14 @@ def _once(tasks: Sequence[Task], kept: Collection[int], wanted: set[str]) -> tup
                 own += [] if key in wanted else [row]
                 wanted.add(key)
         if own:
-            left.append(dataclasses.replace(task, rows=tuple(own)))
-    return left, twice
+            kept_tasks.append(dataclasses.replace(task, rows=tuple(own)))
+    return kept_tasks, twice
 
 
 _parser = functools.cache(command_parser)
 
 
-def _read_request(table: Table, words: Sequence[str]) -> tuple[list[Task], tuple[str, ...]]:
+def _read_request(table: SweepTable, words: Sequence[str]) -> tuple[list[Task], tuple[str, ...]]:
     """Return the tasks of one request and notes."""
     options = [word for word in words if word.startswith("--")]
     arguments = [word for word in words if not word.startswith("--")]
@@ -342,7 +341,6 @@ _SHARE_HIGH: Final = 10.0
 
 def show_plan(file: SweepFile, tasks: Sequence[Task], outputs: Outputs) -> None:
     """Show a file's rows with the time that their budgets allow for."""
-    from pydlbench.report.blocks import Heading, Lines, Table
 
     def command(task: Task) -> tuple[int, str, tuple[str, ...], Any]:
         return task.table, task.place, task.words, task.options.get("threads")
@@ -393,7 +391,7 @@ def _span_text(tasks: Sequence[Task]) -> str:
     bounds = _span(tasks).values()
     units = ((3600.0, "h"), (60.0, "min"))
     unit, name = next((pair for pair in units if max(bounds) >= 2 * pair[0]), (1.0, "s"))
-    low, high = (f"{x:.0f}" if x >= 9.5 else f"{x:.1f}" for x in (one / unit for one in bounds))
+    low, high = (f"{x:.0f}" if x >= 9.5 else f"{x:.1f}" for x in (bound / unit for bound in bounds))
     return f"{low} to {high} {name}"
 
 
@@ -444,7 +442,6 @@ def show(file: SweepFile, results: Results, outputs: Outputs) -> None:
     """
     from pydlbench.cli.runs import stored_report
     from pydlbench.records.run import RunInfo
-    from pydlbench.report.blocks import run_lines
     from pydlbench.report.json import run_document
     from pydlbench.store.documents import Loaded
 
@@ -480,20 +477,17 @@ def show(file: SweepFile, results: Results, outputs: Outputs) -> None:
 
 
 def _summary(file: SweepFile, results: Results) -> list[Block]:
-    from pydlbench.report.blocks import Heading, Lines, Title
 
     blocks: list[Block] = [Heading([file.title or file.path])]
     for table in file.tables:
-        outcomes = [each for each in results.outcomes if each.task.table == table.number]
+        outcomes = [outcome for outcome in results.outcomes if outcome.task.table == table.number]
         if outcomes:
             place = table.place.partition(": ")[2]
             blocks.append(Title(f"{place}  {_count(outcomes)}"))
             blocks.append(_of_table(table.kind, results, outcomes))
-    refused = [each for each in results.outcomes if each.status != "ok"]
+    refused = [outcome for outcome in results.outcomes if outcome.status != "ok"]
     reasons = [
-        f"{each.status}: {each.row.label if each.task.kind == 'layers' else _label(each)}: "
-        f"{each.reason}"
-        for each in refused[:_REASONS]
+        f"{outcome.status}: {_label(outcome)}: {outcome.reason}" for outcome in refused[:_REASONS]
     ]
     reasons += [f"... and {len(refused) - _REASONS} more"] if len(refused) > _REASONS else []
     last = [f"{_count(results.outcomes)}, run {results.run.id}"]
@@ -503,7 +497,7 @@ def _summary(file: SweepFile, results: Results) -> list[Block]:
 
 
 def _count(outcomes: Sequence[Outcome]) -> str:
-    ok = sum(one.status == "ok" for one in outcomes)
+    ok = sum(outcome.status == "ok" for outcome in outcomes)
     total = counted(len(outcomes), "row")
     return total if ok == len(outcomes) else f"{ok} of {total} ok"
 
@@ -511,18 +505,21 @@ def _count(outcomes: Sequence[Outcome]) -> str:
 def _of_table(kind: str, results: Results, outcomes: Sequence[Outcome]) -> Block:
     """Return a conclusion for layers, a line for each step."""
     from pydlbench.records.measurement import Measurement
-    from pydlbench.report.blocks import Lines, Table
     from pydlbench.report.verdicts import conclude_run
 
     if kind == "layers":
-        return Lines(conclude_run(results.run, [each.record(Measurement) for each in outcomes]))
-    ok = [each for each in outcomes if each.status == "ok"]
-    cells = [[_label(each), _LINES[kind](each.document)] for each in ok]
+        return Lines(
+            conclude_run(results.run, [outcome.record(Measurement) for outcome in outcomes])
+        )
+    ok = [outcome for outcome in outcomes if outcome.status == "ok"]
+    cells = [[_label(outcome), _LINES[kind](outcome.document)] for outcome in ok]
     return Table(("step", "result"), cells, (False, False))
 
 
-def _label(one: Outcome) -> str:
-    fields = one.row.fields
+def _label(outcome: Outcome) -> str:
+    fields = outcome.row.fields
+    if outcome.task.kind == "layers":
+        return outcome.row.label
     names = ("model", "set", "batch", "phase", "precision", "framework", "mode")
     words = [f"batch {fields[name]}" if name == "batch" else fields.get(name) for name in names]
     words += [fields[name] for name, usual in _USUAL.items() if fields.get(name, usual) != usual]
@@ -537,8 +534,8 @@ def _estimate(document: Mapping[str, Any]) -> str:
     from pydlbench.report.runs import dominant
     from pydlbench.report.verdicts import dominates
 
-    found = document["estimate"]
-    words = [f"{format_seconds(found['low'])} .. {format_seconds(found['high'])}"]
+    total = document["estimate"]
+    words = [f"{format_seconds(total['low'])} .. {format_seconds(total['high'])}"]
     if (leader := dominant(document)) is not None:
         words.append(dominates(*leader, document.get("dominant_rivals") or ()))
     elif document.get("dominant"):

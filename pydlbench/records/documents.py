@@ -232,7 +232,7 @@ class DiagnosisObject(Record, frozen=True, kw_only=True):
         mode: how the framework ran it.
         layout: of PyTorch's images.
         options: variant of the model.
-        found: its fields stand in the object itself.
+        diagnosis: its fields stand in the object itself.
     """
 
     model: str
@@ -243,9 +243,9 @@ class DiagnosisObject(Record, frozen=True, kw_only=True):
     mode: str
     layout: str
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    found: Diagnosis
+    diagnosis: Diagnosis
 
-    embedded = ("found",)
+    embedded = ("diagnosis",)
 
 
 class DiagnoseDocument(Document, frozen=True, kw_only=True):
@@ -267,13 +267,13 @@ class ProtocolDocument(Document, frozen=True, kw_only=True):
 
     Attributes:
         run: one run of a command: when, where, and with which libraries.
-        played: its fields stand in the document itself.
+        result: its fields stand in the document itself.
     """
 
     run: RunRecord
-    played: PlayedProtocol
+    result: PlayedProtocol
 
-    embedded = ("played",)
+    embedded = ("result",)
 
 
 class AgreementRow(Record, frozen=True, kw_only=True):

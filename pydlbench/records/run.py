@@ -61,8 +61,8 @@ class RunRecord(Record, frozen=True, kw_only=True):
 
     def devices(self) -> dict[str, Mapping[str, Any]]:
         """Return the device by number of threads; empty where there was only one number."""
-        found = self.device.get("by_threads")
-        return dict(found) if isinstance(found, Mapping) else {}
+        by_threads = self.device.get("by_threads")
+        return dict(by_threads) if isinstance(by_threads, Mapping) else {}
 
     def device_for(self, threads: int | None) -> Mapping[str, Any]:
         """Return the device as it was used with ``threads``, else that with the most threads."""

@@ -54,31 +54,31 @@ def names_of(rows: Iterable[Row]) -> str:
     return some_names(list(dict.fromkeys(describe(row) for row in rows)), _SHOWN)
 
 
-def side_lines(found: Comparison) -> list[str]:
+def side_lines(comparison: Comparison) -> list[str]:
     """Say what A and B are."""
-    lines = [f"{mark}  {_side(side)}" for mark, side in (("A", found.a), ("B", found.b))]
-    if found.passes:
+    lines = [f"{mark}  {_side(side)}" for mark, side in (("A", comparison.a), ("B", comparison.b))]
+    if comparison.passes:
         lines.append(
-            f"both measured here, interleaved, prepared anew {found.passes} times: "
-            f"{found.b.machine or 'machine not recorded'}"
+            f"both measured here, interleaved, prepared anew {comparison.passes} times: "
+            f"{comparison.b.machine or 'machine not recorded'}"
         )
-    if found.matching.axis:
-        first, second = found.matching.values
+    if comparison.matching.axis:
+        first, second = comparison.matching.values
         lines.append(
-            f"no row has the same setting in both: matched across {found.matching.axis}, "
+            f"no row has the same setting in both: matched across {comparison.matching.axis}, "
             f"A {first or 'none'}, B {second or 'none'}"
         )
     return lines
 
 
-def left_over(found: Comparison) -> list[str]:
+def left_over(comparison: Comparison) -> list[str]:
     """Say which rows have no partner, and which were skipped or failed."""
     lines = []
-    for mark, rows in (("A", found.matching.only_a), ("B", found.matching.only_b)):
+    for mark, rows in (("A", comparison.matching.only_a), ("B", comparison.matching.only_b)):
         if rows:
             lines.append(f"only in {mark}, {counted(len(rows), 'row')}: {names_of(rows)}")
     untimed: dict[tuple[str, str], list[Row]] = {}
-    for pair in found.matching.untimed:
+    for pair in comparison.matching.untimed:
         untimed.setdefault((pair.a.status, pair.b.status), []).append(pair.b)
     for (first, second), rows in untimed.items():
         which = "in both" if first == second else f"in A, {second} in B"
@@ -86,10 +86,10 @@ def left_over(found: Comparison) -> list[str]:
     return lines
 
 
-def unclear_reasons(found: Comparison) -> list[str]:
+def unclear_reasons(comparison: Comparison) -> list[str]:
     """Say why rows have no verdict where it is not the scatter between runs."""
     reasons: dict[str, list[Row]] = {}
-    for row in found.rows:
+    for row in comparison.rows:
         if row.estimate.reason is not None:
             reasons.setdefault(row.estimate.reason, []).append(row.b)
     return [
@@ -98,22 +98,23 @@ def unclear_reasons(found: Comparison) -> list[str]:
     ]
 
 
-def legend(found: Comparison) -> list[str]:
+def legend(comparison: Comparison) -> list[str]:
     """Explain the columns and what a verdict takes."""
-    settings = found.settings
+    settings = comparison.settings
     beyond = f"{100 * settings.margin:g} %"
     level = f"{100 * settings.confidence:g} %"
-    if found.passes:
-        interval_of = f"its {level} interval is that of {found.passes} preparations"
-    elif found.assumed_sd is None:
+    if comparison.passes:
+        interval_of = f"its {level} interval is that of {comparison.passes} preparations"
+    elif comparison.assumed_sd is None:
         interval_of = (
-            f"its {level} prediction interval counts what {found.replicates} runs of the same code "
-            "differ by"
+            f"its {level} prediction interval counts what {comparison.replicates} runs of the same "
+            "code differ by"
         )
     else:
         interval_of = (
             f"its {level} prediction interval assumes that runs of the same code differ by "
-            f"{100 * found.assumed_sd:g} % (standard deviation), as the store has too few of them"
+            f"{100 * comparison.assumed_sd:g} % (standard deviation), as the store has too few of "
+            "them"
         )
     chance = f"the chance of any false one among all rows is {100 * settings.alpha:g} %"
     return [
@@ -128,11 +129,11 @@ def legend(found: Comparison) -> list[str]:
 # What would decide a question that these runs leave open.
 
 
-def what_would_decide(found: Comparison, threshold: float) -> list[str]:
+def what_would_decide(comparison: Comparison, threshold: float) -> list[str]:
     """Say, a line per cause, why it is open whether rows are slower, and what would decide it.
 
     Args:
-        found: a comparison.
+        comparison: a comparison.
         threshold: slower by more than this fraction.
 
     Returns:
@@ -140,23 +141,23 @@ def what_would_decide(found: Comparison, threshold: float) -> list[str]:
     """
     causes: dict[str, list[Row]] = {}
     coarse: list[ComparedRow] = []
-    for row in found.undecided(threshold):
+    for row in comparison.undecided(threshold):
         reason = row.estimate.reason
         if reason is None:
             coarse.append(row)
         else:
-            causes.setdefault(f"{reason}; {_remedy(reason, found, row.b)}", []).append(row.b)
-    if lost := found.lost:
-        where = "not timed now" if found.passes else "timed in A and not in B"
+            causes.setdefault(f"{reason}; {_remedy(reason, comparison, row.b)}", []).append(row.b)
+    if lost := comparison.lost:
+        where = "not timed now" if comparison.passes else "timed in A and not in B"
         causes[f"{where}; measure again"] = lost
     lines = [
         f"{counted(len(rows), 'row')} ({names_of(rows)}): {cause}" for cause, rows in causes.items()
     ]
     if coarse:
-        told = [row.estimate.resolution for row in coarse if row.estimate.resolution is not None]
-        much = f"resolve no less than {least_change(min(told))}" if told else "have no resolution"
+        known = [row.estimate.resolution for row in coarse if row.estimate.resolution is not None]
+        much = f"resolve no less than {least_change(min(known))}" if known else "have no resolution"
         names = names_of(row.b for row in coarse)
-        ways = _either(_ways(found, [row.b for row in coarse]))
+        ways = _either(_ways(comparison, [row.b for row in coarse]))
         lines.append(f"{counted(len(coarse), 'row')} ({names}): {much}; {ways}")
     return lines
 
@@ -187,18 +188,18 @@ def judge(comparison: Comparison, threshold: float) -> Judgement:
     return Judgement("", tuple(f"cannot tell {limit}: {cause}" for cause in causes))
 
 
-def _remedy(reason: str, found: Comparison, row: Row) -> str:
+def _remedy(reason: str, comparison: Comparison, row: Row) -> str:
     if reason == CONTENDED:
         return "measure again when nothing else runs"
-    return _either(_ways(found, [row]))
+    return _either(_ways(comparison, [row]))
 
 
-def _ways(found: Comparison, rows: Sequence[Row]) -> list[str]:
+def _ways(comparison: Comparison, rows: Sequence[Row]) -> list[str]:
     """Return what would tell smaller changes."""
-    if found.passes:
+    if comparison.passes:
         return ["more --repetitions"]
     layers = any(row.kind in LAYER_KINDS for row in rows)
-    interleave = ["--interleave"] if layers and found.matching.axis else []
+    interleave = ["--interleave"] if layers and comparison.matching.axis else []
     return [*interleave, "more runs of both sides in the store"]
 
 
@@ -215,10 +216,10 @@ def _side(side: Side) -> str:
 
 def groups_of(rows: Sequence[ComparedRow]) -> dict[str, list[ComparedRow]]:
     """Return rows by their verdict."""
-    found: dict[str, list[ComparedRow]] = {}
+    groups: dict[str, list[ComparedRow]] = {}
     for row in rows:
-        found.setdefault(row.verdict, []).append(row)
-    return found
+        groups.setdefault(row.verdict, []).append(row)
+    return groups
 
 
 # -----------------------------------------------------------------------------
@@ -227,16 +228,16 @@ def groups_of(rows: Sequence[ComparedRow]) -> dict[str, list[ComparedRow]]:
 _NAMED = 3
 
 
-def conclude(found: Comparison) -> list[str]:
+def conclude(comparison: Comparison) -> list[str]:
     """Return the conclusion: what is slower, what faster, what the rest; then what to do.
 
     Args:
-        found: with at least one row.
+        comparison: with at least one row.
     """
-    if found.itself:
+    if comparison.itself:
         return ["A and B are the same measurement: it says nothing of how runs differ."]
-    groups = groups_of(found.rows)
-    total = len(found.rows)
+    groups = groups_of(comparison.rows)
+    total = len(comparison.rows)
     changed = [
         _changed(groups[verdict], total) for verdict in (SLOWER, FASTER) if verdict in groups
     ]
@@ -244,11 +245,11 @@ def conclude(found: Comparison) -> list[str]:
         sentence = f"B is {' and '.join(changed)}"
     elif len(groups.get(SAME, ())) == total:
         count = "the row is" if total == 1 else f"all {total} rows are"
-        sentence = f"A and B do not differ: {count} the same within {_margin(found)}"
+        sentence = f"A and B do not differ: {count} the same within {_margin(comparison)}"
     elif SAME in groups:
         sentence = (
             f"nothing is known to be faster or slower: {len(groups[SAME])} of "
-            f"{counted(total, 'row')} are the same within {_margin(found)}"
+            f"{counted(total, 'row')} are the same within {_margin(comparison)}"
         )
     else:
         sentence = f"nothing can be said for sure of {_those(total)}"
@@ -257,13 +258,13 @@ def conclude(found: Comparison) -> list[str]:
         for verdict, words in ((SAME, "the same"), (UNCLEAR, "unclear"))
         if verdict in groups and changed
     ]
-    overall = found.geomean
+    overall = comparison.geomean
     mean = ""
     if overall is not None and total > 1:
         mean = f"; all in all B takes {ratio_text(overall.ratio)}x A's time"
         mean += f" ({interval(overall)}, {overall.verdict})"
-    lines = [f"{sentence}{''.join(f', {one}' for one in rest)}{mean}."]
-    return [*lines, *_next(found, groups)]
+    lines = [f"{sentence}{''.join(f', {part}' for part in rest)}{mean}."]
+    return [*lines, *_next(comparison, groups)]
 
 
 def _changed(rows: list[ComparedRow], total: int) -> str:
@@ -286,16 +287,16 @@ def _range(first: str, second: str) -> str:
     return f"{number} to {last} {words}" if words == others else f"{first} to {second}"
 
 
-def _next(found: Comparison, groups: dict[str, list[ComparedRow]]) -> list[str]:
+def _next(comparison: Comparison, groups: dict[str, list[ComparedRow]]) -> list[str]:
     """Say what would tell more."""
     if UNCLEAR not in groups:
         return []
-    ways = _ways(found, [row.b for row in groups[UNCLEAR]])
+    ways = _ways(comparison, [row.b for row in groups[UNCLEAR]])
     return [f"what would tell more: {'; '.join(ways)}."]
 
 
-def _margin(found: Comparison) -> str:
-    return f"{100 * found.settings.margin:g} %"
+def _margin(comparison: Comparison) -> str:
+    return f"{100 * comparison.settings.margin:g} %"
 
 
 def _those(count: int) -> str:
@@ -327,44 +328,48 @@ _OF_AXIS: Final = {
 }
 
 
-def comparison_report(found: Comparison, *, everything: bool = True) -> list[Block]:
+def comparison_report(comparison: Comparison, *, everything: bool = True) -> list[Block]:
     """Return the conclusion, the sides, warnings, the rows, and what has no partner.
 
     Args:
-        found: with at least one row.
+        comparison: with at least one row.
         everything: all rows, however many there are.
     """
-    shown = _shown(found.rows, everything)
-    left = len(found.rows) - len(shown)
-    others = [*left_over(found), *unclear_reasons(found), *(f"note: {one}" for one in found.notes)]
+    shown = _shown(comparison.rows, everything)
+    more = len(comparison.rows) - len(shown)
+    others = [
+        *left_over(comparison),
+        *unclear_reasons(comparison),
+        *(f"note: {note}" for note in comparison.notes),
+    ]
     return [
-        Lines(conclude(found), bold=1),
-        Heading(side_lines(found), bold=0),
+        Lines(conclude(comparison), bold=1),
+        Heading(side_lines(comparison), bold=0),
         Lines(
-            [f"warning: {one.text}" for one in found.differences],
+            [f"warning: {difference.text}" for difference in comparison.differences],
             listed=True,
         ),
-        _rows_table(found, shown),
-        Lines([f"... {left} rows more; --all prints them"] if left else []),
+        _rows_table(comparison, shown),
+        Lines([f"... {more} rows more; --all prints them"] if more else []),
         Lines(others, listed=True),
-        Lines(legend(found)),
+        Lines(legend(comparison)),
     ]
 
 
-def _rows_table(found: Comparison, shown: Sequence[ComparedRow]) -> Table:
+def _rows_table(comparison: Comparison, shown: Sequence[ComparedRow]) -> Table:
     """Return rows with what they differ in, both times, ratio, resolution and verdict."""
     rows = [row.document() for row in shown]
     unit = time_unit([side.median or 0.0 for row in shown for side in (row.a, row.b)])
-    level = f"{100 * found.settings.confidence:g}_%_interval"
-    settings = " ".join(_varying(found, shown))
-    libraries = "a.library=A b.library=B" if found.installations else ""
+    level = f"{100 * comparison.settings.confidence:g}_%_interval"
+    settings = " ".join(_varying(comparison, shown))
+    libraries = "a.library=A b.library=B" if comparison.installations else ""
     names = (
         f"layer {settings} {libraries} a.median=A b.median=B ratio ci_low..ci_high={level} "
         "resolution verdict cycles"
     )
     slower = {at for at, row in enumerate(rows) if row.verdict == SLOWER}
     columns = columns_of(rows, names, seconds=partial(time_in, unit))
-    return Table.of(columns, rows, alarms=slower)
+    return Table.from_rows(columns, rows, alarms=slower)
 
 
 def _shown(rows: Sequence[ComparedRow], everything: bool) -> Sequence[ComparedRow]:
@@ -379,9 +384,9 @@ def _shown(rows: Sequence[ComparedRow], everything: bool) -> Sequence[ComparedRo
     return [rows[at] for at in sorted(kept)]
 
 
-def _varying(found: Comparison, rows: Sequence[ComparedRow]) -> list[str]:
+def _varying(comparison: Comparison, rows: Sequence[ComparedRow]) -> list[str]:
     """Return the settings along which rows differ, but for those they are matched across."""
-    across = _OF_AXIS.get(found.matching.axis or "", ())
+    across = _OF_AXIS.get(comparison.matching.axis or "", ())
     varying = []
     for axis in _AXES:
         values = {getattr(row.b, axis) for row in rows}

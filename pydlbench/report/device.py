@@ -70,16 +70,16 @@ def _gpu_report(record: GpuRecord) -> list[Block]:
         limit = record.facts.memory_bytes_per_s
         theory = None if limit is None else {"memory": limit}
         counted = "GB/s as the pattern counts its arrays: a copy counts what it reads and writes."
-        found = _bandwidths(record.bandwidths, _GPU_LEVELS, counted, theory)
+        bandwidths = _bandwidths(record.bandwidths, _GPU_LEVELS, counted, theory)
     else:
         reason = record.bandwidth_reason
-        found = [Lines([f"no bandwidths: {reason}"] if reason is not None else [])]
+        bandwidths = [Lines([f"no bandwidths: {reason}"] if reason is not None else [])]
     return [
         Facts(list(_gpu_facts(record))),
         _peaks_table(record.peaks, "rated"),
         Lines(derivations),
         Lines(start),
-        *found,
+        *bandwidths,
     ]
 
 
@@ -175,16 +175,18 @@ def _rate(bandwidth: Bandwidth | None) -> str:
 
 def _windows(bandwidths: Sequence[Bandwidth]) -> Iterator[str]:
     """Say what the figures of a bandwidth are, and how many windows are behind them."""
-    counts = [max(1, len(one.windows)) for one in bandwidths]
+    counts = [max(1, len(bandwidth.windows)) for bandwidth in bandwidths]
     some = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else f"{counts[0]}"
     yield (
         f"the best round of the slowest and of the fastest of {some} windows each, and in brackets "
         "the median round; the fastest is the roof"
     )
-    disturbed = sum(one.disturbed for one in bandwidths)
+    disturbed = sum(bandwidth.disturbed for bandwidth in bandwidths)
     if disturbed:
         yield f"{disturbed} windows were disturbed, and taken again"
-    reasons = dict.fromkeys(one.disturbance for one in bandwidths if one.disturbance)
+    reasons = dict.fromkeys(
+        bandwidth.disturbance for bandwidth in bandwidths if bandwidth.disturbance
+    )
     yield from (f"*: no window was undisturbed: {reason}" for reason in reasons)
 
 
@@ -232,12 +234,12 @@ def _cpu_facts(record: DeviceRecord) -> Iterator[tuple[str, str]]:
 
 def _of_each(record: DeviceRecord) -> str:
     """The slowest, the middle and the fastest CPU's clock; nothing where one alone was read."""
-    peak = next((one for one in record.peaks if len(one.clocks_hz) > 1), None)
+    peak = next((peak for peak in record.peaks if len(peak.clocks_hz) > 1), None)
     if peak is None:
         return ""
     clocks = sorted(peak.clocks_hz)
     ends = (clocks[0], median(clocks), clocks[-1])
-    low, middle, high = (format_hz(one) for one in ends)
+    low, middle, high = (format_hz(end) for end in ends)
     return f"; all {len(clocks)} CPUs busy: {low} .. {high}, median {middle}"
 
 
@@ -294,9 +296,9 @@ def _gpu_facts(record: GpuRecord) -> Iterator[tuple[str, str]]:
     if state:
         yield "state", state
     versions = (("driver", facts.driver_version), ("runtime", facts.runtime_version))
-    told = [f"{version} ({name})" for name, version in versions if version]
-    if told:
-        yield "CUDA", ", ".join(told)
+    texts = [f"{version} ({name})" for name, version in versions if version]
+    if texts:
+        yield "CUDA", ", ".join(texts)
     for name, version in record.libraries.items():
         if not name.endswith(" path"):
             path = record.libraries.get(f"{name} path")
@@ -336,12 +338,12 @@ def _clock(record: GpuRecord) -> str:
 
 
 def _state(record: GpuRecord) -> str:
-    told = record.nvml
+    readings = record.nvml
     items = []
-    if told.get("power_limit_w") is not None:
-        items.append(f"power limit {told['power_limit_w']:.0f} W")
-    if told.get("temperature_c") is not None:
-        items.append(f"{told['temperature_c']:.0f} degrees C before the probes")
+    if readings.get("power_limit_w") is not None:
+        items.append(f"power limit {readings['power_limit_w']:.0f} W")
+    if readings.get("temperature_c") is not None:
+        items.append(f"{readings['temperature_c']:.0f} degrees C before the probes")
     return ", ".join(items)
 
 
@@ -419,10 +421,10 @@ def price_cards(
         prices: USD by card name.
         images_per_s: throughput by card name.
     """
-    found = []
+    priced = []
     for card in cards:
         derived = _derived(card)
-        found.append(
+        priced.append(
             PricedCard(
                 card=card,
                 tflops={**derived, **card.tflops},
@@ -431,7 +433,7 @@ def price_cards(
                 images_per_s=images_per_s.get(card.name),
             )
         )
-    return tuple(found)
+    return tuple(priced)
 
 
 def cards_report(cards: Sequence[PricedCard]) -> list[Block]:
@@ -477,12 +479,12 @@ def _derived(card: KnownCard) -> dict[str, float]:
         multiprocessors=card.multiprocessors,
         memory_bytes=int(card.memory_gb * 1e9),
     )
-    found = {}
+    figures = {}
     for name in _TITLES:
         peak = theoretical_peak(facts, name, accumulate=accumulator(name))
         if peak is not None and name not in card.tflops:
-            found[name] = peak.flops_per_s / 1e12
-    return found
+            figures[name] = peak.flops_per_s / 1e12
+    return figures
 
 
 def _number(value: float | None, digits: int = 4) -> str:

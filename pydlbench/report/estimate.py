@@ -69,24 +69,24 @@ def estimate_report(
         blocks.append(Facts(_sums(step, rows)))
         blocks.append(Lines(estimate_conclusion(step, rows)))
     missing: dict[str, list[str]] = {}
-    for one in step.missing:
-        missing.setdefault(one["reason"], []).append(f"{one['layer']} {one['pass']}")
+    for each in step.missing:
+        missing.setdefault(each["reason"], []).append(f"{each['layer']} {each['pass']}")
     lines = [f"not in the sum: {some_names(who)}: {why}" for why, who in missing.items()]
     if step.recorded is not None:
         blocks.append(Lines(list(_recorded(step.recorded)), listed=True))
     return [*blocks, Lines(lines, alarm=True)]
 
 
-def _recorded(found: Recorded) -> Iterator[str]:
+def _recorded(recorded: Recorded) -> Iterator[str]:
     """Say how much of a recorded step the sum stands for, what it lacks, and notes."""
-    calls, size = percent(found.native_calls), percent(found.native_bytes)
+    calls, size = percent(recorded.native_calls), percent(recorded.native_bytes)
     yield f"kinds of layers stand for {calls} of the calls, {size} of their bytes, timed or not"
     reasons: dict[str, list[str]] = {}
-    for name, why in found.unmapped.items():
+    for name, why in recorded.unmapped.items():
         reasons.setdefault(why.removeprefix(f"{name.rpartition('.')[2]}: "), []).append(name)
     for why, names in reasons.items():
         yield f"not in the sum: {some_names(names)}{f': {why}' if why else ''}"
-    yield from (f"note: {one}" for one in found.notes)
+    yield from (f"note: {note}" for note in recorded.notes)
 
 
 def _table(step: StepEstimate, top: int | None) -> Table:
@@ -95,16 +95,16 @@ def _table(step: StepEstimate, top: int | None) -> Table:
         ranked = sorted(step.groups, key=lambda layer: -layer.time_s)
         shown, others = ranked[:top], ranked[top:]
         if others:
-            named: dict[str, Any] = {"name": f"{sum(one.count for one in others)} others"}
+            named: dict[str, Any] = {"name": f"{sum(other.count for other in others)} others"}
             named |= {"kind": "", "bound": None, "efficiency": None}
             sums = {
-                name: sum(getattr(one, name) for one in others)
+                name: sum(getattr(layer, name) for layer in others)
                 for name in ("time_s", "hot_s", "cold_s", "share")
             }
             shown.append(EstimatedLayer(**named, **sums))
     passes = [name for name in _PASSES if any(name in layer.passes for layer in step.layers)]
     by_pass = [f"passes.{name}={_PASSES[name]}" for name in (passes if len(passes) > 1 else ())]
-    return Table.of(columns_of(shown, _COLUMNS.format(" ".join(by_pass))), shown)
+    return Table.from_rows(columns_of(shown, _COLUMNS.format(" ".join(by_pass))), shown)
 
 
 def _bar(layer: EstimatedLayer) -> Bar:
@@ -112,18 +112,18 @@ def _bar(layer: EstimatedLayer) -> Bar:
 
 
 def _sums(step: StepEstimate, rows: Sequence[Measurement]) -> list[tuple[str, str]]:
-    found = step.estimate
-    hot, cold = format_seconds(found.hot_s), format_seconds(found.cold_s)
-    width, middle = format_seconds(found.half_width_s), format_seconds(found.time_s)
-    rate = "" if found.images_per_s is None else f", {si(found.images_per_s, 'images/s')}"
-    kernels = f"{found.kernels_measured} distinct kernels stand for {found.kernels_in_step}"
-    roof = "-" if found.roof_s is None else format_seconds(found.roof_s)
+    total = step.estimate
+    hot, cold = format_seconds(total.hot_s), format_seconds(total.cold_s)
+    width, middle = format_seconds(total.half_width_s), format_seconds(total.time_s)
+    rate = "" if total.images_per_s is None else f", {si(total.images_per_s, 'images/s')}"
+    kernels = f"{total.kernels_measured} distinct kernels stand for {total.kernels_in_step}"
+    roof = "-" if total.roof_s is None else format_seconds(total.roof_s)
     kinds = ", ".join(
-        f"{kind} {percent(seconds / found.time_s)}"
+        f"{kind} {percent(seconds / total.time_s)}"
         for kind, seconds in list(step.kinds.items())[:5]
     )
     sizes = ", ".join(f"{name} {format_bytes(size)}" for name, size in step.memory_bytes.items())
-    alone, why = found.kernels_without_cold, found.without_cold
+    alone, why = total.kernels_without_cold, total.without_cold
     doubt = f"{alone} of them without cold caches, hot stands for both: {why}"
     return [
         ("estimate", f"{middle}: {hot} (hot caches) to {cold} (cold), sampling +-{width}{rate}"),
@@ -141,21 +141,21 @@ def _visits(rows: Sequence[Measurement]) -> list[tuple[str, str]]:
     visits = [row.time.repetitions for row in rows if row.time is not None]
     if max(visits, default=1) == 1:
         return []
-    few = sum(one < max(visits) for one in visits)
+    few = sum(visit < max(visits) for visit in visits)
     less = f", {few} of {len(visits)} rows, which hardly move the sum, fewer" if few else ""
     return [("repetitions", f"{max(visits)}{less}")]
 
 
 def _fewer_flops(step: StepEstimate) -> list[tuple[str, str]]:
     """Say which layers run an algorithm that needs fewer FLOPs than their roofs count."""
-    found: dict[str, list[str]] = {}
+    by_algorithm: dict[str, list[str]] = {}
     for layer in step.layers:
         for pass_, algorithm in layer.algorithms.items():
             if (name := fewer_flops(algorithm)) is not None:
-                found.setdefault(name, []).append(f"{layer.name} {pass_}")
+                by_algorithm.setdefault(name, []).append(f"{layer.name} {pass_}")
     return [
         ("of roof", f"{some_names(names)}: {name}: roofs count a direct kernel's FLOPs")
-        for name, names in found.items()
+        for name, names in by_algorithm.items()
     ]
 
 
@@ -222,7 +222,7 @@ def summary_report(model: SummaryDocument) -> list[Block]:
     columns = columns_of(model.layers, "name op shape problem parameters macs_forward")
     return [
         Heading([head], bold=0),
-        Table.of(columns, model.layers),
+        Table.from_rows(columns, model.layers),
         Facts(totals),
         Lines([note]),
     ]

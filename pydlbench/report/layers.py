@@ -57,9 +57,9 @@ def layers_report(
     if not rows:
         return [Lines(["nothing was timed"])]
     timed = [row for row in rows if row.ok]
-    beside = any(row.ratio for row in timed)
+    compared = any(row.ratio for row in timed)
     # Sums follow from the backend that a row is named after: "bf16 float32" says nothing.
-    axes = [axis for axis in varying(rows) if not (beside and axis == "accumulate")]
+    axes = [axis for axis in varying(rows) if not (compared and axis == "accumulate")]
 
     def name(row: Measurement) -> str:
         return label(row, axes)
@@ -67,7 +67,9 @@ def layers_report(
     apart = [row for row in timed if disagreement(row) is not None]
     blocks: list[Block] = [
         Heading(heading(run, timed or rows)),
-        interleaved_table(timed) if beside else Table.of(columns(timed) if timed else (), timed),
+        interleaved_table(timed)
+        if compared
+        else Table.from_rows(columns(timed) if timed else (), timed),
         *roofline(run, timed),
         *samples(
             [
@@ -79,8 +81,8 @@ def layers_report(
         *batches(_rates(timed), "TFLOP/s"),
         *_refused(rows, name),
         Lines([*_footnotes(timed, name), *gpu_notes(timed, name), *explanations(timed, name)]),
-        _named_table(apart if len(apart) > _NAMED else (), name, _BY_CLOCK),
-        _named_table([row for row in timed if row.sustained_s], name, _SUSTAINED),
+        *_named_table(apart if len(apart) > _NAMED else (), name, _BY_CLOCK),
+        *_named_table([row for row in timed if row.sustained_s], name, _SUSTAINED),
     ]
     if algorithms:
         for row in rows:
@@ -116,7 +118,7 @@ def ncu_command(row: Measurement) -> list[str]:
     first, *others = (shlex.join(words) for words in lines)
     return [
         f"PYDLBENCH_GATE=0 {first} \\",
-        *(f"  {one} \\" for one in others[:-1]),
+        *(f"  {other} \\" for other in others[:-1]),
         f"  {others[-1]}",
     ]
 
@@ -155,7 +157,7 @@ def _footnotes(
         yield from (f"stopped: {reason}: {names}" for reason, names in stops)
     if not several:
         yield from map(_few_visits, filter(_in_one_process, timed))
-        yield from (f"beside the kernel: {cost}" for cost in map(_beside, timed) if cost)
+        yield from (f"beside the kernel: {cost}" for cost in map(_outside, timed) if cost)
     yield from _contended(timed, name_of)
     for algorithm, names in _fewer_flops(timed, name_of).items():
         yield (
@@ -182,11 +184,11 @@ def _fewer_flops(
     timed: Sequence[Measurement], name_of: Callable[[Measurement], str]
 ) -> dict[str, list[str]]:
     """Return the rows whose algorithm needs fewer FLOPs than are counted, by the algorithm."""
-    found: dict[str, list[str]] = {}
+    by_algorithm: dict[str, list[str]] = {}
     for row in timed:
         if row.fewer_flops is not None:
-            found.setdefault(row.fewer_flops, []).append(name_of(row))
-    return found
+            by_algorithm.setdefault(row.fewer_flops, []).append(name_of(row))
+    return by_algorithm
 
 
 def _stop_of(several: bool) -> Callable[[Measurement], str]:
@@ -211,7 +213,7 @@ def _contended(
     yield f"contended: {names}: {'; '.join(reasons)}"
 
 
-def _beside(row: Measurement) -> str:
+def _outside(row: Measurement) -> str:
     """What the kernel needs and its time leaves out: reorders, memory, creation."""
     parts = []
     if row.reorder_s:
@@ -261,7 +263,7 @@ def algorithms_report(row: Measurement, name: str) -> list[Block]:
         *columns_of(candidates, _MORE),
     ]
     launched = [_launch(kernel) for kernel in row.kernels]
-    return [Lines([title, *launched]), Table.of(columns, candidates)]
+    return [Lines([title, *launched]), Table.from_rows(columns, candidates)]
 
 
 def _launch(kernel: Mapping[str, Any]) -> str:
@@ -334,9 +336,10 @@ _BY_CLOCK: Final = (
 
 def _named_table(
     rows: Sequence[Measurement], name_of: Callable[[Measurement], str], names: str
-) -> Table:
-    """Return rows by their names, with some of their fields."""
-    return Table.of([Column("row", name_of, right=False), *columns_of(rows, names)], rows)
+) -> Iterator[Table]:
+    """Yield rows by their names, with some of their fields; nothing without a row."""
+    if rows:
+        yield Table.from_rows([Column("row", name_of, right=False), *columns_of(rows, names)], rows)
 
 
 def _some(names: Sequence[str], rows: int) -> str:
@@ -347,7 +350,7 @@ def _units(
     rows: Sequence[Measurement], name_of: Callable[[Measurement], str]
 ) -> dict[str, list[str]]:
     """Which rows ran on other arithmetic units than their precision suggests."""
-    found: dict[str, list[str]] = {}
+    by_remark: dict[str, list[str]] = {}
     for row in rows:
         if not row.device.startswith("cuda") or without_sides(row.kind) not in ("conv", "gemm"):
             continue
@@ -357,8 +360,8 @@ def _units(
             remark = "the fastest right kernel uses no tensor cores"
         else:
             continue
-        found.setdefault(remark, []).append(name_of(row))
-    return found
+        by_remark.setdefault(remark, []).append(name_of(row))
+    return by_remark
 
 
 def disagreement(row: Measurement) -> str | None:
@@ -371,10 +374,10 @@ def disagreement(row: Measurement) -> str | None:
     times = row.launch_s
     if not times or not all(times.get(name) for name in _CLOCKS):
         return None
-    found = [times[name] for name in _CLOCKS]
-    if max(found) <= (1 + _AGREE) * min(found):
+    seconds = [times[name] for name in _CLOCKS]
+    if max(seconds) <= (1 + _AGREE) * min(seconds):
         return None
-    event, graph, host = map(format_seconds, found)
+    event, graph, host = map(format_seconds, seconds)
     text = f"{event} between events, {graph} in a graph, {host} on the host's clock"
     enqueue = times.get("enqueue")
     if enqueue is None:
@@ -385,12 +388,12 @@ def disagreement(row: Measurement) -> str | None:
 def _held_down(
     rows: Sequence[Measurement], name_of: Callable[[Measurement], str]
 ) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    by_reason: dict[str, list[str]] = {}
     for row in rows:
         for reason in (row.gpu or {}).get("reasons", ()):
             if reason != "idle":
-                found.setdefault(reason, []).append(name_of(row))
-    return found
+                by_reason.setdefault(reason, []).append(name_of(row))
+    return by_reason
 
 
 # -----------------------------------------------------------------------------
@@ -418,15 +421,15 @@ def explanations(
         for problem in by_problem(rows)
         for row in problem
         if row.ratio
-        and any(one.contended for one in problem if one.who in (row.who, row.ratio["to"]))
+        and any(each.contended for each in problem if each.who in (row.who, row.ratio["to"]))
     }
     for row in rows:
         if not row.causes or row.ratio is None or id(row) in disturbed:
             continue
-        found = [cause for cause in row.causes if cause["cause"] != _UNEXPLAINED]
-        rest = next((one for one in row.causes if one["cause"] == _UNEXPLAINED), None)
-        parts = [_share(cause) for cause in found] or ["no cause found"]
-        if rest is not None and found:
+        known = [cause for cause in row.causes if cause["cause"] != _UNEXPLAINED]
+        rest = next((cause for cause in row.causes if cause["cause"] == _UNEXPLAINED), None)
+        parts = [_share(cause) for cause in known] or ["no cause found"]
+        if rest is not None and known:
             share = rest["share"]
             more = f"together {percent(-share)} more than the gap"
             parts.append(more if share < -_SLACK else f"unexplained {percent(max(0.0, share))}")
@@ -453,8 +456,8 @@ def evidence(rows: Sequence[Measurement], name_of: Callable[[Measurement], str])
         faults = row.faults or {}
         if faults.get("default") is not None:
             kept = faults.get("warm")
-            beside = "" if kept is None else f", {kept:.0f} with pages kept"
-            lines.append(f"  page faults per call: {faults['default']:.0f}{beside}")
+            warm = "" if kept is None else f", {kept:.0f} with pages kept"
+            lines.append(f"  page faults per call: {faults['default']:.0f}{warm}")
         lines += [f"  {note}" for note in row.notes]
         if lines:
             yield f"{name_of(row)}:"

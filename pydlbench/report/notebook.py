@@ -59,7 +59,7 @@ def _answer(record: Any) -> list[dict[str, Any]]:
 
 def _comparison(record: Any) -> list[Block]:
     names = "layer pass_ precision backend ratio=B_/_A ci_low..ci_high verdict"
-    return [Table.of(columns_of(record.rows, names), record.rows)]
+    return [Table.from_rows(columns_of(record.rows, names), record.rows)]
 
 
 def _peaks(record: Any) -> list[Block]:

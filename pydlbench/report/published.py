@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _PLAIN: Final = "plain step: our step, which need not include all that the published one does"
 _FIGURE: Final = "model stage precision batch hardware year framework published unit"
-_BESIDE: Final = " ".join(f"figure.{name}" for name in _FIGURE.split())
+_OF_PAIR: Final = " ".join(f"figure.{name}" for name in _FIGURE.split())
 _OWN: Final = "own.value own.who own.speedup own.marks"
 
 
@@ -32,9 +32,9 @@ def published_report(figures: Sequence[PublishedFigure], *, own: bool) -> list[B
     shown = [figure for figure in figures if figure.own or not own]
     pairs = _pairs(shown)
     if own:
-        table = Table.of(columns_of(pairs, f"{_BESIDE} {_OWN}"), pairs)
+        table = Table.from_rows(columns_of(pairs, f"{_OF_PAIR} {_OWN}"), pairs)
     else:
-        table = Table.of(columns_of(shown, f"{_FIGURE} note"), shown)
+        table = Table.from_rows(columns_of(shown, f"{_FIGURE} note"), shown)
     return [
         Lines([published_conclusion(figures, own=own)], bold=1),
         table,

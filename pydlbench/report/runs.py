@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def runs_table(runs: Sequence[RunInfo]) -> Table:
     """Return the table, in the order given; times are local ones."""
-    return Table.of(columns_of(runs, RunInfo.columns), runs)
+    return Table.from_rows(columns_of(runs, RunInfo.columns), runs)
 
 
 # -----------------------------------------------------------------------------
@@ -53,6 +53,6 @@ def _disturbed(document: Mapping[str, Any]) -> bool:
 def _first_is_disturbed(document: Mapping[str, Any]) -> bool:
     name = (document.get("dominant_group") or {}).get("layer") or document.get("dominant")
     return any(
-        one.get("contended") and name in (one.get("name"), one.get("like"))
-        for one in document.get("layers") or ()
+        layer.get("contended") and name in (layer.get("name"), layer.get("like"))
+        for layer in document.get("layers") or ()
     )

@@ -301,7 +301,7 @@ def record_of(case: StepSpec, session: Session, facts: StepFacts, samples: Serie
             f"{found.disturbed} of {found.rounds} rounds were disturbed: {found.reason}"
         )
     return StepRecord(
-        case=msgspec.structs.replace(case, batch=facts.batch),
+        spec=msgspec.structs.replace(case, batch=facts.batch),
         status="failed" if wrong else "ok",
         reason="; ".join(f"{one.name}: {one.detail}" for one in wrong) or None,
         time=time,
@@ -339,7 +339,7 @@ def _threads(case: StepSpec, session: Session) -> int | None:
 def _refused(case: StepSpec, session: Session, error: PydlbenchError) -> StepRecord:
     absent = isinstance(error, (UnsupportedError, BackendMissingError))
     status = "skipped" if absent else "failed"
-    return StepRecord(case=case, status=status, reason=str(error), threads=_threads(case, session))
+    return StepRecord(spec=case, status=status, reason=str(error), threads=_threads(case, session))
 
 
 # -----------------------------------------------------------------------------

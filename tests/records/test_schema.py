@@ -168,7 +168,7 @@ def test_a_diagnosis_is_valid(run_record, capsys, monkeypatch):
 
     def found(case, *_: Any) -> Diagnosis:
         saving = Saving(
-            seconds=0.03, low=0.02, high=0.04, step_s=0.1, of="step", how="in turn", rounds=9
+            seconds=0.03, low=0.02, high=0.04, step_s=0.1, subject="step", how="in turn", rounds=9
         )
         one = Finding(
             problem="first touch",
@@ -180,7 +180,7 @@ def test_a_diagnosis_is_valid(run_record, capsys, monkeypatch):
             next="pydlbench breakdown mnist",
             parts=frozenset({"allocation"}),
         )
-        return Diagnosis(step=StepRecord(case=case, status="failed", reason="x"), findings=(one,))
+        return Diagnosis(step=StepRecord(spec=case, status="failed", reason="x"), findings=(one,))
 
     class Session:
         run = run_record
