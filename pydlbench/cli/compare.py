@@ -25,11 +25,10 @@ from pydlbench.cli.options import (
     flag_of,
     option,
 )
-from pydlbench.cli.output import Outputs, reading_runs, without_collection
-from pydlbench.cli.terminal import Progress, tell
-from pydlbench.cli.values import FINDING, UNDECIDED, fail_on, percentage, whole_number
+from pydlbench.cli.output import Outputs, gate, reading_runs, without_collection
+from pydlbench.cli.terminal import Progress
+from pydlbench.cli.values import fail_on, percentage, whole_number
 from pydlbench.errors import PydlbenchError, UnsupportedError, UsageError
-from pydlbench.report.blocks import some_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from pydlbench.compare.match import Matching
     from pydlbench.compare.rerun import RerunPair
     from pydlbench.compare.rows import Row, Side
-    from pydlbench.records.fleet import FleetComparison
     from pydlbench.records.published import OwnFigure
     from pydlbench.records.specs import KernelSpec
     from pydlbench.records.step import StepSpec
@@ -218,7 +216,7 @@ def _fleets(args: Options, runs: Sequence[Loaded], outputs: Outputs) -> int:
     """
     from pydlbench.fleet.compare import compare_fleets
     from pydlbench.fleet.gather import TABLE
-    from pydlbench.report.fleet import fleet_comparison
+    from pydlbench.report.fleet import fleet_comparison, judge_changes
 
     other = next((each.info for each in runs if each.info.kind != "fleet"), None)
     if other is not None:
@@ -241,38 +239,8 @@ def _fleets(args: Options, runs: Sequence[Loaded], outputs: Outputs) -> int:
     if args.fail_on is None:
         return 0
     threshold = args.fail_on[1]
-    return _judged_fleets(
-        comparison if threshold <= beyond else compare_fleets(before, after, threshold)
-    )
-
-
-def _judged_fleets(comparison: FleetComparison) -> int:
-    """Return the exit code under ``--fail-on``; what is within the margin is no change."""
-    by = f"{100 * comparison.beyond:g} %"
-    slower = list(dict.fromkeys(change.node for change in comparison.with_verdict("SLOWER")))
-    if slower:
-        tell(f"--fail-on: {len(slower)} nodes are slower by more than {by}: {some_names(slower)}")
-        return FINDING
-    whole = comparison.changes[-1].metric if comparison.changes else ""
-    beyond = [
-        change
-        for change in comparison.with_verdict("UNCLEAR")
-        if (change.change or 0.0) > comparison.beyond
-    ]
-    unclear = [effect.node for effect in beyond if effect.metric == whole]
-    causes = []
-    if unclear:
-        causes.append(f"{by} cannot be told of {some_names(unclear)}; more --rounds would tell")
-    if comparison.gone:
-        causes.append(f"the second run has no time of {some_names(comparison.gone)}")
-    judged = {change.node for change in comparison.changes}
-    if alone := [name for name in comparison.nodes if name not in judged]:
-        causes.append(f"nothing is known of {some_names(alone)}: no other node of the kind")
-    elif not (comparison.with_verdict("SAME") or comparison.with_verdict("FASTER")):
-        causes.append("of no node is it known whether it changed; more --rounds would tell")
-    for cause in causes:
-        tell(f"--fail-on: {cause}")
-    return UNDECIDED if causes else 0
+    wide = comparison if threshold <= beyond else compare_fleets(before, after, threshold)
+    return gate(*judge_changes(wide))
 
 
 def _nothing(comparison: Comparison) -> str:
@@ -299,13 +267,7 @@ def _judged(comparison: Comparison, threshold: float) -> int:
     """Return the exit code under ``--fail-on``, and say on stderr what it comes from."""
     from pydlbench.report.compare import judge
 
-    judgement = judge(comparison, threshold)
-    for line in filter(None, (judgement.slower, *judgement.undecided)):
-        tell(f"--fail-on: {line}")
-    sys.stdout.flush()
-    if judgement.slower:
-        return FINDING
-    return UNDECIDED if judgement.undecided else 0
+    return gate(*judge(comparison, threshold))
 
 
 # -----------------------------------------------------------------------------

@@ -23,11 +23,9 @@ from pydlbench.cli.options import (
     as_given,
     option,
 )
-from pydlbench.cli.output import Outputs, reading_runs, without_collection
+from pydlbench.cli.output import Outputs, gate, reading_runs, without_collection
 from pydlbench.cli.terminal import tell
 from pydlbench.cli.values import (
-    FINDING,
-    UNDECIDED,
     one_of,
     percentage,
     positive_seconds,
@@ -35,7 +33,7 @@ from pydlbench.cli.values import (
     whole_number,
 )
 from pydlbench.errors import PydlbenchError, UsageError, nearest
-from pydlbench.report.blocks import Block, run_lines, some_names
+from pydlbench.report.blocks import Block, run_lines
 from pydlbench.store.place import chosen_path, user_path
 
 if TYPE_CHECKING:
@@ -436,27 +434,13 @@ def _collect(args: CollectOptions, outputs: Outputs) -> str:
 
 
 def _verdict(args: VerdictOptions, store: Store, name: str, outputs: Outputs) -> int:
-    from pydlbench.report.fleet import unclear_rows, unknown_nodes
+    from pydlbench.report.fleet import judge_nodes
     from pydlbench.store.documents import Loaded
 
     loaded = Loaded(store.info(name), store.record(name), store)
     with without_collection():
         verdict = _show(loaded, outputs, args.beyond, args.model)
-    if args.fail_on is None:
-        return 0
-    if verdict.slow:
-        tell(f"--fail-on: {len({item.node for item in verdict.slow})} nodes are slow")
-        return FINDING
-    unclear, unknown = unclear_rows(verdict), unknown_nodes(verdict)
-    if unclear:
-        names = some_names([effect.node for effect in unclear])
-        tell(f"--fail-on: it cannot be told of {names}; more --rounds would tell")
-    if unknown:
-        tell(f"--fail-on: nothing is known of {some_names(unknown)}")
-    if not any(node.verdict in ("SAME", "FAST") for node in verdict.nodes):
-        tell("--fail-on: no node is known to be as fast as others; more --rounds would tell")
-        return UNDECIDED
-    return UNDECIDED if unclear or unknown else 0
+    return 0 if args.fail_on is None else gate(*judge_nodes(verdict))
 
 
 def judged(run: Loaded, beyond: float = _BEYOND, model: str | None = None) -> FleetVerdict:

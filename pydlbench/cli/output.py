@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.cli.terminal import tell
+from pydlbench.cli.values import FINDING, UNDECIDED
 from pydlbench.errors import PydlbenchError, StoreError, UsageError
 from pydlbench.report.text import STDOUT, Style, as_markdown, as_text, check_writable, write_text
 from pydlbench.store.place import user_path
@@ -140,6 +141,19 @@ def row_warnings(rows: Sequence[Measurement | StepRecord]) -> list[str]:
     counts = Counter(text for row in rows for text in row.warnings)
     several = len(rows) > 1
     return [f"{text} ({n} of {len(rows)} rows)" if several else text for text, n in counts.items()]
+
+
+def gate(finding: str, undecided: Sequence[str]) -> int:
+    """Say on standard error what ``--fail-on`` comes to, and return the exit code.
+
+    Args:
+        finding: what was looked for and is there; empty where it is not.
+        undecided: a line for each cause why that cannot be told; of no matter with a finding.
+    """
+    for line in [finding] if finding else undecided:
+        tell(f"--fail-on: {line}")
+    sys.stdout.flush()
+    return FINDING if finding else UNDECIDED if undecided else 0
 
 
 # -----------------------------------------------------------------------------

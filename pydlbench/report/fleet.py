@@ -8,7 +8,7 @@ from pydlbench.records.fields import columns_of
 from pydlbench.records.fleet import SIGNED
 from pydlbench.report.blocks import Heading, Lines, Table, some_names
 from pydlbench.report.figures.nodes import nodes
-from pydlbench.units import format_seconds, percent
+from pydlbench.units import counted, format_seconds, percent
 
 if TYPE_CHECKING:
     from pydlbench.records.fleet import (
@@ -70,6 +70,48 @@ def unknown_nodes(verdict: FleetVerdict) -> list[str]:
     """Return the nodes of which nothing is known: without a whole round, or the only ones."""
     known = {effect.node for effect in verdict.effects}
     return [node.node for node in verdict.nodes if node.node not in known]
+
+
+def judge_nodes(verdict: FleetVerdict) -> tuple[str, list[str]]:
+    """Return how many nodes are slow, empty where none is; and why that is not known of some."""
+    slow = {effect.node for effect in verdict.slow}
+    undecided = []
+    if unclear := unclear_rows(verdict):
+        names = some_names([effect.node for effect in unclear])
+        undecided.append(f"it cannot be told of {names}; more --rounds would tell")
+    if unknown := unknown_nodes(verdict):
+        undecided.append(f"nothing is known of {some_names(unknown)}")
+    if not any(node.verdict in ("SAME", "FAST") for node in verdict.nodes):
+        undecided.append("no node is known to be as fast as others; more --rounds would tell")
+    return f"{counted(len(slow), 'node')} are slow" if slow else "", undecided
+
+
+def judge_changes(comparison: FleetComparison) -> tuple[str, list[str]]:
+    """Return which nodes became slower, empty where none did; and why that is not known of some.
+
+    What is within the margin is no change.
+    """
+    by = f"{100 * comparison.beyond:g} %"
+    slower = list(dict.fromkeys(change.node for change in comparison.with_verdict("SLOWER")))
+    whole = comparison.changes[-1].metric if comparison.changes else ""
+    unclear = [
+        change.node
+        for change in comparison.with_verdict("UNCLEAR")
+        if (change.change or 0.0) > comparison.beyond and change.metric == whole
+    ]
+    judged = {change.node for change in comparison.changes}
+    alone = [name for name in comparison.nodes if name not in judged]
+    undecided = []
+    if unclear:
+        undecided.append(f"{by} cannot be told of {some_names(unclear)}; more --rounds would tell")
+    if comparison.gone:
+        undecided.append(f"the second run has no time of {some_names(comparison.gone)}")
+    if alone:
+        undecided.append(f"nothing is known of {some_names(alone)}: no other node of the kind")
+    elif not (comparison.with_verdict("SAME") or comparison.with_verdict("FASTER")):
+        undecided.append("of no node is it known whether it changed; more --rounds would tell")
+    nodes = f"{counted(len(slower), 'node')} slower by more than {by}: {some_names(slower)}"
+    return nodes if slower else "", undecided
 
 
 def _summary(verdict: FleetVerdict) -> str:
