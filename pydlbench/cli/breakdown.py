@@ -17,7 +17,6 @@ from pydlbench.cli.options import (
 from pydlbench.cli.steps import (
     EXPECTED_NODES,
     ModelTask,
-    frameworks_of,
     read_steps,
     summands,
 )
@@ -115,8 +114,7 @@ def read_tasks(
     """
     if args.width:
         args.refuse(("repetitions",), "with --width")
-    graph, rows, notes = read_steps(args)
-    _, guessed = frameworks_of(args.model, args.framework)
+    graph, rows, notes, guessed = read_steps(args)
     tasks: list[Task] = [
         BreakdownTask(
             rows=(row,),

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydlbench.cli.options import BUDGET, FAIL_ON, FRAMEWORK, HOW, ExplainedStep, option
-from pydlbench.cli.steps import ModelTask, frameworks_of, read_steps, summands
+from pydlbench.cli.steps import ModelTask, read_steps, summands
 from pydlbench.cli.values import FINDING, choices, fail_on, positive_seconds
 from pydlbench.errors import UsageError
 from pydlbench.runner.tasks import Result
@@ -93,8 +93,7 @@ def read_tasks(args: Options) -> tuple[list[Task], tuple[str, ...]]:
             text = args.given[name]
             near = f"nearest: --{name} {first}" if others else "nearest: leave it out"
             raise UsageError(f"--{name} {text}: one at a time; {near}")
-    model, rows, notes = read_steps(args, FRAMEWORKS[:1])
-    _, guessed = frameworks_of(args.model, args.framework)
+    model, rows, notes, guessed = read_steps(args, FRAMEWORKS[:1])
     if model is not None and not rows[0].spec.on_gpu:  # another's needs nobody knows yet
         available = read_cpu_facts().memory_available_bytes
         check_memory_of_parts(model, rows[0].spec, available)

@@ -9,7 +9,6 @@ from pydlbench.cli.options import EXPLAIN, HOW, REPETITIONS, ExplainedStep, flag
 from pydlbench.cli.steps import (
     ModelTask,
     code_limit,
-    frameworks_of,
     read_steps,
 )
 from pydlbench.errors import PydlbenchError
@@ -95,8 +94,7 @@ def read_tasks(
         UsageError: a value is bad.
         BackendMissingError: no framework is named and none is installed.
     """
-    _, rows, notes = read_steps(args)
-    _, guessed = frameworks_of(args.model, args.framework)
+    _, rows, notes, guessed = read_steps(args)
     tasks: list[Task] = [
         ForecastTask(
             rows=(row,),

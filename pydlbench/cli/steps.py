@@ -237,7 +237,7 @@ def check_layout(layout: str | None, frameworks: Sequence[str]) -> None:
 
 def read_steps(
     args: ExplainedStep, usual: Sequence[str] | None = None
-) -> tuple[Model | None, list[Row], tuple[str, ...]]:
+) -> tuple[Model | None, list[Row], tuple[str, ...], bool]:
     """Return the steps that a command is asked for, one for each framework and mode.
 
     Args:
@@ -246,8 +246,8 @@ def read_steps(
             installed.
 
     Returns:
-        The model's graph, or None of a model of the user's own; rows whose cases are the steps;
-        notes.
+        The model's graph, or None of a model of the user's own; rows whose specs are the steps;
+        notes; and whether their framework is a guess, see :func:`frameworks_of`.
 
     Raises:
         UsageError: a value is bad.
@@ -287,7 +287,7 @@ def read_steps(
         names = ("model", "batch", "phase", "precision", "framework", "mode", "layout", "feed")
         fields = fields_of(args, values_of(step, *names, "device"))
         rows.append(Row(fields=fields, label=step.label, spec=step))
-    return model, rows, notes
+    return model, rows, notes, guessed
 
 
 def _precision(args: ExplainedStep, device: str) -> str:
