@@ -1,6 +1,7 @@
-"""Writes docs/commands.md from the commands' records of options: python docs/write_commands.py.
+"""Writes docs/commands*.md from the commands' records of options: python docs/write_commands.py.
 
-A test compares the page with what this writes.
+There is an index, and a page for each group of ``pydlbench --help``. A test compares them with what
+this writes.
 """
 
 from __future__ import annotations
@@ -16,12 +17,10 @@ from pydlbench.cli.parser import GROUPS, command_parser, records
 if TYPE_CHECKING:
     from pydlbench.cli.options import CommandOptions, Option
 
-PAGE = Path(__file__).with_name("commands.md")
+DOCS = Path(__file__).parent
 
-_HEAD = """\
+_INDEX = """\
 # Commands
-
-Written by `python docs/write_commands.py` from the commands' own declarations.
 
 `pydlbench` and `python -m pydlbench` are the same. Several values of an option are separated by
 commas, or the option is repeated. Results go to standard output, progress and warnings to standard
@@ -33,15 +32,16 @@ A slow model? Start with `pydlbench step MODEL`.
 """
 
 
-def page() -> str:
-    """Return the whole page."""
-    lines = []
+def pages() -> dict[str, str]:
+    """Return the texts of all pages by their names."""
+    index, written = [], {}
     for group, commands in GROUPS.items():
-        lines += [f"| {group} | |", "| :--- | :--- |"]
-        lines += [f"| [`{name}`](#{name}) | {_cell(one.help)} |" for name, one in commands.items()]
-        lines.append("")
-    names = [name for commands in GROUPS.values() for name in commands]
-    return _HEAD + "\n".join(lines) + "".join(map(_section, names))
+        name = f"commands-{group}.md"
+        index += [f"| [{group}]({name}) | |", "| :--- | :--- |"]
+        index += [f"| [`{c}`]({name}#{c}) | {_cell(shown.help)} |" for c, shown in commands.items()]
+        index.append("")
+        written[name] = f"# Commands: {group}\n" + "".join(map(_section, commands))
+    return {"commands.md": _INDEX + "\n".join(index), **written}
 
 
 def _section(name: str) -> str:
@@ -83,5 +83,6 @@ def _cell(text: str) -> str:
 
 if __name__ == "__main__":
     argparse.ArgumentParser(description=__doc__).parse_args()
-    PAGE.write_text(page(), encoding="utf-8")
-    print(f"wrote {PAGE}")
+    for name, text in pages().items():
+        (DOCS / name).write_text(text, encoding="utf-8")
+        print(f"wrote {DOCS / name}")

@@ -128,4 +128,5 @@ def test_an_option_is_declared_once(monkeypatch):
     spec = importlib.util.spec_from_file_location("write_commands", page)
     write_commands = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(write_commands)
-    assert write_commands.page().count("| `--niceness N` | priority of workers |") == 2
+    shown = "".join(write_commands.pages().values())
+    assert shown.count("| `--niceness N` | priority of workers |") == 2

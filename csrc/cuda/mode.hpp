@@ -10,7 +10,7 @@
 
 namespace pydlbench::cuda {
 
-enum class Mode { fp32, tf32, fp16, fp16_tc, bf16_tc, fp8_tc };
+enum class Mode { fp32, tf32, fp16, fp16_tc, bf16_tc, fp8_tc, fp8_tc_fast };
 enum class DataType { float32, float16, bfloat16, float8_e4m3, int32, int8 };
 
 inline Mode mode_of(std::string_view name) {
@@ -20,9 +20,10 @@ inline Mode mode_of(std::string_view name) {
   if (name == "fp16-tc") return Mode::fp16_tc;
   if (name == "bf16-tc") return Mode::bf16_tc;
   if (name == "fp8-tc") return Mode::fp8_tc;
+  if (name == "fp8-tc-fast") return Mode::fp8_tc_fast;
   throw Unsupported(std::string(name) +
                     " is not a GPU mode; there is: fp32, tf32, fp16, fp16-tc, "
-                    "bf16-tc, fp8-tc");
+                    "bf16-tc, fp8-tc, fp8-tc-fast");
 }
 
 inline Pass pass_of(std::string_view name) {
@@ -47,10 +48,14 @@ constexpr DataType storage(Mode mode) {
     case Mode::bf16_tc:
       return DataType::bfloat16;
     case Mode::fp8_tc:
+    case Mode::fp8_tc_fast:
       return DataType::float8_e4m3;
   }
   return DataType::float32;
 }
+
+// The modes of matrix products only.
+constexpr bool is_fp8(Mode mode) { return storage(mode) == DataType::float8_e4m3; }
 
 // Whether the arithmetic must be, or must not be, that of tensor cores: every mode says one of
 // both.
@@ -69,6 +74,7 @@ constexpr int least_capability(Mode mode) {
     case Mode::bf16_tc:
       return 80;
     case Mode::fp8_tc:
+    case Mode::fp8_tc_fast:
       return 89;
   }
   return 0;
@@ -121,6 +127,8 @@ inline const char* name_of(Mode mode) {
       return "bf16-tc";
     case Mode::fp8_tc:
       return "fp8-tc";
+    case Mode::fp8_tc_fast:
+      return "fp8-tc-fast";
   }
   return "?";
 }

@@ -155,7 +155,7 @@ BATCH: Final = Option(
 )
 PRECISION: Final = Option(
     metavar="P",
-    help="fp32 (default), bf16, fp16; on a GPU also tf32, fp16-tc, bf16-tc, fp8-tc",
+    help="fp32 (default), bf16, fp16; on a GPU also tf32, fp16-tc, bf16-tc, fp8-tc, fp8-tc-fast",
     group=WHAT,
     read=partial(one_of, allowed=PRECISIONS),
     default="fp32",

@@ -420,16 +420,26 @@ def _softmax_passes(forward: int, backward: int) -> dict[str, Pass]:
     }
 
 
-def _softmax(np: Any, x: Any, axis: int) -> tuple[Any, Any]:
-    """Return the probabilities along an axis, and their logarithms."""
+def _powers(np: Any, x: Any, axis: int) -> tuple[Any, Any, Any]:
+    """Return what is below zero along an axis, its exponentials and their sum."""
     moved = x - x.max(axis, keepdims=True)
     powers = np.exp(moved)
-    total = powers.sum(axis, keepdims=True)
-    return powers / total, moved - np.log(total)
+    return moved, powers, powers.sum(axis, keepdims=True)
+
+
+def _softmax(np: Any, _layer: Layer, t: Any) -> Any:
+    _, powers, total = _powers(np, t.src, -1)
+    return powers / total
+
+
+def _log_softmax(np: Any, _layer: Layer, t: Any) -> Any:
+    moved, _, total = _powers(np, t.src, -1)
+    return moved - np.log(total)
 
 
 def _cross_entropy(np: Any, layer: Layer, t: Any) -> Any:
-    probabilities, logs = _softmax(np, t.src, 1)
+    moved, powers, total = _powers(np, t.src, 1)
+    probabilities, logs = powers / total, moved - np.log(total)
     rows = len(t.src)  # of a part of the batch, too
     loss = -logs.reshape(rows, layer.channels)[range(rows), t.labels.astype(int)].mean()
     return {"dst": probabilities, "loss": loss.reshape(1)}
@@ -441,7 +451,7 @@ _SOFTMAXES: Final = (
     _pointwise(
         "softmax",
         _softmax_passes(5, 4),
-        lambda np, _, t: _softmax(np, t.src, -1)[0],
+        _softmax,
         dims=_in_rows,
         form="rows",
     ),
@@ -450,7 +460,7 @@ _SOFTMAXES: Final = (
     _pointwise(
         "log-softmax",
         _softmax_passes(5, 4),
-        lambda np, _, t: _softmax(np, t.src, -1)[1],
+        _log_softmax,
         dims=_in_rows,
         form="rows",
     ),

@@ -194,14 +194,21 @@ def _inner(kind: Any) -> Any:
 
 
 def flat_names(record: type[Record], before: str = "") -> Iterator[str]:
-    """Yield the columns of CSV and Parquet files: a record's fields, those of records in it too."""
+    """Yield the columns of CSV and Parquet files: a record's fields, those of records in it too.
+
+    What is omitted from its object has one where it is declared with a unit.
+    """
     fields = dict(zip(record.__struct_fields__, record.__struct_encode_fields__, strict=True))
     for field, name in (fields | {name: name for name in record.derived}).items():
         kind = _types(record)[field]
-        inner, keys = _inner(kind), [key for each in _shown(kind) for key in each.keys]
+        declarations = list(_shown(kind))
+        inner, keys = _inner(kind), [key for each in declarations for key in each.keys]
+        hidden = field in record.unlisted or (
+            field in record.omitted and not any(each.unit for each in declarations)
+        )
         if field in record.embedded:
             yield from flat_names(inner, before)
-        elif field in (*record.unlisted, *record.omitted) or (inner in _NO_CELL and not keys):
+        elif hidden or (inner in _NO_CELL and not keys):
             continue
         elif isinstance(inner, type) and issubclass(inner, Record):
             yield from flat_names(inner, f"{before}{name}_")

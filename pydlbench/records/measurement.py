@@ -349,7 +349,7 @@ class Measurement(
             what the host needs to launch one.
         kernels: What a GPU runs for one execution, by the driver's word: dicts with ``name``,
             ``grid`` and ``block`` (three numbers each), ``shared_bytes`` of a block and
-            ``registers`` of a thread; native rows only.
+            ``registers`` of a thread; of what cannot be captured into a CUDA graph none.
         energy_j: Energy of one execution in joules, with ``--energy``.
         power_w: Mean power during that measurement, in watts.
         sustained_s: Seconds of an execution among a second of them in a row, with ``--energy``:
@@ -421,8 +421,8 @@ class Measurement(
     kernels: tuple[Mapping[str, Any], ...] = ()
     energy_j: Annotated[float | None, shown("energy", _joules, unit="J")] = None
     power_w: Annotated[float | None, shown("W", number, unit="W")] = None
-    sustained_s: float | None = None
-    sustained_hz: Annotated[float | None, shown("MHz", _megahertz)] = None
+    sustained_s: Annotated[float | None, shown(unit="s")] = None
+    sustained_hz: Annotated[float | None, shown("MHz", _megahertz, unit="Hz")] = None
     gpu: Annotated[Mapping[str, Any] | None, shown(keys=_GPU)] = None
     ratio: Annotated[Mapping[str, Any] | None, shown(keys="to median ci_low ci_high rounds")] = None
     warm_s: Annotated[float | None, shown("pages kept", format_seconds, unit="s")] = None

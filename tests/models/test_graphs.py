@@ -5,10 +5,17 @@ from collections import Counter
 from typing import Any, get_args
 
 import pytest
+from catalogue import REPRESENTATIVES, built
 
-from pydlbench.models import build_model, model_names
+from pydlbench import models
+from pydlbench.models import build_model
 from pydlbench.models.graph import INPUT, Init, Model, Node, Op, Optimizer, trained_tensors
 from pydlbench.ops.table import build_layer
+
+
+def test_each_family_has_a_representative():
+    for family in models._families():
+        assert models._models(family).keys() & set(REPRESENTATIVES), family
 
 
 def taken(model: Model, node: Node) -> list[tuple[int, ...]]:
@@ -16,10 +23,9 @@ def taken(model: Model, node: Node) -> list[tuple[int, ...]]:
     return [model.image if one == INPUT else model[one].shape for one in node.inputs]
 
 
-@pytest.mark.parametrize("name", model_names())
+@pytest.mark.parametrize("name", REPRESENTATIVES)
 def test_each_layer_fits_what_it_takes_and_gives(name):
-    model = build_model(name, 3)
-    assert model.batch == 3
+    model = built(name)
     for node in model:
         layer, (source, *_) = node.layer, taken(model, node)
         where = f"{name}/{node.name}"
@@ -55,12 +61,12 @@ def test_each_layer_fits_what_it_takes_and_gives(name):
             assert math.prod(source) == math.prod(node.shape), where
         if layer is not None:
             assert layer.name == where
-            assert layer.batch == 3, where
+            assert layer.batch == model.batch, where
 
 
-@pytest.mark.parametrize("name", model_names())
+@pytest.mark.parametrize("name", REPRESENTATIVES)
 def test_everything_leads_to_the_output(name):
-    model = build_model(name, 1)
+    model = built(name)
     used = {one for node in model for one in node.inputs}
     assert {node.name for node in model} - used == {model.output.name}
     assert INPUT in used
@@ -76,10 +82,11 @@ def test_everything_leads_to_the_output(name):
     assert model.source
 
 
-@pytest.mark.parametrize("name", model_names())
+@pytest.mark.parametrize("name", REPRESENTATIVES)
 def test_the_batch_changes_nothing_else(name):
-    one, three = build_model(name, 1), build_model(name, 3)
-    for first, second in zip(one, three, strict=True):
+    model, other = built(name), built(name, 3)
+    assert (model.batch, other.batch) == (2, 3)
+    for first, second in zip(model, other, strict=True):
         assert (first.name, first.op, first.inputs, first.shape) == (
             *(second.name, second.op, second.inputs, second.shape),
         )

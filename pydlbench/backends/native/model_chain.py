@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +11,7 @@ import numpy as np
 
 from pydlbench.backends.native.links import list_step
 from pydlbench.backends.native.listing import check_chained
+from pydlbench.backends.steps.inputs import save_results
 from pydlbench.backends.verification.verify import verify
 from pydlbench.errors import PrimitiveError, UnsupportedError
 from pydlbench.models.graph import INPUT
@@ -38,11 +40,8 @@ _ENOUGH_S: Final = 2.0
 #: Runs with a clock behind each step: so many have an interval at 95 %.
 _RUNS: Final = 6
 #: Largest difference between an update and the one that the gradient says, beyond what storing the
-#: weights rounds off, over the largest update: two roundings in float32.
+#: weights rounds off, over the largest update: that of the rate and of its product.
 _UPDATE_TOLERANCE: Final = 1e-6
-#: Roundings of the sum of a weight and its update, and the unit roundoff of float32.
-_ROUNDINGS: Final = 2
-_UNIT: Final = 2.0**-24
 #: Tensors that are kept at a time to check kernels one by one, in bytes.
 _TOGETHER: Final = 1 << 30
 _LISTED: Final = 3
@@ -108,10 +107,10 @@ class NativeChain:
         for name, gradient in self.gradients():
             before = self._given[name].astype(np.float64)
             update = rate * gradient.astype(np.float64)
-            found = self.chain.tensor(name).reshape(before.shape) - before
+            after = self.chain.tensor(name).reshape(before.shape)
             # What is stored is the sum: a small update of a large weight is rounded to its digits.
-            rounded = _ROUNDINGS * _UNIT * (np.abs(before) + np.abs(update))
-            beyond = max(0.0, float((np.abs(found + update) - rounded).max()))
+            rounded = np.spacing(np.maximum(np.abs(before), np.abs(after)).astype("f4")) / 2
+            beyond = max(0.0, float((np.abs(after - before + update) - rounded).max()))
             relative = beyond / max(float(np.abs(update).max()), 1e-30)
             if not relative <= worst:
                 worst, where = relative, name
@@ -188,19 +187,10 @@ class NativeChain:
         return found, tuple(sum(float(one[number]) for number in reorders) for one in runs)
 
     def save(self, folder: Path) -> None:
-        """Run once from the first weights; write output and gradients as numbered files.
-
-        As a framework's step does (``backends.steps.serving``), with their names in that order.
-        """
-        folder.mkdir(exist_ok=True)
+        """Run once from the first weights; write output and gradients."""
         self.chain.load()
         self.chain.run()
-        names = ["output"]
-        np.save(folder / "0.npy", self.output())
-        for number, (name, gradient) in enumerate(self.gradients(), start=1):
-            np.save(folder / f"{number}.npy", gradient)
-            names.append(name)
-        (folder / "names.txt").write_text("\n".join(names))
+        save_results(folder, itertools.chain([("output", self.output())], self.gradients()))
         self.chain.load()
 
     def _kept(self) -> set[str]:

@@ -1,4 +1,7 @@
-"""Images, labels and weights to start from: seeded, by name, and the same in every framework."""
+"""What a step of the catalogue starts from, and what it computes, alike in every framework.
+
+Images, labels and weights are seeded; weights and results go by their names.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from pydlbench.backends.verification.inputs import fill_uniform
 from pydlbench.models.graph import buffers, trained_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -52,6 +56,21 @@ def make_batch(model: Model, seed: int = 0) -> Batch:
         drawn = np.random.Generator(stream).integers(model.classes or classes, size=size)
         labels = drawn.astype(np.int64)
     return Batch(images, labels)
+
+
+def save_results(folder: Path, results: Iterable[tuple[str, NDArray[np.float32]]]) -> None:
+    """Write output and gradients as numbered files, and their names in that order.
+
+    Args:
+        folder: that may be there already.
+        results: by name, each dropped before the next one is asked for.
+    """
+    folder.mkdir(exist_ok=True)
+    names = []
+    for number, (name, values) in enumerate(results):
+        np.save(folder / f"{number}.npy", values)
+        names.append(name)
+    (folder / "names.txt").write_text("\n".join(names))
 
 
 # A truncated normal distribution is cut off at so many standard deviations.

@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import keras
-import numpy as np
 
 from pydlbench.backends.steps.network import LOSS, OPTIMIZER
 from pydlbench.backends.steps.own import own_code
-from pydlbench.backends.steps.own_model import MU, RATE, Losses, OwnModel, Tensors
+from pydlbench.backends.steps.own_model import MU, RATE, OwnModel, Tensors
 from pydlbench.backends.tensorflow.settings import tf
 from pydlbench.backends.tensorflow.step import TracedModel
 from pydlbench.errors import UnsupportedError, UsageError
@@ -26,19 +25,6 @@ if TYPE_CHECKING:
 
     from pydlbench.backends.frameworks.backend import FrameworkBackend
     from pydlbench.records.step import StepSpec
-
-
-def _cross_entropy(logits: Any) -> Callable[[Any], Any]:
-    """Classes are the last dimension."""
-    *places, classes = logits.shape
-    labels = tf.constant(np.random.default_rng(0).integers(0, classes, places), tf.int32)
-
-    def loss(found: Any) -> Any:
-        plain = tf.cast(found, tf.float32)
-        each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=plain)
-        return tf.reduce_mean(each)
-
-    return loss
 
 
 class OwnTensorflowModel(OwnModel, TracedModel):
@@ -62,12 +48,6 @@ class OwnTensorflowModel(OwnModel, TracedModel):
         make=tf.cast,
         dtype=lambda tensor: str(tf.as_dtype(tensor.dtype).name),
         is_finite=lambda x: bool(tf.reduce_all(tf.math.is_finite(tf.cast(x, tf.float32)))),
-    )
-    losses = Losses(
-        number=lambda tensor: tf.reshape(tensor, []),
-        total=lambda tensor: tf.reduce_sum(tf.cast(tensor, tf.float32)),
-        mean_square=lambda tensor: tf.reduce_mean(tf.square(tf.cast(tensor, tf.float32))),
-        cross_entropy=_cross_entropy,
     )
 
     def __init__(self, backend: FrameworkBackend, case: StepSpec) -> None:

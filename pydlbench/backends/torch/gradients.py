@@ -51,6 +51,14 @@ def forward_names(function: Callable[..., Any], tensors: Sequence[torch.Tensor])
     return _names(recorder.graph)
 
 
+def forward_program(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> Program:
+    """Return the (first) result of a forward pass as a program: what it chooses is chosen here."""
+    with torch.no_grad(), _Recorder() as recorder:
+        result = function(*tensors)
+        program: Program = recorder.program([result[0] if isinstance(result, tuple) else result])
+    return program
+
+
 def gradient(
     function: Callable[..., Any],
     tensors: Sequence[torch.Tensor],

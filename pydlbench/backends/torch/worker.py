@@ -6,6 +6,7 @@ Calls are listed, and timed one by one and in groups that a compiler runs as one
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from pydlbench.backends.frameworks.verbose import parse
 from pydlbench.backends.steps import device
 from pydlbench.backends.steps.groups import is_feed, is_group
-from pydlbench.backends.steps.inputs import make_batch, make_weights, weight_shapes
+from pydlbench.backends.steps.inputs import make_batch, make_weights, save_results, weight_shapes
 from pydlbench.backends.steps.operators import (
     LoggedOperators,
     OperatorsKernel,
@@ -198,13 +199,10 @@ def list_links(backend: FrameworkBackend, case: StepSpec, listed: Path, saved: P
 def _save_results(
     step: Callable[[], Sequence[torch.Tensor]], made: links.RecordedListing, folder: Path
 ) -> None:
-    """Run a step once; write its output and gradients as numbered files, and their names."""
-    folder.mkdir(exist_ok=True)
+    """Run a step once; write its output and gradients."""
     output = step()[0].detach().to("cpu", torch.float32)
-    results = {"output": np.ascontiguousarray(output.numpy()), **dict(made.gradients())}
-    for number, values in enumerate(results.values()):
-        np.save(folder / f"{number}.npy", values)
-    (folder / "names.txt").write_text("\n".join(results))
+    plain = np.ascontiguousarray(output.numpy())
+    save_results(folder, itertools.chain([("output", plain)], made.gradients()))
 
 
 def _disturb(weights: Sequence[torch.Tensor], before: Sequence[torch.Tensor], seed: int) -> None:

@@ -77,7 +77,7 @@ def test_a_gradient_computes_nothing_of_the_forward_pass(backend):
         ({"mode": "eager"}, "no mode eager"),
         ({"timing": "events"}, "for GPUs"),
         ({"fuse": "bias"}, "no function for --fuse bias"),
-        ({"cache": "all-cold"}, "hot caches only"),
+        ({"cache": "all-cold"}, "there is: hot"),
         ({"layout": "blocked"}, "no operator with --layout blocked"),
         ({"layer": build_layer("l2", channels=2)}, "no l2 layers"),
     ],
