@@ -291,14 +291,14 @@ class CommandOptions:
         """Return the options by field, in the order of the help."""
         fields = dataclasses.fields(cls)
         options = {field.name: field.metadata["option"] for field in fields if field.metadata}
-        own = [each.group for each in options.values() if each.group not in _GROUPS]
+        own = [known.group for known in options.values() if known.group not in _GROUPS]
         order = [*_GROUPS[:-1], *own, *_GROUPS[-1:]]
         return dict(sorted(options.items(), key=lambda item: order.index(item[1].group)))
 
     @classmethod
     def declared_arguments(cls) -> list[Option]:
         """Return what is given without an option's name."""
-        return [each for each in cls.declared().values() if each.argument]
+        return [known for known in cls.declared().values() if known.argument]
 
     @classmethod
     def parse(cls, words: Sequence[str], parser: Parser | None = None) -> Self:
@@ -317,8 +317,8 @@ class CommandOptions:
             raise UsageError(_unknown(unknown[0], parser, cls))
         values: dict[str, _Given] = vars(namespace)
         return cls(
-            given={name: each.text for name, each in values.items()},
-            **{name: each.value for name, each in values.items()},
+            given={name: reading.text for name, reading in values.items()},
+            **{name: reading.value for name, reading in values.items()},
         )
 
     def refuse(self, names: Sequence[str], where: str, near: str = "leave it out") -> None:
@@ -469,18 +469,18 @@ class _Take(argparse.Action):
         option_string: str | None = None,  # noqa: ARG002 - likewise
     ) -> None:
         """Put the value and its text into the namespace."""
-        each = self.declared
+        known = self.declared
         texts = values if isinstance(values, list) else [values]
-        name = "" if each.argument else flag_of(self.dest)
-        if not each.metavar:
+        name = "" if known.argument else flag_of(self.dest)
+        if not known.metavar:
             given = _Given(True, "")
-        elif each.many:
+        elif known.many:
             before = getattr(namespace, self.dest, _Given((), ""))
-            values = [*before.value, *(value for text in texts for value in each.read(name, text))]
+            values = [*before.value, *(value for text in texts for value in known.read(name, text))]
             shown = ",".join(filter(None, [before.text, *texts]))
-            given = _Given(tuple(values if each.argument else dict.fromkeys(values)), shown)
+            given = _Given(tuple(values if known.argument else dict.fromkeys(values)), shown)
         else:
-            given = _Given(each.read(name, values), values)
+            given = _Given(known.read(name, values), values)
         setattr(namespace, self.dest, given)
 
 
@@ -531,30 +531,30 @@ def flag_of(name: str) -> str:
 def add_options(parser: Parser, kind: type[CommandOptions]) -> Parser:
     """Add the options of a record to a parser, and return it."""
     groups: dict[str, Any] = {"": parser}
-    for name, each in kind.declared().items():
-        if each.group not in groups:
-            groups[each.group] = parser.add_argument_group(each.group)
-        names = [name] if each.argument else [*filter(None, [each.short]), flag_of(name)]
-        how: dict[str, Any] = {"nargs": None if each.metavar else 0}
-        if each.argument:
-            how["nargs"] = None if each.argument == "1" else each.argument
+    for name, known in kind.declared().items():
+        if known.group not in groups:
+            groups[known.group] = parser.add_argument_group(known.group)
+        names = [name] if known.argument else [*filter(None, [known.short]), flag_of(name)]
+        how: dict[str, Any] = {"nargs": None if known.metavar else 0}
+        if known.argument:
+            how["nargs"] = None if known.argument == "1" else known.argument
         else:
             how["dest"] = name
-        added = groups[each.group].add_argument(
+        added = groups[known.group].add_argument(
             *names,
             action=_Take,
-            metavar=each.metavar or None,
+            metavar=known.metavar or None,
             default=argparse.SUPPRESS,
-            help=each.help.replace("%", "%%"),
+            help=known.help.replace("%", "%%"),
             **how,
         )
-        added.declared = each
+        added.declared = known
     return parser
 
 
 def _unknown(word: str, parser: Parser, kind: type[CommandOptions]) -> str:
     declared = kind.declared()
-    options = {flag_of(name): each for name, each in declared.items() if not each.argument}
+    options = {flag_of(name): known for name, known in declared.items() if not known.argument}
     if word.startswith("-"):
         names = nearest(word.split("=", maxsplit=1)[0], options, 2)
         near = f"nearest: {', '.join(names)}" if names else f"see {parser.prog} --help"

@@ -317,9 +317,9 @@ def fields_of(args: ModelOptions, values: Mapping[str, object]) -> dict[str, str
         args: the options; ``set_`` and ``threads`` are read.
         values: what stands between the model's options and the threads; None is what was not given.
     """
-    variant = {"set": " ".join(sorted("=".join(each) for each in args.set_))} if args.set_ else {}
+    variant = {"set": " ".join(sorted("=".join(value) for value in args.set_))} if args.set_ else {}
     every = {**values, "threads": args.threads}
-    plain = {name: "default" if each is None else str(each) for name, each in every.items()}
+    plain = {name: "default" if value is None else str(value) for name, value in every.items()}
     return {**variant, **plain}
 
 

@@ -83,7 +83,8 @@ def judge_nodes(verdict: FleetVerdict) -> tuple[str, list[str]]:
         undecided.append(f"nothing is known of {some_names(unknown)}")
     if not any(node.verdict in ("SAME", "FAST") for node in verdict.nodes):
         undecided.append("no node is known to be as fast as others; more --rounds would tell")
-    return f"{counted(len(slow), 'node')} are slow" if slow else "", undecided
+    are = "is" if len(slow) == 1 else "are"
+    return f"{counted(len(slow), 'node')} {are} slow" if slow else "", undecided
 
 
 def judge_changes(comparison: FleetComparison) -> tuple[str, list[str]]:
@@ -151,7 +152,7 @@ def slow_rows(verdict: FleetVerdict, most: int | None = None) -> list[FleetEffec
     for item in verdict.slow:
         by_node.setdefault(item.node, []).append(item)
     ordered = [sorted(own, key=lambda each: each.metric != whole) for own in by_node.values()]
-    return [call for own in ordered for call in own[:most]]
+    return [effect for own in ordered for effect in own[:most]]
 
 
 def _step(step: FleetStep) -> str:
@@ -212,7 +213,7 @@ def _more(verdict: FleetVerdict) -> list[str]:
 def fleet_comparison(comparison: FleetComparison) -> list[Block]:
     """Return the report on two runs, the nodes that became slower first."""
     shown = [
-        of_node for verdict in ("SLOWER", "FASTER") for of_node in _of_nodes(comparison, verdict)
+        change for verdict in ("SLOWER", "FASTER") for change in _of_nodes(comparison, verdict)
     ]
     common = comparison.common[:_METRICS]
     blocks: list[Block] = [
@@ -230,7 +231,7 @@ def _of_nodes(comparison: FleetComparison, verdict: str) -> list[FleetChange]:
         by_node.setdefault(item.node, []).append(item)
     whole = comparison.changes[-1].metric if comparison.changes else ""
     ordered = [sorted(own, key=lambda each: each.metric != whole) for own in by_node.values()]
-    return [call for own in ordered for call in own[:_OF_NODE]]
+    return [change for own in ordered for change in own[:_OF_NODE]]
 
 
 def _changed(comparison: FleetComparison) -> str:

@@ -49,8 +49,8 @@ def step_rows(records: Sequence[StepRecord]) -> list[StepRow]:
         if key not in graphs:
             graphs[key] = build_model(spec.model, spec.batch, **spec.options)
         model = graphs[key]
-        counted = macs(model, "forward" if spec.phase == "forward" else "training")
-        flops = 2 * counted * (spec.batch or model.batch)
+        multiply_adds = macs(model, "forward" if spec.phase == "forward" else "training")
+        flops = 2 * multiply_adds * (spec.batch or model.batch)
         rows.append(StepRow(record=record, title=model.title, flops=flops))
     return rows
 
