@@ -198,7 +198,7 @@ class EstimateTask(ModelTask):
     def check(self, session: Any) -> None:
         """Make sure that each kernel fits into memory."""
         if self.model is not None:  # of another one nobody knows before it has run
-            session.check_room(self._plan(session).cases)
+            session.check_room(self._plan(session).specs)
 
     def measure_steps(self, session: Any, view: View) -> Iterator[Result]:
         """Measure the kernels that are not there yet, and sum them."""
@@ -207,7 +207,7 @@ class EstimateTask(ModelTask):
         from pydlbench.runner.execute import kernels
 
         step, wanted = self.step, self._plan(session)
-        rows = yield from kernels(self, wanted.cases, session, view, effort=wanted.effort)
+        rows = yield from kernels(self, wanted.specs, session, view, effort=wanted.effort)
         record = estimate(
             wanted,
             rows,

@@ -173,7 +173,7 @@ def in_turn(
     ]
     for error in study.take(subjects, rounds=rounds).values():
         raise error
-    own, changed = study.table.of(0), study.table.of(1)
+    own, changed = study.table.series(0), study.table.series(1)
     estimate = contrast(changed, own)
     assert estimate is not None, "they shared all rounds"
     words = f"; other work disturbed them: {estimate.reason}" if estimate.contended else ""

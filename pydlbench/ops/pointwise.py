@@ -9,7 +9,10 @@ optimizers have nothing behind them.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
+import operator
 from typing import TYPE_CHECKING, Any, Final
 
 from pydlbench.errors import UsageError
@@ -263,8 +266,9 @@ def _settle_lrn(values: dict[str, Any]) -> None:
 def _lrn(np: Any, layer: Layer, t: Any) -> Any:
     half, channels = layer.local_size // 2, layer.channels
     squares = np.pad(t.src**2, [(0, 0), (half, half), (0, 0), (0, 0)])
-    total = sum(squares[:, first : first + channels] for first in range(layer.local_size))
-    return t.src / (layer.k + layer.alpha / layer.local_size * total) ** layer.beta
+    around = [squares[:, first : first + channels] for first in range(layer.local_size)]
+    total = functools.reduce(operator.add, around)
+    return t.src * (layer.k + layer.alpha / layer.local_size * total) ** -layer.beta
 
 
 def _channels(array: Any) -> Any:
@@ -627,10 +631,47 @@ _OPTIMIZERS: Final = (
     ),
 )
 
+# -----------------------------------------------------------------------------
+# Forward passes whose result overwrites ``src``, which memory written anew costs more than.
+
+_IN_PLACE: Final = "-in-place"
+#: Ops that frameworks are often told to compute in place.
+_OVERWRITING: Final = ("relu", "relu6", "hardswish", "hardsigmoid", "silu", "add")
+
+
+def _overwriting(op: Op) -> Op:
+    name = op.name + _IN_PLACE
+    forward = op.passes["forward"]
+    return dataclasses.replace(
+        op,
+        name=name,
+        key=name,
+        prefix=f"{name}:",
+        passes={"forward": dataclasses.replace(forward, writes=("src",), updates=("src",))},
+        reference=lambda np, layer, t: {"src": op.reference(np, layer, t)},
+        native=lambda layer: {**op.native(layer), "op": name},
+        no_gpu="kernels in place are there on CPUs only",
+    )
+
+
+def in_place(layer: Layer) -> Layer:
+    """Return the layer whose result overwrites ``src``; the layer itself if there is none."""
+    return _other(layer, layer.op + _IN_PLACE) if layer.op in _OVERWRITING else layer
+
+
+def out_of_place(layer: Layer) -> Layer:
+    """Return the layer whose result has memory of its own."""
+    plain = str(layer.op).removesuffix(_IN_PLACE)
+    return _other(layer, plain) if plain != layer.op else layer
+
+
+def _other(layer: Layer, name: str) -> Layer:
+    op = next(op for op in POINTWISE_OPS if op.name == name)
+    return op.build(layer.name, **layer.fields)
+
+
+_OUT_OF_PLACE: Final = (*_ACTIVATIONS, *_NORMALISATIONS, *_SOFTMAXES, *_OTHERS, *_OPTIMIZERS)
 POINTWISE_OPS: Final = (
-    *_ACTIVATIONS,
-    *_NORMALISATIONS,
-    *_SOFTMAXES,
-    *_OTHERS,
-    *_OPTIMIZERS,
+    *_OUT_OF_PLACE,
+    *(_overwriting(op) for op in _OUT_OF_PLACE if op.name in _OVERWRITING),
 )

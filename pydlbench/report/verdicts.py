@@ -633,7 +633,7 @@ def _leader(timed: Sequence[Measurement]) -> Dominance | None:
     for place, row in enumerate(timed):
         if row.time is not None:
             parts.setdefault(row.layer, {})[place] = 1.0
-            times[place] = Timed.of(row.time)
+            times[place] = Timed.from_summary(row.time)
     leader = dominance(parts, times)
     if leader is None or any(row.contended for row in timed if row.layer == leader.name):
         return None

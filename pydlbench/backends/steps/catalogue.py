@@ -102,10 +102,6 @@ class CatalogueModel(StepModel):
         """Return the FLOPs of all convolutions and products in the step."""
 
     @abc.abstractmethod
-    def gpu(self) -> dict[str, Any]:
-        """Return what the framework says of the step's GPU."""
-
-    @abc.abstractmethod
     def plain(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
         """Return values of a tensor, or of its gradient, as they are by name, in float32."""
 
@@ -164,7 +160,7 @@ class CatalogueModel(StepModel):
             "batch": self.batch,
             "output": (self.batch, *self.model.output.shape),
             "parameters": parameters(self.model),
-            "environment": {"gpu": self.gpu()} if self.case.on_gpu else {},
+            "environment": {},
         }
 
     def restore(self) -> None:

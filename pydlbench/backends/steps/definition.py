@@ -267,6 +267,10 @@ class StepModel(abc.ABC):
     def run(self) -> Any:
         """Run the step once and return what it computes; a device may not have finished."""
 
+    def gpu(self) -> dict[str, Any]:
+        """Return what the framework says of the step's GPU; nothing of what runs on none."""
+        return {}
+
     @abc.abstractmethod
     def synchronize(self) -> None:
         """Wait until the device has finished; nothing to do on a CPU."""

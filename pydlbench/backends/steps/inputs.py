@@ -99,13 +99,13 @@ def make_weights(
         seed: at least 0.
         disturbance: relative change of every element, of random size up to this and either sign.
     """
-    found = {name: _tensor(shape, init, name, seed) for name, shape, init in _wanted(model)}
+    tensors = {name: _tensor(shape, init, name, seed) for name, shape, init in _wanted(model)}
     if disturbance:
         stream = np.random.default_rng(seed)
-        for array in found.values():
+        for array in tensors.values():
             change = 1 + disturbance * stream.uniform(-1, 1, array.shape)
             np.multiply(array, change.astype(np.float32), out=array)
-    return found
+    return tensors
 
 
 def _wanted(model: Model) -> Iterator[tuple[str, tuple[int, ...], Init | float]]:

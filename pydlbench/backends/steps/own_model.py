@@ -202,8 +202,8 @@ class OwnModel(FedModel):
         if self.own.inputs:
             stream = np.random.default_rng(self.case.seed)
             values = [
-                (one.name, self.tensors.random(one.shape, one.dtype, stream))
-                for one in self.own.inputs
+                (wanted.name, self.tensors.random(wanted.shape, wanted.dtype, stream))
+                for wanted in self.own.inputs
             ]
             return (
                 tuple(value for name, value in values if name is None),
@@ -226,7 +226,7 @@ class OwnModel(FedModel):
         """Return what is known of the model."""
         return {
             **super().facts(result),
-            "parameters": sum(math.prod(one.shape) for one in self.weights),
+            "parameters": sum(math.prod(weight.shape) for weight in self.weights),
             "environment": {"module": type(self.model).__name__},
         }
 
@@ -291,9 +291,9 @@ class OwnModel(FedModel):
     def _cross_entropy(self, output: Any) -> Callable[[Any], Any]:
         """Return the loss of random labels; of ``(batch, length, classes)`` for each place."""
 
-        def scores(found: Any) -> Any:
-            logits = part_of(found, "logits")
-            return logits if self.tensors.holds(logits) else self.tensors.floating(found)[0]
+        def scores(made: Any) -> Any:
+            logits = part_of(made, "logits")
+            return logits if self.tensors.holds(logits) else self.tensors.floating(made)[0]
 
         first = scores(output)
         if len(first.shape) < 2:

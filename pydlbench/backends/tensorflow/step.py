@@ -90,6 +90,15 @@ class TracedModel(StepModel):
         """Return when all calls are done; on a CPU each returns with its results."""
         self.traced.wait()
 
+    def gpu(self) -> dict[str, Any]:
+        """Return what is known of the only visible GPU."""
+        (device,) = tf.config.get_visible_devices("GPU")
+        facts = tf.config.experimental.get_device_details(device)
+        return {
+            "name": facts.get("device_name", "unknown GPU"),
+            "capability": ".".join(map(str, facts.get("compute_capability", ()))),
+        }
+
     @abc.abstractmethod
     def body(self, *operands: Any) -> dict[str, Any]:
         """Return what the step computes, as a part of a graph."""
@@ -261,15 +270,6 @@ class TensorflowModel(CatalogueModel, TracedModel):
     def flops(self) -> int:
         """Return the FLOPs of all convolutions and products in the step's graph."""
         return product_flops(calls_of(_reached(self._graph())))
-
-    def gpu(self) -> dict[str, Any]:
-        """Return what is known of the only visible GPU."""
-        (device,) = tf.config.get_visible_devices("GPU")
-        facts = tf.config.experimental.get_device_details(device)
-        return {
-            "name": facts.get("device_name", "unknown GPU"),
-            "capability": ".".join(map(str, facts.get("compute_capability", ()))),
-        }
 
     def plain(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
         """Return values as they are by name."""

@@ -428,6 +428,12 @@ FORWARD: Final[Mapping[str, Callable[[Any, How], Function]]] = {
     "l2": _always(lambda w: w.float().pow(2).sum() / 2),
     "sgd": _descent,
     "momentum": _momentum,
+    "relu-in-place": _always(torch.relu_),
+    "relu6-in-place": _always(functools.partial(F.relu6, inplace=True)),
+    "hardswish-in-place": _always(functools.partial(F.hardswish, inplace=True)),
+    "hardsigmoid-in-place": _always(functools.partial(F.hardsigmoid, inplace=True)),
+    "silu-in-place": _always(functools.partial(F.silu, inplace=True)),
+    "add-in-place": _always(operator.iadd),
 }
 
 #: Gradients that are no autograd's: optimizers add the decay of weights to their gradient.

@@ -110,6 +110,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]  # an unknown class to
         # A tensor that is gone would leave its identity to another one.
         self._alive: list[Any] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False; see ``recording.Recorder``."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:

@@ -111,6 +111,15 @@ class TorchSubject(StepModel):
         if self.case.on_gpu:
             torch.cuda.synchronize(self.case.device)
 
+    def gpu(self) -> dict[str, Any]:
+        """Return name, capability and memory of the step's GPU."""
+        facts = torch.cuda.get_device_properties(self.case.device)
+        return {
+            "name": facts.name,
+            "capability": f"{facts.major}.{facts.minor}",
+            "memory_bytes": facts.total_memory,
+        }
+
     def tracer(self, run: Callable[[], Any]) -> StepTracer:
         """Return what runs the case's step traced; see ``steps.definition.FrameworkModel``."""
         profiled.check_traceable(str(self.case.mode))
@@ -359,15 +368,6 @@ class TorchModel(CatalogueModel, TorchSubject):
         """Return the FLOPs of all convolutions and products that the eager step runs."""
         definition = self.gradients_only if self.definition.backward else self.definition
         return product_flops(self.recording(TorchStep(self, definition, eager=True)).distinct())
-
-    def gpu(self) -> dict[str, Any]:
-        """Return name, capability and memory of the step's GPU."""
-        facts = torch.cuda.get_device_properties(self.place)
-        return {
-            "name": facts.name,
-            "capability": f"{facts.major}.{facts.minor}",
-            "memory_bytes": facts.total_memory,
-        }
 
     def prepare_forward(self, definition: StepDefinition) -> Step:
         """Build a step that only looks forward: not worth the minutes of a compiler."""

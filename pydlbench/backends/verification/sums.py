@@ -227,12 +227,13 @@ _SOURCE_BLOCK: Final = 1 << 22
 def check_sums(layer: Layer, computed: Computed) -> dict[str, Comparison]:
     """Compare weighted sums with the reference: all by checksums, and some elements exactly."""
     ((role, array),) = computed.results.items()
-    form = _SUMS.get(layer.entry.kind, _mean)
-    it = form(layer, computed.pass_, {**computed.inputs, role: array})
-    least, rng, axes = smallest_normal(computed.precision), computed.rng, it.axes
-    source, weights, output = it.source.view("ngc"), it.weights.view("goc"), it.output.view("ngo")
+    make = _SUMS.get(layer.entry.kind, _mean)
+    form = make(layer, computed.pass_, {**computed.inputs, role: array})
+    least, rng, axes = smallest_normal(computed.precision), computed.rng, form.axes
+    source, weights = form.source.view("ngc"), form.weights.view("goc")
+    output = form.output.view("ngo")
     images, groups, outs, *sizes = output.shape
-    fold = _fold(rng, it, images)
+    fold = _fold(rng, form, images)
     buckets = images if fold is None else len(fold)
     by_side = [checksum_weights(rng, axis.outputs) for axis in axes]
     per_pixel = source.shape[2] * math.prod(weights.shape[3:]) * groups
@@ -240,11 +241,11 @@ def check_sums(layer: Layer, computed: Computed) -> dict[str, Comparison]:
     pixels = choose_pixels(rng, images, sizes, count)
 
     expected, variance = np.zeros((2, buckets + len(pixels.image), groups, outs))
-    step = max(1, _SOURCE_BLOCK // (buckets * groups * it.elements))
+    step = max(1, _SOURCE_BLOCK // (buckets * groups * form.elements))
     for first in range(0, source.shape[2], step):
         block = slice(first, first + step)
-        summed = _source_sums(it, source[:, :, block], by_side, fold)
-        patches = pixels.patches(source[:, :, block], axes, it.uncertain)
+        summed = _source_sums(form, source[:, :, block], by_side, fold)
+        patches = pixels.patches(source[:, :, block], axes, form.uncertain)
         rows, squared = (np.concatenate(each) for each in zip(summed, patches, strict=True))
         _mix(rows, squared, weights[:, :, block], expected, variance)
 
@@ -252,33 +253,24 @@ def check_sums(layer: Layer, computed: Computed) -> dict[str, Comparison]:
     if fold is not None:
         factors[0] = fold.T
     got, energy = contract(output, factors, {axis: matrix**2 for axis, matrix in factors.items()})
-    energy += (
-        least**2
-        * functools.reduce(np.multiply.outer, (np.sum(vector**2) for vector in by_side), 1.0)
-        * (1.0 if fold is None else np.sum(fold**2, axis=1).reshape(-1, *[1] * (output.ndim - 1)))
-    )
+    energy = energy.reshape(buckets, groups, outs)
+    folded = 1.0 if fold is None else np.square(fold).sum(axis=1).reshape(-1, 1, 1)
+    energy += least**2 * math.prod(float(np.sum(vector**2)) for vector in by_side) * folded
+
+    def name(image: int | None, channel: Sequence[int], place: Sequence[Any]) -> str:
+        return form.output.name(role, {"n": image, "g": channel[0], "o": channel[1]}, place)
+
     checksum = worst_of(
         got.reshape(buckets, groups, outs),
         expected[:buckets],
-        CHECKSUM_UNIT * np.sqrt(energy.reshape(buckets, groups, outs) + variance[:buckets]),
-        lambda at: (
-            "checksum of "
-            + it.output.name(
-                role,
-                {"n": at[0] if fold is None else None, "g": at[1], "o": at[2]},
-                [":"] * len(sizes),
-            )
-        ),
+        CHECKSUM_UNIT * np.sqrt(energy + variance[:buckets]),
+        lambda at: f"checksum of {name(at[0] if fold is None else None, at[1:], ':' * len(sizes))}",
     )
     point = worst_of(
         pixels.values(output),
         expected[buckets:],
         np.maximum(np.abs(expected[buckets:]) + np.sqrt(variance[buckets:]), least),
-        lambda at: it.output.name(
-            role,
-            {"n": int(pixels.image[at[0]]), "g": at[1], "o": at[2]},
-            [int(place[at[0]]) for place in pixels.place],
-        ),
+        lambda at: name(int(pixels.image[at[0]]), at[1:], [each[at[0]] for each in pixels.place]),
     )
     return {
         role: Comparison(
@@ -290,13 +282,13 @@ def check_sums(layer: Layer, computed: Computed) -> dict[str, Comparison]:
     }
 
 
-def _fold(rng: np.random.Generator, it: _Sum, images: int) -> F64 | None:
+def _fold(rng: np.random.Generator, form: _Sum, images: int) -> F64 | None:
     """Return the (buckets, images) matrix that adds images up; None where it need not."""
-    weights, source = it.weights.array.size, it.source.array.size
+    weights, source = form.weights.array.size, form.source.array.size
     if images * weights <= _CHECKSUM_MACS:
         return None
-    once = weights + it.output.array.size // math.prod(axis.outputs for axis in it.axes)
-    once += source if it.few else source // math.prod(axis.source_size for axis in it.axes)
+    once = weights + form.output.array.size // math.prod(axis.outputs for axis in form.axes)
+    once += source if form.few else source // math.prod(axis.source_size for axis in form.axes)
     buckets = max(1, min(images, _CHECKSUM_MACS // once))
     matrix = np.zeros((buckets, images))
     matrix[np.arange(images) % buckets, np.arange(images)] = checksum_weights(rng, images)
@@ -304,14 +296,14 @@ def _fold(rng: np.random.Generator, it: _Sum, images: int) -> F64 | None:
 
 
 def _source_sums(
-    it: _Sum, source: NDArray[Any], by_side: Sequence[F64], fold: F64 | None
+    form: _Sum, source: NDArray[Any], by_side: Sequence[F64], fold: F64 | None
 ) -> tuple[F64, F64]:
     """Return S and the variance that rounding gives it: (buckets, groups, channels, taps...)."""
-    axes = it.axes
+    axes = form.axes
     images = {} if fold is None else {0: fold.T}
     squares = {axis: matrix**2 for axis, matrix in images.items()}
     squares |= {3 + side: np.ones((size, 1)) for side, size in enumerate(source.shape[3:])}
-    if it.few:
+    if form.few:
         sums, energy = contract(source, images, squares)
         for side, (axis, weights) in enumerate(zip(axes, by_side, strict=True)):
             sums = axis.add_up(weights, sums, 3 + side)
@@ -330,7 +322,7 @@ def _source_sums(
         functools.reduce(np.multiply.outer, [each[i] for each in by_tap], np.ones(()))
         for i in (0, 1)
     )
-    return sums, mean_square * (exact + it.uncertain**2 * rough)
+    return sums, mean_square * (exact + form.uncertain**2 * rough)
 
 
 def _mix(rows: F64, squared: F64, weights: NDArray[Any], expected: F64, variance: F64) -> None:

@@ -451,7 +451,7 @@ def test_calls_of_a_training_step_are_layers(backend, tmp_path, text, layers, la
     mapped = map_calls(calls, "training", "fp32", "cpu", None).values()
     counted = Counter()
     for call in mapped:
-        for one in call.work.layers:
+        for one in call.meaning.layers:
             counted[one.layer.kind, one.pass_] += call.count
     assert {key: counted[key] for key in layers} == layers
     assert {call.lacks for call in mapped if call.lacks} == lacking
