@@ -189,14 +189,11 @@ class DeviceClock(HostClock):
         """Return seconds per execution by three clocks, and what the host needs to launch one."""
         with self._guard():
             times = self._called().launch_times(repetitions)
-            graph = self._some_captured()
-            seconds = (
-                None
-                if graph is None
-                else graph.sample(repetitions, _LAUNCHES, _LAUNCHES)["seconds"]
-            )
-        found = {"event": times["event_s"], "host": times["wall_s"], "enqueue": times["host_s"]}
-        return found if seconds is None else {**found, "graph": median(seconds.tolist())}
+            found = {"event": times["event_s"], "host": times["wall_s"], "enqueue": times["host_s"]}
+            if (graph := self._some_captured()) is not None:
+                raw = graph.sample(repetitions, _LAUNCHES, _LAUNCHES)
+                found["graph"] = median(raw["seconds"].tolist())
+        return found
 
     def kernels(self) -> list[dict[str, Any]]:
         """Return what one call launches, in a graph of several."""
