@@ -247,7 +247,7 @@ def test_progress_counts_over_all_sessions(session, monkeypatch):
         def __init__(self, *_, **__):
             pass
 
-        of = classmethod(lambda cls, _: cls())
+        from_options = classmethod(lambda cls, _: cls())
 
         def __call__(self, done, total, label):
             seen.append((done, total, label))

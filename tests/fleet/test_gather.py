@@ -105,7 +105,7 @@ def step(**changes):
     record = step_record()
     case = msgspec.structs.replace(record.spec, **changes)
     return Entry.from_document(
-        "step", msgspec.structs.replace(record, case=case, threads=2).to_dict()
+        "step", msgspec.structs.replace(record, spec=case, threads=2).to_dict()
     )
 
 
