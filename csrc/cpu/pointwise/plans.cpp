@@ -89,7 +89,8 @@ std::vector<Candidate> pointwise_candidates(const Fields& fields, Pass pass, Pre
   const Op op = find_op(problem.op);
   check(problem, pass, precision);
   std::vector<Candidate> candidates;
-  PlanBuilder builder{problem, pass, data_type(precision), thorough, candidates, in_place};
+  PlanBuilder builder{problem, pass, data_type(precision), thorough, candidates};
+  builder.in_place = in_place;
   const auto in = [&](const char* variant, Tag tag, bool own) {
     builder.variant = variant;
     builder.tag = tag;
